@@ -56,7 +56,7 @@ _NUMBERS = {
 }
 # `threadgroup float a[N], b[4][5];` and not the declaration of a pointer
 _DECLARATION = re.compile(
-    r"\bthreadgroup\s+(?P<type>[A-Za-z_]\w*(?:\s*<[^;(){}]*?>)?)\s+"
+    r"\bthreadgroup\s+(?P<type>(?:typename\s+)?[A-Za-z_][\w:]*(?:\s*<[^;(){}]*?>)?)\s+"
     r"(?P<names>\w+(?:\s*\[[^;]*?\])*(?:\s*,\s*\w+(?:\s*\[[^;]*?\])*)*)\s*;"
 )
 _DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)")
@@ -76,6 +76,12 @@ def without_comments(text: str) -> str:
 def host_text(call: MetalCall) -> str:
     """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls."""
     name, source = call.source.name, call.source
+    if source.whole:
+        return (
+            "#include <metal_stdlib>\nusing namespace metal;\n"
+            f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
+            f'#line 1 "{name}.metal"\n{_rewritten(source.body)}\n{_whole_entry(call)}'
+        )
     start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
     return (
         "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -102,10 +108,28 @@ def _in_emulated_memory(match: re.Match[str]) -> str:
 def _entry(call: MetalCall) -> str:
     values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
     values += [_position(name) for name in attributes(call.source)]
+    return _called(call.function, call, values)
+
+
+def _whole_entry(call: MetalCall) -> str:
+    """Return the entry of a whole kernel, whose parameters have the types of its template."""
+    names = dict(zip(call.template, template_values(call.template), strict=True))
+    values, index = [], 0
+    for p in call.source.whole:
+        declared = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: names.get(m[0], m[0]), p.declaration)
+        if p.array:
+            values.append(_argument(index, declared))
+            index += 1
+        else:
+            values.append(f"({declared}){_position(p.part, declared[-1])}")
+    return _called(call.source.name, call, values)
+
+
+def _called(function: str, call: MetalCall, values: list[str]) -> str:
     chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
     return (
         'extern "C" __attribute__((no_sanitize("thread"))) void msl_entry(__private ulong* b) {\n'
-        f"  {call.function}{chosen}({', '.join(values)});\n}}\n"
+        f"  {function}{chosen}({', '.join(values)});\n}}\n"
     )
 
 
@@ -115,10 +139,12 @@ def _argument(index: int, declaration: str) -> str:
     return f"({declaration})b[{index}]"
 
 
-def _position(name: str) -> str:
+def _position(name: str, extents: str = "3") -> str:
+    """Return the value of an attribute; one of three extents may be declared with fewer."""
     if ATTRIBUTES[name] == "uint":
         return f"(uint)({_NUMBERS[name]})"
-    return f"uint3({', '.join(f'(uint)({_POSITIONS[name].format(i)})' for i in range(3))})"
+    parts = [f"(uint)({_POSITIONS[name].format(i)})" for i in range(3)]
+    return f"uint{extents}({', '.join(parts[: int(extents)])})" if extents in "23" else parts[0]
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:

@@ -40,7 +40,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-_WORDS = {dtype: word for word, dtype in DTYPES.items()}
+WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MetalKernel:
         """
         models = (like,) if isinstance(like, torch.Tensor) else tuple(like)
         _check(self.source, inputs, models)
-        values = {n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
+        values = {n: WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
         call = MetalCall(self.source, _types(inputs), _types(models), values)
         size = (group, 1, 1) if isinstance(group, int) else group
         if is_planned(call, grid, size):
@@ -88,7 +88,7 @@ class MetalKernel:
     def threadgroup_bytes(self, **template: torch.dtype | str | bool | int) -> int:
         """Return the bytes of threadgroup memory with these template values."""
         values: dict[str, TemplateValue] = {
-            n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()
+            n: WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()
         }
         return host.threadgroup_bytes(self.source, values)
 
@@ -149,16 +149,17 @@ def _check(
                 "call .cpu() first."
             )
     for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
-        if x.dtype not in _WORDS:
+        if x.dtype not in WORDS:
             raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
 
 
 def _types(tensors: Sequence[torch.Tensor]) -> tuple[ArrayType, ...]:
-    return tuple(ArrayType(tuple(x.shape), _WORDS[x.dtype]) for x in tensors)
+    return tuple(ArrayType(tuple(x.shape), WORDS[x.dtype]) for x in tensors)
 
 
 def _bytes(x: torch.Tensor) -> bytes:
-    dense = x.detach().contiguous().reshape(-1)
+    # a copy: one element of any stride counts as contiguous, and torch does not view it as bytes
+    dense = x.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
     return dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
 
 

@@ -1,21 +1,32 @@
-"""Launch Metal kernels on a Metal device through MLX. Imported on a Mac alone.
+"""Launch and time Metal kernels on a Metal device through MLX. Imported on a Mac and by tests.
 
-Written from MLX's documentation and source; no Apple GPU has run it yet.
+Written from MLX's documentation and source; no Apple GPU has run it yet. What does not need one is
+elsewhere: `workbench/measurement/metal_timing.py` decides what is evaluated how often. Chains run
+on MLX's CPU backend too, where tests hold them to MLX's laziness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, Literal
+
+os.environ["MLX_ENABLE_TF32"] = "0"  # or products in fp32 lose bits on an M5; MLX reads it once
 
 import mlx.core as mx
 import numpy as np
 import torch
 
 from metal_shim.signature import MetalCall, MetalSource
+from workbench.spec import Impl
 
-_DTYPES = {
+MLX_DTYPES = {
     "fp32": mx.float32,
     "fp16": mx.float16,
     "bf16": mx.bfloat16,
@@ -26,6 +37,10 @@ _DTYPES = {
     "uint8": mx.uint8,
     "bool": mx.bool_,
 }
+Step = Callable[..., Sequence[Any]]  # a dispatch: arrays to arrays, nothing evaluated
+MOST_SETS = 4096  # of inputs in rotation, however small they are
+
+_LAUNCHES: ContextVar[list[tuple[Step, list[Any]]] | None] = ContextVar("launches", default=None)
 
 
 def launched(
@@ -35,22 +50,32 @@ def launched(
     group: tuple[int, int, int],
 ) -> list[torch.Tensor]:
     """Launch through MLX, wait for the end, and return the outputs as tensors on the CPU."""
-    arrays = [_array(x, t.dtype) for x, t in zip(inputs, call.inputs, strict=True)]
-    template = [(n, _DTYPES[v] if isinstance(v, str) else v) for n, v in call.template.items()]
-    outputs = _kernel(call.source)(
-        inputs=arrays,
+    arrays = [array_of(x) for x in inputs]
+    step = partial(dispatch, call, grid, group)
+    if (launches := _LAUNCHES.get()) is not None:
+        launches.append((step, arrays))
+    outputs = step(*arrays)
+    mx.eval(outputs)
+    return [tensor_of(y, t.dtype) for y, t in zip(outputs, call.outputs, strict=True)]
+
+
+def dispatch(call: MetalCall, grid: Any, group: Any, *arrays: Any) -> Sequence[Any]:
+    """Return the outputs of one dispatch, not yet evaluated."""
+    template = [(n, MLX_DTYPES[v] if isinstance(v, str) else v) for n, v in call.template.items()]
+    outputs: Sequence[Any] = mlx_kernel(call.source)(
+        inputs=list(arrays),
         template=template,
         grid=grid,
         threadgroup=group,
         output_shapes=[t.shape for t in call.outputs],
-        output_dtypes=[_DTYPES[t.dtype] for t in call.outputs],
+        output_dtypes=[MLX_DTYPES[t.dtype] for t in call.outputs],
     )
-    mx.eval(outputs)
-    return [_tensor(y, t.dtype) for y, t in zip(outputs, call.outputs, strict=True)]
+    return outputs
 
 
 @cache
-def _kernel(source: MetalSource) -> Any:
+def mlx_kernel(source: MetalSource) -> Any:
+    """Return MLX's kernel of this source; made once, as MLX compiles each of its kernels."""
     return mx.fast.metal_kernel(
         name=source.name,
         input_names=list(source.inputs),
@@ -60,16 +85,125 @@ def _kernel(source: MetalSource) -> Any:
     )
 
 
-def _array(x: torch.Tensor, dtype: str) -> Any:
+def array_of(x: torch.Tensor) -> Any:
     """Return MLX's copy of a tensor. numpy has no bfloat16: its bits travel as uint16."""
     dense = x.detach().contiguous()
-    if dtype == "bf16":
+    if dense.dtype == torch.bfloat16:
         return mx.array(dense.view(torch.int16).numpy().view(np.uint16)).view(mx.bfloat16)
     return mx.array(dense.numpy())
 
 
-def _tensor(y: Any, dtype: str) -> torch.Tensor:
+def tensor_of(y: Any, dtype: str) -> torch.Tensor:
+    """Return a tensor with the values of an array of this dtype."""
     if dtype == "bf16":
         bits = np.array(y.view(mx.uint16)).view(np.int16)
         return torch.from_numpy(bits).view(torch.bfloat16)
     return torch.from_numpy(np.array(y))
+
+
+# Timing
+
+
+def chain(steps: Sequence[Step], sets: Sequence[Sequence[Sequence[Any]]], calls: int) -> Any:
+    """Return one element that needs all of `calls` calls, each after the one before; nothing is
+    evaluated. `sets` hold the arrays of each step; calls take them in turn.
+
+    Between two dispatches stands one that reads an element of the first's output. It makes MLX put
+    a barrier into its concurrent encoder, behind which the second one starts.
+    """
+    token = None
+    for number in range(calls):
+        for step, arrays in zip(steps, sets[number % len(sets)], strict=True):
+            given = arrays if token is None else mx.depends(list(arrays), [token])
+            outputs = step(*given)
+            last: Any = outputs[0] if isinstance(outputs, list | tuple) else outputs
+            token = mx.abs(last.reshape(-1)[:1])
+    return token
+
+
+@dataclass(frozen=True)
+class MlxCall:
+    """A call whose inputs lie in MLX's memory; implements `TimedCall` by the clock "eval"."""
+
+    steps: Sequence[Step]
+    sets: Sequence[Sequence[Sequence[Any]]]
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels of one call; of an operation of MLX's its graph, which counts as one."""
+        return len(self.steps)
+
+    def seconds(self, calls: int) -> float:
+        """Return the seconds to evaluate a chain of that many calls. The graph is built before."""
+        token = chain(self.steps, self.sets, calls)
+        mx.synchronize()
+        start = time.perf_counter()
+        mx.eval(token)  # `mx.synchronize` alone would wait for nothing: no one asked for the value
+        return time.perf_counter() - start
+
+
+def rotation(arrays: Sequence[Sequence[Any]], cold_bytes: int) -> list[Sequence[Sequence[Any]]]:
+    """Return copies of the arrays that hold at least `cold_bytes` in all; one set for 0."""
+    size = max(1, sum(a.nbytes for step in arrays for a in step))
+    count = min(MOST_SETS, max(1, -(-cold_bytes // size)))
+    sets = [[[mx.array(a) for a in step] for step in arrays] for _ in range(count - 1)]
+    mx.eval(sets)
+    return [arrays, *sets]
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[Step, list[Any]]]]:
+    """Return a context manager whose list takes each launch inside of it, with its arrays."""
+    launches: list[tuple[Step, list[Any]]] = []
+    before = _LAUNCHES.set(launches)
+    try:
+        yield launches
+    finally:
+        _LAUNCHES.reset(before)
+
+
+class MlxDriver:
+    """Prepare calls on the Metal device, for `workbench/measurement/metal_worker.py`."""
+
+    now = staticmethod(time.perf_counter)
+    checked: Literal["gpu"] = "gpu"
+
+    def prepare(
+        self, impl: Impl, config: Any, inputs: Sequence[torch.Tensor], cold_bytes: int
+    ) -> MlxCall:
+        """Return a call of an Impl on copies of these inputs."""
+        if impl.backend == "mlx":
+            operation = import_module("metal_shim.operations").OPERATIONS[impl.spec.name]
+            return MlxCall([operation.run], rotation([operation.prepare(inputs)], cold_bytes))
+        with recorded() as launches:
+            impl(*inputs, config=config)
+        return MlxCall(
+            [step for step, _ in launches], rotation([arrays for _, arrays in launches], cold_bytes)
+        )
+
+    def empty(self) -> MlxCall:
+        """Return a call of a kernel of one thread that writes one number."""
+        kernel = mlx_kernel(MetalSource("empty", ("x",), ("y",), "y[0] = x[0];", ""))
+
+        def step(x: Any) -> Any:
+            one = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
+            return kernel(inputs=[x], output_shapes=[(1,)], output_dtypes=[x.dtype], **one)
+
+        return MlxCall([step], [[[mx.zeros((8,))]]])
+
+    def info(self) -> Mapping[str, Any]:
+        """Return MLX's description of the device."""
+        known: Mapping[str, Any] = mx.device_info()
+        return known
+
+
+def capture(path: str, call: Callable[[], Any]) -> None:
+    """Write the Metal commands of a call as a `.gputrace`. Raises RuntimeError where MLX has no
+    Metal device: elsewhere `start_capture` returns in silence."""
+    if not mx.metal.is_available():
+        raise RuntimeError("MLX has no Metal device here, so nothing can be captured")
+    mx.metal.start_capture(path)
+    try:
+        call()
+    finally:
+        mx.metal.stop_capture()

@@ -1,9 +1,10 @@
-// Runs one dispatch of a Metal kernel on the CPU and checks every access. The kernel is linked to
-// this file: a program that reads the request from stdin and writes the result to stdout; the two
-// formats are those of `emulate.py`. A thread is a fiber, 32 of them are a SIMD-group; they switch
+// Runs one dispatch of a Metal kernel on the CPU and checks every access. The kernel is a shared
+// object, the argument of this program, which reads the request from stdin and writes the result to
+// stdout; the two formats are those of `emulate.py`. A thread is a fiber, 32 of them are a SIMD-group; they switch
 // at barriers and where lanes exchange values. -fsanitize=thread makes the kernel call
 // __tsan_read4(address) and the like before each access. Those functions are defined here, no
 // sanitizer library is linked, and look up each access in a shadow of the memory.
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <algorithm>
 #include <cstdarg>
@@ -24,7 +25,6 @@ struct MslThread { uint32_t tid[3], group[3], index, lane, simdgroup; };
 struct MslDispatch { uint32_t grid[3], group[3], groups[3], current[3], threads, simdgroups; };
 MslThread* msl_thread;
 MslDispatch msl_dispatch;
-void msl_entry(uint64_t* buffers); // the kernel's
 }
 
 namespace {
@@ -97,7 +97,8 @@ uint32_t per_group, group_index, group_epoch[2];
 bool failed, bytewise, running; // running: a fiber, and not the scheduler
 char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
 Counts counts;
-uint64_t accesses_left, addresses[64];
+uint64_t accesses_left, addresses[64], base; // base: where the kernel was loaded
+void (*entry)(uint64_t* buffers);           // the kernel's
 std::unordered_map<void*, Instruction> instructions[32];
 
 #if defined(MSL_SWITCH)
@@ -131,7 +132,7 @@ void yield() {
   leave();
 }
 
-void run_thread() { msl_entry(addresses); now->state = DONE; yield(); abort(); }
+void run_thread() { entry(addresses); now->state = DONE; yield(); abort(); }
 
 void start(Fiber& f, char* stack) {
 #if defined(MSL_SWITCH)
@@ -150,7 +151,8 @@ void start(Fiber& f, char* stack) {
 // A place is the return address of a call in the kernel, or a line of its text with bit 62 set.
 constexpr uint64_t LINE = uint64_t(1) << 62;
 void* at_line(int line) { return line ? (void*)(LINE | line) : nullptr; }
-uint64_t place(void* pc) { return !pc || (uint64_t)pc & LINE ? (uint64_t)pc : (uint64_t)pc - 1; }
+uint64_t place(void* pc) {
+  return !pc || (uint64_t)pc & LINE ? (uint64_t)pc : (uint64_t)pc - 1 - base; }
 
 // Write a finding: `check place thread group group group sentence`, where `@place@` in the sentence
 // is that of another access.
@@ -556,7 +558,12 @@ UNDEFINED(mul_overflow, "a product overflows a signed integer")
 UNDEFINED(negate_overflow, "a negation overflows a signed integer")
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
 
-int main() {
+int main(int, char** arguments) {
+  void* kernel = dlopen(arguments[1], RTLD_NOW);
+  Dl_info about;
+  if (!kernel) { printf("error %s\n", dlerror()); return 0; }
+  entry = (void (*)(uint64_t*))dlsym(kernel, "msl_entry");
+  dladdr((void*)entry, &about); base = (uint64_t)about.dli_fbase;
   receive(&request);
   buffers.resize(request.count); contents.resize(request.count);
   receive(buffers.data(), request.count);

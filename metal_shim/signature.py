@@ -59,14 +59,28 @@ TemplateValue = bool | int | str  # a str is a dtype of TYPES
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """One buffer of the generated function: `const device float*` and `x`. `array` names the input
+    or output, and `part` is "shape", "strides" or "ndim" where the buffer describes it. Of a whole
+    kernel `part` may be an attribute, and then there is no array."""
+
+    declaration: str
+    name: str
+    array: str
+    part: str = ""
+
+
+@dataclass(frozen=True)
 class MetalSource:
-    """A kernel as MLX takes it: names of its arrays, the body in MSL, and helpers before it."""
+    """A kernel as MLX takes it: names of its arrays, the body in MSL, and helpers before it. For a
+    whole kernel (see `whole`) the body is its text, and `whole` its parameters."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     body: str
     header: str = ""
+    whole: tuple[Parameter, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,20 +121,11 @@ class MetalCall:
         return "_".join([name, *kinds])
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One buffer of the generated function: `const device float*` and `x`. `array` names the input
-    or output, and `part` is "shape", "strides" or "ndim" where the buffer describes it."""
-
-    declaration: str
-    name: str
-    array: str
-    part: str = ""
-
-
 def parameters(call: MetalCall) -> list[Parameter]:
     """Return the buffers of the generated function in their order."""
     source, result = call.source, list[Parameter]()
+    if source.whole:
+        return [p for p in source.whole if p.array]
     for name, array in zip(source.inputs, call.inputs, strict=True):
         space = "constant" if array.size < CONSTANT_BELOW else "device"
         mark = "*" if array.shape else "&"

@@ -62,13 +62,33 @@ each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
 @cache
 def configs_of(title):
     """Configs that have every pair of choices of two knobs at least once, each with sizes and a
-    dtype that it takes; the smaller sizes first."""
+    dtype that it takes."""
     impl = IMPLS[title]
     ordered = sorted(impl.spec.check, key=lambda sizes: impl.spec.bytes(sizes, "fp32"))
     dtypes = dtypes_of(impl, LIMITS)
     at = [(s, turn(impl, dtypes, i)) for i, s in enumerate(ordered)]
     at += [(s, d) for s, d in ((s, d) for s in ordered for d in dtypes) if (s, d) not in at]
-    return spread(impl, at, LIMITS, together=2)
+    return over_sizes(impl, spread(impl, at, LIMITS, together=2), ordered)
+
+
+def over_sizes(impl, chosen, every):
+    """The same configs and dtypes, each at those of the sizes that it takes at which most of its
+    choices were not tried before, or that were tried least: `spread` takes the smallest sizes for
+    nearly all."""
+    names, met, result = list(impl.choices()), set(), []
+    for config, _, dtype in chosen:
+        takes = [s for s in every if not applicable(impl, config, s, dtype, LIMITS)]
+        new = [choices_at(config, names, sizes) - met for sizes in takes]
+        used = [sum(sizes == s for _, s, _ in result) for sizes in takes]
+        at = max(range(len(takes)), key=lambda i: (len(new[i]), -used[i]))
+        met |= new[at]
+        result.append((config, takes[at], dtype))
+    return result
+
+
+def choices_at(config, names, sizes):
+    """Each choice of a config with the sizes, as (sizes, name, value)."""
+    return {(tuple(sizes.items()), *choice) for (choice,) in combined(config, names, 1)}
 
 
 def right(impl, config, problem, contexts):
@@ -93,6 +113,13 @@ def test_right_with_every_pair_of_choices(impl, contexts):
     every = list(impl.space(impl.config()))
     missing = set().union(*(combined(config, names, 2) for config in every)) - tried
     assert all(_is_refused(impl, c) for c in every if missing & combined(c, names, 2))
+    sizes_tried = {tuple(sizes.items()) for _, sizes, _ in chosen}
+    taken_by_some = [
+        s
+        for s in impl.spec.check
+        if any(not applicable(impl, c, s, dtype, LIMITS) for c, _, dtype in chosen)
+    ]
+    assert len(sizes_tried) >= min(len(chosen), len(taken_by_some)), "sizes are left out"
     for i, (config, sizes, dtype) in enumerate(chosen):
         problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i)
         right(impl, config, problem, lambda i=i: [turn(impl, list(contexts()), i)])
@@ -140,8 +167,8 @@ def test_right_at_any_sizes_strides_and_values(impl, contexts):
 
 def right_as_drawn(impl, data, contexts):
     spec = impl.spec
-    dtype = data.draw(st.sampled_from(dtypes_of(impl, LIMITS)), label="dtype")
-    config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
+    # each config with its own dtype: every other pair would be a program of its own to compile
+    config, _, dtype = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
     config, sizes = taken(impl, config, data.draw(sizes_of(spec), label="sizes"), dtype, LIMITS)
     kind = data.draw(st.sampled_from(["made", "ordinary", "large", "tiny"]), label="values")
     layouts = data.draw(st.tuples(*[st.sampled_from(list(LAYOUTS))] * len(spec.inputs)))
@@ -154,10 +181,12 @@ def right_as_drawn(impl, data, contexts):
 
 @pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)
 def test_promise(promise, impl, contexts):
-    """Each property of the operation, at every size to check, dtypes and configs in turn."""
+    """Each property of the operation, at every size to check, configs in turn, each with its own
+    dtype where the property holds for that."""
+    dtypes = promise.dtypes_of(dtypes_of(impl, LIMITS))
     for i, sizes in enumerate(impl.spec.check):
-        dtype = turn(impl, promise.dtypes_of(dtypes_of(impl, LIMITS)), i + promise.place)
-        config = turn(impl, [c for c, _, _ in configs_of(impl.title)], i)
+        config, _, dtype = turn(impl, configs_of(impl.title), i + promise.place)
+        dtype = dtype if dtype in dtypes else turn(impl, dtypes, i + promise.place)
         config, at = taken(impl, config, sizes, dtype, LIMITS)
         subject = Subject(impl, config, dict(at), dtype, "cpu", seed=7 * i + promise.place)
         with turn(impl, list(contexts()), i):

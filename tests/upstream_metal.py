@@ -17,8 +17,11 @@ from unittest.mock import MagicMock
 
 import torch
 
+from metal_shim.check import DEVICE
 from metal_shim.emulate import SCHEDULES, EmulationError, EmulationOptions, emulation
 from metal_shim.kernel import metal_kernel
+from workbench import catalog
+from workbench.device.hardware import UNCOMPILED
 from workbench.kernels.wkv7 import wkv7
 from workbench.measurement import inputs
 
@@ -29,6 +32,8 @@ MODULES = (
 )  # fmt: skip
 FP32 = torch.float32
 EPS = torch.tensor(1e-6)
+SIZES = {"B": 2, "T": 17, "H": 2, "N": 64}  # of wkv7
+LIMITS = UNCOMPILED[DEVICE].limits
 
 Case = namedtuple("Case", "kernel inputs expected grid group template")
 
@@ -62,9 +67,8 @@ def int32(*values):
 
 
 def recurrences():
-    B, T, H, N = 2, 17, 2, 64
-    sizes = {"B": B, "T": T, "H": H, "N": N}
-    r, w, k, v, kk, a, state = inputs.make(wkv7, sizes, "fp32", "cpu", 0)
+    B, T, H, N = SIZES.values()
+    r, w, k, v, kk, a, state = inputs.make(wkv7, SIZES, "fp32", "cpu", 0)
     expected = wkv7.reference(r, w, k, v, kk, a, state)
     given = (r, w.exp(), k, v, -kk, kk * a, state, int32(T)[0])
     yield Case("wkv7_kernel", given, expected, (32, N, B * H), (32, 4, 1), dict(InT=FP32, H=H, D=N))
@@ -155,26 +159,40 @@ def routing():
     yield Case("expert_routing", given, expected, (M * 32, 1, 1), 256, dict(E=E, K=K))
 
 
-def fault(case, text):
-    """What is wrong with a kernel, or None."""
+def launched_by(case, text):
+    """The outputs of a launch of this kernel."""
     names = (" ".join(text[f"{kind}_names"]) for kind in ("input", "output"))
     given = dict(zip(("inputs", "outputs"), names, strict=True))
     header = text.get("header", "")
     kernel = metal_kernel(case.kernel, **given, body=text["source"], header=header)
+    launched = kernel(
+        *case.inputs, like=case.expected, grid=case.grid, group=case.group, **case.template
+    )
+    return (launched,) if isinstance(launched, torch.Tensor) else launched
+
+
+def fault(case, text):
+    """What is wrong with a kernel, or None."""
     for schedule in SCHEDULES:
         try:
             with emulation(EmulationOptions(schedule)):
-                launched = kernel(
-                    *case.inputs, like=case.expected, grid=case.grid, group=case.group,
-                    **case.template,
-                )  # fmt: skip
+                actual = launched_by(case, text)
         except EmulationError as error:
             return str(error)
-        actual = (launched,) if isinstance(launched, torch.Tensor) else launched
         for one, other in zip(actual, case.expected, strict=True):
             if not torch.allclose(one, other, rtol=1e-4, atol=2e-5):
                 return f"off by {float((one - other).abs().max()):.3g}"
     return None
+
+
+def beside_ours(text):
+    """The largest difference between the wkv7 of mlx-lm and ours, from the same inputs."""
+    given = inputs.make(wkv7, SIZES, "fp32", "cpu", 0)
+    ours = catalog.impl_of(catalog.spec_of("wkv7"), "lanes")
+    with emulation(EmulationOptions()):
+        one = launched_by(next(recurrences()), text)
+        other = ours(*given, config=ours.default(LIMITS, "fp32", SIZES))
+    return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
 
 
 def main(wheel):
@@ -185,6 +203,7 @@ def main(wheel):
     faults = [(case.kernel, fault(case, texts[case.kernel])) for case in cases]
     for name, wrong in faults:
         print(f"{name:<26} {wrong or 'clean and right'}")
+    print(f"wkv7_kernel against wkv7.lanes: at most {beside_ours(texts['wkv7_kernel']):.2g} apart")
     return any(wrong for _, wrong in faults)
 
 

@@ -127,7 +127,6 @@ def test_a_compiler_that_is_missing_is_one_sentence(monkeypatch):
 
 def test_programs_are_kept_by_all_that_they_depend_on(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
-    compiler._runtime_object.cache_clear()
     one, two = (launch("cached", f"\n    y[at] = {n};\n") for n in (1, 2))
     tools = compiler.find_compiler()
     first = compiler.compiled(host.host_text(one.call), tools)
@@ -138,7 +137,6 @@ def test_programs_are_kept_by_all_that_they_depend_on(monkeypatch, tmp_path):
     assert compiler.compiled(host.host_text(one.call), other) != first
     assert first.stat().st_mtime_ns == before
     assert not [p for p in tmp_path.iterdir() if p.is_dir()]  # nothing temporary is left
-    compiler._runtime_object.cache_clear()
 
 
 def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):

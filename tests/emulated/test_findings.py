@@ -5,6 +5,7 @@ import struct
 from dataclasses import replace
 
 import pytest
+import torch
 from metal_bugs import BUGS, CLEAN, launch
 
 from metal_shim.emulate import (
@@ -17,6 +18,8 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
+from metal_shim.kernel import MetalKernel
+from metal_shim.whole import NotWhole, whole_source
 
 SMALL = {"accesses": 1 << 16, "time_limit_s": 5.0}
 
@@ -126,3 +129,42 @@ def test_what_clang_rejects_is_one_sentence(header, body, says):
     with pytest.raises(LaunchRejected, match=says) as caught:
         emulated(launch("rejected", body, header))
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+WHOLE = """
+constant bool doubled [[function_constant(0)]];
+template <typename T, int N>
+[[kernel, max_total_threads_per_threadgroup(64)]] void shifted(
+    const device T* x [[buffer(0)]],
+    device T* y [[buffer(1)]],
+    constant int& by [[buffer(2)]],
+    uint2 at [[thread_position_in_grid]],
+    uint lid [[thread_index_in_threadgroup]]) {
+  threadgroup T held[N];
+  held[lid] = x[at.x];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[at.x] = held[lid + by] * (doubled ? 2 : 1);
+}
+"""
+
+
+def test_a_whole_kernel_runs_as_it_is_and_names_its_lines():
+    kernel = MetalKernel(whole_source(WHOLE, "shifted", constants={"doubled": 1}))
+    x, launch = torch.arange(64.0), dict(grid=(64, 1, 1), group=64, T=torch.float32, N=64)
+    assert torch.equal(kernel(x, torch.tensor(0, dtype=torch.int32), like=x, **launch), 2 * x)
+    with pytest.raises(EmulationError, match="index 64 is outside the threadgroup array") as error:
+        kernel(x, torch.tensor(1, dtype=torch.int32), like=x, **launch)
+    assert error.value.finding.line == 13 and error.value.finding.text.startswith("y[at.x]")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (WHOLE, "the function constant doubled has no value"),
+        ("void plain() {}", "no kernel shifted"),
+        (WHOLE.replace("lid [[thread_index_in_threadgroup]]", "lid [[amplification_id]]"), "gives"),
+    ],
+)
+def test_a_text_that_is_no_whole_kernel_is_one_sentence(text, says):
+    with pytest.raises(NotWhole, match=says):
+        whole_source(text, "shifted", constants={} if text == WHOLE else {"doubled": 0})

@@ -97,7 +97,7 @@ def test_measure_predicts_the_metal_impls_of_the_device(run, capsys, tmp_path):
 
 
 BROKEN = '''
-"""double: y = 2 x on Metal, with a race."""
+"""double: y = 2 x, by Metal kernels alone, one with a race."""
 
 from dataclasses import dataclass
 
@@ -140,11 +140,6 @@ class Elements:
     threads: int = threads(32, 64, default=32)
 
 
-@double.impl(Elements)
-def blocks(x, *, config):
-    raise NotImplementedError("a sweep of Metal kernels launches no Triton kernel")
-
-
 @double.impl(Elements, backend="metal")
 def race(x, *, config):
     return RACE(x, like=x, grid=(x.shape[0], 1, 1), group=config.threads, T=x.dtype)
@@ -174,8 +169,9 @@ def wide(x, *, config):
 '''
 
 
-def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path):
-    """A kernel of a user's own file: a race, a wrong result, no launch, too many threads."""
+def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path, capsys):
+    """Kernels of a user's own file of Metal Impls alone: a race, a wrong result, no launch, too
+    many threads. A sweep for another device names an Apple GPU."""
     path = tmp_path / "double.py"
     path.write_text(BROKEN)
     code, outcomes, _, _ = run(
@@ -195,6 +191,27 @@ def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path):
         "the launcher of double.nothing launches no Metal kernel",
     )
     assert failed["wide"][0] == "refused" and "2048 threads in a threadgroup" in failed["wide"][1]
+    assert cli.main(["sweep", "block_size", "--kernel", str(path), "--device", "h200"]) == 2
+    assert "name an Apple GPU, as in --device m2max" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "word", "code"),
+    [
+        ("lanes", "online", "INCONCLUSIVE", 3),
+        ("online", "online:threads=256", "SAME", 0),
+        ("rows", "online", "No verdict", 2),
+    ],
+)
+def test_two_operands_are_compared_without_a_mac(run, capsys, left, right, word, code):
+    """By equal launches or by intervals, which overlap here; a Triton kernel is refused."""
+    result, outcomes, page, _ = run(
+        "compare", left, right, "--kernel", "softmax", "--device", "m2max", "--sizes", "M=64,N=128"
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert result == code and word in said and EMULATED in said
+    assert "measured" not in said.lower() and "measured" not in page.lower()
+    assert all(o.checked == "emulated" for o in outcomes if isinstance(o, Record))
 
 
 def test_without_a_compiler_one_sentence_names_the_package(run, monkeypatch, capsys, tmp_path):
@@ -204,3 +221,53 @@ def test_without_a_compiler_one_sentence_names_the_package(run, monkeypatch, cap
     assert cli.main(words) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "apt-get install clang-19" in said and "Traceback" not in said
+
+
+def test_only_what_emulates_asks_for_a_compiler(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("metal_shim.compiler.CANDIDATES", ())
+    monkeypatch.setattr("metal_shim.compiler._zig", lambda: None)
+    place = ("--out", str(tmp_path), "--database", "sqlite://")
+    expected = ("experiment", "expected", "--kernel", "copy", "--device", "m2max")
+    assert cli.main([*expected, "--time", "40us", *place]) == 0 and cli.main(["devices"]) == 0
+    capsys.readouterr()
+    for words in (
+        ("measure", "softmax", "--device", "m2max"),
+        ("experiment", "lora_rank", "--device", "m2max"),
+    ):
+        assert cli.main([*words, *place]) == 2
+        assert "apt-get install clang-19" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_part_without_a_metal_impl_is_listed_and_the_terms_decide(run, capsys):
+    words = ("experiment", "memory_vs_compute", "--kernel", "softmax", "--device", "m2max")
+    code, outcomes, page, _ = run(*words, "--sizes", "M=16384,N=2048", "--dtype", "fp32")
+    said = " ".join(capsys.readouterr().out.split())
+    times = [o for o in outcomes if isinstance(o, Record)]
+    assert code == 0 and len(times) == 3 and len(outcomes) == 5
+    assert {o.checked for o in times} == {"emulated"}
+    assert "softmax_traffic.rows is a Triton kernel, and Apple M2 Max runs Metal kernels" in said
+    assert "predicted: memory-bound" in said and "arithmetic" in said
+    assert "measured" not in said.lower() and "measured" not in page.lower()
+    assert EMULATED in said and EMULATED[1:] in page.replace("&#39;", "'")
+    assert "Traffic" in page and "Assumed" in page
+
+
+def test_what_intervals_do_not_separate_is_not_ranked(run, capsys):
+    words = ("experiment", "quantization_overhead", "--device", "m2max", "--sizes")
+    code, outcomes, page, _ = run(*words, "M=1,N=256,K=256")
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 0 and "the model cannot tell" in said and "the model cannot tell" in page
+    assert "calls on cached data are not predicted" in said
+    assert "a library's own version has no prediction" in said
+    assert "measured" not in said.lower() and "measured" not in page.lower()
+    assert {o.case.backend for o in outcomes if isinstance(o, Record)} == {"metal"}
+
+
+def test_an_experiment_that_needs_a_gpu_and_a_gate_refuse(capsys, tmp_path):
+    place = ("--out", str(tmp_path), "--database", "sqlite://")
+    assert cli.main(["experiment", "launch_overhead", "--device", "m2max", *place]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "launch_overhead needs a GPU" in said and "lora_rank" in said
+    gate = ("gate", "HEAD", "--kernel", "softmax", "--device", "m2max", "--out", str(tmp_path))
+    assert cli.main([*gate]) == 2
+    assert "gate --device compares machine code" in " ".join(capsys.readouterr().err.split())

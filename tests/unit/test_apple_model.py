@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.backend import offline
 from workbench.backend.emulated import counted_sizes, refusal_of
 from workbench.backend.protocol import Problem
 from workbench.catalog import names_in, spec_of
@@ -42,12 +43,43 @@ def test_a_prediction_is_its_launches_and_its_largest_term(work):
     assert result.predicted_s == pytest.approx(result.launch_s + max(terms.values()))
     assert terms[result.bound] == max(terms.values()) and result.cache_s is None
     assert result.launch_s == pytest.approx(work.dispatches * apple_model.LAUNCH_S)
-    assert (result.shortest_s, result.longest_s) == (
-        LOW * result.predicted_s,
-        HIGH * result.predicted_s,
-    )
+    assert result.longest_s == HIGH * result.predicted_s
     assert result.dram_s >= work.bytes / M2MAX.dram.value
     assert result.compute_s >= work.flops / M2MAX.peaks["fp32"].value
+
+
+@given(works)
+def test_each_term_has_an_interval_around_its_value(work):
+    terms = apple_model.term_intervals(M2MAX, predict(M2MAX, work, "fp32"), work.least_bytes)
+    assert set(terms) == {"memory traffic", "arithmetic", "launch and waves"}
+    assert all(0 <= low <= value <= high for value, low, high in terms.values())
+
+
+def test_a_changed_model_or_device_changes_the_key_of_predictions(tmp_path):
+    method = offline.method_for(M2MAX)
+    key = offline.model_key(method, M2MAX)
+    faster = replace(M2MAX, dram=replace(M2MAX.dram, value=2 * M2MAX.dram.value))
+    assert key.startswith("apple-1 ") and key != offline.model_key(method, faster)
+    assert key != offline.model_key(offline.method_for(M4MAX), M4MAX)
+    keys = set()
+    texts = ("HIGH = 2.0", "HIGH = 2.0  # a comment", "HIGH = 3.0")
+    for number, text in enumerate(texts):
+        file = tmp_path / f"model{number}.py"
+        file.write_text(text)
+        keys.add(offline.model_key(replace(method, files=(file,)), M2MAX))
+    assert len(keys) == 2
+    assert all(file.is_file() for file in method.files)
+
+
+@given(works)
+def test_the_lower_end_is_of_the_least_bytes_and_no_shorter_than_the_chip_allows(work):
+    """It does not depend on what the emulator counted beyond the least bytes."""
+    result = predict(M2MAX, work, "fp32")
+    least = min(work.bytes, work.least_bytes)
+    cached = predict(M2MAX, replace(work, bytes=least), "fp32")
+    bound = max(least / M2MAX.dram.value, work.flops / M2MAX.peaks["fp32"].value)
+    assert result.shortest_s == cached.shortest_s == max(LOW * cached.predicted_s, bound)
+    assert result.shortest_s <= cached.predicted_s <= result.predicted_s <= result.longest_s
 
 
 @given(works, st.sampled_from(["bytes", "flops", "threads", "dispatches"]))

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.record import BufferCounts, CountedTraffic, Predicted
 from workbench.data.user_code import user_code
 from workbench.device import apple_model
-from workbench.device.hardware import Device
+from workbench.device.hardware import METAL, Device
 from workbench.measurement import inputs
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
@@ -43,6 +44,13 @@ def require_emulator() -> None:
     import_module(COMPILER).find_compiler()
 
 
+def emulator_files() -> tuple[Path, ...]:
+    """Return the files that decide what an emulated run counts."""
+    shim = Path(str(import_module("metal_shim").__file__)).parent
+    names = ("host.py", "emulate.py", "signature.py", "compiler.py", "runtime.cpp")
+    return (Path(__file__), shim / "include" / "metal_stdlib", *(shim / name for name in names))
+
+
 # Refusals, before anything runs
 
 
@@ -52,6 +60,8 @@ def refusal_of(candidate: Candidate, problem: Problem, device: Device) -> str | 
     impl, config = candidate.impl, candidate.config
     at = (device.limits, problem.dtype, problem.sizes)
     reason = impl.rejection_reason(config, *at)
+    if device.backend == METAL and impl.backend == "triton":
+        return f"{impl.title} is a Triton kernel, and {device.title} runs Metal kernels"
     if reason is not None or impl.backend != "metal":
         return reason
     if reason := buffer_refusal(problem.spec, problem.sizes, problem.dtype, device):
@@ -228,7 +238,7 @@ def count_task(
         return Refusal("check", "the launch runs no Metal kernel", rule="launches")
     at = [_moved(impl, config, device.limits, dtype, each) for each in (small, sizes)]
     scales = Scales(*(large / max(1, less) for less, large in zip(*at, strict=True)))
-    return _compiled(launches, traffic_of(runs, launches, small, scales))
+    return compiled_launches(launches, traffic_of(runs, launches, small, scales))
 
 
 def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[EmulatedRun]:
@@ -244,7 +254,10 @@ def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[Em
     return counted
 
 
-def _compiled(launches: Sequence[PlannedLaunch], traffic: CountedTraffic) -> Compiled:
+def compiled_launches(
+    launches: Sequence[PlannedLaunch], traffic: CountedTraffic | None
+) -> Compiled:
+    """Return the dispatches of one call, with the traffic that was counted, if any."""
     shapes = tuple(_shape(launch) for launch in launches)
     largest = max(launches, key=lambda launch: launch.threadgroups)
     name, grid = largest.call.source.name, _threadgroups(largest)

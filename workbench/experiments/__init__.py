@@ -17,9 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
-from workbench.data.record import Chart, Evidence, Finding, Kind, Measured, Outcome, Record, State
-from workbench.device.hardware import Device
-from workbench.spec import Sizes, WorkbenchError
+from workbench.backend.libraries import library_impls
+from workbench.data.record import (
+    Chart,
+    Evidence,
+    Finding,
+    Kind,
+    Measured,
+    Outcome,
+    Predicted,
+    Record,
+    State,
+)
+from workbench.device.hardware import METAL, Device
+from workbench.spec import Impl, Sizes, Spec, WorkbenchError
 
 if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.compile import Compiled
@@ -63,6 +74,26 @@ class Context:
     earlier: Sequence[Row] = ()  # stored outcomes of the kernel, where nothing is run
 
     @property
+    def metal(self) -> bool:
+        """Whether Metal kernels run: on a Mac they are measured, elsewhere they are emulated, and
+        predicted as intervals."""
+        return self.device.backend == METAL
+
+    @property
+    def intervals(self) -> bool:
+        """Whether times are predicted as intervals: those of Metal kernels without a Mac."""
+        return self.metal and self.predicts
+
+    def own(self, spec: Spec) -> list[Impl]:
+        """Return the Impls that run on the device: Metal kernels on an Apple GPU, else Triton's."""
+        backend = "metal" if self.metal else "triton"
+        return [impl for impl in spec.impls if impl.backend == backend]
+
+    def libraries(self, spec: Spec) -> list[Impl]:
+        """Return the libraries' versions to time beside them: MLX's on a Mac, else torch's."""
+        return library_impls(spec, self.device, self.predicts)
+
+    @property
     def state(self) -> State:
         """State of the clock that its times are of: variants take turns once it has settled, and
         the model takes the boost clock."""
@@ -92,8 +123,12 @@ class VariantResult:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """95 % interval of the median, in seconds; None if nothing was measured."""
-        return (self.timing.low_s, self.timing.high_s) if self.timing else None
+        """95 % interval of the median in seconds, or the interval that the model states; None if it
+        has none."""
+        if self.timing:
+            return self.timing.low_s, self.timing.high_s
+        timing = self.outcome.timing if isinstance(self.outcome, Record) else None
+        return timing.interval_s if isinstance(timing, Predicted) else None
 
     @property
     def failure(self) -> str:
@@ -143,6 +178,9 @@ class Experiment:
     kernels: tuple[str, ...] = ()
     dtype: str = "bf16"  # unless the user names one
     runs: bool = True  # False: arithmetic alone, for devices without a compiler too
+    # True: it takes an Apple GPU: a Mac's is measured, and of one that is not present the
+    # intervals of `apple-1` are compared
+    emulated: bool = False
 
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}

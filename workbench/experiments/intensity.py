@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from workbench import catalog
 from workbench.data import stats
 from workbench.data.record import Chart, Evidence, Kind, Record, Series
 from workbench.data.units import reading
@@ -26,7 +27,15 @@ from workbench.experiments import (
     VariantResult,
 )
 from workbench.experiments.analysis.bounds import ceiling_row, ceilings, split
-from workbench.experiments.analysis.times import Span, kind_of, mark, reasons, row, span_of
+from workbench.experiments.analysis.times import (
+    CANNOT_TELL,
+    Span,
+    kind_of,
+    mark,
+    reasons,
+    row,
+    span_of,
+)
 from workbench.spec import ITEMSIZE
 
 KERNEL, TENSORS = "streamed_fma", 4  # three streams read, one written
@@ -96,6 +105,8 @@ def bend(points: Sequence[IntensityPoint]) -> Bend | None:
 
 def _joined(spans: Sequence[Span]) -> Span:
     middle = stats.median([each.value for each in spans])
+    if all(each.low == each.high for each in spans):  # of predictions without intervals
+        return Span.exactly(middle)
     return Span(middle, min(each.low for each in spans), max(each.high for each in spans))
 
 
@@ -112,9 +123,21 @@ def variants(context: Context) -> list[Variant]:
             f"intensity moves fp32, fp16 or bf16, not {context.dtype}; name one of them."
         )
     moved = TENSORS * ITEMSIZE[context.dtype]
-    steps = [i * moved / 2 for i in INTENSITIES]  # a multiply-add is two FLOPs
+    steps = [i * moved / 2 for i in _intensities(context)]  # a multiply-add is two FLOPs
     named = {f"{2 * f / moved:g} FLOP/B": {"N": ELEMENTS, "F": int(f)} for f in steps if f >= 1}
-    return [Variant(n, KERNEL, "blocks", sizes, context.dtype) for n, sizes in named.items()]
+    impl = context.own(catalog.spec_of(KERNEL))[0].name
+    return [Variant(n, KERNEL, impl, sizes, context.dtype) for n, sizes in named.items()]
+
+
+def _intensities(context: Context) -> list[float]:
+    """Return INTENSITIES, and higher ones where fewer than two of them would lie well above the
+    stated ridge, so that a plateau can be seen."""
+    pair = _ridge(ceilings(context.device, {}, context.state))
+    least = 2 * APART * pair[1].value / pair[0].value if pair else 0.0
+    result = list(INTENSITIES)
+    while result[-1] < least:
+        result.append(2 * result[-1])
+    return result
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
@@ -132,8 +155,11 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
         text = f"{len(points)} of {len(results)} intensities have a time, too few on one "
         return [Analysis("no knee", f"{text}side of a knee to find it.", curve, charts, caveats)]
     rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
+    at = measured if _ridge(measured) else stated
+    if kind == "predicted" and bent.knee.low < bent.knee.high:
+        return [Analysis(CANNOT_TELL, _within(bent.knee, at), rows, charts, caveats)]
     word = f"knee at {_text(bent.knee.value, kind)} FLOP/B"
-    sentence = _sentence(bent, kind, measured if _ridge(measured) else stated)
+    sentence = _sentence(bent, kind, at)
     return [Analysis(word, sentence, rows, charts, caveats)]
 
 
@@ -221,6 +247,20 @@ def _pairs(measured: CeilingSet, stated: CeilingSet) -> dict[str, tuple[Ceiling,
     return {name: pair for name, pair in pairs.items() if pair is not None}
 
 
+def _within(knee: Span, at: CeilingSet) -> str:
+    """Return the sentence on a knee of predicted intervals."""
+    text = f"The intervals allow a knee between {knee.low:.3g} and {knee.high:.3g} FLOP/B"
+    pair = _ridge(at)
+    if pair is None:
+        return f"{text}."
+    memory, compute = pair
+    ridge = f"{compute.value / memory.value:.3g}"
+    return (
+        f"{text}; the model starts from the stated ceilings, which meet at {ridge}, so only a Mac "
+        "shows where the knee is."
+    )
+
+
 def _sentence(bent: Bend, kind: Kind, at: CeilingSet) -> str:
     knee, tilde = bent.knee, mark(kind)
     between = f" ({knee.low:.3g} to {knee.high:.3g})" if kind == "measured" else ""
@@ -248,7 +288,7 @@ def _chart(
 ) -> Chart:
     xs = tuple(float(f"{p.intensity:.3g}") for p in points)
     rates = [p.rate.times(1 / TERA) for p in points]
-    shown = rates if kind == "measured" else []
+    shown = rates if any(r.low < r.high for r in rates) else []
     low, high = (tuple(r.low for r in shown), tuple(r.high for r in shown))
     series = [Series(f"{kind} rate", xs, tuple(r.value for r in rates), low, high, kind)]
     for name, (memory, compute) in _pairs(measured, stated).items():
@@ -264,4 +304,5 @@ EXPERIMENT = Experiment(
     variants,
     analyse,
     dtype="fp32",
+    emulated=True,
 )

@@ -39,7 +39,7 @@ def variants(context: Context) -> list[Variant]:
     sizes = context.sizes or spec.bench[0]
     empty = Variant(EMPTY, "empty", "once", {}, "fp32")
     if context.kernel != CHAIN:
-        impl = next(i.name for i in spec.impls if i.backend == "triton")
+        impl = next((i.name for i in spec.impls if i.backend == "triton"), spec.impls[0].name)
         one = (context.kernel, impl, sizes, context.dtype)
         return [Variant("eager", *one, clock="host"), Variant("in a graph", *one), empty]
 

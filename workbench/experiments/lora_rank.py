@@ -24,6 +24,7 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis.bounds import bound, ceiling_row, ceilings
 from workbench.experiments.analysis.times import (
+    CANNOT_TELL,
     Span,
     kind_of,
     line,
@@ -32,6 +33,7 @@ from workbench.experiments.analysis.times import (
     quickest,
     reasons,
     row,
+    span_of,
     worded,
 )
 from workbench.spec import Sizes, Spec, sizes_text
@@ -39,7 +41,7 @@ from workbench.spec import Sizes, Spec, sizes_text
 RANKS = (4, 8, 16, 32, 64)
 ROWS = 64  # 4 x 16 or 2 x 32 rows of x, as in metal-candle's benches/training.rs
 EXTENTS = (512, 1024, 2048)
-LIBRARY = "torch"
+LIBRARIES = ("torch", "mlx")  # names of a library's products
 FLAT = 1.15  # largest over least time: the target of this project at these sizes
 # At 64 rows; a persistent product needs many more tiles than these sizes have.
 IMPLS: Mapping[str, Sequence[str]] = {
@@ -51,8 +53,11 @@ IMPLS: Mapping[str, Sequence[str]] = {
 def variants(context: Context) -> list[Variant]:
     """Return each Impl at each rank and size, and the library's products."""
     spec = _spec(context)
-    ours = IMPLS.get(context.kernel) or [i.name for i in spec.impls if i.backend == "triton"]
-    library = [i.name for i in spec.impls if i.name == LIBRARY]
+    triton = [i.name for i in spec.impls if i.backend == "triton"]
+    ours = IMPLS.get(context.kernel) or triton
+    if context.metal:  # without a Metal Impl those of Triton are listed, with the reason
+        ours = [impl.name for impl in context.own(spec)] or ours
+    library = [i.name for i in context.libraries(spec) if i.name in LIBRARIES]
     return [
         Variant(f"{impl}, {sizes_text(at, ' ')}", context.kernel, impl, at, context.dtype)
         for sizes in _layers(context)
@@ -110,14 +115,21 @@ class Layer:
         if len(self.ours) < 2:
             return None
         ordered = sorted(self.ours.values(), key=lambda each: each.time_s or 0.0)
-        return over(ordered[0], ordered[-1])
+        ratio = over(ordered[0], ordered[-1])
+        if ratio is None or kind_of(*ordered) == "measured":
+            return ratio
+        spans = [span for each in ordered if (span := span_of(each)) is not None]
+        # any two ranks may be the ones that differ most
+        low = max(s.low for s in spans) / min(s.high for s in spans)
+        high = max(s.high for s in spans) / min(s.low for s in spans)
+        return Span(ratio.value, max(1.0, low), high)
 
 
 def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
     """Return the results of one size."""
 
     def quickest_of(library: bool) -> dict[int, VariantResult]:
-        mine = [f for f in results.values() if (f.variant.impl == LIBRARY) == library]
+        mine = [f for f in results.values() if (f.variant.impl in LIBRARIES) == library]
         at = {r: [f for f in mine if dict(f.variant.sizes) == {**sizes, "r": r}] for r in RANKS}
         return {r: best for r, each in at.items() if (best := quickest(each)) is not None}
 
@@ -125,8 +137,7 @@ def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
 
 
 def shape_of(spread: Span | None, kind: Kind) -> str:
-    """Return `flat`, `grows`, or `undecided` if the interval allows both; a prediction has no
-    interval and is used as it is."""
+    """Return `flat`, `grows`, or `undecided` if the interval allows both."""
     if spread is None:
         return "undecided"
     grows = spread.above(FLAT)
@@ -149,6 +160,10 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     text = "; ".join(_text(each, kinds[each.name]) for each in layers)
     kind: Kind = "predicted" if "predicted" in kinds.values() else "measured"
     word = worded(_WORDS[overall], kind)
+    if kind == "predicted" and overall == "undecided":
+        word = CANNOT_TELL
+    if context.metal and not any(each.ours for each in layers):
+        word = "no verdict"
     return [Analysis(word, f"Largest over least time: {text}.", rows, charts, caveats)]
 
 
@@ -157,7 +172,11 @@ def _text(each: Layer, kind: Kind) -> str:
     if spread is None:
         return f"{each.name} has fewer than two ranks with a time"
     tilde = mark(kind)
-    between = f" ({spread.low:.2f} to {spread.high:.2f})" if kind == "measured" else ""
+    between = f" ({spread.low:.2f} to {spread.high:.2f})" if spread.low < spread.high else ""
+    if kind == "predicted" and spread.low < spread.high:
+        ends = [end for result in each.ours.values() for end in result.interval_s or ()]
+        within = f"{reading(min(ends), 's')} to {reading(max(ends), 's')}"
+        return f"{each.name} {tilde}{spread.value:.2f}{between}, all ranks within {within}"
     ordered = sorted(each.ours, key=lambda r: each.ours[r].time_s or 0.0)
     least, most = (reading(each.ours[ordered[n]].time_s or 0.0, "s") for n in (0, -1))
     times = f"{tilde}{least} at rank {ordered[0]} to {tilde}{most} at {ordered[-1]}"
@@ -206,4 +225,5 @@ EXPERIMENT = Experiment(
     analyse,
     kernels=("lora_delta", "lora"),
     dtype="fp32",
+    emulated=True,
 )

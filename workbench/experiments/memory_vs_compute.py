@@ -27,6 +27,8 @@ from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.data.record import Evidence, Predicted, Record, Resources
 from workbench.data.units import reading
+from workbench.device import apple_model
+from workbench.device.ceilings import diagnose
 from workbench.experiments import (
     Analysis,
     Context,
@@ -35,11 +37,21 @@ from workbench.experiments import (
     Variant,
     VariantResult,
 )
-from workbench.experiments.analysis.bounds import ceilings
-from workbench.experiments.analysis.times import Span, quotient, row, span_of, worded
+from workbench.experiments.analysis.bounds import ceiling_row, ceilings
+from workbench.experiments.analysis.times import (
+    CANNOT_TELL,
+    Span,
+    quotient,
+    reasons,
+    row,
+    span_of,
+    worded,
+)
+from workbench.reports.figures.roofline_points import load_of
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
 PARTS = ("traffic", "arithmetic")
+WHOLE = "whole: "  # before the name of each Metal Impl
 NEAR = 0.8  # share of the whole from which a part explains its time
 LAUNCH = 0.5  # share of the launch in a call from which nothing else matters
 STARTED = 0.1  # share of the whole from which its programs' start is reported
@@ -55,6 +67,19 @@ TERMS = (
     "The verdict follows from the model's terms of the whole kernel and not from the variants' own "
     "predicted times, as the model was fitted to kernels and not to parts of them."
 )
+METAL_TERMS = (
+    "The verdict compares the terms of the model, each with the interval that its assumptions "
+    "allow: parts of a kernel have no Metal Impl."
+)
+METAL_CEILINGS = (
+    "The verdict compares the time with the device's ceilings of memory and arithmetic, each "
+    "measured by a kernel that does nothing else: parts of a kernel have no Metal Impl."
+)
+METAL_WORDS = {
+    "memory traffic": "memory-bound",
+    "arithmetic": "compute-bound",
+    "launch and waves": "latency-bound",
+}
 ADVICE = {
     "memory-bound": "Fewer bytes would make it faster, less arithmetic would not.",
     "compute-bound": "Less arithmetic would make it faster, fewer bytes would not.",
@@ -161,6 +186,8 @@ def variants(context: Context) -> list[Variant]:
     """
     spec = catalog.spec_of(context.kernel)
     sizes = dict(context.sizes or spec.bench[0])
+    if context.metal:
+        return metal_variants(context, spec, sizes)
     named = {part: part_name(context.kernel, part) for part in PARTS}
     specs = {part: part_spec(context.kernel, name) for part, name in named.items()}
     for part, its in specs.items():
@@ -178,6 +205,20 @@ def variants(context: Context) -> list[Variant]:
     if programs := _programs(impl, config, sizes, context):
         warps = {"num_warps": getattr(config, "num_warps", 4)}
         results.append(Variant("grid", "empty_grid", "programs", {"P": programs}, plain, warps))
+    return results
+
+
+def metal_variants(context: Context, spec: Spec, sizes: Sizes) -> list[Variant]:
+    """Return the Metal Impls of a kernel, each a whole, and its parts. Parts have no Metal Impl:
+    they are listed with that reason, and the model's terms take their place, or on a Mac the
+    device's ceilings."""
+    impls = context.own(spec) or spec.impls[:1]
+    at: tuple[Sizes, str] = sizes, context.dtype
+    results = [Variant(f"{WHOLE}{i.name}", context.kernel, i.name, *at) for i in impls]
+    for part in PARTS:
+        if _exists(name := part_name(context.kernel, part)):
+            impl = part_spec(context.kernel, name).impls[0]
+            results.append(Variant(part, name, impl.name, *at))
     return results
 
 
@@ -266,7 +307,9 @@ def _programs(impl: Impl, config: Any, sizes: Sizes, context: Context) -> int | 
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return one verdict, or the reasons why there is none."""
+    """Return one verdict, or the reasons why there is none; on an Apple GPU one for each Impl."""
+    if context.metal:
+        return analyse_metal(context, results)
     missing = [
         f"No time of the {name}: {results[name].failure.rstrip('.')}"
         for name in ("whole", *PARTS, "launch")
@@ -290,6 +333,66 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     rows += [each for each, _ in fast]
     wrong += [*impossible(times), *(reason for _, reason in fast if reason)]
     return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
+
+
+def analyse_metal(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
+    """Return a verdict for each Metal Impl that has a time: of a predicted one from the intervals
+    of the model's terms, of a measured one from the device's ceilings."""
+    caveats = [METAL_TERMS if context.predicts else METAL_CEILINGS, *reasons(results)]
+    wholes = {name: each for name, each in results.items() if name.startswith(WHOLE)}
+    verdict = _expected_metal if context.predicts else _under_ceilings
+    given = [verdict(context, each, caveats) for each in wholes.values() if not each.failure]
+    text = "No Metal Impl has a time; the reasons are listed below."
+    return given or [Analysis("no verdict", text, caveats=reasons(results))]
+
+
+def _under_ceilings(context: Context, whole: VariantResult, caveats: Sequence[str]) -> Analysis:
+    """Return the verdict on a measured Metal Impl: which ceiling of the device it is near, and what
+    its least bytes and its FLOPs alone would take there."""
+    record, impl = whole.outcome, whole.variant.impl
+    assert isinstance(record, Record)
+    at, load = ceilings(context.device, context.ceilings, context.state), load_of(record)
+    held = diagnose(load, at)
+    group = f"{impl}, least times"
+    amounts = ("memory traffic", load.bytes, at.best("dram")), (
+        "arithmetic", load.flops, at.best("compute", load.dtype),
+    )  # fmt: skip
+    rows = [whole.evidence(impl, "times")]
+    for name, amount, ceiling in amounts:
+        if ceiling is not None and amount:
+            least_s = amount / ceiling.value
+            rows.append(Evidence(f"{name}, at its ceiling", least_s, "s", "computed", group=group))
+            rows.append(ceiling_row(ceiling, group))
+    if not any(c.measured for c in at.ceilings):
+        caveats = ["No ceiling was measured on this Mac: workbench ceilings does.", *caveats]
+    shown = [each for each in rows if each is not None]
+    return Analysis(held.word, f"{impl}: {held.sentence}", shown, (), caveats)
+
+
+def _expected_metal(context: Context, whole: VariantResult, caveats: Sequence[str]) -> Analysis:
+    record, impl = whole.outcome, whole.variant.impl
+    assert isinstance(record, Record) and isinstance(record.timing, Predicted)
+    terms = apple_model.term_intervals(context.device, record.timing, record.bytes)
+    word = CANNOT_TELL
+    for name, (_, low, _) in terms.items():
+        if low > max(high for other, (*_, high) in terms.items() if other != name):
+            word = worded(METAL_WORDS[name], "predicted")
+    parts = [
+        f"{n} {reading(low, 's')} to {reading(high, 's')}" for n, (_, low, high) in terms.items()
+    ]
+    if "arithmetic" not in terms:
+        peak = f"the {record.case.dtype} peak of {context.device.title}"
+        caveats = [f"{peak} is unknown: arithmetic is left out.", *caveats]
+    last = "the intervals overlap, so only a Mac decides"
+    if word != CANNOT_TELL:
+        last = "the interval of the longest lies above the others"
+    rows = [
+        Evidence(f"{n}, alone", value, "s", "predicted", low, high, f"{impl}, terms")
+        for n, (value, low, high) in terms.items()
+    ]
+    timed = whole.evidence(impl, "times")
+    rows = [timed, *rows] if timed is not None else rows
+    return Analysis(word, f"{impl}: {', '.join(parts)}; {last}.", rows, (), caveats)
 
 
 def times_of(results: Mapping[str, VariantResult]) -> Times:
@@ -501,4 +604,5 @@ EXPERIMENT = Experiment(
     variants=variants,
     analyse=analyse,
     kernels=("matmul", "softmax", "rms_norm", "q4_k_matmul", "wkv7"),
+    emulated=True,
 )

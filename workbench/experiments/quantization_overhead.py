@@ -9,8 +9,9 @@ Llama's 14336 x 4096, for one row of x (a token).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
@@ -25,7 +26,17 @@ from workbench.experiments import (
     VariantResult,
 )
 from workbench.experiments.analysis.bounds import ceilings
-from workbench.experiments.analysis.times import Span, kind_of, over, quickest, reasons, row, worded
+from workbench.experiments.analysis.times import (
+    CANNOT_TELL,
+    Span,
+    kind_of,
+    least_of,
+    over,
+    quickest,
+    reasons,
+    row,
+    worded,
+)
 from workbench.spec import Sizes, sizes_text
 
 SHAPES: Sequence[Sizes] = (
@@ -56,6 +67,23 @@ def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
     return tuple(("q4_k_matmul", name) for name in names)
 
 
+def plain_metal(M: int, library: str) -> tuple[tuple[str, str], ...]:
+    """Return kernel and Impl of the 16-bit Metal products that suit so many rows of x, and the
+    library's."""
+    kernel = "matvec" if M <= 4 else "matmul"
+    own = [i.name for i in catalog.spec_of(kernel).impls if i.backend == "metal"]
+    return (*((kernel, name) for name in own), ("matvec", library))
+
+
+def packed_metal(M: int) -> tuple[tuple[str, str], ...]:
+    """Return kernel and Impl of the Q4_K products on Metal."""
+    own = [i.name for i in catalog.spec_of("q4_k_matmul").impls if i.backend == "metal"]
+    return tuple(("q4_k_matmul", name) for name in own)
+
+
+Suited = Sequence[tuple[str, Callable[[int], tuple[tuple[str, str], ...]]]]
+
+
 def variants(context: Context) -> list[Variant]:
     """Return each product, cold and hot. Raises ExperimentError for another kernel or dtype."""
     if context.kernel not in ("", "q4_k_matmul"):
@@ -68,6 +96,10 @@ def variants(context: Context) -> list[Variant]:
             f"quantization_overhead compares Q4_K with weights of 16 bits, not {context.dtype}; "
             "name --dtype fp16 or bf16."
         )
+    suited: Suited = ((PLAIN, plain_variants), (PACKED, packed_variants))
+    if context.metal:
+        library = "torch.linear" if context.predicts else "mlx"
+        suited = ((PLAIN, partial(plain_metal, library=library)), (PACKED, packed_metal))
     return [
         Variant(
             f"{operand} {sizes_text(sizes, ' ')}, {regime}: {kernel}.{impl}",
@@ -78,7 +110,7 @@ def variants(context: Context) -> list[Variant]:
             regime=regime,
         )
         for sizes in _shapes(context)
-        for operand, of in ((PLAIN, plain_variants), (PACKED, packed_variants))
+        for operand, of in suited
         for kernel, impl in of(sizes["M"])
         for regime in REGIMES
     ]
@@ -111,9 +143,10 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
         )
         if a is None or b is None:
             continue
-        ratio = over(a, b)
-        assert ratio is not None  # both have a time
-        rows += _rows(regime, a, b, ratio, context.dtype)
+        ratio = _ratio(these, a, b)
+        # predictions whose intervals overlap are not ranked: all are shown
+        shown = [a, b] if not context.intervals else [f for f in these if f.time_s is not None]
+        rows += _rows(regime, shown, ratio, context.dtype)
         rows.append(Evidence("ideal by bytes", ideal, "%", "computed", group=f"{regime} calls"))
         if regime == "cold":
             cold, kind = ratio, kind_of(a, b)
@@ -126,6 +159,18 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
     return Analysis(word, f"{text}; {ideal_text}.", rows, caveats=caveats)
 
 
+def _ratio(these: Sequence[VariantResult], a: VariantResult, b: VariantResult) -> Span:
+    """Return the time of B over that of A: of the fastest ones, or where their predictions are
+    intervals, of the least times that the intervals of all allow."""
+    if kind_of(a, b) == "predicted":
+        least = [least_of([f for f in these if f.variant.name.startswith(o)]) for o in "AB"]
+        assert least[0] is not None and least[1] is not None  # both have a time
+        return least[1] / least[0]
+    ratio = over(a, b)
+    assert ratio is not None  # both have a time
+    return ratio
+
+
 def ideal_share(sizes: Sizes, dtype: str) -> float:
     """Return the least bytes of the Q4_K product over those with weights of `dtype`."""
     plain, packed = catalog.spec_of("matvec"), catalog.spec_of("q4_k_matmul")
@@ -135,6 +180,11 @@ def ideal_share(sizes: Sizes, dtype: str) -> float:
 def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     """Return the word and the beginning of the sentence for B over A."""
     low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.value, ratio.high))
+    if kind == "predicted" and ratio.low < ratio.high:
+        text = f"The overhead of Q4_K over {dtype} in cold calls is predicted to lie between "
+        text += f"{low:+.0f} and {high:+.0f} %"
+        word = "faster" if ratio.high < 1 else "overhead" if ratio.low > 1 else None
+        return (worded(word, kind) if word else CANNOT_TELL), text
     if kind == "predicted":
         text = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
         return worded("faster" if middle < 0 else "overhead", kind), text
@@ -147,13 +197,14 @@ def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     return "no difference seen", text
 
 
-def _rows(
-    regime: str, a: VariantResult, b: VariantResult, ratio: Span, dtype: str
-) -> list[Evidence]:
-    group, kind = f"{regime} calls", kind_of(a, b)
+def _rows(regime: str, shown: Sequence[VariantResult], ratio: Span, dtype: str) -> list[Evidence]:
+    group, kind = f"{regime} calls", kind_of(*shown)
+    titles = {PLAIN: f"A, {dtype}", PACKED: "B, Q4_K"}
     times = [
-        each.evidence(f"{operand}: {each.variant.kernel}.{each.variant.impl}", group)
-        for operand, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
+        each.evidence(
+            f"{titles[each.variant.name[0]]}: {each.variant.kernel}.{each.variant.impl}", group
+        )
+        for each in shown
     ]
     overhead = row("overhead, (B - A) / A", ratio - Span.exactly(1.0), "%", kind, group)
     return [*(t for t in times if t is not None), overhead]
@@ -165,7 +216,8 @@ def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult
     text = []
     if names := dict.fromkeys(f"{variant.kernel}.{variant.impl}" for variant in timed):
         best = f"A is the fastest of {', '.join(names)} with weights of {context.dtype}"
-        text.append(f"{best}: a slow A would flatter Q4_K.")
+        none_chosen = "A and B are the least times that the intervals of their products allow."
+        text.append(none_chosen if context.intervals else f"{best}: a slow A would flatter Q4_K.")
     cache = context.device.cache.value
     names_of = ("q4_k_matmul", "matvec")
     packed, whole = (catalog.spec_of(name).bytes(sizes, context.dtype) for name in names_of)
@@ -189,4 +241,5 @@ EXPERIMENT = Experiment(
     analyse,
     kernels=("q4_k_matmul",),
     dtype="fp16",
+    emulated=True,
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from workbench.data.trace import Trace
+from workbench.data.trace import Activities, Trace
 from workbench.profilers import Command, Profiler, ProfilerError, ToolRun
 from workbench.profilers.running.failures import check_ended
 from workbench.profilers.running.machine import Machine
@@ -12,7 +16,21 @@ from workbench.profilers.running.workload import Workload, whole_command
 from workbench.readers import read
 
 NAME = "xctrace"
+MODULE = "metal_shim.capture"
+CALLS = 200  # of a Metal kernel: a recording needs a few intervals
 TABLE = '/trace-toc/run[@number="1"]/data/table[@schema="metal-gpu-intervals"]'
+
+
+def calls_of_kernel(python: str, options: Sequence[str]) -> list[str]:
+    """Return the program that calls a Metal kernel; `options` are its name, and its Impl, sizes and
+    dtype."""
+    return [python, "-m", MODULE, *options, "--calls", str(CALLS)]
+
+
+def record_line(machine: Machine, program: Sequence[str]) -> str:
+    """Return the command line that records a program into the present folder."""
+    here = replace(machine, programs={**machine.programs, machine.python: machine.python})
+    return shlex.join(argv(here, Workload(tuple(program), "a Metal kernel"), Path()))
 
 
 def available(machine: Machine, workload: Workload) -> str | None:
@@ -22,7 +40,10 @@ def available(machine: Machine, workload: Workload) -> str | None:
     if "xcrun" not in machine.programs:
         return "xcrun is not on the path; install Xcode and select it with xcode-select."
     if workload.marked:
-        return "Triton's kernels do not run on Apple's GPUs; name a program: -- python step.py."
+        return (
+            "xctrace records a program; of a Metal kernel name a program that calls it: "
+            f"-- {' '.join(calls_of_kernel('python', ['softmax']))}."
+        )
     return None
 
 
@@ -48,16 +69,35 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 
 
 def parse(run: ToolRun) -> Trace:
-    """Return the intervals. Raises ProfilerError where there are none, as in some recordings, and
-    ReadError where they cannot be read."""
+    """Return the intervals of the program. Raises ProfilerError where there are none, as in some
+    recordings, and ReadError where they cannot be read."""
     check_ended(run, NAME)
     trace = read(list(run.files))
     if not trace.activities:
         raise ProfilerError(
-            "xctrace recorded no interval of the GPU, as some recordings do; take the command "
-            "buffers' own GPU times."
+            "xctrace recorded no interval of the GPU, as some recordings do; record again."
         )
-    return trace
+    return of_program(trace, Path(run.workload.words[0]).name)
+
+
+def of_program(trace: Trace, program: str) -> Trace:
+    """Return a trace with the activities of one program alone: a recording holds those of all
+    processes, the window server's among them. Raises ProfilerError where it has none of it."""
+    table, own = trace.activities, Activities()
+    for activity in table:
+        if _letters(activity.process) == _letters(program):
+            own.add(*activity)
+    if not own:
+        seen = ", ".join(sorted(set(table.processes.known)))[:200]
+        raise ProfilerError(f"xctrace recorded no interval of {program}, but of: {seen}.")
+    note = "a row is an encoder, which may hold several kernels: count and mean are of encoders"
+    return replace(trace, activities=own, notes=[*trace.notes, note])
+
+
+def _letters(process: str) -> str:
+    """Return `python` of `Python (4711)` and of `python3.12`."""
+    name = re.match(r"[A-Za-z_-]*", process)
+    return name[0].lower() if name else ""
 
 
 PROFILER = Profiler("Apple xctrace", available, argv, reads, parse, further)

@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
+from workbench.backend.libraries import MLX
 from workbench.data import stats
 from workbench.data.record import Measured, State
 from workbench.device.ceilings import MEASURED, Level, measured_name
-from workbench.device.hardware import Device, Quantity
+from workbench.device.hardware import METAL, Device, Quantity
 from workbench.experiments import Regime, Variant, VariantResult
 from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
 
@@ -92,6 +94,8 @@ class CeilingGroup:
 
 def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
     """Return all ceilings to measure on a GPU with this memory in bytes (None: unknown)."""
+    if device.backend == METAL:
+        return [_metal(device)]
     return [
         _dram(device, memory_bytes),
         _caches(device),
@@ -248,6 +252,29 @@ def _vector(device: Device) -> CeilingGroup:
     return _arithmetic(device, "fp32", "fused multiply-add", chains, product, 1.05)
 
 
+def _metal(device: Device) -> CeilingGroup:
+    """Return the ceilings of a Metal device: a read, a copy and multiply-adds through MLX, each at
+    the fewest bytes of its Spec's sizes to time. There is one state of the clock, which no program
+    reads without root."""
+    rows: tuple[tuple[str, str, Level, Counted, str], ...] = (
+        ("dram_read", "DRAM, read", "dram", "bytes", "read_only.simd_chunks"),
+        ("dram_copy", "DRAM, copy (1 read : 1 write)", "dram", "bytes", "copy.mlx"),
+        ("compute_fp32", "fp32, fused multiply-add", "compute", "flops",
+         "compute_only.scalar_chains"),
+    )  # fmt: skip
+    sought = []
+    for name, title, level, counted, timed in rows:
+        kernel, impl = timed.split(".")
+        spec = catalog.spec_of(kernel)
+        sizes = min(spec.bench, key=partial(spec.bytes, dtype="fp32"))
+        variant = Variant(title, kernel, impl, dict(sizes), "fp32")
+        figure = device.dram if level == "dram" else device.peaks.get("fp32")
+        most, dtype = (1.0, "") if level == "dram" else (1.05, "fp32")
+        sought.append(Sought(name, title, level, counted, (variant,), stated=figure, most=most,
+                             dtype=dtype))  # fmt: skip
+    return CeilingGroup("Metal", tuple(sought), boost=False)
+
+
 # Resident tiles (M, N, K, warps, programs a core): on Hopper a warpgroup takes 64 rows by up to
 # 256 columns; two of them, in one program or in two, fill the matrix unit in turn.
 TILES = {
@@ -343,8 +370,8 @@ def amount_of(
         return float(variant.sizes.get("L", 1))
     if counted == "flops":
         return float(spec.flops(**variant.sizes))
-    impl = catalog.impl_of(spec, variant.impl)
-    if counted == "bytes" or impl.work is None:
+    impl = catalog.impl_of(spec, variant.impl) if counted == "traffic" else None
+    if impl is None or impl.work is None:
         return float(spec.bytes(variant.sizes, variant.dtype))
     at = {"itemsize": ITEMSIZE[variant.dtype], **variant.sizes}
     work = impl.work(impl.config(**config), limits, **at)
@@ -423,8 +450,9 @@ def _source(result: VariantResult, count: int) -> str:
     assert timing is not None
     config = f" at {label(case.config)}" if case.config else ""
     of = f", the best of {count}" if count > 1 else ""
+    maker = "the library's" if case.backend == MLX else "the workbench's"
     return (
-        f"the workbench's {case.kernel}.{case.impl}{config}, {sizes_text(case.sizes)} "
+        f"{maker} {case.kernel}.{case.impl}{config}, {sizes_text(case.sizes)} "
         f"{case.dtype}, {timing.regime}, {timing.state} clock, by {timing.method}{of}"
     )
 
@@ -562,14 +590,15 @@ def stated(device: Device) -> dict[str, dict[str, Any]]:
         "shared": ("L1 and shared memory", "shared", bank_bandwidth(device)),
     }
     for dtype, peak in device.peaks.items():
-        unit = "vector units" if dtype == "fp32" else "matrix unit"
+        vector = dtype == "fp32" or device.backend == METAL
+        unit = "vector units" if vector else "matrix unit"
         results[f"compute_{dtype}"] = (f"{dtype.replace('_matrix', '')}, {unit}", "compute", peak)
     return {
         name: {
             **asdict(q),
             "title": title,
             "level": level,
-            **({"dtype": name[8:]} if level == "compute" else {}),
+            **({"dtype": name[8:], **device.peak_state()} if level == "compute" else {}),
         }
         for name, (title, level, q) in results.items()
         if q is not None

@@ -70,7 +70,8 @@ def quotient(a: float, b: float) -> float:
 
 
 def span_of(result: VariantResult | None) -> Span | None:
-    """Return the seconds of a variant; None if it has none. A prediction has no interval."""
+    """Return the seconds of a variant; None if it has none. A prediction has an interval where the
+    model states one."""
     if result is None or result.time_s is None:
         return None
     return Span(result.time_s, *(result.interval_s or (result.time_s, result.time_s)))
@@ -83,7 +84,7 @@ def over(left: VariantResult, right: VariantResult) -> Span | None:
     Variants are interleaved window by window, so if both kept the same number of windows, at least
     the six that a 95 % interval needs, it is that of the ratios within each round: influences that
     a round's two windows share cancel. Otherwise it is the quotient of the two intervals' ends,
-    which is wider. A predicted ratio has no interval: both ends are its middle.
+    which is wider. A ratio of predictions without intervals is exact.
     """
     a, b = span_of(left), span_of(right)
     if a is None or b is None:
@@ -101,9 +102,22 @@ def quickest(results: Sequence[VariantResult]) -> VariantResult | None:
     return min(timed, key=lambda each: each.time_s or 0.0, default=None)
 
 
+def least_of(results: Sequence[VariantResult]) -> Span | None:
+    """Return the least time of several variants whose intervals may overlap, so that none of them
+    is chosen; None if none has a time."""
+    spans = [span for each in results if (span := span_of(each)) is not None]
+    if not spans:
+        return None
+    return Span(
+        min(each.value for each in spans),
+        min(each.low for each in spans),
+        min(each.high for each in spans),
+    )
+
+
 def kind_of(*results: VariantResult) -> Kind:
     """Return whether a number computed from these times is measured or predicted."""
-    return "measured" if all(each.interval_s for each in results) else "predicted"
+    return "measured" if all(each.timing for each in results) else "predicted"
 
 
 def launches(result: VariantResult | None) -> int | None:
@@ -127,9 +141,13 @@ def row(
     target: str = "",
     met: bool | None = None,
 ) -> Evidence:
-    """Return a number as evidence. A prediction has no interval."""
-    low, high = (None, None) if kind == "predicted" else (span.low, span.high)
+    """Return a number as evidence. A prediction has an interval where the model states one."""
+    exact = kind == "predicted" and span.low == span.high
+    low, high = (None, None) if exact else (span.low, span.high)
     return Evidence(name, span.value, unit, kind, low, high, group, target, met)
+
+
+CANNOT_TELL = "the model cannot tell"  # where intervals of predictions overlap
 
 
 def mark(kind: Kind) -> str:

@@ -1,0 +1,112 @@
+"""Compare two Impls or configs for an Apple GPU without one: `compare LEFT RIGHT --device m2max`.
+
+Both are emulated, checked and predicted as by `measure`, and stored so. Their traffic is counted
+and their predictions are intervals, so most pairs are INCONCLUSIVE: only intervals that do not
+overlap decide, and dispatches that are equal in text, grid and counted bytes are SAME.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from workbench import catalog
+from workbench.backend.emulated import planned
+from workbench.commands.console import say_result
+from workbench.commands.measure import MeasureCommand
+from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
+from workbench.commands.options import CompareOptions, MeasureOptions
+from workbench.commands.problem import check_dtype
+from workbench.commands.run import CommandError, Recorder
+from workbench.commands.worktree import WORKING
+from workbench.data import verdict
+from workbench.data.exits import COULD_NOT_RUN
+from workbench.data.record import Record, Word
+from workbench.data.units import reading
+from workbench.reports.measure import span_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def compare_emulated(options: CompareOptions, device: str, console: Console) -> int:
+    """Compare two operands for an Apple GPU. Returns the exit code of the verdict, 2 where one of
+    them has no prediction, or 130 after Ctrl-C. Raises CommandError for options that need a GPU,
+    and for stored runs and revisions, which have no emulated comparison."""
+    for name in ("energy", "profile", "expect", "impl"):
+        if getattr(options, name):
+            raise CommandError(
+                f"With --device {device} both operands are emulated and nothing runs on a GPU; "
+                f"leave out --{name}."
+            )
+    texts = (options.left, options.right)
+    if any(map(is_run, texts)):
+        raise CommandError(f"Stored runs are compared as they are; leave out --device {device}.")
+    kernel = kernel_of(*texts, next(iter(options.kernel), None))
+    spec = catalog.spec_of(kernel)
+    check_dtype(spec, options.dtype)
+    for operand in operands_of(texts, None, spec, repository_with(kernel)):
+        if operand.revision != WORKING:
+            raise CommandError(
+                f"{operand.revision} is a revision, and with --device {device} Impls and configs "
+                "of the present file are compared; name two of them."
+            )
+    shared = {f.name for f in fields(MeasureOptions)} & {f.name for f in fields(CompareOptions)}
+    given = {name: getattr(options, name) for name in shared}
+    given |= {"kernel": kernel, "impl": texts, "device": device, "dtype": (options.dtype,)}
+    given |= {"sizes": (options.sizes,) if options.sizes else ()}
+    return EmulatedComparison(MeasureOptions(**given), console).go()
+
+
+@dataclass
+class EmulatedComparison(MeasureCommand):
+    """A measurement of two operands without a Mac that ends in a verdict."""
+
+    word: Word | None = None  # of the verdict; None where an operand has no prediction
+
+    def _conclude(self, recorder: Recorder) -> None:
+        super()._conclude(recorder)
+        times = [o for o in recorder.outcomes if isinstance(o, Record)]
+        if len(times) < len(recorder.outcomes) or not times:
+            say_result(self.console, "No verdict: an operand has no prediction.", "bold")
+            return
+        left, right = times[0], times[-1]
+        launches = [_launches(recorder, record) for record in (left, right)]
+        alike = launches[0] == launches[1] and left.traffic == right.traffic
+        self.word = result = verdict.predicted(left, right, alike)
+        self.console.print(f"right against left: {_counts(left, right)}")
+        say_result(self.console, f"{result}. {_because(result, left, right)}", "bold", whole=False)
+
+    def _exit_code(self, recorder: Recorder) -> int:
+        return verdict.EXIT[self.word] if self.word else COULD_NOT_RUN
+
+
+def _launches(recorder: Recorder, record: Record) -> object:
+    """Return the dispatches of an operand: text, template values, grid and threadgroup."""
+    spec = catalog.spec_of(recorder.run.source)
+    impl = catalog.impl_of(spec, record.case.impl)
+    case = record.case
+    return planned(impl, impl.created(case.config), case.sizes, case.dtype)
+
+
+def _counts(left: Record, right: Record) -> str:
+    """Return the counted bytes and dispatches of both, the right one first."""
+    parts = []
+    for record in (right, left):
+        traffic = record.traffic
+        assert traffic is not None
+        dispatches = f"{traffic.dispatches} dispatch{'es' * (traffic.dispatches > 1)}"
+        parts.append(f"{reading(traffic.bytes, 'B')} in sectors, {dispatches}")
+    return " against ".join(parts)
+
+
+def _because(word: str, left: Record, right: Record) -> str:
+    """Return the sentence of a verdict, with both intervals."""
+    theirs = f"{left.case.label} is predicted to take {span_words(left)}"
+    if word == "SAME":
+        return f"Both launch the same text on the same grid and move equal bytes: {theirs}."
+    mine = f"{right.case.label} {span_words(right)}"
+    ending = "the intervals overlap, so only a Mac decides"
+    if word != "INCONCLUSIVE":
+        ending = f"the intervals do not overlap, so the model takes the right one for {word}"
+    return f"{theirs}, and {mine}: {ending}."
