@@ -1,0 +1,370 @@
+"""`workbench workload compare TABLE -- PROGRAM`: run a program with and without a tuned table in
+turns, and return a verdict on its step time.
+
+Each run is kept in `runs.jsonl` as it ends, and the page and the document are written after each
+round, so that Ctrl-C and kill -9 leave what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from workbench.commands.console import console_for, prints_aside, say_result
+from workbench.commands.options import OptionError, WorkloadOptions, check_threshold
+from workbench.commands.result import write_result
+from workbench.commands.run import check_file, check_writable
+from workbench.commands.workload_program import check_program, program_words, startup_variables
+from workbench.data import verdict as verdicts
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.exits import COULD_NOT_RUN, stopped_by
+from workbench.data.files import write_file
+from workbench.data.record import Ratio, Verdict, to_plain
+from workbench.data.stats import median
+from workbench.data.units import duration
+from workbench.profilers.running.child import ChildEnd, run_child
+from workbench.profilers.running.expected import ending
+from workbench.profilers.running.workload import title_of
+from workbench.reports import render, write_page
+from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
+from workbench.workload.pinned import MissPolicy, check_policy
+from workbench.workload.program_runs import (
+    NamedOutput,
+    OutputDifference,
+    ProgramRun,
+    differences,
+    first_step,
+    read_marks,
+    times_of,
+    unit_of,
+    verdict_of,
+    whole_rounds,
+    with_repeats,
+    worst_of,
+)
+from workbench.workload.startup import sitecustomize
+from workbench.workload.step_marks import MarkOptions
+from workbench.workload.tuned_table import read
+
+USAGE = "workbench workload compare TABLE -- python train.py"
+NAMES = ("without the table", "with the table")
+
+
+@dataclass
+class ProgramComparison:
+    """Runs so far, and what they say."""
+
+    table: str
+    program: tuple[str, ...]
+    threshold: float
+    command: str
+    runs: list[ProgramRun] = field(default_factory=list)
+    outputs: list[OutputDifference] = field(default_factory=list)
+    repeats: list[OutputDifference] = field(default_factory=list)  # without, of two rounds
+    lookups: str = ""  # of the last run with the table
+    failure: str = ""  # why the comparison ended early
+    stopped: int = 0  # the signal that ended it
+    last: list[NamedOutput] | None = None  # of the last run without the table
+
+    @property
+    def rounds(self) -> list[ProgramRun]:
+        """Runs of rounds that have both."""
+        return whole_rounds(self.runs)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Verdict on whole rounds; None before there are two."""
+        return verdict_of(self.rounds, self.threshold)
+
+    @property
+    def agreement(self) -> list[OutputDifference]:
+        """Differences of outputs, with those of the program from itself."""
+        return with_repeats(self.outputs, self.repeats)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the verdict; of a signal; 2 where a run failed or there is no verdict."""
+        if self.stopped:
+            return stopped_by(self.stopped)
+        result = self.verdict
+        return COULD_NOT_RUN if self.failure or result is None else verdicts.EXIT[result.word]
+
+
+def run(options: WorkloadOptions) -> int:
+    """Compare. Returns the exit code of the verdict. Raises OptionError, WorkloadError and others,
+    each of which is one sentence."""
+    table, marks = check_options(options)
+    words = program_words(options.program)
+    out = options.out or Path("results")
+    check_writable(out)
+    folder = folder_of(out, run_id("workload-compare", title_of(options.program)))
+    folder.mkdir(parents=True)
+    comparison = ProgramComparison(str(table), options.program, options.threshold, options.command)
+    runner = ProgramRunner(options, table, marks, words)
+    console = console_for(options)
+    try:
+        for number in range(options.rounds):
+            if not one_round(comparison, runner, folder, number):
+                break
+            console.print(progress(comparison, options.rounds), soft_wrap=True)
+    except KeyboardInterrupt:  # between two runs
+        comparison.stopped = signal.SIGINT
+    page = draw(folder, comparison)
+    for line in result_lines(comparison):
+        say_result(console, line)
+    say_result(console, f"page  {page.resolve()}")
+    return write_result(options, "workload", comparison.exit_code, **document(comparison, page))
+
+
+def check_options(options: WorkloadOptions) -> tuple[Path, MarkOptions]:
+    """Return the table, and what marks a step. Raises OptionError, and WorkloadError where the
+    table cannot be read or there is no such policy."""
+    check_program(options, USAGE)
+    if len(options.files) != 1:
+        raise OptionError(f"`compare` takes one table; write: {USAGE}.")
+    if options.rounds < 2:
+        raise OptionError("--rounds is at least 2; 6 or more can decide.")
+    check_threshold(options.threshold)
+    check_policy(options.policy)
+    check_file(options.json, "--json")
+    table = Path(options.files[0])
+    read(table)
+    return table, mark_of(options.step_mark)
+
+
+def mark_of(text: str | None) -> MarkOptions:
+    """Return what marks a step, of `KERNEL` or `KERNEL:N`, without its folder. Raises
+    OptionError."""
+    if text is None:
+        return MarkOptions("")
+    name, colon, number = text.partition(":")
+    if not name or (colon and not (number.isascii() and number.isdecimal() and int(number))):
+        raise OptionError("--step-mark is KERNEL or KERNEL:N, with N launches of it in a step.")
+    return MarkOptions("", name, int(number or 1))
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class ProgramRunner:
+    """Runs the program once, in a fresh process."""
+
+    options: WorkloadOptions
+    table: Path
+    marks: MarkOptions
+    words: list[str]
+    now: Callable[[], float] = time.perf_counter
+
+    def once(self, folder: Path, pinned: bool) -> tuple[ChildEnd, float]:
+        """Return how the program ended, and its wall time in seconds."""
+        options = self.options
+        marks = MarkOptions(str(folder), self.marks.kernel, self.marks.launches)
+        more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
+        if pinned:
+            policy = cast(MissPolicy, options.policy)
+            table = str(self.table.absolute())
+            deployment = Deployment(table, policy, options.verify, str(folder))
+            more[sitecustomize.TUNED] = deployment.text()
+        began = self.now()
+        aside = prints_aside(options)
+        end = run_child(self.words, own=False, aside=aside, more=startup_variables(more))
+        return end, self.now() - began
+
+
+def one_round(
+    comparison: ProgramComparison, runner: ProgramRunner, folder: Path, number: int
+) -> bool:
+    """Run the program without and with the table; the order alternates. Returns whether the
+    comparison can go on."""
+    for pinned in (False, True) if number % 2 == 0 else (True, False):
+        ended = one_run(comparison, runner, number, pinned)
+        keep(folder, comparison)
+        if not ended:
+            return False
+    draw(folder, comparison)
+    return True
+
+
+def one_run(
+    comparison: ProgramComparison, runner: ProgramRunner, number: int, pinned: bool
+) -> bool:
+    """Run the program once, and add what it left. Returns whether the comparison can go on."""
+    with tempfile.TemporaryDirectory(prefix="workbench-compare-") as name:
+        folder = Path(name)
+        end, wall_s = runner.once(folder, pinned)
+        if end.stopped:
+            comparison.stopped = end.stopped
+            return False
+        if end.code:
+            comparison.failure = (
+                f"The program {NAMES[pinned]} ended with {ending(end.code)} in round {number + 1}."
+            )
+            return False
+        steps_s, first_s, outputs = read_marks(folder)
+        if pinned:
+            comparison.lookups = counts_text(counts_of(lookups_in(folder).values()))
+    comparison.runs.append(ProgramRun(pinned, number, wall_s, first_s, steps_s))
+    add_outputs(comparison, outputs, pinned)
+    return True
+
+
+def add_outputs(comparison: ProgramComparison, outputs: list[NamedOutput], pinned: bool) -> None:
+    """Compare the outputs of a run with those of the last one without the table."""
+    last = comparison.last
+    if pinned:
+        # In every second round the run with the table comes first, and meets the round before.
+        if last is not None:
+            comparison.outputs = worst_of(comparison.outputs, differences(last, outputs))
+        return
+    if last is not None:
+        comparison.repeats = worst_of(comparison.repeats, differences(last, outputs))
+    comparison.last = outputs
+
+
+def keep(folder: Path, comparison: ProgramComparison) -> None:
+    """Write the file of runs."""
+    if comparison.runs:
+        kept = [json.dumps(asdict(run)) for run in comparison.runs]
+        write_file(folder / "runs.jsonl", "\n".join(kept) + "\n")
+
+
+# Output
+
+
+def progress(comparison: ProgramComparison, rounds: int) -> str:
+    """Return the last round as a line."""
+    *_, last = comparison.rounds
+    both = [
+        duration(run.time_s if unit_of(comparison.runs) == "step" else run.wall_s)
+        for pinned in (False, True)
+        for run in comparison.runs
+        if run.number == last.number and run.pinned == pinned
+    ]
+    unit = unit_of(comparison.runs)
+    return f"round {last.number + 1} of {rounds}: {both[0]} a {unit} without, {both[1]} with"
+
+
+def result_lines(comparison: ProgramComparison) -> list[str]:
+    """Return the result as lines of text."""
+    lines = []
+    if comparison.failure:
+        lines.append(comparison.failure)
+    result, rounds = comparison.verdict, comparison.rounds
+    if result is None:
+        lines.append("No verdict: two whole rounds are needed.")
+    else:
+        lines.append(f"{result.word}. {verdict_sentence(comparison, result)}")
+    if (ratio := first_step(rounds)) is not None:
+        lines.append(f"first step: {first_text(rounds, ratio)}")
+    lines += [f"output {each.name}: {difference_text(each)}" for each in comparison.agreement]
+    if comparison.lookups:
+        lines.append(f"table: {comparison.lookups}")
+    return lines
+
+
+def verdict_sentence(comparison: ProgramComparison, result: Verdict) -> str:
+    """Return the verdict on the time of a step or a run as a sentence."""
+    unit = unit_of(comparison.rounds)
+    times = [median(times_of(comparison.rounds, pinned)) for pinned in (False, True)]
+    return (
+        f"A {unit} takes {duration(times[0])} without the table and {duration(times[1])} with it: "
+        f"{result.reason}."
+    )
+
+
+def first_text(rounds: list[ProgramRun], ratio: Ratio) -> str:
+    """Return the times of the first step and their ratio, with over without the table."""
+    times = [
+        median([run.first_s for run in rounds if run.pinned == pinned and run.first_s is not None])
+        for pinned in (False, True)
+    ]
+    return (
+        f"{duration(times[0])} without the table, {duration(times[1])} with it, from the process' "
+        f"start; ratio {ratio.middle:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    )
+
+
+def difference_text(each: OutputDifference) -> str:
+    """Return the largest difference of an output, and whether the program repeats itself."""
+    if not each.compared:
+        return f"not compared: {each.left_out} calls differ in shape, were not kept, or are missing"
+    text = f"largest difference {each.largest:.3g} (relative {each.relative:.3g})"
+    text += f" in {each.compared} calls"
+    if each.left_out:
+        text += f", {each.left_out} not compared"
+    if each.repeated is not None:
+        text += f"; between runs without the table {each.repeated:.3g}"
+    return text
+
+
+def document(comparison: ProgramComparison, page: Path) -> dict[str, Any]:
+    """Return the keys of the JSON document."""
+    result, ratio = comparison.verdict, first_step(comparison.rounds)
+    return {
+        "action": "compare",
+        "table": comparison.table,
+        "program": comparison.program,
+        "unit": unit_of(comparison.rounds),
+        "verdict": None if result is None else to_plain(result),
+        "first_step": None if ratio is None else to_plain(ratio),
+        "outputs": [asdict(each) for each in comparison.agreement],
+        "process_runs": [asdict(each) for each in comparison.runs],
+        "lookups": comparison.lookups,
+        "failure": comparison.failure or None,
+        "page": str(page.resolve()),
+    }
+
+
+def draw(folder: Path, comparison: ProgramComparison) -> Path:
+    """Write the page and the document `result.json` of the runs so far. Returns the page's path."""
+    from workbench.commands.result import document as whole
+    from workbench.commands.result import write_document
+
+    page = folder / "report.html"
+    plain = document(comparison, page)
+    write_document(folder / "result.json", whole("workload", comparison.exit_code, **plain))
+    return write_page(page, page_html(comparison))
+
+
+def page_html(comparison: ProgramComparison) -> str:
+    """Return the page."""
+    result, ratio = comparison.verdict, first_step(comparison.rounds)
+    sentence = comparison.failure or "No verdict: two whole rounds are needed."
+    if result is not None:
+        sentence = f"{comparison.failure} {verdict_sentence(comparison, result)}".strip()
+    runs = {
+        "heads": ("round", "table", "step", "first step", "wall time", "steps"),
+        "text": (1,),
+        "rows": [(run_cells(run), False) for run in comparison.runs],
+    }
+    outputs = {
+        "heads": ("output", "agreement"),
+        "text": (1,),
+        "rows": [((each.name, difference_text(each)), False) for each in comparison.agreement],
+    }
+    return render(
+        "workload_compare.html.j2",
+        comparison=comparison,
+        word=result.word if result else "",
+        sentence=sentence,
+        unit=unit_of(comparison.rounds),
+        first=first_text(comparison.rounds, ratio) if ratio else "",
+        runs=runs,
+        outputs=outputs,
+        at=timestamp(),
+    )
+
+
+def run_cells(run: ProgramRun) -> tuple[str, ...]:
+    """Return the row of a run."""
+    step = duration(run.time_s) if run.steps_s else "-"
+    first = duration(run.first_s) if run.first_s is not None else "-"
+    named = "with" if run.pinned else "without"
+    return f"{run.number + 1}", named, step, first, duration(run.wall_s), f"{len(run.steps_s)}"

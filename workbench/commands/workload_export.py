@@ -1,0 +1,82 @@
+"""`workbench workload export TABLE OUT --to FORMAT`: write a tuned table as others read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from workbench.catalog import unknown
+from workbench.commands.console import console_for, note, say_result
+from workbench.commands.options import OptionError, WorkloadOptions
+from workbench.commands.result import write_result
+from workbench.commands.run import check_file
+from workbench.data.exits import COULD_NOT_RUN, PASSED
+from workbench.data.files import real_path, reason_of
+from workbench.data.units import counted
+from workbench.workload.exported import ExportResult, export_python, export_vllm_moe
+from workbench.workload.strict import WorkloadError
+from workbench.workload.triton_cache import export_triton_cache
+from workbench.workload.tuned_table import PinnedEntry, read
+
+Export = Callable[[Sequence[PinnedEntry], Path], ExportResult]
+FORMATS: Mapping[str, Export] = {
+    "triton-cache": export_triton_cache,
+    "vllm-moe": export_vllm_moe,
+    "python": export_python,
+}
+USAGE = "workbench workload export TABLE OUT --to triton-cache"
+
+
+def run(options: WorkloadOptions) -> int:
+    """Write the files. Returns the exit code: 2 where no entry could be exported. Raises
+    OptionError, WorkloadError and FileError, each of which is one sentence."""
+    table, out = check_options(options)
+    entries = read(table)
+    try:
+        result = FORMATS[str(options.to)](entries, out)
+    except OSError as error:
+        raise WorkloadError(
+            f"{out} cannot be written ({reason_of(error)}); name a folder that you may write."
+        ) from None
+    for (name, reason), number in reasons(result).items():
+        note(f"{name}: left out for {counted(number, 'key')}: {reason}.")
+    text = f"{result.exported} of {counted(len(entries), 'key')} written to {out}."
+    say_result(console_for(options), text)
+    return write_result(
+        options,
+        "workload",
+        PASSED if result.exported else COULD_NOT_RUN,
+        action="export",
+        files=result.files,
+        exported=result.exported,
+        left_out=[
+            {"function": f"{e.module}.{e.function}", "key": e.key, "reason": reason}
+            for e, reason in result.left_out
+        ],
+    )
+
+
+def reasons(result: ExportResult) -> Mapping[tuple[str, str], int]:
+    """Return the number of entries that were left out by function and reason."""
+    return Counter((f"{e.module}.{e.function}", reason) for e, reason in result.left_out)
+
+
+def check_options(options: WorkloadOptions) -> tuple[Path, Path]:
+    """Return the table and where to write. Raises OptionError."""
+    if options.program:
+        raise OptionError(f"`export` takes no program; write: {USAGE}.")
+    if len(options.files) != 2:
+        raise OptionError(f"`export` takes a table and where to write; write: {USAGE}.")
+    if options.to not in FORMATS:
+        raise OptionError(unknown("format to export --to", options.to or "", list(FORMATS)))
+    if options.to == "triton-cache" and not options.trust:
+        raise OptionError(
+            "--to triton-cache imports the modules that the table names, as Triton hashes their "
+            "source; add --trust if you trust them."
+        )
+    table, out = map(Path, options.files)
+    if real_path(table) == real_path(out):
+        raise OptionError(f"{out} is the table itself; name another place to write to.")
+    check_file(options.json, "--json")
+    return table, out

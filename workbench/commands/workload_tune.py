@@ -1,0 +1,545 @@
+"""`workbench workload tune`: tune the kernels of a recorded program, the longest first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.adapted.write import numbers_of
+from workbench.backend.protocol import Problem
+from workbench.commands.comparison import Pair, compare_pair, draw_comparisons
+from workbench.commands.console import SweepConsole, aloud, console_for, note, say_result
+from workbench.commands.options import OptionError, SweepOptions, WorkloadOptions
+from workbench.commands.problem import problems_of
+from workbench.commands.result import write_result
+from workbench.commands.run import (
+    Opener,
+    any_backend,
+    check_file,
+    check_writable,
+    execute,
+    gpu_present,
+    new_run,
+    repository_of,
+    require_triton,
+    resources,
+)
+from workbench.commands.sweep import SweepCommand
+from workbench.commands.tune import TuneOptions, take_over
+from workbench.data.clock import folder_of, timestamp
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.record import Measured, Record, key_of
+from workbench.data.units import duration, percent
+from workbench.device import hardware
+from workbench.reports import write_page
+from workbench.spec import WorkbenchError, label
+from workbench.tuner.search import Budget
+from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE, comparable_times
+from workbench.tuner.space import RecordFactory
+from workbench.workload.file import canonical, merged, read
+from workbench.workload.identity import text_hash
+from workbench.workload.plan import WorkItem, signature_text, time_for, work_list
+from workbench.workload.rebuilt import RebuiltLaunch, rebuilt, widened
+from workbench.workload.table import config_text
+from workbench.workload.tuned_table import PREDICTED, MeasuredTime, PinnedEntry, argument_texts
+from workbench.workload.tuned_table import read as read_table
+from workbench.workload.tuned_table import write as write_table
+from workbench.workload.tuning import (
+    Status,
+    TunedSignature,
+    TuningJournal,
+    family_choices,
+    saving,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_TABLE = Path("tuned.json")
+DEFAULT_DEVICE = "h200"
+LEAST_S = 10.0  # of a signature on a GPU: starting the workers takes some of it
+PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
+DONE_HEADINGS = ("kernel", "share", "result", "config", "before", "after")
+
+
+def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) -> int:
+    """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
+    which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
+    seconds = check_tuning(options)
+    workload = merged([read(Path(name)) for name in options.files])
+    device = device_of(options)
+    if device.dram is None:
+        raise OptionError(
+            f"The bandwidth of {device.title} is not known, and signatures are ordered by it; name "
+            "another with --device."
+        )
+    items = work_list(workload, options.cover, device.dram.value)
+    console = console_for(options)
+    with aloud(console):
+        print_plan(console, items, device.title)
+    if options.dry_run:
+        return write_result(options, "workload", PASSED, plan=[plain_item(i) for i in items])
+    require_triton()
+    tuning = WorkloadTuning(options, items, device, console, seconds, open_backend)
+    return tuning.go()
+
+
+def check_tuning(options: WorkloadOptions) -> float:
+    """Return the seconds of the budget. Raises OptionError where an option does not fit, and
+    CommandError where a place cannot be written to."""
+    budget = Budget.parse(options.budget)
+    if budget.seconds == float("inf"):
+        raise OptionError("--budget is shared as time; write seconds, minutes or hours: 30s, 10m.")
+    if not 0 < options.cover <= 1:
+        raise OptionError("--cover is a share of the time above 0 and at most 1; write 0.95.")
+    check_file(options.tuned or DEFAULT_TABLE, "--tuned")
+    if not options.dry_run:
+        check_writable(options.out or Path("results"))
+    return budget.seconds
+
+
+def device_of(options: WorkloadOptions) -> hardware.Device:
+    """Return the device that is tuned for."""
+    if options.device is None and (live := hardware.live()) is not None:
+        return live
+    return hardware.device_named(options.device or DEFAULT_DEVICE)
+
+
+def digest_of(item: WorkItem) -> str:
+    """Return a digest of the signature of an item."""
+    return hashlib.sha256(canonical(item.signature).encode()).hexdigest()[:16]
+
+
+@dataclass
+class SweptSignature:
+    """A signature after its sweep: the launch, the file of its kernel, and comparable times."""
+
+    item: WorkItem
+    launch: RebuiltLaunch
+    kernel: Path
+    dtype: str
+    times_s: dict[str, float]  # by config label
+    records: dict[str, Record]
+    labels: list[str]  # of the configs, that in use first
+    checked: bool
+    page: Path
+
+
+@dataclass
+class WorkloadTuning:
+    """Tune the items one after the other, each stored as it is known."""
+
+    options: WorkloadOptions
+    items: Sequence[WorkItem]
+    device: hardware.Device
+    console: Console
+    seconds: float
+    open_backend: Opener | None = None
+    journal: TuningJournal = field(init=False)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        about = [self.device.name, self.predicts, self.options.widen, self.options.trust]
+        text = json.dumps([about, sorted(map(digest_of, self.items))])
+        name = hashlib.sha256(text.encode()).hexdigest()[:12]
+        self.journal = TuningJournal(self.out / "workload" / f"{name}.jsonl")
+
+    @property
+    def out(self) -> Path:
+        """Folder of pages and of the journal."""
+        return self.options.out or Path("results")
+
+    @property
+    def predicts(self) -> bool:
+        """Whether times are predicted: no GPU takes part."""
+        if self.open_backend is not None:
+            return self.options.device is not None
+        return self.options.device is not None or not gpu_present()
+
+    def go(self) -> int:
+        """Run to the end, or to Ctrl-C. Returns the exit code."""
+        self.journal.load()
+        code = PASSED
+        try:
+            for group in self._groups():
+                if time.monotonic() - self.started >= self.seconds:
+                    note("the budget is spent; the same command continues with what is stored")
+                    break
+                self._tune_group(group)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+            note("stopped; the same command continues with what is stored")
+        return self._conclude(code)
+
+    def _groups(self) -> Iterator[list[WorkItem]]:
+        """Yield the items of each family, and each of the others alone, in their order."""
+        done: set[str] = set()
+        for item in self.items:
+            if item.family is None:
+                yield [item]
+            elif item.family not in done:
+                done.add(item.family)
+                yield [each for each in self.items if each.family == item.family]
+
+    def _tune_group(self, group: Sequence[WorkItem]) -> None:
+        if all(digest_of(item) in self.journal.results for item in group):
+            return
+        swept = []
+        for item in group:
+            try:
+                swept.append(self._sweep(item, self._time_for(item)))
+            except WorkbenchError as error:
+                self._keep(TunedSignature(digest_of(item), "failed", str(error)), item)
+        names = {digest_of(each.item): each for each in swept}
+        chosen = family_choices(
+            {name: each.times_s for name, each in names.items()},
+            {name: each.labels[0] for name, each in names.items()},
+        )
+        for name, each in names.items():
+            try:
+                self._keep(self._decided(each, chosen[name]), each.item)
+            except WorkbenchError as error:
+                self._keep(TunedSignature(name, "failed", str(error)), each.item)
+
+    def _time_for(self, item: WorkItem) -> float:
+        left = [i for i in self.items if digest_of(i) not in self.journal.results]
+        remaining = self.seconds - (time.monotonic() - self.started)
+        return max(LEAST_S, time_for(item, left, remaining))
+
+    def _keep(self, result: TunedSignature, item: WorkItem) -> None:
+        self.journal.add(result)
+        self.console.print(f"{item.signature.function.name}: {result.reason}", soft_wrap=True)
+
+    # One signature
+
+    def _sweep(self, item: WorkItem, seconds: float) -> SweptSignature:
+        """Adopt the launch and sweep its configs. Raises WorkbenchError where that fails."""
+        launch = rebuilt(item.signature, self.options.trust)
+        swept = self._swept(item, launch, seconds)
+        if self.options.widen and swept.times_s:
+            best = min(swept.times_s, key=swept.times_s.__getitem__)
+            more = widened(launch, launch.configs[swept.labels.index(best)])
+            if more is not None:
+                swept = self._swept(item, more, seconds)
+        return swept
+
+    def _swept(self, item: WorkItem, launch: RebuiltLaunch, seconds: float) -> SweptSignature:
+        wanted: TuneOptions = {"out": self.out, "quiet": True}
+        if self.options.device is not None:
+            wanted["device"] = self.options.device
+        path, call, _ = take_over(
+            launch.kernel, launch.given, launch.grid, list(launch.configs), wanted
+        )
+        budget = str(len(call.entries)) if self.predicts else f"{seconds:.1f}s"
+        sweep = self._sweep_options(path, call.dtype, budget)
+        command = SweepCommand(sweep, SweepConsole(True, stderr=True), self.open_backend)
+        if command.go() == INTERRUPTED:
+            raise KeyboardInterrupt
+        times = {label(r.case.config): r for r in comparable_times(command.outcomes).values()}
+        assert command.page is not None  # the sweep has ended
+        if not times:
+            raise WorkbenchError(f"No config gave a right result in time; see {command.page}.")
+        return SweptSignature(
+            item,
+            launch,
+            path,
+            call.dtype,
+            {name: record.time_s for name, record in times.items()},
+            times,
+            [label(numbers) for numbers in numbers_of(launch.configs)],
+            not call.unchecked,
+            command.page,
+        )
+
+    def _sweep_options(self, path: Path, dtype: str, budget: str) -> SweepOptions:
+        return SweepOptions(
+            "full",
+            str(path),
+            dtype=dtype,
+            device=self.options.device,
+            out=self.out,
+            budget=budget,
+            database=self.options.database,
+        )
+
+    def _decided(self, swept: SweptSignature, chosen: str) -> TunedSignature:
+        """Return the result of a signature: the config in use, unless the chosen one is faster."""
+        used = swept.labels[0]
+        if chosen == used:
+            return self._result(swept, used, "kept", f"the config in use, {used}, stays")
+        if used not in swept.records:
+            reason = f"the config in use, {used}, has no time to compare with; see {swept.page}"
+            return self._result(swept, used, "kept", reason)
+        if self.predicts:
+            return self._predicted(swept, used, chosen)
+        return self._measured(swept, used, chosen)
+
+    def _predicted(self, swept: SweptSignature, used: str, chosen: str) -> TunedSignature:
+        before, after = swept.times_s[used], swept.times_s[chosen]
+        if before <= after * (1 + MODEL_SHARE):
+            reason = f"the config in use, {used}, stays: {chosen} is predicted within 2 %"
+            return self._result(swept, used, "kept", reason)
+        reason = f"{chosen} is predicted {before / after:.2f}x as fast as {used}"
+        times = tuple(MeasuredTime(t, t, t) for t in (before, after))
+        result = self._result(swept, chosen, "predicted", reason)
+        return replace(result, before_s=times[0], after_s=times[1])
+
+    def _measured(self, swept: SweptSignature, used: str, chosen: str) -> TunedSignature:
+        """Compare the two in interleaved rounds; only a verdict FAST replaces the config in use."""
+        sweep = self._sweep_options(swept.kernel, swept.dtype, f"{LEAST_S}s")
+        (problem, *_), impls = problems_of(sweep)
+        opener = self.open_backend or any_backend
+        with resources(sweep, lambda: opener(None, repository_of(str(swept.kernel)))) as opened:
+            backend = opened.backend
+            run = new_run("compare", "workload", sweep.command, backend, [problem])
+            pair = _pair(RecordFactory(run, problem, backend.protocol), impls[0], swept, chosen)
+            kept: list[Any] = []
+            state = execute(
+                opened.recorder(run),
+                lambda recorder: kept.append(compare_pair(pair, recorder, TIE_SHARE)),
+                lambda recorder: draw_comparisons(recorder, folder_of(self.out, run.id)),
+            )
+        if state == "interrupted":
+            raise KeyboardInterrupt
+        compared = kept[0]
+        verdict = compared.comparison.verdict
+        if verdict is None or verdict.word != "FAST":
+            text = "did not run again" if verdict is None else f"gave {verdict.word}"
+            reason = f"the config in use, {used}, stays: against it {chosen} {text}"
+            return self._result(swept, used, "kept", reason)
+        times = [_time_of(record) for record in (compared.left, compared.right)]
+        reason = f"{chosen} takes {percent(verdict.time.middle)} of the time of {used}"
+        result = self._result(swept, chosen, "faster", reason)
+        protocol = _source_of(compared.right)
+        return replace(result, before_s=times[0], after_s=times[1], protocol=protocol)
+
+    def _result(
+        self, swept: SweptSignature, name: str, status: Status, reason: str
+    ) -> TunedSignature:
+        config = swept.launch.configs[swept.labels.index(name)].all_kwargs()
+        plain = {n: v for n, v in config.items() if isinstance(v, (int, str, type(None)))}
+        record = swept.records.get(name)
+        middle = _time_of(record) if record is not None else None
+        return TunedSignature(
+            digest_of(swept.item),
+            status,
+            reason,
+            tuple(sorted(plain.items())),
+            middle,
+            middle,
+            self._protocol(record),
+            text_hash(swept.launch.kernel),
+            swept.checked,
+            timestamp(),
+            str(swept.page),
+        )
+
+    def _protocol(self, record: Record | None) -> str:
+        if record is None:
+            return ""
+        source = _source_of(record)
+        return f"{PREDICTED} by {source}" if self.predicts else source
+
+    # Output
+
+    def _conclude(self, code: int) -> int:
+        """Write the table and the page, and print the results. Returns the exit code."""
+        done = [
+            (item, self.journal.results[digest_of(item)])
+            for item in self.items
+            if digest_of(item) in self.journal.results
+        ]
+        entries = self._entries(done)
+        table = self.options.tuned or DEFAULT_TABLE
+        if entries:
+            known = read_table(table) if table.exists() else []
+            write_table(table, [*known, *entries])
+        sentence = self._sentence(done, len(entries))
+        page = self._page(done, sentence)
+        with aloud(self.console):
+            print_done(self.console, done)
+        say_result(self.console, sentence, "bold", whole=False)
+        if entries:
+            say_result(self.console, f"table  {table.resolve()}")
+        say_result(self.console, f"page  {page.resolve()}")
+        if done and all(result.status == "failed" for _, result in done):
+            code = code or COULD_NOT_RUN
+        return write_result(
+            self.options,
+            "workload",
+            code,
+            plan=[plain_item(item) for item in self.items],
+            results=[asdict(result) for _, result in done],
+            entries=len(entries),
+            sentence=sentence,
+            page=str(page.resolve()),
+        )
+
+    def _entries(self, done: Sequence[tuple[WorkItem, TunedSignature]]) -> list[PinnedEntry]:
+        """Return the entries of the table: what is faster, and, in families with such a member,
+        members whose config in use stays, so that `nearest` gives them no other one."""
+        status = "predicted" if self.predicts else "faster"
+        if self.predicts and not self.options.predicted:
+            return []
+        families = {i.family for i, r in done if r.status == status and i.family is not None}
+        return [
+            self._entry(item, result)
+            for item, result in done
+            if item.signature.key is not None
+            and (result.status == status or (item.family in families and result.status == "kept"))
+            and result.before_s is not None
+            and result.after_s is not None
+        ]
+
+    def _entry(self, item: WorkItem, result: TunedSignature) -> PinnedEntry:
+        import torch
+        import triton
+
+        assert result.before_s is not None and result.after_s is not None
+        function = item.signature.function
+        return PinnedEntry(
+            self.device.limits.arch,
+            self.device.title,
+            str(triton.__version__),
+            str(torch.__version__),
+            function.module,
+            function.name,
+            result.text_hash,
+            item.signature.key or (),
+            result.config,
+            result.before_s,
+            result.after_s,
+            item.family,
+            result.protocol,
+            result.at,
+            arguments=argument_texts(item.signature.arguments),
+        )
+
+    def _sentence(self, done: Sequence[tuple[WorkItem, TunedSignature]], written: int) -> str:
+        share = saving([(item.share, result) for item, result in done])
+        word = "Predicted" if self.predicts else "Measured"
+        better = sum(result.speedup > 1 for _, result in done)
+        failed = sum(result.status == "failed" for _, result in done)
+        text = (
+            f"{word} for {self.device.title}: {better} of {len(self.items)} signatures have a "
+            f"faster config, which saves {percent(share)} of the recorded kernels' time"
+        )
+        if (step := sum((i.launch_s or 0.0) * i.launches for i in self.items)) > 0:
+            text += f", {duration(share * step)} of {duration(step)}"
+        lost = f"; {failed} could not be tuned" if failed else ""
+        left = len(self.items) - len(done)
+        more = f"; {left} are left" if left else ""
+        if self.predicts and not self.options.predicted:
+            return f"{text}{lost}{more}. Nothing was measured, so no table is written."
+        return f"{text}{lost}{more}. {written} entries are in the table."
+
+    def _page(self, done: Sequence[tuple[WorkItem, TunedSignature]], sentence: str) -> Path:
+        from workbench.reports.workload import page
+
+        rows = [done_cells(item, result) for item, result in done]
+        notes = [(i.signature.function.name, r.reason) for i, r in done]
+        html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)
+        return write_page(self.journal.path.with_suffix(".html"), html)
+
+
+def _pair(factory: RecordFactory, impl: Any, swept: SweptSignature, chosen: str) -> Pair:
+    problem: Problem = factory.problem
+    picked = []
+    for name, place in ((swept.labels[0], "left"), (chosen, "right")):
+        config = impl.config(**swept.records[name].case.config)
+        candidate = factory.candidate(impl, config, False)
+        key = key_of(candidate.case, of=candidate.key, operand=place)
+        picked.append(replace(candidate, key=key))
+    return Pair(problem, picked[0], picked[1], (swept.labels[0], chosen))
+
+
+def _source_of(record: Record) -> str:
+    """Return the protocol or the model of a time."""
+    timing = record.timing
+    return timing.protocol if isinstance(timing, Measured) else timing.model
+
+
+def _time_of(record: Record) -> MeasuredTime:
+    timing = record.timing
+    if isinstance(timing, Measured):
+        middle = timing.median_s
+        return MeasuredTime(middle, min(timing.low_s, middle), max(timing.high_s, middle))
+    return MeasuredTime(record.time_s, record.time_s, record.time_s)
+
+
+def plain_item(item: WorkItem) -> dict[str, Any]:
+    """Return an item of the work list as plain data."""
+    signature = item.signature
+    return {
+        "kernel": signature.function.name,
+        "signature": signature_text(signature),
+        "launches": item.launches,
+        "share": item.share,
+        "launch_s": item.launch_s,
+        "least_s": item.least_s,
+        "to_win": item.to_win,
+        "family": item.family,
+    }
+
+
+def print_plan(console: Console, items: Sequence[WorkItem], device: str) -> None:
+    """Print the work list."""
+    timed = any(item.launch_s is not None for item in items)
+    source = "GPU time" if timed else "launches x least time to move the tensors, not measured"
+    console.print(f"{len(items)} signatures for {device}, by {source}:", soft_wrap=True)
+    rows = [
+        (
+            item.signature.function.name,
+            signature_text(item.signature),
+            f"{item.launches:,}",
+            percent(item.share),
+            percent(item.to_win),
+            config_text(item.signature) or "-",
+            item.family or "-",
+        )
+        for item in items
+    ]
+    _print(console, PLAN_HEADINGS, rows)
+
+
+def print_done(console: Console, done: Sequence[tuple[WorkItem, TunedSignature]]) -> None:
+    """Print the results, a line a signature, and below it the reason of each that failed."""
+    _print(console, DONE_HEADINGS, [done_cells(item, result) for item, result in done])
+    for item, result in done:
+        if result.status == "failed":
+            name = item.signature.function.name
+            console.print(f"not tuned: {name}: {result.reason}", soft_wrap=True)
+
+
+def done_cells(item: WorkItem, result: TunedSignature) -> tuple[str, ...]:
+    """Return the cells of a result. A predicted time has a tilde."""
+    mark = "~" if PREDICTED in result.protocol or result.status == "predicted" else ""
+    times = (result.before_s, result.after_s)
+    shown: Any = {n: v for n, v in result.config if v is not None and n != "num_ctas"}
+    config = label(shown) if shown else ""
+    status = result.status if result.checked else f"{result.status}, not checked here"
+    return (
+        item.signature.function.name,
+        percent(item.share),
+        status,
+        config or "-",
+        *(f"{mark}{duration(t.median)}" if t is not None else "-" for t in times),
+    )
+
+
+def _print(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        right = heading in ("launches", "share", "to win", "before", "after")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)

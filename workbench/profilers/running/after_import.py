@@ -1,0 +1,37 @@
+"""Call a function after the first import of a module. Runs in the user's interpreter, and needs the
+standard library."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Call a function when a module was imported for the first time: what a program sets before
+    that, such as environment variables, is set by then."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of the module, whose loader calls the function at its end; None for any
+        other module."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load, then = spec.loader.exec_module, self._then
+
+        def exec_module(module: types.ModuleType) -> None:
+            load(module)
+            then()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

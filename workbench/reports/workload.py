@@ -1,0 +1,35 @@
+"""The page of a tuned workload: the saving, and one row a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.reports import render
+
+
+def page(
+    device: str,
+    predicted: bool,
+    sentence: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[tuple[str, str]],
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        device: what was tuned for.
+        predicted: whether no GPU took part.
+        sentence: the result.
+        headings: of the columns.
+        rows: cells of each signature, in the order of its share of the time.
+        notes: kernel and result of each signature, in a sentence.
+    """
+    run = {
+        "kernel": "workload",
+        "engine": "tune",
+        "device": device,
+        "predicted": predicted,
+    }
+    context = {"run": run, "sentence": sentence, "heads": headings, "rows": rows, "notes": notes}
+    return render("workload.html.j2", **context)

@@ -1,0 +1,176 @@
+"""Decide what to tune of a workload: which signatures, in which order, and for how long."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+
+from workbench.spec import ITEMSIZE
+from workbench.workload.file import RecordedWorkload
+from workbench.workload.signature import LaunchSignature, PlainArgument, TensorArgument, tensors_of
+from workbench.workload.strict import WorkloadError
+from workbench.workload.table import seconds_by_signature
+
+LEAST_LAUNCH_S = 2e-6  # of a kernel that moves nothing; an H200 takes about 2 us for an empty one
+LEAST_TO_WIN = 0.02  # share of a signature's time that counts as open even at the bandwidth
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A signature that is tuned, and what it may give back."""
+
+    signature: LaunchSignature
+    launches: int
+    share: float  # of the time of all recorded Triton kernels
+    launch_s: float | None  # GPU time of one launch in the recording; None where it has no times
+    least_s: float  # time to move its tensors once at the device's bandwidth
+    family: str | None = None  # signatures that differ in one extent have one name
+
+    @property
+    def to_win(self) -> float:
+        """Share of all time that lies between this signature and the bandwidth; all of its
+        time where none was measured."""
+        if self.launch_s is None:
+            return self.share
+        return self.share * max(LEAST_TO_WIN, 1 - self.least_s / self.launch_s)
+
+
+def work_list(workload: RecordedWorkload, cover: float, bandwidth: float) -> list[WorkItem]:
+    """Return the signatures that have `cover` of the time of the recorded kernels, the longest
+    first.
+
+    Args:
+        workload: a recording. Without GPU times, a signature counts as its launches by the least
+            time of one.
+        cover: share of the time, above 0 and at most 1.
+        bandwidth: of the device's memory, bytes/s.
+
+    Raises WorkloadError where there is nothing to tune.
+    """
+    spent = seconds_by_signature(workload)
+    timed = any(spent)
+    least = [least_s(each.signature, bandwidth) for each in workload.signatures]
+    if not timed:
+        spent = [s * each.launches for s, each in zip(least, workload.signatures, strict=True)]
+    total = math.fsum(spent)
+    if total <= 0:
+        raise WorkloadError("The workload has no launches that could be tuned; record a program.")
+    counted = zip(workload.signatures, spent, least, strict=True)
+    items = [
+        WorkItem(c.signature, c.launches, s / total, _launch_s(timed, s, c.launches), floor)
+        for c, s, floor in counted
+    ]
+    ordered = sorted(items, key=lambda item: (-item.share, _place(item.signature)))
+    kept: list[WorkItem] = []
+    for item in ordered:
+        if math.fsum(each.share for each in kept) >= cover:
+            break
+        kept.append(item)
+    return _with_families(kept)
+
+
+def _launch_s(timed: bool, seconds: float, launches: int) -> float | None:
+    return seconds / launches if timed and launches and seconds else None
+
+
+def least_s(signature: LaunchSignature, bandwidth: float) -> float:
+    """Return the time to move each tensor of a launch once, in seconds; at least that of an empty
+    launch."""
+    storages: dict[int, int] = {}
+    for argument in signature.arguments.values():
+        for tensor in tensors_of(argument):
+            bytes_ = prod(tensor.shape) * _itemsize(tensor)
+            storages[tensor.storage] = max(bytes_, storages.get(tensor.storage, 0))
+    return max(LEAST_LAUNCH_S, sum(storages.values()) / bandwidth)
+
+
+def _itemsize(tensor: TensorArgument) -> int:
+    digits = "".join(c if c.isdigit() else " " for c in tensor.dtype).split()
+    bits = int(digits[0]) if digits else 8
+    return ITEMSIZE.get(tensor.dtype, max(1, min(bits, 128) // 8))
+
+
+def _place(signature: LaunchSignature) -> str:
+    return f"{signature.function.name} {signature_text(signature)}"
+
+
+def signature_text(signature: LaunchSignature) -> str:
+    """Return the tensors of a signature in one line: `x 1024x64 bf16`."""
+    parts = []
+    for name, argument in signature.arguments.items():
+        for tensor in tensors_of(argument)[:1]:
+            parts.append(f"{name} {'x'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}")
+    return ", ".join(parts)
+
+
+# Families
+
+
+def _with_families(items: Sequence[WorkItem]) -> list[WorkItem]:
+    """Return the items with the names of their families: autotuned signatures of one function that
+    differ in one extent alone. A family has two members at least."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, item in enumerate(items):
+        if item.signature.origin == "autotune":
+            groups[_shapeless(item.signature)].append(number)
+    names: dict[int, str] = {}
+    for members in groups.values():
+        family = _one_extent(items, members)
+        if len(family) > 1:
+            first = _numbers(items[family[0]].signature)
+            function = items[family[0]].signature.function.name
+            extents = "x".join(map(str, first[:3]))
+            names |= dict.fromkeys(family, f"{function}-{len(family)}-{extents}")
+    return [replace(item, family=names.get(number)) for number, item in enumerate(items)]
+
+
+def _one_extent(items: Sequence[WorkItem], members: Sequence[int]) -> list[int]:
+    """Return the members that differ from the first in numbers of one ratio alone, as the extents
+    do that follow from one size."""
+    first = _numbers(items[members[0]].signature)
+    result = []
+    for number in members:
+        own = _numbers(items[number].signature)
+        ratios = {round(a / b, 6) for a, b in zip(own, first, strict=True) if a != b and b}
+        if len(ratios) <= 1:
+            result.append(number)
+    return result
+
+
+def _numbers(signature: LaunchSignature) -> list[int]:
+    """Return the extents and whole numbers of a signature, strides left out: they follow."""
+    result = []
+    for name, argument in signature.arguments.items():
+        if name in signature.config:
+            continue
+        if isinstance(argument, PlainArgument) and argument.kind == "int":
+            result.append(int(argument.value or 0))
+        result += [extent for tensor in tensors_of(argument) for extent in tensor.shape]
+    return result
+
+
+def _shapeless(signature: LaunchSignature) -> str:
+    """Return a text that is equal for signatures that differ in numbers alone."""
+    parts: list[object] = [asdict(signature.function)]
+    for name, argument in signature.arguments.items():
+        if name in signature.config:
+            continue
+        tensors = [(t.dtype, len(t.shape), t.storage) for t in tensors_of(argument)]
+        plain = isinstance(argument, PlainArgument)
+        other = argument.value if plain and argument.kind != "int" else None  # type: ignore[union-attr]
+        parts.append((name, tensors, other))
+    return json.dumps(parts, default=str)
+
+
+# Budget
+
+
+def time_for(item: WorkItem, left: Sequence[WorkItem], seconds: float) -> float:
+    """Return the seconds that the next item gets of those that are left: its part of what can
+    still be won. `left` are the items that are not done, this one among them."""
+    whole = math.fsum(each.to_win for each in left)
+    return seconds * item.to_win / whole if whole > 0 else seconds / max(1, len(left))

@@ -1,0 +1,46 @@
+"""Record a process of a program that `workbench workload record` started.
+
+Each process writes a file of its own into the folder that the command gave; the command merges them
+at the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from workbench.workload.options import RecordOptions
+from workbench.workload.recorder import LaunchRecorder
+from workbench.workload.step_hooks import on_step
+
+
+def handed_on(folder: Path, options: RecordOptions) -> str:
+    """Return the text by which processes learn where and what to record."""
+    return json.dumps({"folder": str(folder), "options": options.text()})
+
+
+def begin(text: str) -> None:
+    """Record this process until its end, by the text of `handed_on`."""
+    given = json.loads(text)
+    path = Path(given["folder"]) / f"process.{os.getpid()}.workload"
+    recorder = LaunchRecorder(path, RecordOptions.of(given["options"]))
+    recorder.__enter__()
+    atexit.register(recorder.end)
+    _end_before_exit(recorder)
+    on_step(recorder.step)
+
+
+def _end_before_exit(recorder: LaunchRecorder) -> None:
+    """Let `os._exit` write the recording first; it skips all exit handlers."""
+    leave = os._exit
+
+    def end_and_leave(status: int) -> Any:
+        try:
+            recorder.end()
+        finally:
+            leave(status)
+
+    os._exit = end_and_leave

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: Python imports `sitecustomize` at the start of each process."""

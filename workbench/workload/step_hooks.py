@@ -1,0 +1,22 @@
+"""Call functions at each `workbench.step()` of this process."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+MEETING = "workbench_recorder"  # name in sys.modules; `workbench.step` calls its `step`
+
+
+def on_step(then: Callable[[], object]) -> None:
+    """Call a function at each step, after those that were added before."""
+    meeting: Any = sys.modules.setdefault(MEETING, types.ModuleType(MEETING))
+    before: Callable[[], object] = getattr(meeting, "step", lambda: None)
+
+    def step() -> None:
+        before()
+        then()
+
+    meeting.step = step
