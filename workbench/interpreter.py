@@ -5,12 +5,18 @@ products, comparisons, `tl.dot`, conversions of integers, atomic additions and t
 reductions are wrong, and conversions from fp32 cut instead of rounding. Here each of these
 operations widens its bf16 operands to fp32, computes, and rounds the result to the nearest bf16, as
 a GPU does.
+
+It hands Python floats to the kernel as they are, where a compiled launch has fp32 scalars; the
+index of a loop is a Python integer there and a tensor in a compiled launch; and it has no
+libdevice. Here all three are as in a compiled launch; functions of libdevice are computed by numpy
+in fp64, and rounded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
 from typing import Any
 
 # Methods of the interpreter's builder whose result has the dtype of the operands.
@@ -34,8 +40,14 @@ def mend() -> None:
     from triton.runtime import interpreter
 
     _mend_index(interpreter)
+    _mend_scalars(interpreter)
+    _mend_loops(interpreter)
+    _mend_imported_names(interpreter)
+    _mend_libdevice()
     builder = interpreter.InterpreterBuilder
     builder.create_dot = _by_rows(builder.create_dot)
+    builder.create_masked_load = _with_truths(builder.create_masked_load, 1)
+    builder.create_masked_store = _with_truths(builder.create_masked_store, 2)
     for name in (f"create_{short}" for short in (*_ROUNDED, *_OTHER)):
         if (real := getattr(builder, name, None)) is not None:  # a version may lack some
             rounds = name.removeprefix("create_") in _ROUNDED
@@ -63,6 +75,188 @@ def _mend_index(interpreter: Any) -> None:
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
     interpreter._patch_lang_tensor = patched
+
+
+def _mend_scalars(interpreter: Any) -> None:
+    """Patch the conversion of arguments: a float is a scalar of fp32 and a truth value one of int1,
+    as in a compiled launch. Integers are int32, or int64 by their value, already."""
+    real = interpreter._implicit_cvt
+
+    def converted(argument: Any) -> Any:
+        import numpy as np
+        import triton.language as tl
+
+        for kind, dtype, ours in ((bool, np.bool_, tl.int1), (float, np.float32, tl.float32)):
+            if isinstance(argument, kind):
+                return tl.tensor(interpreter.TensorHandle(np.array([argument], dtype), ours), ours)
+        return real(argument)
+
+    interpreter._implicit_cvt = converted
+
+
+def _mend_loops(interpreter: Any) -> None:
+    """Patch loops over `range` and `tl.range`: their index is a scalar tensor, as in a compiled
+    launch, and no Python integer. That of `tl.static_range` is a constant."""
+    import ast
+
+    def visit_for(self: Any, node: Any) -> Any:
+        self.generic_visit(node)
+        called = getattr(node.iter, "func", None)
+        name = getattr(called, "id", getattr(called, "attr", ""))
+        if name == "range" and isinstance(node.target, ast.Name):
+            index = node.target.id
+            text = f"{index} = interpreter_semantic.to_tensor({index}, False)"
+            node.body.insert(0, ast.copy_location(ast.parse(text).body[0], node))
+        return node
+
+    interpreter.ASTTransformer.visit_For = visit_for
+
+
+def _mend_imported_names(interpreter: Any) -> None:
+    """Patch the lookup of Triton's functions: a kernel may have imported one by its own name, as
+    `from triton.language import gather`."""
+    real = interpreter._patch_lang
+
+    def patched(function: Any) -> Any:
+        import triton.language.core as core
+
+        known = function.__globals__
+        for name, value in list(known.items()):
+            if getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
+                value, "__wrapped_here__"
+            ):
+                known[name] = _in_interpreter(value, interpreter)
+        return real(function)
+
+    interpreter._patch_lang = patched
+
+
+def _in_interpreter(builtin: Callable[..., Any], interpreter: Any) -> Callable[..., Any]:
+    @wraps(builtin)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("_semantic", interpreter.interpreter_semantic)
+        return builtin(*args, **kwargs)
+
+    called.__wrapped_here__ = True  # type: ignore[attr-defined]
+    return called
+
+
+def _with_truths(real: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return a masked access whose mask, the operand at `place`, may be computed from integers."""
+
+    @wraps(real)
+    def accessed(self: Any, *operands: Any, **named: Any) -> Any:
+        mask = operands[place]
+        # the mask of a descriptor is an array of its own in Triton 3.6, whose `data` is its buffer
+        data = mask.data
+        if not isinstance(data, memoryview) and data.dtype != bool:
+            truths = type(mask)(data.astype(bool), mask.dtype)
+            operands = (*operands[:place], truths, *operands[place + 1 :])
+        return real(self, *operands, **named)
+
+    return accessed
+
+
+LIBDEVICE = (
+    "triton.language.extra.libdevice",
+    "triton.language.extra.cuda.libdevice",
+    "triton.language.extra.hip.libdevice",
+)
+
+
+def _mend_libdevice() -> None:
+    """Replace the functions of libdevice, which are empty outside of the compiler."""
+    for name in LIBDEVICE:
+        try:
+            module = import_module(name)
+        except ImportError:
+            continue
+        for function in (*_meanings(), *_TRUTHS):
+            if hasattr(module, function):
+                setattr(module, function, _elementwise(function))
+
+
+_TRUTHS = {"isnan": "isnan", "isinf": "isinf", "finitef": "isfinite", "isfinited": "isfinite"}
+# Functions that numpy has by the same name, and by another one.
+_SAME = (
+    *("abs", "floor", "ceil", "trunc", "rint", "sqrt", "cbrt", "exp", "exp2", "expm1", "log"),
+    *("log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "fmod", "hypot"),
+    *("copysign", "nextafter"),
+)
+_OTHER_NAMES = {
+    **{"asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2", "pow": "power"},
+    **{"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "nearbyint": "rint"},
+    **{"add_rn": "add", "sub_rn": "subtract", "mul_rn": "multiply", "div_rn": "divide"},
+    **{"sqrt_rn": "sqrt", "fast_dividef": "divide", "fast_powf": "power"},
+    **{f"fast_{n}f": n for n in ("exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh")},
+}
+
+
+@cache
+def _meanings() -> dict[str, Callable[..., Any]]:
+    """Return what functions of libdevice compute, on arrays of fp64."""
+    import math
+
+    import numpy as np
+
+    def each(function: Callable[..., float]) -> Callable[..., Any]:
+        return np.vectorize(function, otypes=[np.float64])
+
+    named = {**{n: n for n in _SAME}, **_OTHER_NAMES}
+    return {
+        **{ours: getattr(np, theirs) for ours, theirs in named.items()},
+        **{"erf": each(math.erf), "erfc": each(math.erfc), "lgamma": each(math.lgamma)},
+        "exp10": lambda x: np.power(10.0, x),
+        "fast_exp10f": lambda x: np.power(10.0, x),
+        "rsqrt": lambda x: 1 / np.sqrt(x),
+        "rsqrt_rn": lambda x: 1 / np.sqrt(x),
+        "rcp_rn": lambda x: 1 / x,
+        "rcbrt": lambda x: 1 / np.cbrt(x),
+        "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from zero
+        "fdim": lambda x, y: np.where(np.isnan(x + y), x + y, np.maximum(x - y, 0)),
+        "fma": lambda x, y, z: x * y + z,
+        "fma_rn": lambda x, y, z: x * y + z,
+        "normcdf": lambda x: 0.5 * each(math.erfc)(-x / math.sqrt(2)),
+    }
+
+
+def _elementwise(name: str) -> Callable[..., Any]:
+    """Return a function of libdevice for the interpreter: tensors and numbers in, a tensor of the
+    first one's dtype out, or of truth values."""
+
+    def called(*operands: Any, **_: Any) -> Any:
+        import numpy as np
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle, interpreter_semantic
+
+        tensors = [interpreter_semantic.to_tensor(each) for each in operands]
+        kind = next((t.dtype.scalar for t in tensors if t.dtype.is_floating()), tl.float32)
+        with np.errstate(all="ignore"):
+            arrays = [wide(t.handle).data.astype(np.float64) for t in tensors]
+            if name in _TRUTHS:
+                result, kind = getattr(np, _TRUTHS[name])(*arrays), tl.int1
+                handle = TensorHandle(result, kind)
+            else:
+                result = _meanings()[name](*np.broadcast_arrays(*arrays))
+                handle = _rounded_to(kind, result)
+        shapes = [tuple(map(int, t.shape)) for t in tensors if t.shape]
+        shape = np.broadcast_shapes(*shapes) if shapes else ()
+        return tl.tensor(handle, tl.block_type(kind, list(shape)) if shape else kind)
+
+    called.__name__ = name
+    return called
+
+
+def _rounded_to(kind: Any, result: Any) -> Any:
+    """Return an array of fp64 as a handle of this dtype."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    if kind == tl.bfloat16:
+        return narrow(TensorHandle(result.astype(np.float32), tl.float32))
+    number = {tl.float16: np.float16, tl.float64: np.float64}.get(kind, np.float32)
+    return TensorHandle(result.astype(number), kind)
 
 
 def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:

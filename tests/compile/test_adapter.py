@@ -194,3 +194,99 @@ def test_options_are_known_by_name(kernels):
         tune(kernels.add, (), grid=(1,), devise="h200")
     with pytest.raises(AdaptedError, match="no configs to try"):
         tune(kernels.add, (torch.ones(1),), grid=(1,))
+
+
+# Mistakes, each a sentence; and what the interpreter cannot run
+
+
+GELU = """
+
+@triton.jit
+def gelu(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, i < n).to(tl.float32)
+    r = 0.5 * v * (1 + tl.erf(v * 0.7071067811865476))
+    tl.store(y + i, r.to(y.dtype.element_ty), i < n)
+
+
+@triton.jit
+def unmasked(x, y, n, BLOCK: tl.constexpr):
+    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64) << 32
+    tl.store(y + i, tl.load(x + i))
+
+
+@triton.jit
+def assembled(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [tl.load(x + i, i < n)], dtype=tl.float32,
+        is_pure=True, pack=1,
+    )
+    tl.store(y + i, r, i < n)
+"""
+
+
+@pytest.fixture
+def more(tmp_path, monkeypatch):
+    """Another module of a user's."""
+    (tmp_path / "more_kernels.py").write_text(KERNELS + GELU)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "more_kernels", raising=False)
+    yield importlib.import_module("more_kernels")
+    sys.modules.pop("more_kernels", None)
+
+
+BLOCKS = [triton.Config({"BLOCK": 256})]
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize(
+    ("grid", "share"), [(lambda m: (1,), "6.25"), ((4,), "25")], ids=["one program", "four"]
+)
+def test_a_grid_that_covers_a_part_is_refused_though_the_output_holds_the_result(
+    more, tmp_path, grid, share
+):
+    """Both won once, with exit code 0: what no program wrote still held the right values."""
+    x = torch.randn(4096, dtype=torch.float16)
+    y = torch.nn.functional.gelu(x)
+    with pytest.raises(AdaptedError) as caught:
+        tune(
+            more.gelu, (x, y, 4096), grid=grid, configs=BLOCKS,
+            reference=lambda x, y, n: torch.nn.functional.gelu(x), **places(tmp_path),
+        )  # fmt: skip
+    assert f"y is written in {share} % of its elements" in str(caught.value)
+    assert "at {'n': 4096}" in str(caught.value), "sizes have the names of the user's arguments"
+
+
+@pytest.mark.newest
+def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path, capsys):
+    x = torch.rand(N) + 1
+    quiet = {**places(tmp_path), "quiet": False}
+    best = tune(more.assembled, (x, x.clone(), N), grid=cover, configs=BLOCKS, **quiet)
+    assert best.predicted and not best.checked
+    assert best.sentence.endswith("answer not checked here.")
+    (record,) = last(tmp_path)
+    assert record.checked == "not here" and record.error is None and record.bits is None
+    assert "answer not checked here" in best.page.read_text()
+    printed = capsys.readouterr().out
+    assert "launching assembled in Triton's interpreter" in printed
+    assert "Results are not checked here: " in printed
+
+
+@pytest.mark.newest
+def test_an_access_out_of_bounds_is_named(more, tmp_path):
+    x = torch.rand(N)
+    with pytest.raises(AdaptedError, match="out of bounds; is a mask missing"):
+        tune(more.unmasked, (x, x.clone(), N), grid=cover, configs=BLOCKS, **places(tmp_path))
+
+
+def test_a_misspelt_knob_is_named(more, tmp_path):
+    misspelt = [triton.Config({"BLOK": 64})]
+    with pytest.raises(AdaptedError, match="for the knob 'BLOK'; did you mean BLOCK"):
+        tune(more.gelu, (torch.rand(N), torch.rand(N), N), grid=cover, configs=misspelt)
+
+
+def test_an_unknown_input_is_named(more, tmp_path):
+    args = torch.rand(N), torch.rand(N), N
+    with pytest.raises(AdaptedError, match="no tensor among the arguments of gelu 'z'"):
+        tune(more.gelu, args, grid=cover, configs=BLOCKS, inputs=("z",), **places(tmp_path))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.adapted.autotuned import configs_of, remember
 from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
-from workbench.adapted.kernel import config_type, kept_axes, sizes_of, spec_of
+from workbench.adapted.kernel import config_type, extent_names, kept_axes, sizes_of, spec_of
 from workbench.adapted.travel import AdaptedError, Place, described
 from workbench.adapted.write import fingerprint, folder_name, numbered
 from workbench.spec import stages, threads, values
@@ -90,7 +90,7 @@ def test_axes_name_every_extent_once(call):
     for name in call.inputs:
         layout = call.tensors[name]
         assert spec.inputs[name].shape(at) == layout.kept
-        assert len(kept_axes(name, layout)) == len(layout.kept)
+        assert len(kept_axes(name, layout, extent_names(call))) == len(layout.kept)
     for name in call.outputs:
         assert spec.outputs[name].shape(at) == call.tensors[name].shape
 

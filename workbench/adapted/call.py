@@ -93,6 +93,7 @@ class Call:
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     initial: Mapping[str, Initial] = field(default_factory=dict)  # of all changed tensors
+    unchecked: str = ""  # why nothing is known about its outputs; empty where they are known
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -130,6 +131,7 @@ class Call:
             tolerance={d: (t[0], t[1]) for d, t in text["tolerance"].items()},
             outputs=tuple(text["outputs"]),
             initial=text["initial"],
+            unchecked=text.get("unchecked", ""),
         )
 
 

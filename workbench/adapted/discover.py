@@ -5,8 +5,8 @@ Runs in a worker, on the GPU or in Triton's interpreter, so that a fault affects
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,37 @@ from workbench.adapted.moved import moved, worse
 from workbench.adapted.travel import AdaptedError
 
 
+class NotInterpreted(AdaptedError):
+    """Triton's interpreter cannot run a kernel; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class OutputUse:
+    """What a launch does to a tensor that it writes."""
+
+    written: float  # share of its elements
+    read: bool  # the result depends on what it held before
+
+    @property
+    def clean(self) -> bool:
+        """Whether the result is the same whatever the tensor held before."""
+        return self.written == 1 and not self.read
+
+    def sentence(self, kernel: str, name: str) -> str:
+        """Return what is wrong with an output that is not clean, and what to do."""
+        named = f"inputs=({name!r},)"
+        if self.written < 1:
+            return (
+                f"{kernel} writes {name} in {100 * self.written:.3g} % of its elements, and the "
+                f"others keep what they held; let the grid cover {name}, or, if the launch needs "
+                f"what it holds, name it: {named}."
+            )
+        return (
+            f"{kernel} reads {name} before it writes it, and nothing says what it holds then; if "
+            f"the launch needs what {name} holds, name it: {named}."
+        )
+
+
 @dataclass(frozen=True)
 class Discovered:
     """Outputs of a kernel as its launches showed them."""
@@ -34,24 +65,36 @@ class Discovered:
     first: int  # index of the config whose outputs are expected: the first that ran
     skipped: str | None = None  # why an earlier one did not run
     unmoved: str | None = None  # why the second check uses the same values as the first
+    # outputs that a launch reads or writes in part, and that nobody declared to be inputs, too
+    odd: Mapping[str, OutputUse] = field(default_factory=dict)
 
 
-def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) -> Discovered:
+def discover(
+    folder: Path,
+    outputs: Sequence[str],
+    device: str,
+    expected: bool,
+    declared: Collection[str] = (),
+) -> Discovered:
     """Launch the first config on copies of the saved tensors, and write its outputs to `answer.pt`
     unless `expected` says that they are there already. Returns what was found. Raises AdaptedError
-    where no config launches, or where no tensor or a wrong one is changed.
+    where no config launches, where no tensor or a wrong one is changed, or where nobody says what
+    is expected of an output that a launch reads or writes in part.
 
     A tensor is an output if a launch changes it; a tensor of floats also if it is changed once its
-    values are altered, so that an output that already holds the result is found. Integers are never
-    altered for this: they may be indices.
+    values are altered, so that an output that already holds the result is found. Integers are
+    altered for this only where `outputs` names them: they may be indices. An output is poisoned
+    before each check, unless it is `declared` to be an input, too.
     """
     import torch
+
+    from workbench.measurement.correctness import poison_outputs
 
     call = Call.read(folder)
     saved = {n: x.to(device) for n, x in torch.load(folder / ARGS, weights_only=True).items()}
     launch = FirstLaunch(call, saved)
     first, skipped = launch.begin()
-    written = [n for n in call.tensors if launch.changes(n)]
+    written = [n for n in call.tensors if launch.changes(n, n in outputs)]
     if unwritten := [n for n in outputs if n not in written]:
         raise AdaptedError(
             f"{call.name} does not write {', '.join(unwritten)}, which `outputs` names; "
@@ -62,14 +105,32 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
             f"A launch of {call.name} changed none of its tensors, so no result can be checked; "
             "name those that it writes: outputs=('out',)."
         )
+    compared, declared = outputs or written, {*declared, *_passed_twice(call)}
+    uses = {n: launch.use(n) for n in written}
+    odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not expected:
-        torch.save(launch.expected(outputs or written, launch.after), folder / EXPECTED)
-    initial = {n: launch.initial(n) for n in written}
+        for name, use in odd.items():
+            raise AdaptedError(use.sentence(call.name, name))
+        torch.save(launch.expected(compared, launch.after), folder / EXPECTED)
+    initial: dict[str, Initial] = {
+        n: "nothing" if n in odd or (uses[n].clean and n not in declared) else launch.held(n)
+        for n in written
+    }
     if all(initial.get(n, "values") == "nothing" for n in call.tensors):
-        initial[written[0]] = "values"  # a launch with no input at all: some tensor names the GPU
+        # a launch with no input at all: some tensor names the GPU, and holds poison
+        initial[written[0]] = "values"
+        poisoned = {written[0]: launch.saved[written[0]].clone()}
+        poison_outputs(list(poisoned.values()), [])
+        torch.save({n: x.cpu() for n, x in {**launch.saved, **poisoned}.items()}, folder / ARGS)
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
-    unmoved = _second(launch, read, outputs or written, folder)
-    return Discovered(tuple(outputs or written), initial, first, skipped, unmoved)
+    unmoved = _second(launch, read, compared, folder)
+    return Discovered(tuple(compared), initial, first, skipped, unmoved, odd)
+
+
+def _passed_twice(call: Call) -> list[str]:
+    """Return the tensors that are two arguments of the launch: it reads one, and writes another."""
+    named = [a.tensor for a in call.arguments if a.tensor is not None]
+    return [n for n in call.tensors if named.count(n) > 1]
 
 
 def _second(
@@ -117,7 +178,8 @@ class FirstLaunch:
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
                 reason = reason or f"{type(error).__name__}: {lines[-1]}"[:300]
-        raise AdaptedError(f"No config of {self._call.name} launches; the first says {reason}")
+        kind = AdaptedError if self._on_gpu else NotInterpreted
+        raise kind(f"No config of {self._call.name} launches; the first says {reason}")
 
     def layout(self, name: str) -> Layout:
         """Return the memory layout of a tensor."""
@@ -131,41 +193,91 @@ class FirstLaunch:
         """Return all memory after a launch on copies of the saved tensors, or of others by name."""
         memory = {n: other.get(n, x).clone() for n, x in self.saved.items()}
         self._launcher.fire(memory, self._entry)
-        if any(x.is_cuda for x in memory.values()):
+        if self._on_gpu:
             import torch
 
             torch.cuda.synchronize()
         return memory
 
-    def changes(self, name: str) -> bool:
-        """Return whether a launch writes this tensor."""
+    @property
+    def _on_gpu(self) -> bool:
+        return any(x.is_cuda for x in self.saved.values())
+
+    def changes(self, name: str, integers: bool) -> bool:
+        """Return whether a launch writes this tensor. Integers are altered for this only if
+        `integers`."""
         saved = self.saved[name]
         if not same_bits(saved, self.after[name]):
             return True
-        if not saved.is_floating_point():
+        if saved.is_floating_point():
+            altered = (1.0 + (saved.float() == 1)).to(saved.dtype)  # ones, and twos for ones
+        elif integers:
+            altered = filled(saved, SAFE)
+        else:
             return False
-        altered = (1.0 + (saved.float() == 1)).to(saved.dtype)  # ones, and twos where ones were
         return not same_bits(altered, self.run({name: altered})[name])
 
-    def initial(self, name: str) -> Initial:
-        """Return the values that this output must hold before a launch to give the same result."""
-        import torch
-
-        saved = self.saved[name]
-        if saved.is_floating_point():  # an integer may be a lock or an index, so it is kept
-            spoiled = torch.full_like(saved.float(), float("nan")).to(saved.dtype)
-            if self._unmoved(self.run({name: spoiled})):
-                return "nothing"
-        return "values" if bool(as_bytes(saved).any()) else "zeros"
-
-    def _unmoved(self, now: Mapping[str, Any]) -> bool:
-        """Return whether all tensors are as after the first launch; gaps between elements do not
-        count."""
-        views = (
-            (self._call.tensors[n].view(now[n]), self._call.tensors[n].view(self.after[n]))
-            for n in now
+    def use(self, name: str) -> OutputUse:
+        """Return what a launch does to a tensor that it writes, by two launches on other values:
+        elements that keep both of them are not written."""
+        fills = [filled(self.saved[name], way) for way in (SAFE, POISON)]
+        runs = [self.run({name: fill}) for fill in fills]
+        views = [self._view(name, run[name]) for run in runs]
+        kept = [bits(v) == bits(self._view(name, f)) for v, f in zip(views, fills, strict=True)]
+        unwritten = kept[0] & kept[1]
+        share = 1.0 - float(unwritten.double().mean())
+        before = self._view(name, self.after[name])
+        read = any(bool((_differs(v, before) & ~unwritten).any()) for v in views)
+        others = [n for n in self.saved if n != name]
+        moved_others = (
+            bool(_differs(self._view(n, run[n]), self._view(n, self.after[n])).any())
+            for run in runs
+            for n in others
         )
-        return all(same_bits(a, b) for a, b in views)
+        return OutputUse(share, read or any(moved_others))
+
+    def held(self, name: str) -> Initial:
+        """Return what an output that is also an input must hold before a launch."""
+        return "values" if bool(as_bytes(self.saved[name]).any()) else "zeros"
+
+    def _view(self, name: str, memory: Any) -> Any:
+        """Return a tensor in this memory, without the gaps between its elements."""
+        return self._call.tensors[name].view(memory).contiguous()
+
+
+SAFE, POISON = "safe", "poison"
+NEAR = 1e-2  # relative, and of the rms: sums in another order differ by less
+
+
+def filled(x: Any, way: str) -> Any:
+    """Return memory like `x` filled with one value: a finite one, or poison. Integers are 1 and 0,
+    which are safe as indices."""
+    import torch
+
+    if x.is_floating_point():
+        value = 1.75 if way == SAFE else float("nan")  # 1.75 is exact in every dtype
+        return torch.full_like(x.float(), value).to(x.dtype)
+    return torch.full_like(x, way == SAFE)
+
+
+def bits(x: Any) -> Any:
+    """Return a dense tensor as integers of its width, in which NaN equals NaN."""
+    import torch
+
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return x.view(whole)
+
+
+def _differs(now: Any, before: Any) -> Any:
+    """Return where two results differ by more than sums in another order do."""
+    if not now.is_floating_point():
+        return bits(now) != bits(before)
+    a, e = now.double(), before.double()
+    finite = e.isfinite()
+    size = e.where(finite, e.new_zeros(()))
+    scale = size.square().mean().sqrt()
+    near = (a - e).abs() <= NEAR * e.abs() + NEAR * scale
+    return ~(near | (bits(now) == bits(before)) | (a.isnan() & e.isnan()))
 
 
 def as_bytes(x: Any) -> Any:

@@ -59,6 +59,11 @@ class Kept:
         raises AdaptedError for values other than those that were saved."""
 
         def reference(*tensors: Any) -> tuple[Any, ...]:
+            if call.unchecked:
+                raise AdaptedError(
+                    f"No outputs of {call.name} are known to compare with, as it was adapted where "
+                    "nothing could run it; call tune() where its GPU is."
+                )
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
             expected = self._expected_of({n: given[n] for n in self.moved})
             result = (expected[n].to(device) for n in call.outputs)

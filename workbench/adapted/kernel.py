@@ -95,15 +95,15 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """Return the Spec of a call, with its Impl."""
-    kept, sizes = Kept(folder), sizes_of(call)
+    kept, sizes, known = Kept(folder), sizes_of(call), extent_names(call)
     spec = TakenInput(
         name=call.name,
         inputs={
-            n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
+            n: Tensor(" ".join(kept_axes(n, t, known)), t.dtype, partial(kept.input, n))
             for n, t in ((n, call.tensors[n]) for n in call.inputs)
         },
         outputs={
-            n: Tensor(" ".join(axes(n, t)), t.dtype)
+            n: Tensor(" ".join(axes(n, t, known)), t.dtype)
             for n, t in ((n, call.tensors[n]) for n in call.outputs)
         },
         reference=kept.reference(call),
@@ -133,31 +133,45 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             None,
             {},
             call.mutates,
+            call.unchecked,
             listed=listed,
         )
     )
     return spec
 
 
-def axes(name: str, layout: Layout) -> list[str]:
-    """Return the axes of a tensor: `x0 x1` as a list."""
-    return [f"{name}{i}" for i in range(len(layout.shape))]
+# Names that the functions of an Impl have for other arguments than sizes.
+RESERVED = ("config", "limits", "itemsize", "sizes")
 
 
-def kept_axes(name: str, layout: Layout) -> list[str]:
+def extent_names(call: Call) -> dict[int, str]:
+    """Return the names that the user's integer arguments give to extents: {4096: "n_cols"}. An
+    extent that two arguments have keeps no name."""
+    numbers = {a.name: a.value for a in call.arguments if type(a.value) is int and a.value > 1}
+    free = {n: v for n, v in numbers.items() if n not in (*RESERVED, *call.tensors)}
+    return {v: n for n, v in free.items() if list(numbers.values()).count(v) == 1}
+
+
+def axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:
+    """Return the axes of a tensor: by the user's name of the extent, else `x0 x1`."""
+    return [known.get(n, f"{name}{i}") for i, n in enumerate(layout.shape)]
+
+
+def kept_axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:
     """Return the axes of the memory in which a tensor is stored."""
-    return axes(name, layout) if layout.plain else [f"{name}_span"]
+    return axes(name, layout, known) if layout.plain else [f"{name}_span"]
 
 
 def sizes_of(call: Call) -> dict[str, int]:
-    """Return the extent of every axis of the Spec: `{"x0": 1024, "x1": 64, ...}`."""
+    """Return the extent of every axis of the Spec: `{"n_rows": 1024, "x1": 64, ...}`."""
     results: dict[str, int] = {}
+    known = extent_names(call)
     for name in call.inputs:
         layout = call.tensors[name]
-        results |= dict(zip(kept_axes(name, layout), layout.kept, strict=True))
+        results |= dict(zip(kept_axes(name, layout, known), layout.kept, strict=True))
     for name in call.outputs:
         layout = call.tensors[name]
-        results |= dict(zip(axes(name, layout), layout.shape, strict=True))
+        results |= dict(zip(axes(name, layout, known), layout.shape, strict=True))
     return results
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
-from workbench.adapted.call import EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
-from workbench.adapted.discover import Discovered
+from workbench.adapted.call import EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call, Initial
+from workbench.adapted.discover import POISON, Discovered, as_bytes, filled, same_bits
 from workbench.adapted.moved import substituted, worse
 from workbench.adapted.travel import AdaptedError
+from workbench.measurement.inputs import torch_dtype
 
 
 def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
@@ -30,7 +31,49 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
     if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
         text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
         raise AdaptedError(f"The reference does not return {text}, in this order.")
+    for name, output in zip(wanted, outputs, strict=True):
+        ours = torch_dtype(call.tensors[name].dtype)
+        if output.is_floating_point() and not ours.is_floating_point:
+            raise AdaptedError(
+                f"The reference returns {name} as {output.dtype}, and the launch writes {ours}, "
+                f"which must be exact; return whole numbers: {name}.to({ours})."
+            )
     return {n: _widened(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
+
+
+def reads(
+    reference: Callable[..., Any],
+    given: Arguments,
+    call: Call,
+    memory: Mapping[str, Any],
+    name: str,
+) -> bool:
+    """Return whether the reference's outputs depend on what a tensor holds: it fails, or gives
+    others, where the tensor holds poison."""
+    expected = expected_of(reference, given, call)
+    poison = {name: filled(memory[name], POISON)}
+    try:
+        poisoned = expected_of(reference, substituted(given, call, poison), call)
+    except AdaptedError:
+        return True
+    return any(not same_bits(poisoned[n], expected[n]) for n in expected)
+
+
+def with_read_outputs(
+    reference: Callable[..., Any],
+    given: Arguments,
+    call: Call,
+    memory: Mapping[str, Any],
+    result: Discovered,
+) -> Discovered:
+    """Return `result` with the outputs that the reference reads as inputs, too; the others are
+    poisoned before each check."""
+    read = {n for n in result.odd if reads(reference, given, call, memory, n)}
+    held: dict[str, Initial] = {
+        n: "values" if bool(as_bytes(memory[n]).any()) else "zeros" for n in read
+    }
+    odd = {n: use for n, use in result.odd.items() if n not in read}
+    return replace(result, initial={**result.initial, **held}, odd=odd)
 
 
 def expected_again(

@@ -13,6 +13,7 @@ from typing import Any
 from workbench.adapted.autotuned import Arguments
 from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.travel import AdaptedError, Place, base, described, pack
+from workbench.catalog import unknown
 from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
 
@@ -126,7 +127,11 @@ def entries_of(
 ) -> tuple[tuple[ConfigEntry, ...], tuple[Knobs, ...]]:
     """Return the configs as numbers, each with its grid, and their knobs. Raises AdaptedError where
     a config is not supported."""
+    taken = {*kernel.arg_names, *backend_options()}
     for config in configs:
+        if odd := sorted(set(config.kwargs) - taken):
+            of = f"argument of {base(kernel).__name__} for the knob"
+            raise AdaptedError(unknown(of, odd[0], kernel.arg_names))
         if clash := sorted(set(config.kwargs) & set(named)):
             raise AdaptedError(f"{', '.join(clash)} is given both as argument and by a config.")
         if config.ir_override is not None:
@@ -143,6 +148,15 @@ def entries_of(
             created[tuple(at.values())] = ConfigEntry(at, kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
     return tuple(created.values()), knobs
+
+
+def backend_options() -> set[str]:
+    """Return the options that a config may name beside arguments, of all backends of Triton:
+    `waves_per_eu` and the like."""
+    import triton.backends.amd.compiler as amd
+    import triton.backends.nvidia.compiler as nvidia
+
+    return {f.name for cls in (amd.HIPOptions, nvidia.CUDAOptions) for f in fields(cls)}
 
 
 def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:

@@ -111,7 +111,8 @@ class Checks:
 
     def _inputs_of(self, request: CheckRequest) -> Future[Any]:
         if request not in self._inputs:
-            inputs = self.ask(make_inputs, request, timeout_s=INPUTS_TIMEOUT_S)
+            limit_s = INPUTS_TIMEOUT_S
+            inputs = tried_again(lambda: self.ask(make_inputs, request, timeout_s=limit_s))
             self._inputs[request] = _blaming_the_spec(inputs)
         return self._inputs[request]
 
@@ -165,6 +166,24 @@ def then(first: Future[Any], follow: Callable[[Any], Future[Any]]) -> Future[Any
     return result
 
 
+def tried_again(task: Callable[[], Future[Any]]) -> Future[Any]:
+    """Return a future of a task's result. Where its process is lost it is run a second time: the
+    system may have killed it."""
+    result: Future[Any] = Future()
+
+    def lost(done: Future[Any]) -> None:
+        if done.cancelled() or not isinstance(done.exception(), LOST):
+            _settle(result, done)
+            return
+        try:
+            task().add_done_callback(lambda last: _settle(result, last))
+        except RuntimeError:  # the pool is closed
+            result.set_exception(CancelledError())
+
+    task().add_done_callback(lost)
+    return result
+
+
 def _settle(given: Future[Any], done: Future[Any]) -> None:
     """Give one future the result or the error of another one that is done."""
     error = CancelledError() if done.cancelled() else done.exception()
@@ -181,7 +200,8 @@ def _done(value: Any) -> Future[Any]:
 
 
 def _blaming_the_spec(inputs: Future[Any]) -> Future[Any]:
-    """Return the future with a SpecFault in place of a lost process: only the Spec's code ran."""
+    """Return the future with a SpecFault in place of a process that was lost twice: only the Spec's
+    code ran."""
     result: Future[Any] = Future()
 
     def settle(done: Future[Any]) -> None:

@@ -18,25 +18,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from workbench.adapted import autotuned, write
 from workbench.adapted.call import ARGS, EXPECTED, Call
-from workbench.adapted.discover import Discovered, discover
-from workbench.adapted.referenced import expected_again, expected_of
+from workbench.adapted.discover import Discovered, NotInterpreted, discover
+from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
 from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.backend.workers import LOST, Workers
 from workbench.catalog import unknown
-from workbench.commands.console import SweepConsole
+from workbench.commands.console import SweepConsole, doing, plain_console
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.data.exits import INTERRUPTED
+from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
+from workbench.measurement.inputs import torch_dtype
 from workbench.spec import Tolerance, label
-from workbench.tuner.selection import sentence
+from workbench.tuner.selection import NOT_CHECKED, sentence
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DISCOVER_TIMEOUT_S = 300.0
+OUT_OF_BOUNDS = "it accessed memory out of bounds; is a mask missing?"
 
 # Tolerance of an output against the first config's: one step of the dtype, since both were rounded
 # to it, and near zero the share of the output's rms by which fp32 sums in another order differ, as
@@ -61,6 +67,7 @@ class TuneOptions(TypedDict, total=False):
 
     kwargs: Mapping[str, Any]  # arguments that the launch gives by name
     outputs: Sequence[str]  # names of the tensors that the function writes; else found by running
+    inputs: Sequence[str]  # those of them whose values a launch also needs; all others are poisoned
     reference: Callable[..., Any]  # takes the same arguments, floats as float64; gives the outputs
     flops: int  # of one launch; 0 unless named
     tolerance: Tolerance  # for outputs of floats, in place of the usual one of their dtype
@@ -82,6 +89,7 @@ class Best:
     sentence: str  # the result in one sentence
     page: Path
     kernel: Path  # the one-file kernel: `workbench sweep full --kernel` takes it again
+    checked: bool = True  # False: nothing on this machine could run it to check its results
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -161,16 +169,27 @@ def take_over(
     home = Path(options.get("out", "results")) / "adapted"
     home.mkdir(parents=True, exist_ok=True)
     outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
-    if odd := [n for n in outputs if n not in call.tensors]:
+    declared = (*options.get("inputs", ()), *_restored(tuner))
+    if odd := [n for n in (*outputs, *options.get("inputs", ())) if n not in call.tensors]:
         raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
     with temporary_folder(home, prefix=".workbench-") as passing:
         stage = passing / "kernel"
         stage.mkdir()
         call.write(stage)
         torch.save(memory, stage / ARGS)
-        result = _discovered(stage, outputs, options.get("device"), reference is not None)
+        console = plain_console()
+        console.quiet = options.get("quiet", False)
+        try:
+            result = _discovered(
+                stage, outputs, options.get("device"), reference is not None, declared, console
+            )
+        except NotInterpreted as error:
+            result = _unchecked(call, outputs)
+            call = replace(call, unchecked=str(error))
         call = _completed(call, result, options.get("tolerance"))
-        if reference is not None:
+        if reference is not None and not call.unchecked:
+            result = with_read_outputs(reference, given, call, memory, result)
+            call = replace(call, initial=result.initial)
             torch.save(expected_of(reference, given, call), stage / EXPECTED)
             result = expected_again(stage, reference, given, call, result)
         rules = (grid, reference or dict(call.entries[result.first].values))
@@ -183,23 +202,51 @@ def take_over(
     return folder / f"{call.name}.py", call, _notes(call, result, reference is not None)
 
 
+def _unchecked(call: Call, outputs: Sequence[str]) -> Discovered:
+    """Return what is assumed of a function that nothing here can run: it may write each tensor of
+    floats, or those that the user names."""
+    floats = [n for n, t in call.tensors.items() if torch_dtype(t.dtype).is_floating_point]
+    written = tuple(outputs) or tuple(floats) or tuple(call.tensors)
+    return Discovered(written, dict.fromkeys(written, "values"), 0)
+
+
+def _restored(tuner: Any | None) -> tuple[str, ...]:
+    """Return the tensors that `@triton.autotune` zeroes or restores before a launch: with that the
+    user says that a launch needs what they hold."""
+    return () if tuner is None else (*tuner.reset_to_zero, *tuner.restore_value)
+
+
 def _discovered(
-    stage: Path, outputs: tuple[str, ...], device: str | None, answered: bool
+    stage: Path,
+    outputs: tuple[str, ...],
+    device: str | None,
+    answered: bool,
+    declared: tuple[str, ...],
+    console: Console,
 ) -> Discovered:
     live = device is None and gpu_present()
-    with Workers(1, interpreted=not live) as workers:
+    place = "on the GPU" if live else "in Triton's interpreter"
+    message = f"launching {Call.read(stage).name} {place}, to see what it writes"
+    with Workers(1, interpreted=not live) as workers, doing(console, message):
         where = "cuda" if live else "cpu"
         pending = workers.submit(
-            discover, stage, outputs, where, answered, timeout_s=DISCOVER_TIMEOUT_S
+            discover, stage, outputs, where, answered, declared, timeout_s=DISCOVER_TIMEOUT_S
         )
         try:
             results: Discovered = pending.result()
         except LOST as error:
-            raise AdaptedError(
-                f"The first launch of the function {error}; put a config that works first in the "
-                "list, or give smaller tensors."
-            ) from None
+            raise AdaptedError(f"The first launch ended: {error}; {_advice(error)}") from None
     return results
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about a first launch whose process was lost."""
+    if isinstance(error, TimeoutError):
+        return "give smaller tensors, or put a config that ends sooner first in the list."
+    return (
+        f"{OUT_OF_BOUNDS} If another config works, put it first in the list, or give smaller "
+        "tensors."
+    )
 
 
 def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call:
@@ -215,11 +262,15 @@ def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call
 
 def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     notes: list[str] = []
+    if call.unchecked:
+        return [f"{NOT_CHECKED}: {call.unchecked}"]
     if not referenced:
         first = label(call.entries[result.first].values)
         notes.append(
             f"results are compared with those of {first}; pass reference= for another check"
         )
+    for name, use in result.odd.items():
+        notes.append(f"of its first config: {use.sentence(call.name, name)}")
     if result.unmoved:
         notes.append(f"the second check is on the same values as the first: {result.unmoved}")
     if result.skipped:
@@ -253,12 +304,21 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
-        raise AdaptedError(f"{sentence(selection)} The reasons are listed in {page}.")
+        advice = _bounds_advice(command.outcomes)
+        raise AdaptedError(f"{sentence(selection)}{advice} All reasons are listed in {page}.")
     values = dict(selection.winner.case.config)
     at = write.numbers_of(configs).index(values)
-    return Best(
-        configs[at], selection.winner.time_s, selection.predicted, sentence(selection), page, path
-    )
+    text, checked = sentence(selection), selection.winner.checked != "not here"
+    winner = selection.winner
+    return Best(configs[at], winner.time_s, selection.predicted, text, page, path, checked)
+
+
+def _bounds_advice(outcomes: Sequence[Outcome]) -> str:
+    """Return a sentence on configs whose check ended their process; empty if there are none."""
+    crashed = [o for o in outcomes if isinstance(o, Failure) and o.cause == "crash"]
+    if not any(o.stage == "check" for o in crashed):
+        return ""
+    return f" A process died as it checked {label(crashed[0].case.config)}: {OUT_OF_BOUNDS}"
 
 
 @contextmanager

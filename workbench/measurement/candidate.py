@@ -49,7 +49,7 @@ class Timed:
     """The time of a config that passed its check."""
 
     timing: Measured | Predicted
-    error: float  # largest error over its tolerance: at most 1
+    error: float | None  # largest error over its tolerance: at most 1; None if not checked here
     checked: Checked
     bits: str | None = None  # see `Record.bits`
     seed: int | None = None

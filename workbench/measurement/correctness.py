@@ -238,6 +238,8 @@ def _compare_one(
     a, e = actual.double(), torch.where(rounded.double().isfinite(), expected, rounded.double())
     alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
     if bool(alien.any()):
+        if (unwritten := _unwritten(name, actual, alien, e)) is not None:
+            return broken(Fault("values", unwritten))
         reason = _first(name, alien, a, e, "NaN or infinity out of place")
         return broken(Fault("values", reason))
     finite = e.isfinite()
@@ -257,7 +259,26 @@ def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
     off = actual != expected.to(actual.dtype)
     if not bool(off.any()):
         return Checked(0.0)
+    if (unwritten := _unwritten(name, actual, off, expected)) is not None:
+        return broken(Fault("values", unwritten))
     return broken(Fault("values", _first(name, off, actual, expected, "which must be exact")))
+
+
+def _unwritten(name: str, actual: Any, wrong: Any, expected: Any) -> str | None:
+    """Return a sentence if every wrong element still holds the poison of fresh memory, and others
+    do not: the launch writes a part of its output."""
+    poison = torch.empty_like(actual.reshape(-1)[:1], memory_format=torch.contiguous_format)
+    _poison(poison)
+    held = _bits(actual) == _bits(poison)
+    if bool((wrong & ~held).any()) or bool(held.all()):
+        return None
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    off, share = 100 * float(wrong.double().mean()), 100 * (1 - float(held.double().mean()))
+    return (
+        f"{name} is wrong in {off:.3g} % of its elements: {name} is written in {share:.3g} % of "
+        f"its elements; the first that is not is {list(at)}, where {float(expected[at]):.6g} was "
+        "expected"
+    )
 
 
 def _least(dtype: torch.dtype) -> float:
@@ -342,8 +363,19 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         return None
 
 
+# Bits of a NaN that no arithmetic gives: CPUs make 0x7fc00000 or 0xffc00000, NVIDIA 0x7fffffff.
+_PAYLOADS = {
+    torch.float16: 0x7EA5,
+    torch.bfloat16: 0x7FE5,
+    torch.float32: 0x7FE5A5A5,
+    torch.float64: 0x7FFDA5A5A5A5A5A5,
+}
+
+
 def _poison(flat: Any) -> None:
-    if flat.is_floating_point():
+    if flat.dtype in _PAYLOADS:
+        flat.view(_INTEGERS[flat.element_size()]).fill_(_PAYLOADS[flat.dtype])
+    elif flat.is_floating_point():
         flat.fill_(float("nan"))
     elif flat.is_contiguous():
         flat.view(torch.uint8).fill_(0xA5)
@@ -364,6 +396,9 @@ def _is_poisoned(flat: Any) -> bool:
 def _intact(flat: Any) -> Any:
     """Return a tensor of one bool: contiguous memory still has the bits of `_poison`. It allocates
     a byte an element at most, and never waits for the device."""
+    if flat.dtype in _PAYLOADS:
+        whole = flat.view(_INTEGERS[flat.element_size()])
+        return (whole == _PAYLOADS[flat.dtype]).all()
     if flat.is_floating_point():
         kind = _INTEGERS[flat.element_size()]
         nan = torch.full((1,), float("nan"), dtype=flat.dtype).view(kind)
