@@ -3,11 +3,12 @@
 __version__ = "0.1.0"
 
 _LAZY = {"tune": "workbench.commands.tune", "events_frame": "workbench.data.frame"}
+_PACKAGES = ("workload",)
 
 
 def step() -> None:
-    """Tell `workbench profile --tool trace` that one step of this program is over; without it
-    nothing happens."""
+    """Tell `workbench profile --tool trace`, `workload record` or `workload compare` that one step
+    of this program is over; without them nothing happens."""
     import sys
 
     recorder = sys.modules.get("workbench_recorder")  # is there in a recorded process alone
@@ -16,10 +17,14 @@ def step() -> None:
 
 
 def __getattr__(name: str) -> object:
-    """Import `tune` and `events_frame` at their first use: one needs torch and the other pandas,
+    """Import `tune`, `events_frame` and `workload` at their first use: they need torch or pandas,
     and most of the package does not."""
     if (module := _LAZY.get(name)) is not None:
         from importlib import import_module
 
         return getattr(import_module(module), name)
+    if name in _PACKAGES:
+        from importlib import import_module
+
+        return import_module(f"workbench.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -67,12 +67,11 @@ def module_of(kernel: str) -> ModuleType:
         return _from_file(Path(kernel))
     if "." in kernel:
         return _imported(kernel, kernel)
-    if kernel not in kernel_names():
-        if kernel in names_in(VARIANTS):
-            return _imported(f"{VARIANTS}.{kernel}", kernel)
+    folder = KERNELS if kernel in kernel_names() else VARIANTS
+    if folder == VARIANTS and kernel not in names_in(VARIANTS):
         hint = example("kernel", kernel, "--kernel ")
         raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
-    module = _imported(f"{KERNELS}.{kernel}", kernel)
+    module = _imported(f"{folder}.{kernel}", kernel)
     if kernel in names_in(METAL):
         _imported(f"{METAL}.{kernel}", kernel)
     return module
@@ -349,8 +348,10 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
         names = ", ".join(str(s.name)[:64] for s in mine)
         raise CatalogError(f"{kernel} holds {len(mine)} Specs ({names}); one file is one kernel.")
     spec = mine[0]
-    if not any(i.backend == "triton" for i in spec.impls):
-        raise CatalogError(f"{kernel} has no Triton impl, so there is nothing to sweep; {see}.")
+    if not any(i.backend in ("triton", "metal") for i in spec.impls):
+        raise CatalogError(
+            f"{kernel} has no Triton impl and no Metal impl, so there is nothing to sweep; {see}."
+        )
     if reason := misfit(spec):
         raise CatalogError(f"{kernel}: {reason}; {see}.")
     return spec

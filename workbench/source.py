@@ -60,6 +60,14 @@ class Loaded:
 
 
 @cache
+def code_of_file(file: Path) -> str:
+    """Return the code of a Python file without comments and docstrings; the text of any other."""
+    if file.suffix == ".py":
+        return ast.unparse(_parse(file))
+    return file.read_text(encoding="utf-8")
+
+
+@cache
 def loaded(kernel: str, version: str | None = None) -> Loaded:
     """Import a kernel, or its file at another version, and return it; once in each process."""
     spec = catalog.version_of(Path(version)) if version else catalog.spec_of(kernel)
@@ -87,11 +95,17 @@ def _modified(file: str) -> int:
 
 @cache
 def _hash_of(file: str, launcher: str, modified: int) -> str:
-    parsed = _Parsed(file)
+    parsed = _parsed(file, modified)
     digest = hashlib.sha256()
     for part in parsed.reached(launcher):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:16]
+
+
+@cache
+def _parsed(file: str, modified: int) -> _Parsed:
+    """Return a file parsed, once for all its Impls while it stays as it is."""
+    return _Parsed(file)
 
 
 class _Parsed:
@@ -136,12 +150,21 @@ class _Parsed:
 def _helper_code(nodes: Sequence[ast.stmt], folder: Path) -> Iterator[str]:
     """Yield the code of each helper module that these statements import, and of those that it
     imports in turn; each once."""
-    seen, todo = set[Path](), [file for node in nodes for file in _imported(node, folder)]
+    seen = dict[Path, str]()
+    todo = [file for node in nodes for file in _imported(node, folder)]
     while todo:
         if (file := todo.pop()) not in seen:
-            seen.add(file)
-            todo += _imported(_parse(file), file.parent)
-    yield from (ast.dump(_parse(file)) for file in sorted(seen))
+            seen[file], imported = _helper(file, _modified(str(file)))
+            todo += imported
+    yield from (seen[file] for file in sorted(seen))
+
+
+@cache
+def _helper(file: Path, modified: int) -> tuple[str, list[Path]]:
+    """Return the code of a helper module and the helper modules that it imports. The Impls of a
+    kernel share it: softmax, with five, is hashed in a fifth of the time."""
+    tree = _parse(file)
+    return ast.dump(tree), list(_imported(tree, file.parent))
 
 
 def _imported(tree: ast.AST, folder: Path) -> Iterator[Path]:

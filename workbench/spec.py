@@ -19,7 +19,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal
 
-Backend = Literal["triton", "metal", "torch"]
+Backend = Literal["triton", "metal", "torch", "mlx"]
 Sizes = Mapping[str, int]
 Knob = Callable[..., Any]
 
@@ -399,6 +399,7 @@ class Impl:
     work: Callable[..., Work] | None
     defaults: Mapping[str, Any]
     mutates: tuple[str, ...] = ()  # inputs that a launch changes
+    unchecked: str = ""  # why its results cannot be checked without a GPU
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 

@@ -8,6 +8,7 @@ one of the other targets, in turn, have one Impl of each kernel.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +26,13 @@ from kernel_cases import (
 )
 
 from workbench import catalog
-from workbench.compile import CompileError, compile_config, launch_shapes, read_resources
+from workbench.compile import (
+    CompileError,
+    compile_config,
+    compile_launches,
+    launch_shapes,
+    read_resources,
+)
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
@@ -162,6 +169,19 @@ def test_q4_k_rows_spill_at_no_number_of_rows_that_their_default_accepts(name):
     assert len(fit) == (2 if name == "h200" else 3)
     for launch in compiled(impl, default, fit[0], dtype, device):
         assert launch.spill_bytes == 0
+
+
+def test_q4_k_rows_round_the_same_products_for_each_row_of_x():
+    """A value that one row's sum rounds as a product and another's takes into an fma would give a
+    row other bits at another place: none is in both."""
+    impl = catalog.impl_of(catalog.spec_of("q4_k_matmul"), "rows")
+    kinds = {"mul": set(), "fma": set()}
+    sizes = {"M": 2, "N": 40, "K": 768}
+    (launch,), _ = compile_launches(impl, impl.config(), sizes, "fp32", DEVICES["h200"])
+    ptx = launch.kernel.asm["ptx"]
+    for kind, factors in re.findall(r"(mul|fma)[.\w]*f32\s+%\w+, (%\w+, %\w+)", ptx):
+        kinds[kind].update(factors.split(", "))
+    assert min(map(len, kinds.values())) >= 16 and not kinds["mul"] & kinds["fma"]
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():

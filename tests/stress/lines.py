@@ -233,6 +233,7 @@ def base(command: str, kernel: str) -> list[str]:
         "report": ["sweep"],
         "new-kernel": ["another"],
         "profile": [kernel, "--sizes", "N=1024", "--dry-run"],
+        "workload": ["show", "run.workload"],
     }
     return [command, *known.get(command, [])]
 

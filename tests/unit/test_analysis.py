@@ -61,10 +61,11 @@ def test_nothing_over_nothing_is_nothing():
     assert Span(1.0, 0.5, 2.0) / Span(0.0, 0.0, 1.0) == Span(math.inf, 0.5, math.inf)
 
 
-def test_a_number_of_predictions_has_a_mark_and_no_interval():
+def test_a_number_of_predictions_has_a_mark_and_the_interval_that_a_model_states():
     measured, predicted = took(VARIANTS[0], 1e-6, half=0.1), text(VARIANTS[1], 2e-6)
     assert kind_of(measured) == "measured" and kind_of(measured, predicted) == "predicted"
-    assert row("r", Span(1.0, 0.9, 1.1), "1", "predicted").low is None
+    assert row("r", Span(1.0, 1.0, 1.0), "1", "predicted").low is None
+    assert row("r", Span(1.0, 0.9, 1.1), "1", "predicted").low == 0.9
     assert row("r", Span(1.0, 0.9, 1.1), "1", "measured").low == 0.9
     assert mark("predicted") + worded("flat", "predicted") == "~predicted: flat"
     assert mark("measured") + worded("flat", "measured") == "flat"

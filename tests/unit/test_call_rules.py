@@ -21,7 +21,7 @@ from workbench.rules import call_rules, evaluated_call, evaluated_kernel
 
 H200 = Path(__file__).parents[1] / "golden" / "traces" / "h200"
 RAW, PAGE = H200 / "raw_base.csv.gz", H200 / "source_sass.csv.gz"
-OF_CALLS = {"excess_traffic", "model", "clock"}
+OF_CALLS = {"excess_traffic", "model", "clock", "deferred_writes"}
 
 pytestmark = pytest.mark.unit
 
@@ -29,6 +29,7 @@ positive = st.floats(1e-9, 1e12)
 shares = st.floats(0, 1)
 WHOLE = st.fixed_dictionaries({
     "duration": st.floats(1e-6, 1.0), "dram_bytes": positive, "dram_read_bytes": positive,
+    "dram_written_bytes": positive,
     "matrix_flop": positive, "vector_flop": positive, "local_sectors": positive,
     "ideal_sectors": positive, "excessive_sectors": positive, "dram_throughput": shares,
     "compute_throughput": shares, "sm_clock": st.floats(1e9, 2e9),
@@ -56,6 +57,7 @@ def test_a_call_is_judged_as_one_launch_that_does_all_of_its_work(whole, plain, 
             assert call[name] == pytest.approx(whole[name], rel=1e-9)
     single = {**whole, **plain, "traffic_ratio": whole["dram_bytes"] / plain["least_bytes"]}
     known = {m.name: m.diagnosis for m in evaluated_kernel(single) if m.name in OF_CALLS}
+    missing_b = plain["least_bytes"] - plain["least_bytes_read"] - whole["dram_written_bytes"]
     near = any(  # at a threshold, rounding decides
         abs(value - 1) < 1e-6
         for value in (
@@ -64,6 +66,7 @@ def test_a_call_is_judged_as_one_launch_that_does_all_of_its_work(whole, plain, 
             whole["matrix_flop"] / (1.25 * plain["declared_flop"]),
             (whole["matrix_flop"] + whole["vector_flop"]) / (0.75 * plain["declared_flop"]),
             abs(whole["sm_clock"] / plain["plain_clock"] - 1) / 0.03,
+            missing_b / (0.03 * plain["least_bytes"]), missing_b / (128 * 2**20),
         )
     )  # fmt: skip
     if not near:

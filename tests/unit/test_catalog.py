@@ -234,7 +234,7 @@ def test_a_file_that_failed_can_be_mended_and_asked_for_again(kernel):
         ("x = 1", "lacks a Spec"),
         (GOOD.replace("@twice.impl(Blocks)", ""), "lacks an impl"),
         (GOOD + GOOD.replace("twice", "thrice"), "holds 2 Specs (twice, thrice)"),
-        (GOOD.replace("impl(Blocks)", "impl(Blocks, backend='metal')"), "no Triton impl"),
+        (GOOD.replace("impl(Blocks)", "impl(Blocks, backend='library')"), "no Triton impl and no"),
         (GOOD.replace('check=[{"N": 3}]', "check=[]"), "names no sizes to check"),
         (GOOD.replace('bench=[{"N": 4096}]', "bench=[]"), "names no sizes to bench"),
         (GOOD.replace('{"N": 3}', '{"M": 3}'), "the check sizes {'M': 3} lack N"),

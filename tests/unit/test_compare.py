@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -37,6 +38,23 @@ maybe = st.none() | ratios()
 
 def around(middle, half=0.002):
     return Ratio(middle, middle - half, middle + half)
+
+
+@given(st.lists(st.floats(1e-7, 1.0), min_size=4, max_size=4), st.booleans())
+def test_predictions_are_decided_by_intervals_that_do_not_overlap(ends, same_launches):
+    """Turning the operands turns FAST and SLOW; the same launches are SAME."""
+    spans = [sorted(ends[:2]), sorted(ends[2:])]
+    left, right = (
+        SimpleNamespace(timing=SimpleNamespace(shortest_s=a, longest_s=b)) for a, b in spans
+    )
+    there, back = (
+        compare.predicted(*both, same_launches) for both in ((left, right), (right, left))
+    )
+    apart = spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]
+    swapped = {"FAST": "SLOW", "SLOW": "FAST"}
+    assert back == swapped.get(there, there)
+    assert (there == "SAME") is same_launches
+    assert same_launches or (there in swapped) is apart
 
 
 def turned(ratio):

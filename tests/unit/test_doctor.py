@@ -5,6 +5,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from mac_programs import ON_BATTERY, PROGRAMS, run
 from rich.console import Console
 
 from workbench.commands import doctor
@@ -248,12 +249,41 @@ def test_programs_on_the_path_are_found(monkeypatch, look, name):
 # Browser, Metal and packages
 
 
-def test_xctrace_is_looked_for_on_macos(monkeypatch, look):
-    assert look("xctrace").ok is None
+XCTRACE = "/Applications/Xcode.app/Contents/Developer/usr/bin/xctrace"
+OF_XCODE = {"xcodebuild": "Xcode 16.1\nBuild version 16B40", "xcrun": XCTRACE}
+
+
+def mac_with(monkeypatch, programs, device=True):
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
-    assert look("xctrace").ok is False and "xcode-select" in look("xctrace").remedy
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert look("xctrace").result == "/usr/bin/xctrace"
+    monkeypatch.setattr(doctor, "output_of", lambda *words: run(*words, programs=programs))
+    monkeypatch.setattr(doctor, "metal_device", lambda: device)
+
+
+def test_a_mac_has_its_metal_device_xcode_and_power(monkeypatch, look):
+    assert look("xctrace") == Check("xctrace", None, "for macOS only")
+    mac_with(monkeypatch, PROGRAMS | OF_XCODE)
+    assert look("Metal device") == Check("Metal device", True, "Apple M2 Max, 30 GPU cores, 64 GiB")
+    assert look("Xcode") == Check("Xcode", True, "Xcode 16.1")
+    assert look("xctrace") == Check("xctrace", True, XCTRACE)
+    assert look("power") == Check("power", True, "on its adapter, low power mode off")
+    names = {check.name for check in examine()}
+    assert not names & {"GPU", "GPU driver"} and "MLX" in names
+
+
+def test_what_a_mac_lacks_has_a_remedy(monkeypatch, look):
+    mac_with(monkeypatch, PROGRAMS | {"pmset batt": ON_BATTERY}, device=False)
+    assert look("Metal device").ok is False and "pip install mlx" in look("Metal device").remedy
+    for name in ("Xcode", "xctrace"):
+        assert look(name).ok is False and "xcode-select" in look(name).remedy
+    assert look("power").ok is False and look("power").remedy == "plug it in"
+    monkeypatch.setattr(doctor, "metal_device", lambda: 1 / 0)
+    assert look("Metal device").ok is None
+
+
+def test_a_mac_whose_programs_print_nothing_is_still_examined(monkeypatch, look):
+    mac_with(monkeypatch, {})
+    assert "system_profiler does not name" in look("Metal device").result
+    assert look("power").ok is None
 
 
 def test_the_tools_that_profile_could_use(monkeypatch, look):
@@ -275,7 +305,7 @@ def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):
 
 def test_mlx_launches_on_macos_and_is_optional_on_linux(monkeypatch, look):
     assert look("MLX").ok is None and "mlx[cpu]" in look("MLX").remedy
-    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    mac_with(monkeypatch, {}, device=False)
     assert look("MLX").ok is False
     monkeypatch.setattr(doctor, "_version", lambda package: "0.30")
     assert look("MLX") == Check("MLX", True, "0.30")

@@ -38,6 +38,7 @@ ORDER = [
     "evaluation",
     "tuner",
     "adapted",
+    "workload",
     "reports",
     "experiments",
     "commands",
@@ -134,7 +135,7 @@ def test_the_architecture_page_names_every_entry():
         e for e in entries if f"`{e}/`" not in text and f"`{e}.py`" not in text and e != "__init__"
     ]
     assert not missing, f"docs/architecture.md does not name {missing}"
-    assert len(entries) <= 27
+    assert len(entries) <= 28
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
@@ -221,16 +222,20 @@ METAL_ORDER = {
     "signature": {"spec"},
     "msl": set(),
     "host": set(),
+    "whole": {"spec"},
     "lint": set(),
     "compiler": {"spec"},
     "emulate": {"spec"},
-    "mlx_backend": set(),
+    "mlx_backend": {"spec"},
     "kernel": set(),
+    "operations": {"spec"},
     "rows": {"spec"},
     "blocks": {"spec"},
     "sampling": {"spec"},
-    "kernels": {"spec", "kernels"},
+    "kernels": {"spec", "kernels", "variants"},
     "check": {"spec", "data", "device", "catalog", "measurement"},
+    "capture": {"spec", "data", "device", "catalog", "measurement", "backend", "commands"},
+    "bring_back": {"spec", "data", "device", "measurement", "backend", "commands"},
 }
 
 
@@ -242,7 +247,7 @@ def test_imports_of_the_metal_path_follow_the_rule(path):
     assert not late, f"{relative(path)} imports {late}, which come after {here}"
     assert set(of_ours(path)) <= METAL_ORDER[here]
     libraries = {name.split(".")[0] for name in imported(path)} & {"mlx", "triton"}
-    assert libraries <= ({"mlx"} if here == "mlx_backend" else set())
+    assert libraries <= ({"mlx"} if here in ("mlx_backend", "operations") else set())
 
 
 def test_the_metal_path_is_imported_without_triton_or_mlx():

@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from workbench import catalog, cli
 from workbench.catalog import CatalogError
 from workbench.commands.console import clean
 from workbench.data.exits import COULD_NOT_RUN
-from workbench.data.temporary import LOCK, PREFIX, temporary_folder
+from workbench.data.temporary import LOCK, PREFIX, processes_in_a_folder, temporary_folder
 from workbench.spec import Work
 
 ROOT = Path(__file__).parents[2]
@@ -200,6 +202,22 @@ def test_folders_of_killed_processes_are_removed_and_those_of_live_ones_are_not(
     finally:
         live.communicate("")
     assert not kept.exists()
+
+
+def test_what_a_worker_leaves_that_outlived_its_command_is_removed_too(tmp_path, monkeypatch):
+    """Its lock is held when the next command begins, and free when that ends."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    before = multiprocessing.current_process()._config.get("tempdir")
+    left = tmp_path / f"{PREFIX}of-a-worker"
+    try:
+        with processes_in_a_folder():
+            left.mkdir()
+            (left / LOCK).touch()
+            assert left.exists()
+    finally:
+        multiprocessing.current_process()._config["tempdir"] = before
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_table_changes_what_it_names():

@@ -198,6 +198,24 @@ def test_the_default_tool_of_a_kernel(machine, tool, reason):
     assert name == tool and reason in sentence and bool(sentence) == bool(reason)
 
 
+def test_the_default_tool_of_a_kernel_on_a_mac():
+    """A capture where the environment allows one; else the command line that records intervals."""
+    options, mac = ProfileOptions(target=("softmax",), dtype="fp16"), MACHINES["macos"]
+    allowed = replace(mac, variables={"MTL_CAPTURE_ENABLED": "1"})
+    name, sentence = chosen_tool(options, allowed)
+    assert name == "gputrace" and "no times in it" in sentence
+    for variables in ({}, {"MTL_CAPTURE_ENABLED": "0"}):
+        with pytest.raises(ProfilerError) as raised:
+            chosen_tool(options, replace(mac, variables=variables))
+        program = "/p/python -m metal_shim.capture softmax --dtype fp16 --calls 200"
+        said = str(raised.value)
+        assert f"`workbench profile --tool xctrace -- {program}`" in said
+        assert "xctrace record --template 'Metal System Trace' --output metal.trace" in said
+        assert f"--launch -- {program}`." in said
+    assert chosen_tool(replace(options, shapes=True), mac)[0] == "trace"
+    assert chosen_tool(ProfileOptions(target=("--", "prog")), mac)[0] == "trace"
+
+
 def test_the_default_tool_of_what_is_asked():
     def of(machine="nvidia", target=("softmax",), **options):
         return chosen_tool(ProfileOptions(target=target, **options), MACHINES[machine])[0]

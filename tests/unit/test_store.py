@@ -75,6 +75,30 @@ def test_both_places_have_it_or_none(tmp_path, step, pressed):
         assert last == kept
 
 
+def refused(_):
+    raise OSError("no space left")
+
+
+@pytest.mark.parametrize("place", ["history", "log"])
+def test_what_one_place_refuses_is_in_the_other(tmp_path, monkeypatch, place):
+    """So is what a kill between the two leaves: the database has it first."""
+    path = tmp_path / "events.jsonl"
+    with open_history(f"sqlite:///{tmp_path / 'h.db'}") as history, EventLog(path) as log:
+        with Interrupts() as interrupts:
+            store = Store(history, interrupts)
+            begin(store, log)
+            store.keep(OUTCOMES[0])
+            monkeypatch.setattr(getattr(store, place), "add" if place == "history" else "write",
+                                refused)  # fmt: skip
+            with pytest.raises(OSError, match="no space"):
+                store.keep(OUTCOMES[1])
+        in_log = OUTCOMES[1] in read(path).events
+        assert (OUTCOMES[1] in history.outcomes(RUN.id), in_log) == (
+            place == "log",
+            place == "history",
+        )
+
+
 @pytest.mark.parametrize(
     ("stage", "stands"),
     [("refused", False), ("compile", True), ("check", True), ("launch", True), ("measure", False)],

@@ -328,7 +328,8 @@ HEALTHY = {
     "stall_lg_throttle": 0.1, "stall_membar": 0.0, "stall_barrier": 0.2,
     "stall_short_scoreboard": 0.1, "stall_not_selected": 0.02,
     "traffic_ratio": 1.05, "least_bytes": 3e8, "least_bytes_read": 2e8, "declared_flop": 1e11,
-    "dram_bytes": 3.15e8, "dram_read_bytes": 2.1e8, "matrix_flop": 1e11,
+    "dram_bytes": 3.15e8, "dram_read_bytes": 2.1e8, "dram_written_bytes": 1.05e8,
+    "matrix_flop": 1e11,
     "ideal_sectors": 1e7, "excessive_sectors": 0.0, "local_sectors": 0.0,
     "atomic_share": 0.0, "fence_share": 0.0, "exchange_share": 0.04,
     "special_share": 0.02, "conversion_share": 0.01, "unpack_share": 0.05, "narrow_share": 0.1,
@@ -362,6 +363,7 @@ PLANTED = {
     "tmem_latency": {"tmem_load_samples": 0.3},
     "clock": {"sm_clock": 1.9e9},
     "model": {"matrix_flop": 2e11},
+    "deferred_writes": {"dram_written_bytes": 0.8e8},
 }
 
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.backend import replies
-from workbench.backend.checking import compare_outputs, make_inputs
+from workbench.backend.checking import compare_outputs, make_inputs, tried_again
 from workbench.backend.processes import compile_task, outcome_of
 from workbench.backend.workers import Solo, Workers, cpu_count
 from workbench.measurement import correctness, handover, worker
@@ -138,6 +138,27 @@ def test_a_closed_pool_answers_everyone_who_waits():
     assert isinstance(running.exception(timeout=30), ChildProcessError)
     with pytest.raises(CancelledError):
         waiting.result(timeout=30)
+
+
+def future_of(end):
+    future = Future()
+    future.set_exception(end) if isinstance(end, BaseException) else future.set_result(end)
+    return future
+
+
+DIED, SLOW, WRONG = ChildProcessError("died"), TimeoutError("slow"), ValueError("wrong")
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected", "runs"),
+    [([1], 1, 1), ([DIED, 2], 2, 2), ([SLOW, 2], 2, 2), ([DIED, SLOW], SLOW, 2),
+     ([DIED, WRONG], WRONG, 2), ([WRONG, 2], WRONG, 1)],
+)  # fmt: skip
+def test_a_task_whose_process_is_lost_runs_once_more(ends, expected, runs):
+    todo = iter(ends)
+    result = tried_again(lambda: future_of(next(todo)))
+    assert (result.exception() or result.result()) == expected
+    assert len(ends) - len(list(todo)) == runs
 
 
 def test_cpus_are_those_of_this_process():

@@ -6,6 +6,7 @@ and checked in Triton's interpreter; Metal kernels are compiled and checked in t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
@@ -21,10 +22,10 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Predicted
-from workbench.device import apple_model, cost_model
+from workbench.device import apple_model, cost_model, occupancy
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.source import SourceChanged
+from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
@@ -42,6 +43,7 @@ class OfflineMethod:
     """
 
     model: str
+    files: tuple[Path, ...]  # whose text decides what is counted and predicted
     checked: Checked
     compile: Callable[[Workers, Problem, Sequence[Candidate], Device, float], Compilations]
     launch: Callable[..., Any]
@@ -66,15 +68,12 @@ class Offline:
         """Start the worker pools.
 
         `repository` holds the kernel: its commit is part of the fingerprint. A config is given up
-        after `compile_s` seconds of compilation or `interpret_s` seconds of checking. Raises
-        CompilerMissing where the device is Apple's and no compiler for the emulator is installed.
+        after `compile_s` seconds of compilation or `interpret_s` seconds of checking.
         """
         self._compile_s, self._interpret_s = compile_s, interpret_s
         self.device = device
-        if device.backend == METAL:
-            emulated.require_emulator()
         self._method = method_for(device)
-        self.protocol = self._method.model
+        self.protocol = model_key(self._method, device)
         self.environment = fingerprint(None, repository)
         self._compilers = Workers(cpu_count())
         self._checks = Checks(cpu_count(), self._method.launch)
@@ -105,6 +104,8 @@ class Offline:
         Configs of Triton that differ only in warps and stages share one check, since the
         interpreter has neither.
         """
+        if candidate.impl.unchecked:
+            return self._unchecked(candidate, compiled)
         knobs = candidate.impl.knobs()
         alike = ALIKE if candidate.impl.backend == "triton" else ()
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in alike}
@@ -116,6 +117,14 @@ class Offline:
         self._checked[same].add_done_callback(
             lambda done: self._settle(given, done, problem, candidate, compiled)
         )
+        return given
+
+    def _unchecked(self, candidate: Candidate, compiled: Compiled) -> Future[Any]:
+        """Return a future of the predicted time of a config that nothing here can run."""
+        none: Future[Any] = Future()
+        none.set_result(None)
+        given: Future[Any] = Future()
+        self._settle(given, none, self._problem, candidate, compiled)
         return given
 
     def _check(self, candidate: Candidate, timeout_s: float) -> Future[Any]:
@@ -150,6 +159,8 @@ class Offline:
             return checked
         try:
             predicted = self._method.predict(problem, candidate, compiled, self.device)
+            if checked is None:
+                return Timed(predicted, None, "not here")
             seed, bits = self._checks.seed, checked.bits
             return Timed(predicted, checked.error, self._method.checked, bits, seed)
         except ValueError as unknown:
@@ -160,7 +171,8 @@ class Offline:
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Return the result of each task: compiled, checked, and predicted where the model covers
         it."""
-        computed = compile_parts(self._compilers, parts, self.device, self._compile_s)
+        compiles = self._method.compile if self.device.backend == METAL else None
+        computed = compile_parts(self._compilers, parts, self.device, self._compile_s, compiles)
         waiting: list[tuple[Compiled | None, Future[Any] | Refusal]] = []
         for i, part in enumerate(parts):
             compiled = computed.get(i)
@@ -194,19 +206,32 @@ def method_for(device: Device) -> OfflineMethod:
     if device.backend == METAL:
         return OfflineMethod(
             apple_model.MODEL,
+            (Path(apple_model.__file__), *emulated.emulator_files()),
             "emulated",
             emulated.emulate_all,
             emulated.emulate_calls,
             emulated.metal_prediction,
         )
     return OfflineMethod(
-        cost_model.MODEL, "interpreter", compile_all, launch_calls, triton_prediction
+        cost_model.MODEL,
+        (Path(cost_model.__file__), Path(occupancy.__file__)),
+        "interpreter",
+        compile_all,
+        launch_calls,
+        triton_prediction,
     )
+
+
+def model_key(method: OfflineMethod, device: Device) -> str:
+    """Return the model's name and a hash of its code and of the device's figures. It is part of
+    each outcome's key, so that a changed model or device file predicts anew."""
+    text = "\0".join([*map(code_of_file, method.files), repr(device)])
+    return f"{method.model} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _beyond(part: TimingTask) -> str:
     """Return why the model cannot predict a task."""
-    if part.candidate.impl.backend != "triton":
+    if part.candidate.impl.backend == "torch":
         return "a library's own version has no prediction; it is timed where there is a GPU"
     if part.clock == "host":
         return "what the CPU takes to launch is not predicted; it is timed where there is a GPU"

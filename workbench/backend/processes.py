@@ -7,9 +7,10 @@ process, is compiled to the end. The others stop there and take its result.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -207,20 +208,26 @@ class _UnderWay:
 
 
 def compile_parts(
-    pool: Workers, parts: Sequence[TimingTask], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
+    pool: Workers,
+    parts: Sequence[TimingTask],
+    device: Device,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+    compiles: Callable[..., Iterator[tuple[Candidate, Compiled | Refusal]]] | None = None,
 ) -> dict[int, Compiled | Refusal]:
-    """Return Compiled, with its machine code read, or Refusal of each Triton task by its index.
-    Tasks may have different problems; those of library Impls are left out."""
+    """Return Compiled or Refusal of each task that is no library's, by its index. Tasks may have
+    different problems. `compiles` compiles the configs of one; None: `compile_all`, which reads
+    their machine code, too."""
+    compiles = compiles or partial(compile_all, code=True)
     same: dict[Any, list[int]] = {}
     for i, part in enumerate(parts):
-        if part.candidate.impl.backend == "triton":
+        if part.candidate.impl.backend != "torch":
             at = part.problem
             same.setdefault((at.kernel, *at.sizes.items(), at.dtype), []).append(i)
 
     def compile_some(numbers: Sequence[int]) -> dict[int, Compiled | Refusal]:
         of = {parts[i].candidate.key: parts[i].candidate for i in numbers}
         problem = parts[numbers[0]].problem
-        every = compile_all(pool, problem, list(of.values()), device, timeout_s, code=True)
+        every = compiles(pool, problem, list(of.values()), device, timeout_s)
         by_key = {candidate.key: what for candidate, what in every}
         return {i: by_key[parts[i].candidate.key] for i in numbers}
 

@@ -37,6 +37,7 @@ from workbench.commands.run import (
     require_triton,
     resources,
     say_page,
+    target_backend,
 )
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
@@ -45,6 +46,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
+from workbench.device.hardware import METAL
 from workbench.experiments import Context, VariantResult
 from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import CeilingGroup
@@ -97,11 +99,12 @@ class CeilingsCommand:
             prewarm = begin_prewarm("copy") if self.open_backend is None else None
             if prewarm is not None:  # begun before slow imports
                 stack.callback(prewarm.close)
-            if self.open_backend is None and not gpu_present():
+            metal = target_backend(None) == METAL
+            if self.open_backend is None and not metal and not gpu_present():
                 return self._look_up(DEFAULT_TARGET)
-            opener = self.open_backend or partial(gpu, prewarm)
-            opened = stack.enter_context(resources(options, opener))
-            if self.copies is None:
+            here = mac if metal else partial(gpu, prewarm)
+            opened = stack.enter_context(resources(options, self.open_backend or here))
+            if self.copies is None and opened.backend.device.backend != METAL:
                 self.copies = of_process = HostCopies()
                 stack.callback(of_process.close)
             return self._measure(opened)
@@ -170,7 +173,8 @@ class CeilingsCommand:
             for result in sustained.values():
                 keep_variant(result, recorder)
             self._evaluate(group, sustained, boost, backend.device.limits)
-        self._copies(recorder)
+        if self.copies is not None:
+            self._copies(recorder, self.copies)
 
     def _evaluate(
         self, group: CeilingGroup, sustained: Results, boost: Results, at: Limits
@@ -183,10 +187,10 @@ class CeilingsCommand:
             risen = ceilings.evaluate(group.sought, {**without, **boost}, at, known, "boost")
         self._add({**settled, **risen})
 
-    def _copies(self, recorder: Recorder) -> None:
-        reason, copies = "", []
+    def _copies(self, recorder: Recorder, copy: Copies) -> None:
+        reason, copies = "", list[transfers.Copied]()
         try:
-            copies = self.copies() if self.copies is not None else []
+            copies = copy()
         except (*LOST, RuntimeError) as error:
             reason = f"the process that copies: {error}"
         for copied in copies:
@@ -221,6 +225,13 @@ def gpu(prewarm: Prewarm | None) -> Backend:
 
     require_triton()
     return Live(repository_of("copy"), rules=RULES, prewarm=prewarm)
+
+
+def mac() -> Backend:
+    """Return this Mac's GPU. Raises NoMetal where times on it would mislead."""
+    from workbench.backend.metal import MetalLive
+
+    return MetalLive(repository_of("copy"))
 
 
 class HostCopies:

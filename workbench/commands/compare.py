@@ -36,7 +36,7 @@ from workbench.commands.run import (
     Opener,
     OpenResources,
     Recorder,
-    backend_for,
+    any_backend,
     check_outputs,
     execute,
     new_run,
@@ -52,6 +52,7 @@ from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.database import History
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Comparison, Measured, Profile, Record, Run
+from workbench.device import hardware
 from workbench.reports import write_page
 from workbench.spec import label, sizes_text
 from workbench.tuner.selection import select
@@ -72,7 +73,7 @@ class CompareCommand:
 
     options: CompareOptions
     console: Console
-    open_backend: Opener = backend_for
+    open_backend: Opener = any_backend
 
     def go(self) -> int:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
@@ -82,6 +83,11 @@ class CompareCommand:
             from workbench.commands.compiler_comparison import CompilerComparison
 
             return CompilerComparison(options, self.console).go()
+        apple = [name for name in options.device if hardware.backend_of(name) == hardware.METAL]
+        if options.left and options.right and len(apple) == len(options.device) == 1:
+            from workbench.commands.metal_comparison import compare_emulated
+
+            return compare_emulated(options, apple[0], self.console)
         self._check_operands()
         if options.metrics is not None and is_run(options.left) and is_run(options.right):
             raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
@@ -127,8 +133,8 @@ class CompareCommand:
             )
         if options.device:
             raise CommandError(
-                "--device is for --triton; to measure here, leave it out, and to predict for "
-                "another device use `workbench measure --device`."
+                "--device is for --triton, or names one Apple GPU, whose Metal kernels are "
+                "emulated; to predict for another device use `workbench measure --device`."
             )
         if len(options.kernel) > 1:
             raise CommandError("Operands are of one kernel; name one with --kernel.")

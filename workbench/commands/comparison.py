@@ -11,11 +11,20 @@ from workbench import catalog
 from workbench.backend.protocol import Measures, Problem
 from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
-from workbench.commands.run import CommandError, Opener, Recorder, backend_for, gpu_present
+from workbench.commands.run import (
+    CommandError,
+    Opener,
+    Recorder,
+    any_backend,
+    backend_for,
+    gpu_present,
+    target_backend,
+)
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Comparison, Profile, Run, Verdict, key_of
+from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports import write_page
@@ -164,7 +173,9 @@ class PairMaker:
 
 def require_gpu(open_backend: Opener) -> None:
     """Raise CommandError where nothing can be measured."""
-    if open_backend is backend_for and not gpu_present():
+    if open_backend is any_backend and target_backend(None) == METAL:
+        return
+    if open_backend in (backend_for, any_backend) and not gpu_present():
         raise CommandError(
             "Comparing needs a GPU that torch sees, and there is none here; run it where there is "
             "one, or name two stored runs (`workbench history` lists them). Machine code is "

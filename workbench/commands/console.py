@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workbench.tuner.space import Plan
 
 BAR = 12  # characters
-COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
-CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
+COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted", "unpredicted")
+CONCLUDED = ("measured", "predicted", "unpredicted", "duplicate", "wrong", "failed", "refused")
 STEPS = {
     "halving": "halving of {}",
     "final": "final of {}",
@@ -149,6 +149,9 @@ class SweepConsole:
             return
         style = "bold yellow" if run.predicted else "bold"
         self.console.print(plan_line(run), style=style)
+        impls = [c.impl for c in plan.candidates if c.impl is not None]
+        if reason := next((impl.unchecked for impl in impls if impl.unchecked), ""):
+            self.console.print(f"Results are not checked here: {reason}", style="bold yellow")
         sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
         self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
         counts = f"{len(plan.candidates)} configs to try"

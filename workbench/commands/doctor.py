@@ -1,7 +1,8 @@
 """Check what this machine can do for the workbench, and what to install for the rest.
 
-Nothing here launches a kernel or changes a setting: it looks at files, at the path and at what
-Python can import. The database is opened to be read only, and its file is checked for damage.
+Nothing here launches a kernel or changes a setting: it looks at files, at the path, at what Python
+can import, and on a Mac at what Apple's programs print. The database is opened to be read only, and
+its file is checked for damage.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from urllib.parse import unquote, urlsplit
 from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DoctorOptions
 from workbench.commands.result import write_result
+from workbench.data.environment import output_of
 from workbench.data.exits import PASSED
-from workbench.device.hardware import DEVICES
+from workbench.data.mac import read_mac
+from workbench.device.hardware import DEVICES, metal_device
 from workbench.profilers import profilers, refusal
 from workbench.profilers.running.machine import machine_here
 from workbench.profilers.running.permission import counter_permission
@@ -88,9 +91,9 @@ def examine(database: str | None = None) -> list[Check]:
     database is the URL of the database to check, or None for the default one.
     """
     triton = _package_folder("triton")
+    mac = sys.platform == "darwin"
     return [
-        *_gpus(),
-        _driver(),
+        *(_mac_gpu() if mac else (*_gpus(), _driver())),
         _torch(),
         _triton(triton),
         _targets(triton),
@@ -99,7 +102,7 @@ def examine(database: str | None = None) -> list[Check]:
         *(_binary_tool(name, triton) for name in BINARY_TOOLS),
         _proton(triton),
         _counters(),
-        _xctrace(),
+        *(_xcode() if mac else [Check("xctrace", None, "for macOS only")]),
         _profile_tools(),
         _metal(),
         _metal_compiler(),
@@ -160,6 +163,25 @@ def _driver() -> Check:
     return Check(
         "GPU driver", False, "neither NVIDIA's nor amdgpu is loaded", "only needed to measure"
     )
+
+
+def _mac_gpu() -> Iterator[Check]:
+    """Yield the Metal device that MLX launches on, and whether times on it would mislead now."""
+    mac = read_mac(output_of)
+    cores = f", {mac.gpu_cores} GPU cores" if mac.gpu_cores else ""
+    memory = f", {mac.memory_bytes / 2**30:.0f} GiB" if mac.memory_bytes else ""
+    shown = f"{mac.chip or 'of a chip that system_profiler does not name'}{cores}{memory}"
+    remedy = "pip install mlx; everything but measuring works without"
+    try:
+        there = metal_device()
+    except Exception as error:  # MLX without its library
+        yield Check("Metal device", None, f"MLX cannot be imported: {_text(error)}", remedy)
+    else:
+        texts = (shown, "") if there else ("MLX sees none", remedy)
+        yield Check("Metal device", there, *texts)
+    reason, _, advice = (mac.refusal() or "").rstrip(".").partition("; ")
+    fit = None if mac.power is None else not reason
+    yield Check("power", fit, reason or "on its adapter, low power mode off", advice)
 
 
 def _counters() -> Check:
@@ -235,13 +257,17 @@ def _binary_tool(name: str, triton: Path | None) -> Check:
     return _program(name, "install it from the CUDA toolkit, or Triton, which brings it")
 
 
-def _xctrace() -> Check:
-    """Return whether Apple's recorder is there; `xcrun` alone comes without Xcode."""
-    if sys.platform != "darwin":
-        return Check("xctrace", None, "for macOS only")
-    path = shutil.which("xctrace")
+def _xcode() -> Iterator[Check]:
+    """Yield Xcode, and Apple's recorder: `xcrun` is there without Xcode, and names what it would
+    start."""
     remedy = "install Xcode, and point to it with xcode-select -s /Applications/Xcode.app"
-    return Check("xctrace", True, path) if path else Check("xctrace", False, "none", remedy)
+    version = output_of("xcodebuild", "-version")
+    name = (version or "").splitlines()[:1]
+    yield Check(
+        "Xcode", bool(name), name[0] if name else "none is selected", "" if name else remedy
+    )
+    path = output_of("xcrun", "--find", "xctrace")
+    yield Check("xctrace", bool(path), path or "none", "" if path else remedy)
 
 
 def _profile_tools() -> Check:

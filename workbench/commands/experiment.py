@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
+from workbench.backend.emulated import refusal_of
+from workbench.backend.libraries import impl_named
 from workbench.backend.prewarm import begin_prewarm
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result
@@ -20,7 +22,8 @@ from workbench.commands.run import (
     Opener,
     OpenResources,
     Recorder,
-    backend_for,
+    any_backend,
+    check_emulator,
     execute,
     gpu_present,
     new_run,
@@ -35,6 +38,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
+from workbench.device import hardware
 from workbench.experiments import (
     Context,
     Experiment,
@@ -103,7 +107,8 @@ class ExperimentCommand:
             cache = Tuned.load(self.tuned_file or default_path())
             if prewarm is not None and not gpu_present():
                 prewarm = None
-            live = partial(backend_for, prewarm=prewarm, rules=RULES)
+            check_device(options, experiment)
+            live = partial(any_backend, prewarm=prewarm, rules=RULES)
             opener = self.open_backend or (live if experiment.runs else paper_backend)
             repository = self._repository()
             opened = stack.enter_context(
@@ -115,9 +120,13 @@ class ExperimentCommand:
         self, experiment: Experiment, given_s: float | None, cache: Tuned, opened: OpenResources
     ) -> int:
         options, backend = self.options, opened.backend
+        if backend.device.backend == hardware.METAL:
+            check_mac(options, experiment)
         known = ceilings.known(opened.history, backend.device.name) or {}
         planned = self._planned(experiment, backend, known)
-        if not experiment.runs:
+        if experiment.runs:
+            check_emulator(backend)
+        else:
             history = opened.history
             planned = [(_on_paper(c, given_s, history), variants) for c, variants in planned]
         problems = [variant_problem(v) for _, variants in planned for v in variants]
@@ -228,6 +237,31 @@ class ExperimentCommand:
         return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
 
 
+def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
+    """Raise ExperimentError where an experiment that needs a GPU is to run for an Apple GPU that is
+    not present."""
+    metal = hardware.backend_of(options.device) == hardware.METAL
+    if metal and experiment.runs and not experiment.emulated:
+        raise ExperimentError(
+            f"{title_of(str(options.name))} needs a GPU: nothing predicts its times for "
+            f"{options.device}; name another device, or one of {_of_metal()}."
+        )
+
+
+def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
+    """Raise ExperimentError where an experiment cannot be measured on a Mac."""
+    if experiment.runs and not experiment.emulated:
+        raise ExperimentError(
+            f"{title_of(str(options.name))} times Triton kernels or by the host's clock, and a Mac "
+            f"has neither, as a call of MLX launches nothing yet; name one of {_of_metal()}."
+        )
+
+
+def _of_metal() -> str:
+    """Return the names of the experiments that take Apple's GPUs."""
+    return ", ".join(name for name in experiment_names() if experiment_named(name).emulated)
+
+
 def keep_variant(result: VariantResult, recorder: Recorder) -> None:
     """Store the outcome of a variant, and write its events."""
     name, outcome = result.variant.name, result.outcome
@@ -310,7 +344,7 @@ def prepare(
     refused: dict[str, Refusal] = {}
     for variant in variants:
         problem = variant_problem(variant)
-        impl = catalog.impl_of(problem.spec, variant.impl)
+        impl = impl_named(problem.spec, variant.impl)
         if variant.config is not None:
             config = impl.created(variant.config)
         else:
@@ -321,8 +355,7 @@ def prepare(
             key = key_of(candidate.case, of=candidate.key, clock="host")
             candidate = replace(candidate, key=key)
         tasks[variant.name] = TimingTask(problem, candidate, variant.regime, variant.clock)
-        limits = backend.device.limits
-        if reason := impl.rejection_reason(config, limits, variant.dtype, problem.sizes):
+        if reason := refusal_of(candidate, problem, backend.device):
             refused[variant.name] = Refusal("refused", reason)
     return Prepared(context, variants, tasks, refused)
 

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,11 @@ from workbench.commands.options import GateOptions
 from workbench.commands.problem import check_dtype
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
+    CommandError,
     Opener,
     OpenResources,
     Recorder,
-    backend_for,
+    any_backend,
     check_outputs,
     execute,
     new_run,
@@ -45,6 +46,7 @@ from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.files import reason_of
 from workbench.data.record import Run
+from workbench.device.hardware import METAL
 from workbench.spec import Impl, Limits, ResolveError, sizes_text
 from workbench.tuner.space import RecordFactory
 
@@ -83,7 +85,7 @@ class GateCommand:
 
     options: GateOptions
     console: Console
-    open_backend: Opener = backend_for
+    open_backend: Opener = any_backend
     left_out: list[LeftOut] = field(default_factory=list)
 
     def go(self) -> int:
@@ -142,6 +144,8 @@ class GateCommand:
 
     def _go(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> int:
         options, backend = self.options, opened.backend
+        if backend.device.backend == METAL:
+            check_own_files(files)
         problems = [p for file in files for p in self._problems(file)]
         if not problems:
             return self._nothing("no kernel can be timed")
@@ -177,8 +181,8 @@ class GateCommand:
     def _pairs(
         self, problem: Problem, run: Run, trees: Worktrees, backend: Backend
     ) -> Iterator[Pair]:
-        """Yield a pair for each Triton Impl: at the baseline and in the work tree, each at its
-        default config."""
+        """Yield a pair for each Triton Impl, on a Mac each Metal Impl: at the baseline and in the
+        work tree, each at its default config."""
         factory = RecordFactory(run, problem, backend.protocol)
         maker = PairMaker(factory, backend.device.limits, trees)
         file = Path(catalog.module_of(problem.kernel).__file__ or "")
@@ -189,7 +193,8 @@ class GateCommand:
             return self._leave(problem.spec.name, str(error), broken=True)
         if then_file is None:
             return self._leave(problem.spec.name, f"new since {baseline}")
-        for impl in [i for i in problem.spec.impls if i.backend == "triton"]:
+        language = METAL if backend.device.backend == METAL else "triton"
+        for impl in [i for i in problem.spec.impls if i.backend == language]:
             try:
                 then = catalog.version_of(then_file)
                 if impl.name not in [i.name for i in then.impls]:
@@ -303,6 +308,18 @@ def has_kernel(text: str | bytes) -> bool:
         if isinstance(d, ast.Call)
     ]
     return any(isinstance(call, ast.Attribute) and call.attr == "impl" for call in calls)
+
+
+def check_own_files(files: Sequence[Path]) -> None:
+    """Raise CommandError on a Mac for a built-in kernel: its Metal Impls lie in a file of another
+    package, which the baseline's version of the kernel does not load."""
+    for file in files:
+        if (name := _kernel_name(file)) in catalog.kernel_names():
+            raise CommandError(
+                f"On a Mac gate compares the Metal kernels of files of your own, and {name} is "
+                "built in: name your file with --kernel, or compare two of its Metal Impls or "
+                f"configs (`workbench compare LEFT RIGHT --kernel {name}`)."
+            )
 
 
 def _kernel_name(file: Path) -> str:

@@ -24,7 +24,7 @@ from workbench.data.code_pair import CodePair, exit_code_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case
 from workbench.data.units import counted
-from workbench.device.hardware import Device
+from workbench.device.hardware import METAL, Device, backend_of
 from workbench.reports.compilers import CodeChanges
 from workbench.source import code_hash, loaded
 from workbench.spec import Impl, ResolveError, Sizes, Spec, values
@@ -61,6 +61,13 @@ class OfflineGate:
         options = self.options
         if options.strict or options.database is not None:
             raise CommandError("--device measures nothing; leave out --strict and --database.")
+        apple = [name for name in options.device if backend_of(name) == METAL]
+        if apple:
+            raise CommandError(
+                f"gate --device compares machine code, and Metal kernels have none for {apple[0]} "
+                "here; compare two Impls or configs of the present file with `workbench compare "
+                f"LEFT RIGHT --device {apple[0]}`."
+            )
         devices = devices_of(options.device)
         check_outputs(options)
         require_triton()

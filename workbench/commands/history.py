@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,10 @@ from workbench.commands.result import write_result
 from workbench.commands.stored import stored_runs
 from workbench.data.database import History, HistoryError, OldRuns, Row, since_epoch
 from workbench.data.exits import COULD_NOT_RUN, PASSED
+from workbench.data.returned import unpack
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
+from workbench.device.hardware import UNCOMPILED
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -133,11 +136,24 @@ def plain_rows(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _import(history: History, path: Path, console: Console) -> None:
+    if _is_packed(path):
+        count = history.import_run(unpack(path, list(UNCOMPILED)))
+        console.print(f"{count} events imported, of one run", soft_wrap=True)
+        return
     taken = history.import_events(path)
     text = f"{taken.kept} events imported, {taken.unreadable} lines unreadable"
     console.print(text, soft_wrap=True)
     for line in taken.bad[:5]:
         console.print(f"  line {line.number}: {line.reason}", soft_wrap=True)
+
+
+def _is_packed(path: Path) -> bool:
+    """Return whether a file is one of metal_shim.bring_back, by its name or its first bytes."""
+    try:
+        with path.open("rb") if path.is_file() else nullcontext() as file:
+            return path.suffix == ".gz" or (file is not None and file.read(2) == b"\x1f\x8b")
+    except OSError:
+        return path.suffix == ".gz"
 
 
 # Deleting old runs

@@ -28,8 +28,9 @@ def op_path(run: Run, case: Case, part: str = "") -> str:
 def dispatched(
     run: Run, case: Case, compiled: Compiled, part: str = ""
 ) -> Iterator[KernelDispatched]:
-    """Yield the event of each kernel that a call of a compiled config launches, in their order."""
-    for shape in compiled.shapes or [_largest(compiled)]:
+    """Yield the event of each kernel that a call of a compiled config launches, in their order;
+    none of an operation of MLX, whose kernels are its own."""
+    for shape in compiled.shapes or _largest(compiled):
         yield KernelDispatched(
             at=timestamp(),
             run=run.id,
@@ -46,12 +47,13 @@ def dispatched(
         )
 
 
-def _largest(compiled: Compiled) -> LaunchShape:
+def _largest(compiled: Compiled) -> list[LaunchShape]:
     """Return the largest launch, of a result that holds no other."""
     r, name, grid = compiled.resources, compiled.kernel, compiled.grid
-    assert r is not None  # a Metal kernel has its shapes
+    if r is None:
+        return []
     costs = r.threads, r.shared_bytes, r.registers, r.occupancy
-    return LaunchShape(name, grid, *costs, compiled.launches)
+    return [LaunchShape(name, grid, *costs, compiled.launches)]
 
 
 def completed(run: Run, record: Record, part: str = "") -> OpCompleted:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
+from workbench.backend.libraries import library_impls
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -28,6 +29,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     any_backend,
+    check_emulator,
     check_energy,
     execute,
     measured_peaks,
@@ -81,6 +83,7 @@ class MeasureCommand:
         repository = repository_of(options.kernel)
         with resources(options, lambda: self.open_backend(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
+            check_emulator(opened.backend)
             check_profile(opened.backend, options.profile)
             recorder, state = self._go(problems, Selected(operands, cache, opened.backend), opened)
         profiles: tuple[Profile, ...] = ()
@@ -90,7 +93,7 @@ class MeasureCommand:
             state = "interrupted" if stopped else state
         page = self._draw(recorder, profiles)
         say_page(self.console, page)
-        code = PASSED if recorder.has_times else COULD_NOT_RUN
+        code = self._exit_code(recorder)
         code = INTERRUPTED if state == "interrupted" else code
         result = replace(recorder.result(page), profiles=profiles)
         return write_result(options, "measure", code, [result])
@@ -159,10 +162,15 @@ class MeasureCommand:
         if run.predicted:
             self.console.print("Baselines have no prediction, so there is none to compare with.")
 
+    def _exit_code(self, recorder: Recorder) -> int:
+        return PASSED if recorder.has_times else COULD_NOT_RUN
+
     def _conclude(self, recorder: Recorder) -> None:
         """Print the fastest of each problem, if nothing else is printed."""
-        from workbench.reports.measure import groups_of, result_line
+        from workbench.reports.measure import groups_of, interval_origin, result_line
 
+        if origin := interval_origin(recorder.outcomes):
+            self.console.print(origin, soft_wrap=True)
         for group in groups_of(recorder.run, recorder.outcomes) if self.options.quiet else ():
             say_result(self.console, result_line(group))
 
@@ -198,8 +206,8 @@ class Selected:
                 config, origin = impl.created(entry.config), f"tuned {entry.at[:10]}"
             yield impl, config, origin
         wanted = {operand.impl for operand in self.operands}
-        for impl in spec.impls:
-            if impl.backend != "torch" or impl.name in wanted or self.backend.predicts:
+        for impl in library_impls(spec, self.backend.device, self.backend.predicts):
+            if impl.name in wanted or self.backend.predicts:
                 continue
             config = impl.config()
             if impl.rejection_reason(config, limits, problem.dtype, problem.sizes) is None:

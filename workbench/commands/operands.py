@@ -31,14 +31,14 @@ class OperandError(WorkbenchError):
 class Operand:
     """One operand of a comparison, as the user named it."""
 
-    impl: str | None = None  # None: the first Triton Impl of the file
+    impl: str | None = None  # None: the first Triton Impl of the file, or else its first
     knobs: Mapping[str, int] = field(default_factory=dict)  # named; the others keep their default
     revision: str = WORKING
 
     def chosen(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
         """Return the Impl and its config in this version of the kernel, at these sizes. Raises
         CatalogError or OperandError."""
-        first = next(i.name for i in spec.impls if i.backend == "triton")
+        first = next((i.name for i in spec.impls if i.backend == "triton"), spec.impls[0].name)
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
             raise OperandError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))

@@ -184,7 +184,9 @@ class CompareOptions(Options):
     )
     kernel: tuple[str, ...] = option((), f"{KERNEL} With --triton it may be repeated.")
     device: tuple[str, ...] = option(
-        (), "With --triton: a device to compile for, or all, the default; may be repeated."
+        (),
+        "With --triton: compile for it (or all, the default); may be repeated. An Apple GPU: "
+        "emulate both and predict.",
     )
     impl: str | None = option(None, "Of revisions or runs: this Impl, or tiles:block_m=128.")
     sizes: str | None = option(None, SIZES)
@@ -359,7 +361,9 @@ class ReadOptions(Options):
     database: str | None = database()
 
 
-TOOLS = "ncu, trace, proton, sanitizer, nsys, rocprofv3, rocprof, rocprof-compute, xctrace"
+TOOLS = (
+    "ncu, trace, proton, sanitizer, nsys, rocprofv3, rocprof, rocprof-compute, xctrace, gputrace"
+)
 
 
 @dataclass(frozen=True)
@@ -403,7 +407,7 @@ class ProfileOptions(Options):
     @property
     def kernel(self) -> str | None:
         """Kernel as named, or None. Raises OptionError where there are several."""
-        named = self.target[: self._program_at()]
+        named = self.target[: _program_at(self.target)]
         if len(named) > 1:
             raise OptionError(
                 f"{named[1]} is one word too many; a program stands behind --: workbench profile "
@@ -414,10 +418,60 @@ class ProfileOptions(Options):
     @property
     def program(self) -> tuple[str, ...]:
         """Command line of the program, or empty."""
-        return self.target[self._program_at() + 1 :]
+        return self.target[_program_at(self.target) + 1 :]
 
-    def _program_at(self) -> int:
-        return self.target.index("--") if "--" in self.target else len(self.target)
+
+@dataclass(frozen=True)
+class WorkloadOptions(Options):
+    """Record which Triton kernels a program launches, tune them, run it with them, and compare."""
+
+    COMMAND: ClassVar[str] = "workload"
+    TAKES_PROGRAM: ClassVar[bool] = True
+
+    action: str = argument("record, show, merge, tune, run, compare or export.")
+    out: Path | None = option(
+        None,
+        "Of record and merge: the workload file. Of tune and compare: a folder.",
+        stored=False,
+    )
+    profile_steps: int = option(3, "Of record: steps whose GPU time is recorded; 0 for none.")
+    values: bool = flag("Of record: keep the values of small integer tensors.", "--values")
+    tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
+    budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
+    cover: float = option(0.95, "Of tune: share of the kernels' time that is tuned.")
+    device: str | None = option(None, "Of tune: compile and predict for it (h200), with no GPU.")
+    dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
+    widen: bool = flag("Of tune: configs one step beyond, where the best is at an end.", "--widen")
+    predicted: bool = flag("Of tune: write predicted entries, which no pin uses.", "--predicted")
+    policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")
+    verify: bool = flag("Of run and compare: compare the choices of all ranks.", "--verify")
+    rounds: int = option(6, "Of compare: runs with and without the table, each.")
+    step_mark: str | None = option(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
+    threshold: float = threshold()
+    to: str | None = option(None, "Of export: triton-cache, vllm-moe or python.")
+    trust: bool = flag(
+        "Of tune: import source files that differ from the record. Of export: import the table's.",
+        "--trust",
+    )
+    database: str | None = database()
+    quiet: bool = quiet("Print only the table.")
+    json: Path | None = json()
+    target: tuple[str, ...] = argument("Files; or -- and a program.", (), "FILE...|-- PROGRAM")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Words before the program."""
+        return self.target[: _program_at(self.target)]
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Command line of the program, or empty."""
+        return self.target[_program_at(self.target) + 1 :]
+
+
+def _program_at(target: tuple[str, ...]) -> int:
+    """Return the place of `--` among the words, or their number."""
+    return target.index("--") if "--" in target else len(target)
 
 
 @dataclass(frozen=True)

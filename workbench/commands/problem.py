@@ -8,7 +8,7 @@ from importlib import import_module
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import SweepOptions
-from workbench.commands.run import CommandError
+from workbench.commands.run import CommandError, target_backend
 from workbench.declared import flops_fault, size_fault
 from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text
@@ -32,7 +32,7 @@ def sweep_named(name: str) -> Sweep:
 
 def check_sweep(name: str, sweep: Sweep, device: str | None) -> None:
     """Raise CommandError where the sweep is for kernels of another kind than the device's."""
-    if sweep.backend and hardware.backend_of(device) != sweep.backend:
+    if sweep.backend and target_backend(device) != sweep.backend:
         example = "m2max" if sweep.backend == hardware.METAL else "h200"
         raise CommandError(
             f"The sweep {name} is for {sweep.backend.capitalize()} kernels; for this device name "
@@ -53,7 +53,7 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
     check_dtype(spec, options.dtype)
     every = [sizes_of(spec, text) for text in options.sizes] or [sizes_of(spec, None)]
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
-    language = "Metal" if hardware.backend_of(options.device) == hardware.METAL else "Triton"
+    language = "Metal" if target_backend(options.device) == hardware.METAL else "Triton"
     own = own_impls(spec, language.lower())
     for impl in impls:
         if impl not in own:
@@ -68,12 +68,16 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
 
 def own_impls(spec: Spec, backend: str) -> list[Impl]:
     """Return the Impls of an operation that run on devices of this backend: its Metal kernels for
-    "metal", its Triton kernels for any other. Raises CommandError where it has no Metal kernel."""
+    "metal", its Triton kernels for any other. Raises CommandError where it has none of them."""
     language = "metal" if backend == hardware.METAL else "triton"
     own = [impl for impl in spec.impls if impl.backend == language]
     if not own and language == "metal":
         known = ", ".join(catalog.names_in(catalog.METAL))
         raise CommandError(f"{spec.name} has no Metal kernel; these operations have one: {known}.")
+    if not own:
+        raise CommandError(
+            f"{spec.name} has Metal kernels alone; name an Apple GPU, as in --device m2max."
+        )
     return own
 
 

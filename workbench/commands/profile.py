@@ -6,10 +6,12 @@ import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
+from workbench.commands.capture import capture, capture_workload, trace_path, words_of
 from workbench.commands.console import console_for, prints_aside, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions
@@ -35,10 +37,11 @@ from workbench.profilers import (
     refusal,
     run_tool,
 )
+from workbench.profilers.gputrace import NAME as GPUTRACE
 from workbench.profilers.ncu import SETS, translated
 from workbench.profilers.running.call_script import SCRIPT, script_of
 from workbench.profilers.running.expected import ending
-from workbench.profilers.running.machine import Machine, machine_here
+from workbench.profilers.running.machine import CAPTURE, Machine, machine_here
 from workbench.profilers.running.torch_recording import OPERATORS
 from workbench.profilers.running.workload import (
     CALL_LIMIT_S,
@@ -50,6 +53,7 @@ from workbench.profilers.running.workload import (
     title_of,
 )
 from workbench.profilers.sanitizer import results_of
+from workbench.profilers.xctrace import calls_of_kernel, record_line
 from workbench.readers.inputs.source import ReadError
 from workbench.spec import WorkbenchError
 
@@ -110,6 +114,8 @@ class ProfileCommand:
         if sentence:
             self.console.print(sentence, soft_wrap=True)
         tool = profilers()[self.name]
+        if self.options.kernel is not None and self.name == GPUTRACE:
+            return capture(self.options, self.machine, self.console)
         if self.options.kernel is not None:
             return self._profile_kernel(tool)
         return self._profile_program(tool)
@@ -294,7 +300,7 @@ class ProfileCommand:
         names = [self.options.tool] if self.options.tool else list(known)
         folder = self.options.out / "RUN"
         prepared = None
-        if self.options.kernel is not None:
+        if self.options.kernel is not None and names != [GPUTRACE]:
             from workbench.commands.profiled_kernel import planned_kernel
 
             prepared = planned_kernel(self.options, self.machine)
@@ -319,6 +325,10 @@ class ProfileCommand:
     def _dry_workload(
         self, name: str, tool: Profiler, prepared: PreparedKernel | None, folder: Path
     ) -> Workload:
+        if self.options.kernel is not None and name == GPUTRACE:
+            assert self.machine is not None
+            trace = trace_path(str(self.options.kernel), datetime.now(UTC).date())
+            return capture_workload(self.options, self.machine, trace)
         if prepared is None:
             return self._tooled(program_workload(self.options), name)
         calls = self.options.calls or tool.calls
@@ -395,6 +405,8 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
     if options.counters or options.set:
         return of_gpu or "ncu", ""
     given = any(getattr(options, name) for name in OF_TRACE)
+    if options.kernel is not None and machine.system == "darwin" and not given:
+        return GPUTRACE, _captured(options, machine)
     if options.kernel is None or of_gpu is None or given:
         return DEFAULT_TOOL, ""
     workload = Workload((), str(options.kernel), marked=MarkedCalls(1, True))
@@ -402,6 +414,20 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
     if reason is None:
         return of_gpu, ""
     return DEFAULT_TOOL, f"The tool is trace (torch.profiler), without counters: {reason}"
+
+
+def _captured(options: ProfileOptions, machine: Machine) -> str:
+    """Return the sentence before a capture on a Mac. Raises ProfilerError with the command line of
+    xctrace where the environment does not allow a capture."""
+    if machine.variables.get(CAPTURE) == "1":
+        return f"The tool is {GPUTRACE}, as {CAPTURE} is set; a capture has no times in it."
+    words = catalog.absolute(str(options.kernel)), *words_of(options)
+    program = calls_of_kernel(machine.python, words)
+    raise ProfilerError(
+        f"Set {CAPTURE}=1 for a capture that Xcode reads, or record the GPU's intervals: "
+        f"`workbench profile --tool xctrace -- {shlex.join(program)}`, which runs "
+        f"`{record_line(machine, program)}`."
+    )
 
 
 def dry_lines(

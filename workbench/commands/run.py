@@ -107,8 +107,20 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
         interrupts = stack.enter_context(Interrupts())
         backend = open_backend()
         stack.callback(backend.close)
+        give_ceilings(backend, history)
         check_exclusive(backend, options.strict)
         yield OpenResources(history, interrupts, backend, options)
+
+
+def give_ceilings(backend: Backend, history: History) -> None:
+    """Give a Mac's backend the stored ceilings of its device. Others measure theirs at the begin of
+    a run; here that would take seconds of each."""
+    if backend.device.backend == hardware.METAL and not backend.predicts:
+        from workbench.backend.metal import MetalLive
+        from workbench.experiments.analysis.ceilings import known
+
+        assert isinstance(backend, MetalLive)
+        backend.ceilings = known(history, backend.device.name) or {}
 
 
 def check_outputs(options: RunOptions) -> None:
@@ -175,6 +187,15 @@ def check_energy(backend: Backend, wanted: bool) -> None:
         )
 
 
+def check_emulator(backend: Backend) -> None:
+    """Raise CompilerMissing if Metal kernels are about to be emulated for the device, and no
+    compiler for that is installed."""
+    from workbench.backend.emulated import require_emulator
+
+    if backend.predicts and backend.device.backend == hardware.METAL:
+        require_emulator()
+
+
 def check_sanitizer(wanted: bool, device: str | None) -> None:
     """Raise CommandError if compute-sanitizer is `wanted` and cannot run here, or if a `device` is
     named, on which nothing runs."""
@@ -212,8 +233,12 @@ def backend_for(
 def any_backend(
     device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
 ) -> Backend:
-    """Return the backend of commands that also take Apple's GPUs, whose Metal kernels are emulated
-    and predicted: as `backend_for` for any other device."""
+    """Return the backend of commands that also take Apple's GPUs: a named one is emulated and
+    predicted, that of this Mac is measured through MLX. As `backend_for` for any other device."""
+    if device is None and target_backend(None) == hardware.METAL:
+        from workbench.backend.metal import MetalLive
+
+        return MetalLive(repository)
     if device is not None and hardware.backend_of(device) == hardware.METAL:
         return _offline(hardware.described, device, repository)
     return backend_for(device, repository, prewarm, rules)
@@ -236,6 +261,14 @@ def _offline(
         return Offline(find(device or DEFAULT_TARGET), repository)
     except hardware.UnknownDevice as error:
         raise CommandError(str(error)) from error
+
+
+def target_backend(device: str | None) -> str:
+    """Return the backend of a named device, or of the GPU of this machine: "cuda", "hip" or
+    "metal"; "" where it is not known, or where there is none."""
+    if device is None and hardware.metal_device() and not gpu_present():
+        return hardware.METAL
+    return hardware.backend_of(device)
 
 
 def gpu_present() -> bool:

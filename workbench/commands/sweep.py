@@ -42,6 +42,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     any_backend,
+    check_emulator,
     check_energy,
     check_sanitizer,
     execute,
@@ -56,6 +57,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
+from workbench.device.apple_model import INTERVALS
 from workbench.device.hardware import METAL
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, sizes_text, values
@@ -310,6 +312,7 @@ class _OneSize:
         """Prepare the backend. Returns the ceilings that were measured."""
         if engine.finished:  # nothing will be measured: take the ceilings of the earlier run
             return measured_ceilings(self.opened.history, earlier)
+        check_emulator(self.opened.backend)
         try:
             return self.opened.backend.begin(self.problem, engine.first)
         except RuntimeError as error:
@@ -384,6 +387,7 @@ class _OneSize:
         command.tables[sizes_text(self.problem.sizes)] = outcomes
         command.run, command.selection, command.page = result.run, selection, page
         about = self._energy_words(result.run, outcomes, selection)
+        about += [] if selection.winner is None or selection.ranked else [INTERVALS]
         text = " ".join([sentence(selection), *about])
         command.results.append(result)
         command.seconds[result.run.id] = self.breakdown.seconds or {}
@@ -416,6 +420,8 @@ def _kind(outcome: Outcome) -> str:
     if isinstance(outcome, Record):
         kinds = {"first_pass": "measured", "predict": "predicted"}
         return kinds.get(outcome.phase, outcome.phase)
+    if outcome.stage == "measure" and outcome.traffic is not None:
+        return "unpredicted"  # emulated and right, where the model lacks a figure
     return {"refused": "refused", "check": "wrong"}.get(outcome.stage, "failed")
 
 

@@ -142,7 +142,7 @@ def _ceiling(value: Mapping[str, Any]) -> bool:
         and all(_fits(n, float) and _positive(n) for n in numbers)
         and all(isinstance(text, str) for text in texts)
         and all(isinstance(one, Mapping) for one in inner)
-        and value.get("state", "boost") in get_args(State)
+        and value.get("state", "") in (*get_args(State), "")
     )
 
 

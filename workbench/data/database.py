@@ -42,6 +42,7 @@ from workbench.data.record import (
     dumps,
     loads,
 )
+from workbench.data.returned import ENGINE as BROUGHT_BACK
 from workbench.spec import WorkbenchError
 
 SCHEMA = 2  # version that this code writes; a higher one was written by a newer workbench
@@ -362,7 +363,20 @@ class History:
                 kept += self._import(db, [e for e in some if not isinstance(e, BadLine)])
         return Imported(kept, bad, unreadable)
 
+    def import_run(self, events: Sequence[Event]) -> int:
+        """Store the events of one run in one transaction; a second time adds nothing. Returns how
+        many of them the history now holds. Raises HistoryError where another run has its id."""
+        with self._writing() as db:
+            return self._import(db, events)
+
     def _refuse_another(self, run: Run) -> None:
+        """Raise HistoryError where a run of an events file is another one of its id, or one that
+        comes with a checksum alone."""
+        if run.engine == BROUGHT_BACK:
+            raise HistoryError(
+                "a run of metal_shim.bring_back comes with a checksum: load the finished "
+                "results_*.jsonl.gz"
+            )
         with self._reading() as db:
             stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
         if stored is not None and stored != dumps(run):

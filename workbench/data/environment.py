@@ -218,11 +218,11 @@ def _watts(milliwatts: int | None) -> float | None:
 def _git(folder: Path) -> tuple[str | None, bool | None]:
     """Return the commit, and whether the work tree differs from it: a changed tracked file, or an
     untracked Python file. Other untracked files may be the reports of a run."""
-    commit = _output_of("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
+    commit = output_of("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
     if not commit:
         return None, None
-    changed = _output_of("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
-    unknown = _output_of(
+    changed = output_of("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
+    unknown = output_of(
         "git",
         "-C",
         str(folder),
@@ -237,7 +237,7 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
     return commit, bool(changed or unknown)
 
 
-def _output_of(*command: str) -> str | None:
+def output_of(*command: str) -> str | None:
     """Return the output of a command, or None if it is missing, fails or takes over ten seconds."""
     # A git hook sets these, and they would point at another repository; and git must not write.
     of_a_hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
@@ -269,7 +269,7 @@ def _cpu() -> str:
     if named:
         return named[1].strip()
     if sys.platform == "darwin":
-        return _output_of("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+        return output_of("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return platform.processor() or platform.machine()
 
 
@@ -277,9 +277,9 @@ def _versions() -> dict[str, str]:
     torch = torch_build()
     results = {
         "workbench": __version__,
-        "torch": _installed("torch"),
-        "triton": next(filter(None, map(_installed, _TRITON_NAMES)), None),
-        "numpy": _installed("numpy"),
+        "torch": installed("torch"),
+        "triton": next(filter(None, map(installed, _TRITON_NAMES)), None),
+        "numpy": installed("numpy"),
         "cuda": torch.get("cuda"),
         "hip": torch.get("hip"),
         "ptxas": _ptxas("ptxas"),
@@ -288,7 +288,8 @@ def _versions() -> dict[str, str]:
     return {name: version for name, version in results.items() if version}
 
 
-def _installed(distribution: str) -> str | None:
+def installed(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -330,7 +331,7 @@ def _ptxas(name: str) -> str | None:
     chosen = os.environ.get(f"TRITON_{name.upper().replace('-', '_')}_PATH")
     bundled = str(home / "backends" / "nvidia" / "bin" / name) if home else None
     for path in filter(None, (chosen, bundled)):  # Triton falls back in the same order
-        version = re.search(r"release [\d.]+, V([\d.]+)", _output_of(path, "--version") or "")
+        version = re.search(r"release [\d.]+, V([\d.]+)", output_of(path, "--version") or "")
         if version:
             return version[1]
     return None

@@ -157,7 +157,7 @@ class EventLog:
             return
         if self._file is None:
             raise ValueError(f"the events file {self._path} is closed")
-        line = _line(event)
+        line = line_of(event)
         try:
             self._append(b"\n" + line if self._torn else line)
         except OSError as error:
@@ -232,13 +232,15 @@ def iterate(path: Path | str, word: bytes = b"") -> Iterator[Event | BadLine]:
 
 def _taken(number: int, line: bytes) -> Event | BadLine:
     try:
-        return _event(line)
+        return event_of(line)
     except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError) as error:
         torn = "" if line.endswith(b"\n") else "the line is cut short: "
         return BadLine(number, torn + _reason(error))
 
 
-def _event(line: bytes) -> Event:
+def event_of(line: bytes) -> Event:
+    """Return the event of one line. Raises ValueError, TypeError, RecursionError, ArithmeticError
+    or AttributeError where it is none."""
     plain = json.loads(line.decode("utf-8"))
     name = plain.get("type") if isinstance(plain, dict) else None
     if not isinstance(name, str):
@@ -262,7 +264,8 @@ def _has_default(declared: Field[Any]) -> bool:
     return declared.default is not MISSING or declared.default_factory is not MISSING
 
 
-def _line(event: Event) -> bytes:
+def line_of(event: Event) -> bytes:
+    """Return an event as one line of JSON in ASCII."""
     if type(event).__name__ in _OWN:
         plain = {f.name: to_plain(getattr(event, f.name)) for f in fields(event)}
         plain = {"type": type(event).__name__, **plain}

@@ -19,7 +19,8 @@ from workbench.spec import brief, label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
-Checked = Literal["gpu", "interpreter", "library", "emulated"]
+# What the outputs were compared on; "not here" where nothing on this machine can run the config.
+Checked = Literal["gpu", "interpreter", "library", "emulated", "not here"]
 State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
@@ -70,7 +71,9 @@ class Measured:
     high_s: float
     samples_s: tuple[float, ...]
     regime: Literal["cold", "hot"]
-    method: Literal["events", "graph", "host"]
+    # "eval": the host's clock around the evaluation of many calls on a Metal device, less the same
+    # of empty kernels; "command buffer": that device's own clock
+    method: Literal["events", "graph", "host", "eval", "command buffer"]
     protocol: str
     rounds: int = 1
     sm_mhz: float | None = None
@@ -89,6 +92,7 @@ class Measured:
     # host seconds to issue one call without waiting for it, the median of a few calls (see
     # `Rotation.learn_issue`); of a call that waits for the GPU itself, until it returns
     host_s: float | None = None
+    compile_s: float | None = None  # the first call outlasted the next by it; not in the time
 
     @property
     def mean_s(self) -> float:
@@ -146,6 +150,13 @@ class Predicted:
     # the interval that the model states; predictions whose intervals overlap are not ranked
     shortest_s: float | None = None
     longest_s: float | None = None
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Both ends of the interval in seconds; None if the model states none."""
+        if self.shortest_s is None or self.longest_s is None:
+            return None
+        return self.shortest_s, self.longest_s
 
 
 @dataclass(frozen=True)
@@ -290,7 +301,7 @@ class Case:
     @property
     def is_baseline(self) -> bool:
         """Whether this is a library's own implementation, which has no knobs."""
-        return self.backend == "torch"
+        return self.backend in ("torch", "mlx")
 
 
 @dataclass(frozen=True)
@@ -306,7 +317,7 @@ class Record:
     flops: int
     bytes: int  # least bytes, as the Spec declares them
     checked: Checked
-    error: float  # largest error over its tolerance: correct if at most 1
+    error: float | None  # largest error over its tolerance, at most 1; None if `checked` not here
     resources: Resources | None = None
     default: bool = False  # the config that runs if none was chosen
     same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
@@ -582,6 +593,11 @@ register(
     Finding,
     Profile,
 )
+
+
+def type_named(name: object) -> type | None:
+    """Return the dataclass that objects of this type name are restored to, or None."""
+    return _TYPES.get(name) if isinstance(name, str) else None
 
 
 def to_plain(value: Any) -> Any:

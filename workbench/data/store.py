@@ -31,25 +31,33 @@ class Store:
             self.history.add_run(run)
 
     def keep(self, entry: Entry) -> None:
-        """Store an outcome, a comparison, a finding or a profile; it is in both stores on
-        return."""
+        """Store an outcome, a comparison, a finding or a profile; it is in both stores on return.
+        The database comes first, since a run that goes on reads that one: a kill between the two
+        costs nothing. Where it cannot be written the events file still has the entry."""
         with self.interrupts.later():
-            self.log.write(entry)
-            if isinstance(entry, Comparison):
-                self.history.add_comparison(entry)
-            elif isinstance(entry, Finding):
-                self.history.add_finding(entry)
-            elif isinstance(entry, Profile):
-                self.history.add_profile(entry)
-            else:
-                self.history.add(entry)
+            try:
+                self._add(entry)
+            finally:
+                self.log.write(entry)
+
+    def _add(self, entry: Entry) -> None:
+        if isinstance(entry, Comparison):
+            self.history.add_comparison(entry)
+        elif isinstance(entry, Finding):
+            self.history.add_finding(entry)
+        elif isinstance(entry, Profile):
+            self.history.add_profile(entry)
+        else:
+            self.history.add(entry)
 
     def keep_all(self, entries: Sequence[Entry]) -> None:
         """Store entries that were all obtained at once, in one transaction."""
         with self.interrupts.later():
-            for entry in entries:
-                self.log.write(entry)
-            self.history.add_all(entries)
+            try:
+                self.history.add_all(entries)
+            finally:
+                for entry in entries:
+                    self.log.write(entry)
 
     def end(self, state: RunState, counts: Mapping[str, int], seconds: Mapping[str, float]) -> None:
         """Store how the run ended, and its seconds by part."""

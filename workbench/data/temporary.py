@@ -28,7 +28,7 @@ def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator
     removes the folders of processes that were killed.
     """
     within = Path(home or gettempdir()).resolve()
-    _removed_leftovers(within, prefix, os.getpid())
+    _remove_leftovers_once(within, prefix, os.getpid())
     folder = Path(mkdtemp(prefix=prefix, dir=within))
     lock = locked(folder)
     try:
@@ -46,6 +46,8 @@ def processes_in_a_folder() -> Iterator[None]:
     multiprocessing) is removed with it, at the end or by the next command.
 
     The folder of this process stays what it is: locks that several commands share are in it.
+    Leftovers are looked for at the end once more: a worker of a killed command may have lived on
+    for the seconds of its task while this one began.
     """
     with ExitStack() as stack:
         with suppress(OSError):  # no folder can be written to: they do without
@@ -54,12 +56,17 @@ def processes_in_a_folder() -> Iterator[None]:
             os.environ["TMPDIR"] = str(folder)
             if len(str(folder)) < SOCKET_MOST:
                 current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
+            stack.callback(_remove_leftovers, folder.parent, PREFIX)
         yield
 
 
 @cache
-def _removed_leftovers(home: Path, prefix: str, process: int) -> None:
+def _remove_leftovers_once(home: Path, prefix: str, process: int) -> None:
     """Remove the leftovers in a folder, once in each process."""
+    _remove_leftovers(home, prefix)
+
+
+def _remove_leftovers(home: Path, prefix: str) -> None:
     for folder in home.glob(f"{prefix}*"):
         if (lock := lock_of_dead(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from workbench.data import stats
 from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
-from workbench.data.record import Measured, Ratio, Verdict, Word
+from workbench.data.record import Measured, Ratio, Record, Verdict, Word
 from workbench.spec import WorkbenchError
 
 EXIT: Mapping[Word, int] = {
@@ -69,6 +69,23 @@ def verdict(
             word = "CLOCK"
     reason = _reason(word, time, cycles, threshold, noise > requested_threshold)
     return Verdict(word, time, cycles, threshold, requested_threshold, noise, rounds, reason)
+
+
+def predicted(left: Record, right: Record, same_launches: bool) -> Word:
+    """Return the verdict on two predictions: SAME where both make the same launches, FAST or SLOW
+    where their intervals do not overlap, else INCONCLUSIVE. Raises Incomparable for times that have
+    no interval of a model."""
+    spans = []
+    for timing in (left.timing, right.timing):
+        if isinstance(timing, Measured) or timing.shortest_s is None or timing.longest_s is None:
+            raise Incomparable("only predictions that state an interval can be compared")
+        spans.append((timing.shortest_s, timing.longest_s))
+    (left_low, left_high), (right_low, right_high) = spans
+    if same_launches:
+        return "SAME"
+    if right_low > left_high:
+        return "SLOW"
+    return "FAST" if right_high < left_low else "INCONCLUSIVE"
 
 
 def _operand(ratio: Ratio, threshold: float) -> str:

@@ -33,6 +33,7 @@ Word = Literal[
     "launch-bound",
     "below its ceilings",
     "above its ceiling",
+    "predicted as an interval",
     "unknown",
 ]
 
@@ -131,11 +132,12 @@ def state_of(name: str, text: Mapping[str, Any]) -> State | Literal[""]:
     """Return the state of a ceiling in plain data; empty where it has none.
 
     A maker states arithmetic at the boost clock, and bank bandwidth is computed at it. DRAM has a
-    clock of its own, and of somebody else's measurement the state is unknown.
+    clock of its own, and of somebody else's measurement the state is unknown. Of a device whose
+    file states no clock, peaks have the state "".
     """
-    known: State | Literal[""] = text.get("state", "")
-    if known or text.get("kind", "datasheet") == "measured":
-        return known
+    known: State | Literal[""] | None = text.get("state")
+    if known is not None or text.get("kind", "datasheet") == "measured":
+        return known or ""
     return "boost" if _level(name, str(text.get("unit"))) in ("compute", "shared") else ""
 
 
@@ -331,8 +333,9 @@ def stated(device: str, known: Device) -> list[Ceiling]:
     """Return the ceilings of a device file, under the device name that a run uses."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
+    clock = known.peak_state()
     named = {
-        name: {**asdict(q), "dtype": name.removeprefix("compute_")}
+        name: {**asdict(q), "dtype": name.removeprefix("compute_"), **clock}
         for name, q in quantities.items()
         if q
     }
@@ -358,6 +361,7 @@ class Load:
     regime: Regime
     host: bool = False  # timed by the host's clock, so compared with a launch by the CPU
     state: State = "sustained"  # of the clock
+    span_s: tuple[float, float] | None = None  # the interval of a prediction that states one
 
     @property
     def intensity(self) -> float | None:
@@ -406,6 +410,8 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     word = _word(load, bounds, share, launch_s, bool(above))
     if kinder:
         above = "above a copy's ceiling, as its mix of reads and writes is kinder"
+    if load.span_s is not None:
+        return _of_interval(load.span_s, bound_s, ceiling)
     parts = [_of_ceiling(word, share, ceiling, len(bounds)), _of_clock(load, ceiling), above]
     parts.append(_launch_words(load, launch_s))
     gains = gain_s > 0 and word != "above its ceiling"
@@ -413,6 +419,13 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     start = "Predicted: " if load.regime == "predicted" else ""
     text = _sentence(start + "; ".join(filter(None, parts)))
     return Held(word, text, ceiling, share, gain_s, above)
+
+
+def _of_interval(span_s: tuple[float, float], bound_s: float, ceiling: Ceiling) -> Held:
+    """Return what an interval tells: the shares that its ends have. What is to gain is unknown."""
+    low, high = (percent(bound_s / s) for s in reversed(span_s))
+    text = f"Predicted: {low} to {high} of {ceiling.what} ({ceiling.origin})"
+    return Held("predicted as an interval", _sentence(text), ceiling)
 
 
 def _sentence(words: str) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -71,6 +73,11 @@ class Device:
         """Return whether this is the name that a driver gives to such a GPU."""
         matched = any(part in live for part in self.matches)
         return matched and not any(part in live for part in self.excludes)
+
+    def peak_state(self) -> dict[str, str]:
+        """Return what peaks add as plain data: a maker states them at the boost clock, but those of
+        a device without a stated clock are of whatever clock their source names."""
+        return {} if self.clock_hz else {"state": ""}
 
 
 class UnknownDevice(WorkbenchError, ValueError):
@@ -321,6 +328,11 @@ def backend_of(name: str | None) -> str:
         return ""
 
 
+def metal_device() -> bool:
+    """Return whether MLX has a Metal device here. Imports MLX on a Mac alone."""
+    return sys.platform == "darwin" and bool(import_module("metal_shim.kernel").metal_device())
+
+
 def described(name: str) -> Device:
     """Return the device of this name, including those that Triton does not compile for. Raises
     UnknownDevice as `device_named` does."""
@@ -334,9 +346,9 @@ def _named(name: str, *tables: Mapping[str, Device]) -> Device:
             return known[plain]
     if plain in UNCOMPILED:
         raise UnknownDevice(
-            f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench sweep` and "
-            "`workbench measure` predict its Metal kernels, and `workbench experiment expected` "
-            "says what it allows"
+            f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench sweep`, `measure` "
+            "and `compare` emulate and predict its Metal kernels, and `workbench experiment "
+            "expected` says what it allows"
         )
     names = [each for known in tables for each in known]
     near = difflib.get_close_matches(plain, names, n=3, cutoff=0.4)
@@ -354,7 +366,7 @@ def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
     known["compute"] = device.peaks.get(dtype)
     plain = {name: asdict(q) for name, q in known.items() if q is not None}
     if "compute" in plain:
-        plain["compute"]["dtype"] = dtype
+        plain["compute"] |= {"dtype": dtype, **device.peak_state()}
     return plain
 
 

@@ -86,6 +86,11 @@ def _impl(spec: Spec, wanted: Wanted, module: str) -> Impl:
     if wanted.impl is not None:
         return catalog.impl_of(spec, wanted.impl)
     triton = [impl for impl in spec.impls if impl.backend == "triton"]
+    if not triton:
+        raise catalog.CatalogError(
+            f"{spec.name} has Metal kernels alone, which `python -m metal_shim.check` checks; "
+            "evaluate a Triton kernel."
+        )
     own = [impl for impl in triton if getattr(impl.launch, "__module__", "") == module]
     return (own or triton)[0]
 

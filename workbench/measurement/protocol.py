@@ -59,12 +59,12 @@ class Protocol:
     @property
     def id(self) -> str:
         """Return the short hash that names this protocol: `p4-3f2a91`."""
-        return "p4-" + _digest(asdict(self))
+        return "p4-" + digest(asdict(self))
 
     @property
     def older_id(self) -> str:
         """Return the id of the same protocol in keys of schema 1."""
-        return "p3-" + _digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
+        return "p3-" + digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BoostRules:
     @property
     def id(self) -> str:
         """Return the short hash that names these parameters: `b1-3f2a91`."""
-        return "b1-" + _digest(asdict(self))
+        return "b1-" + digest(asdict(self))
 
 
 BOOST = BoostRules()
@@ -103,5 +103,6 @@ _FORMER = {
 }
 
 
-def _digest(parameters: dict[str, Any]) -> str:
+def digest(parameters: dict[str, Any]) -> str:
+    """Return six hex digits, a hash of these parameters."""
     return hashlib.sha256(repr(parameters).encode()).hexdigest()[:6]

@@ -389,6 +389,6 @@ def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     clocks = grouped((t for t in timings if t.sm_mhz), lambda t: t.state)
     spans = {s: [t.sm_mhz or 0.0 for t in some] for s, some in sorted(clocks.items())}
     each = [f"{s} {min(mhz):.0f} to {max(mhz):.0f} MHz" for s, mhz in spans.items()]
-    text = "; ".join(each) or "unknown"
+    clock = [("SM clock", "; ".join(each))] if each else []
     protocols = ", ".join(dict.fromkeys(t.protocol for t in timings))
-    return [("Methods", methods), ("SM clock", text), ("Protocols", protocols)]
+    return [("Methods", methods), *clock, ("Protocols", protocols)]

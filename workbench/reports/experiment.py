@@ -21,9 +21,13 @@ from workbench.data.record import (
     grouped,
 )
 from workbench.data.units import reading, span_text, text_of, unit_of
+from workbench.device.apple_model import EMULATED, MODEL
+from workbench.device.hardware import METAL, backend_of
 from workbench.reports import render
 from workbench.reports.figures.experiment import chart, times
 from workbench.reports.figures.timing import how_timed, regime_of
+from workbench.reports.figures.traffic import assumptions, traffic_table
+from workbench.reports.measure import interval_origin
 from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
@@ -35,12 +39,14 @@ SHARE = re.compile(r"\bshares?\b")
 # a space between a number and its unit, where no line may break
 UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:FLOP|B)(?:/[sB])?)(?!\w))")
 VARIANTS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
+EMULATED_VARIANTS = (*VARIANTS[:4], "no cache", "interval", "rate")  # of the model `apple-1`
 
 
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
     """Return the page as HTML. A run without records gives a page, too."""
     records = [o for o in outcomes if isinstance(o, Record)]
     shared = _shared(findings)
+    emulated = EMULATED if run.predicted and backend_of(run.device) == METAL and outcomes else ""
     return render(
         "experiment.html.j2",
         run=run,
@@ -48,13 +54,26 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         worked_out=bool(findings) and not outcomes,
         findings=[_shown(n, f, shared) for n, f in enumerate(findings)],
         shared=shared,
-        variant_heads=VARIANTS,
+        emulated=emulated,
+        model=MODEL,
+        intervals=interval_origin(outcomes),
+        traffic=traffic_table(_counted(outcomes)),
+        variant_heads=EMULATED_VARIANTS if emulated else VARIANTS,
         variants=[variant_row(r, run) for r in records],
         failures=failure_lines(_untold(run, outcomes, findings)),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
-        how=how_timed(records),
+        how=[*how_timed(records), *(assumptions() if emulated else ())],
     )
+
+
+def _counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return one outcome of each config and size: those of hot calls count the same bytes."""
+    first: dict[tuple[str, ...], Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda o: isinstance(o, Failure)):
+        case = outcome.case
+        first.setdefault((case.kernel, case.label, sizes_text(case.sizes), case.dtype), outcome)
+    return list(first.values())
 
 
 def about(finding: Finding) -> str:
@@ -101,6 +120,8 @@ def variant_row(record: Record, run: Run) -> list[str]:
     between = ""
     if isinstance(timing, Measured):
         between = span_text(timing.low_s, timing.high_s, scale)
+    elif ends := timing.interval_s:
+        between = span_text(*ends, scale)
     time = f"{tilde}{text_of(record.time_s, scale)} {unit}"
     speed = tilde + rate(record, ridge_of(run))
     return [case.kernel, case.short, sized, regime_of(record), time, between, speed]

@@ -42,7 +42,6 @@ from workbench.reports.figures.traffic import (
     assumptions,
     emulated_words,
     is_emulated,
-    read_again,
     traffic_table,
 )
 from workbench.reports.sweep import legend_of, nearest_ceiling
@@ -55,9 +54,11 @@ if TYPE_CHECKING:
 # heads of `spread_cells`
 SPREAD = ("median", "95 % interval", "mean", "std", "min", "p5", "p95", "max", "n")
 COSTS = ("to issue, µs", "read, MB", "written, MB")  # the host's time; least bytes
-HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *COSTS, *energy.HEADS)
+NAMED = ("impl", "regime", "predicted interval")
+RATES = ("rate", "of ceiling", "vs baseline")
+HEADS = (*NAMED, *SPREAD, *RATES, *COSTS, *energy.HEADS)
 # for 100 columns
-NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline", energy.HEADS[0])
+NARROW = (*NAMED, "median", *RATES, energy.HEADS[0])
 MINOR = ("mean", "std", "max", *COSTS)  # left out of terminals under 200 columns
 
 
@@ -118,6 +119,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         sentence=sentence(run, groups),
         emulated=emulated_words(run, outcomes),
         model=apple_model.MODEL,
+        intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
@@ -172,18 +174,24 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     ceiling = None if interval_of(record) else group.ceiling(record)
     against = group.against(record)
     t = record.timing
-    if span := interval_of(record):
-        low, high = (rough(s) for s in span)
-        spread = ["predicted", f"~{rough(record.time_s)}, {low} to {high}", *[""] * 8]
+    span = interval_of(record)
+    if span:
+        spread = ["predicted", span_words(record), *[""] * 9]
     elif isinstance(t, Predicted):
-        spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
+        spread = ["predicted", "", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
     else:
-        spread = [t.regime, *spread_cells(t, scale, unit)]
+        spread = [t.regime, "", *spread_cells(t, scale, unit)]
     speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
+    speed = "" if span else speed
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""
     return [name, *spread, speed, share, ratio, *cost_cells(record), *energies]
+
+
+def span_words(record: Record) -> str:
+    """Return the interval that a model states: `72 µs to 3.4 ms`; empty where it states none."""
+    return " to ".join(rough(seconds) for seconds in interval_of(record) or ())
 
 
 def cost_cells(record: Record) -> list[str]:
@@ -223,7 +231,7 @@ def result_line(group: Group) -> str:
     if not own:
         return f"{group.run.kernel}, {group.name}: no Impl gave a time"
     if any(interval_of(r) for r in own):
-        each = ", ".join(f"{r.case.short} ~{rough(r.time_s)}" for r in own)
+        each = ", ".join(f"{r.case.short} {span_words(r)}" for r in own)
         return f"{group.run.kernel}, {group.name}: predicted and not ranked: {each}"
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
@@ -232,6 +240,12 @@ def result_line(group: Group) -> str:
     against = group.against(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
     return f"{group.run.kernel}, {group.name}: {best.case.short} {time}{ratio}"
+
+
+def interval_origin(outcomes: Sequence[Outcome]) -> str:
+    """Return the sentence that says where intervals come from; empty where there are none."""
+    spans = (interval_of(o) for o in outcomes if isinstance(o, Record))
+    return apple_model.INTERVALS if any(spans) else ""
 
 
 def show_group(
@@ -275,7 +289,6 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
         "notes": [
             *energy.energy_notes(group.outcomes, group.run.environment),
-            *(words for r in group.records if (words := read_again(r))),
         ],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, impls),

@@ -21,8 +21,9 @@ from workbench.data.units import (
     microseconds,
     percent,
     quantity,
+    rough,
 )
-from workbench.device.apple_model import EMULATED
+from workbench.device.apple_model import EMULATED, INTERVALS
 from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level, clock_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
@@ -61,6 +62,7 @@ def page(sheet: Sheet) -> str:
         sentence=sentence(sheet),
         predicted=[d for d in sheet.devices if _all_predicted(sheet, d)],
         emulated=EMULATED if _all_emulated(sheet) else "",
+        intervals=INTERVALS,
         chart=draw.chart(scene, "roof") if scene.placed else None,
         strip=strip(scene, "strip") if scene.strip else None,
         switches=_switches(scene),
@@ -102,6 +104,8 @@ def sentence(sheet: Sheet) -> str:
     best = [sheet.points[n] for n in bests(sheet)]
     order = Counter(p.held.word for p in best).most_common()
     held = ", ".join(f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order)
+    if all(p.load.span_s for p in best):
+        return f"{counted(len(best), 'problem')}, each predicted as an interval, so none is ranked."
     start = f"{counted(len(best), 'problem')}, at best {held}"
     able = [p for p in best if p.held.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
@@ -173,7 +177,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
         ("Clock", clocks),
         ("Points", [(f"K-{kind}", _KINDS[kind], True) for kind in kinds]),
         ("Profiled", [(f"P-{k}", name, k == "dram") for k, name in NAMES.items() if k in profiled]),
-        ("Shown", [("W", "p5 to p95", True), ("A", "arrows", True), ("N", "names", True)]),
+        ("Shown", [("W", "intervals", True), ("A", "arrows", True), ("N", "names", True)]),
     ]
     if len(sheet.devices) > 1:
         groups.insert(0, ("Devices", [(f"D{n}", d, True) for n, d in enumerate(sheet.devices)]))
@@ -231,13 +235,19 @@ def _held(sheet: Sheet) -> list[dict[str, str]]:
     text = []
     for (device, kernel), numbers in grouped(bests(sheet), lambda n: kernels[n]).items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
-        row = max(cold, key=lambda n: sheet.points[n].held.gain_s or 0.0)
+        row = max(cold, key=lambda n: _weight(sheet.points[n]))
         most = sheet.points[row]
-        rest = "" if len(cold) == 1 else f"the most to gain of {len(cold)} problems"
+        which = "the longest" if most.load.span_s else "the most to gain"
+        rest = "" if len(cold) == 1 else f"{which} of {len(cold)} problems"
         at = ", ".join(filter(None, (most.sizes, most.record.case.dtype)))
         about = {"device": device, "kernel": kernel, "at": at, "rest": rest}
         text.append({**about, "words": most.held.sentence, "row": str(row)})
     return text
+
+
+def _weight(p: Point) -> float:
+    """Return the seconds that a point may gain, or of an interval its upper end."""
+    return p.load.span_s[1] if p.load.span_s else p.held.gain_s or 0.0
 
 
 def _pair(sheet: Sheet) -> dict[str, Any]:
@@ -283,13 +293,16 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
             a, b = result[one], result[other]
             ratio = a.load.time_s / b.load.time_s
             unsure = "~" if "predicted" in (a.regime, b.regime) else ""
-            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x"]
+            known = not (a.load.span_s or b.load.span_s)
+            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x" if known else ""]
             lines.append([kernel, sizes, dtype, regime, *times, _share(a), _share(b)])
     return lines
 
 
 def time_text(p: Point) -> str:
-    """Return `12.3 µs`, or `~12.3 µs` where it is predicted."""
+    """Return `12.3 µs`, `~12.3 µs` where it is predicted, or the interval that a model states."""
+    if p.load.span_s:
+        return " to ".join(map(rough, p.load.span_s))
     return ("~" if p.regime == "predicted" else "") + duration(p.load.time_s)
 
 
@@ -324,7 +337,8 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("sizes", lambda p: p.sizes, text=True),
         Head("dtype", lambda p: p.record.case.dtype, text=True),
         Head("device", lambda p: p.device, text=True),
-        Head("time, µs", lambda p: microseconds(p.load.time_s)),
+        Head("time, µs", lambda p: "" if p.load.span_s else microseconds(p.load.time_s)),
+        Head("predicted interval, µs", _predicted, text=True),
         rate("of ceiling, %", lambda p: _or_nothing(p.held.share, _hundred)),
         rate("to gain, µs", lambda p: _or_nothing(p.held.gain_s, microseconds)),
         Head("diagnosis", lambda p: p.held.sentence, text=True),
@@ -332,8 +346,8 @@ def _heads(sheet: Sheet) -> list[Head]:
         rate("share of time, %", lambda p: _hundred(p.share_of_time)),
         work("FLOP/B", lambda p: _or_nothing(p.load.intensity, four_digits)),
         work("DRAM traffic, x declared", lambda p: _or_nothing(_excess(p), four_digits)),
-        rate("TFLOP/s", lambda p: four_digits(p.flops_rate / 1e12) if p.load.flops else ""),
-        rate("GB/s", lambda p: four_digits(p.bytes_rate / 1e9)),
+        rate("TFLOP/s", lambda p: _rate(p, p.flops_rate / 1e12) if p.load.flops else ""),
+        rate("GB/s", lambda p: _rate(p, p.bytes_rate / 1e9)),
         Head("95 % interval, µs", _interval, minor=True),
         Head("p5 to p95, µs", lambda p: "–".join(map(microseconds, p.whisker_s or ())), minor=True),
         rate("n", lambda p: str(len(p.measured.samples_s)) if p.measured else "", minor=True),
@@ -344,11 +358,25 @@ def _heads(sheet: Sheet) -> list[Head]:
     left_out = {"device"} if len(sheet.devices) < 2 else set()
     if not any(p.traffic for p in sheet.points):
         left_out.add("DRAM traffic, x declared")
+    spans = [p.load.span_s is not None for p in sheet.points]
+    if not any(spans):
+        left_out.add("predicted interval, µs")
+    if all(spans):
+        left_out |= {"time, µs", "of ceiling, %", "to gain, µs", "TFLOP/s", "GB/s"}
     return [h for h in every if h.name not in left_out]
 
 
 def _excess(p: Point) -> float | None:
     return excess(p.record, p.traffic)
+
+
+def _rate(p: Point, value: float) -> str:
+    """Return a rate; empty where the time is an interval."""
+    return "" if p.load.span_s else four_digits(value)
+
+
+def _predicted(p: Point) -> str:
+    return "–".join(map(microseconds, p.load.span_s or ()))
 
 
 def _interval(p: Point) -> str:

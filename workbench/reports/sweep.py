@@ -35,7 +35,6 @@ from workbench.reports.figures.timing import timings_of
 from workbench.reports.figures.traffic import (
     assumptions,
     emulated_words,
-    read_again,
     traffic_table,
 )
 from workbench.tuner.selection import (
@@ -186,7 +185,7 @@ def _facts(
         return []
     unit = board.unit[1]
     if not result.ranked:
-        return _class_facts(board, result)
+        return _class_facts(result)
     basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
     facts = [
         (f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
@@ -210,16 +209,14 @@ def _facts(
     return [*facts, *energy_fact(winner)]
 
 
-def _class_facts(board: Board, result: Selection) -> list[tuple[str, str, str]]:
-    """Return the numbers of a class of configs: how many, the shortest prediction, its interval."""
-    fastest = result.fastest
-    assert fastest is not None and isinstance(fastest.timing, Predicted)
+def _class_facts(result: Selection) -> list[tuple[str, str, str]]:
+    """Return the numbers of a class of configs: how many, and the two ends of its intervals."""
     low, high = class_interval(result)
-    unit, many = board.unit[1], result.configs - sum(result.failed.values())
+    many = result.configs - sum(result.failed.values())
     return [
         (f"{len(members(result))} of {many}", "configs not told apart", "intervals overlap"),
-        (f"{board.shown(fastest)} {unit}", "shortest", f"bound by {fastest.timing.bound}"),
-        (f"{rough(low)} to {rough(high)}", "interval of all", "x0.7 to x2 of each"),
+        (rough(low), "shortest lower end", "for the least bytes, all else cached"),
+        (rough(high), "longest upper end", "for the counted sectors, uncached"),
     ]
 
 
@@ -245,7 +242,7 @@ def _words(result: Selection) -> dict[int, str]:
 def _tie_reason(run: Run, result: Selection) -> str:
     """Return why the tie rule preferred the winner to the fastest median; empty if it did not."""
     winner, fastest = result.winner, result.fastest
-    if winner is None or fastest is None or winner is fastest:
+    if winner is None or fastest is None or winner is fastest or not result.ranked:
         return ""
     if dict(run.previous_best.get(winner.case.impl, {})) == dict(winner.case.config):
         reason = "was the best in an earlier run and is kept"
@@ -258,8 +255,8 @@ def _tie_reason(run: Run, result: Selection) -> str:
 def _doubts(winner: Record | None) -> list[str]:
     """Return warnings about the winner's samples."""
     timing = winner.timing if winner else None
-    if winner is not None and (words := read_again(winner)):
-        return [words]
+    if winner is not None and interval_of(winner):
+        return [apple_model.INTERVALS]
     if not isinstance(timing, Measured):
         return []
     text = []
@@ -342,6 +339,8 @@ _METHODS = {
     "events": "device events around each call",
     "graph": "a graph of calls, divided by their number",
     "host": "the host's clock, launch included",
+    "eval": "chained calls evaluated by MLX, by the host's clock, less the same of empty kernels",
+    "command buffer": "the Metal device's own clock",
 }
 
 

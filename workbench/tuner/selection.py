@@ -17,6 +17,7 @@ from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
 MODEL_SHARE = 0.02  # predictions closer than this share tie
+NOT_CHECKED = "answer not checked here"  # on this machine nothing can run the kernel
 RIDGE = 8.0  # FLOP a byte, taken where the device's own ridge is unknown
 MOST_THREADS = 1024  # of a block, on every GPU that Triton or Metal compiles for
 
@@ -207,10 +208,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
 def interval_of(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a model that states an interval expects the time; None for
     other models and for measured times."""
-    t = record.timing
-    if isinstance(t, Measured) or t.shortest_s is None or t.longest_s is None:
-        return None
-    return t.shortest_s, t.longest_s
+    return None if isinstance(record.timing, Measured) else record.timing.interval_s
 
 
 def members(result: Selection) -> list[Record]:
@@ -316,6 +314,8 @@ def sentence(result: Selection) -> str:
             if result.predicted
             else f"{n} configs tie within noise"
         )
+    if winner.checked == "not here":
+        parts.append(NOT_CHECKED)
     if winner.phase == "first_pass":
         parts.append("first-pass times only, as no config reached the final")
     for record in result.unsteady[:1]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.backend.emulated import refusal_of
+from workbench.backend.libraries import library_impls
 from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
@@ -72,7 +73,8 @@ def plan_sweep(
     legal: list[Candidate] = []
     refused: list[Failure] = []
     libraries = [
-        factory.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
+        factory.candidate(i, i.config(), False)
+        for i in library_impls(problem.spec, device, run.predicted)
     ]
     baselines = [c for c in libraries if _refused(c, problem, device) is None]
     for impl in impls:

@@ -19,7 +19,8 @@ COLLECTORS = {
     "ROCP_TOOL_LIBRARIES": "rocprofv3",
     "HSA_TOOLS_LIB": "rocprof",
 }
-VARIABLES = (*COLLECTORS, "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+CAPTURE = "MTL_CAPTURE_ENABLED"  # of Apple: 1 lets a process capture its Metal commands
+VARIABLES = (*COLLECTORS, "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", CAPTURE)
 PACKAGES = ("torch", "triton", "ncu-report")
 PROGRAMS = (
     "ncu", "compute-sanitizer", "nsys", "rocprofv3", "rocprofv3-avail", "rocprof",

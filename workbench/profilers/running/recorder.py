@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import importlib.abc
 import importlib.util
 import json
 import os
@@ -36,7 +35,7 @@ def main() -> None:
     atexit.register(host.leave)  # before the program's own, so it runs after them
     _end_before_exit(host)
     if recording.MODULE:
-        sys.meta_path.insert(0, _AfterImport(recording.MODULE, host.begin))
+        sys.meta_path.insert(0, _beside("after_import").AfterImport(recording.MODULE, host.begin))
     else:
         host.begin()
     try:
@@ -66,12 +65,17 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def _recording(options: argparse.Namespace) -> Any:
     """Return the recording of a tool, from the file beside this one."""
-    path = Path(__file__).with_name(f"{options.tool}_recording.py")
-    spec = importlib.util.spec_from_file_location(f"{MEETING}_{options.tool}", path)
+    return _beside(f"{options.tool}_recording").RECORDING(options)
+
+
+def _beside(name: str) -> Any:
+    """Return the module of a file beside this one."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{MEETING}_{name}", path)
     assert spec is not None and spec.loader is not None  # a path of a Python file always has both
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.RECORDING(options)
+    return module
 
 
 # The program
@@ -113,32 +117,6 @@ def _own_frames(trace: types.TracebackType | None) -> types.TracebackType | None
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
     return trace
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Call a function when a module was imported for the first time: what a program sets before
-    that, such as environment variables, is set by then."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of the module, whose loader calls the function at its end; None for any
-        other module."""
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load, then = spec.loader.exec_module, self._then
-
-        def exec_module(module: types.ModuleType) -> None:
-            load(module)
-            then()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 # The recording

@@ -93,7 +93,9 @@ def python_command(words: Sequence[str], machine: Machine) -> tuple[list[str], l
     path = first if first.endswith(".py") else machine.programs.get(first, first)
     script = Path(path)
     if not script.is_file():
-        raise ProgramError(f"There is no program {first}; write: -- python path/to/{first}.")
+        raise ProgramError(
+            f"There is no program {first}; write: -- python path/to/{Path(first).name}."
+        )
     if first.endswith(".py"):
         return [machine.python], [str(script), *words[1:]]
     if (own := _first_line(script)) is not None:
@@ -151,7 +153,9 @@ def whole_command(workload: Workload, machine: Machine) -> list[str]:
         return [*python, *program]
     path = machine.programs.get(first, first)
     if path == first and not Path(path).is_file():
-        raise ProgramError(f"There is no program {first}; write: -- python path/to/{first}.")
+        raise ProgramError(
+            f"There is no program {first}; write: -- python path/to/{Path(first).name}."
+        )
     return [path, *rest]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Chart, Measured, Record, Series
+from workbench.data.record import Chart, Measured, Predicted, Record, Series
 from workbench.data.units import text_of, unit_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
@@ -88,6 +88,7 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     fig = figure(960, 8 + _LINE * len(rows) + 52)
     ax = axes(fig, 400, 8, 470, _LINE * len(rows), "x")
     seconds = [r.time_s for r in records]
+    seconds += [end for r in records if not r.measured for end in _ends(r.timing) or ()]
     scale, unit = unit_of(min(seconds))
     low, high = min(seconds) / scale, max(seconds) / scale
     ax.set(xscale="log", xlim=(low / 1.6, high * 1.6), ylim=(len(rows) - 0.5, -0.5))
@@ -108,12 +109,19 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     return figure_svg(fig, prefix, "Time of each variant")
 
 
+def _ends(timing: Measured | Predicted) -> tuple[float, float] | None:
+    """Return the ends of an interval in seconds; None where the model states none."""
+    if isinstance(timing, Measured):
+        return timing.low_s, timing.high_s
+    return timing.interval_s
+
+
 def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
     ink, at = colour("impl-0"), record.time_s / scale
     face = ink if record.measured else "none"
     ax.plot([at], [row], marker="o", markersize=7, color=ink, markerfacecolor=face, zorder=3)
-    if isinstance(record.timing, Measured):
-        ends = record.timing.low_s / scale, record.timing.high_s / scale
+    if ends := _ends(record.timing):
+        ends = ends[0] / scale, ends[1] / scale
         ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
     beside(ax, row, ("" if record.measured else "~") + text_of(record.time_s, scale))
 

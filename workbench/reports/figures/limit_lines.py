@@ -14,14 +14,16 @@ from workbench.device.ceilings import clock_state, clock_words, in_state, state_
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, laid
+from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
+_BAR: Mapping[str, Any] = {"color": colour("muted"), "linewidth": 1, "zorder": 1}
 
 
 def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
-    rates = [r.flops / r.time_s for r in records]
+    rates = [r.flops / s for r in records for s in _times(r)]
     ceilings = _of_records(ceilings, records)
     ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
@@ -50,13 +52,22 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         note(ax, f"ridge {x:.0f} FLOP/B", (x, flat), (7, -14))
     sloping = at < 3 * max(ridges, default=0)
     points = [(r, at * 10 ** _aside(board, r, sloping), r.flops / r.time_s) for r in records]
+    for record, x, _ in points:
+        if interval_of(record):
+            ax.plot([x] * 3, [record.flops / s for s in _times(record)], **_BAR)
     return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
+
+
+def _times(record: Record) -> tuple[float, float, float]:
+    """Return the seconds of a point and of the ends of its interval, which a model may state."""
+    low, high = interval_of(record) or (record.time_s, record.time_s)
+    return low, record.time_s, high
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return the rate of least bytes under the memory ceilings, for a kernel without arithmetic."""
     slopes = _known(_of_records(ceilings, records), "B/s")
-    rates = [r.bytes / r.time_s / 1e9 for r in records]
+    rates = [r.bytes / s / 1e9 for r in records for s in _times(r)]
     # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
@@ -71,7 +82,11 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
         ax.axvline(slope["value"] / 1e9, **_ceiling_style(kind, slope))
         words, above = _ceiling_name(name, slope), (0, 5 + 14 * (n % 3))
         note(ax, words, (slope["value"] / 1e9, 1), above, f"roof-{kind}", ha="right")
-    points = [(r, g, 0.75 * jitter(board.row(r))) for r, g in zip(records, rates, strict=True)]
+    heights = [0.75 * jitter(board.row(r)) for r in records]
+    for record, y in zip(records, heights, strict=True):
+        if interval_of(record):
+            ax.plot([record.bytes / s / 1e9 for s in _times(record)], [y] * 3, **_BAR)
+    points = [(r, r.bytes / r.time_s / 1e9, y) for r, y in zip(records, heights, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
 
 

@@ -110,8 +110,8 @@ def _roofline(ax: Any, scene: Scene) -> None:
     for n in _large_first(scene, scene.placed):
         point = scene.sheet.points[n]
         x, y = point.load.intensity or 1.0, point.flops_rate
-        if point.whisker_s:
-            ends = [point.load.flops / s for s in point.whisker_s]
+        if point.bar_s:
+            ends = [point.load.flops / s for s in point.bar_s]
             ax.plot([x, x], ends, color=_ink(scene, point), linewidth=0.5, zorder=3)
         _mark(ax, scene, n, x, y)
         _profiled(ax, point, (x, y))
@@ -297,7 +297,7 @@ def _strip(ax: Any, scene: Scene, kernels: Sequence[str]) -> None:
     for n in _large_first(scene, scene.strip):
         point = points[n]
         row = kernels.index(point.record.case.kernel)
-        if point.whisker_s:
-            ends = [point.load.bytes / s / 1e9 for s in point.whisker_s]
+        if point.bar_s:
+            ends = [point.load.bytes / s / 1e9 for s in point.bar_s]
             ax.plot(ends, [row, row], color=_ink(scene, point), linewidth=0.6)
         _mark(ax, scene, n, point.bytes_rate / 1e9, row)

@@ -111,7 +111,7 @@ def scene_of(sheet: Sheet) -> Scene:
     x = min([*at, *ridges]) / 4, max([*at, *ridges]) * 3
     states = tuple(dict.fromkeys(p.load.state for p in sheet.points)) or ("sustained",)
     rates = [p.flops_rate for p in points]
-    ends = [p.load.flops / w for p in points if p.whisker_s for w in p.whisker_s]
+    ends = [p.load.flops / w for p in points if p.bar_s for w in p.bar_s]
     bound = [x[0] * 4 * min(memory)] if memory and not points else []
     y = min([*rates, *ends, *bound, *peaks], default=1e9) / 3
     y = min(y, max([*rates, *peaks], default=1e12) / 1e3)
@@ -432,9 +432,9 @@ def _whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
     results: dict[tuple[str, str], list[str]] = {}
     for n, (x, _) in at.items():
         point = scene.sheet.points[n]
-        if point.whisker_s is None or point.load.intensity is None:
+        if point.bar_s is None or point.load.intensity is None:
             continue
-        ends = [place(ax, point.load.intensity, point.load.flops / s)[1] for s in point.whisker_s]
+        ends = [place(ax, point.load.intensity, point.load.flops / s)[1] for s in point.bar_s]
         drawn = f"M{x:g} {ends[0]:g}V{ends[1]:g}"
         if abs(ends[0] - ends[1]) > 2:
             drawn += f"M{x - 3:g} {ends[0]:g}h6M{x - 3:g} {ends[1]:g}h6"

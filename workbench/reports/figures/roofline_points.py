@@ -45,7 +45,7 @@ from workbench.device.ceilings import (
 )
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, Traffic, bytes_at
 from workbench.spec import brief, sizes_text
-from workbench.tuner.selection import ranking, select
+from workbench.tuner.selection import interval_of, ranking, select
 
 if TYPE_CHECKING:
     import pandas
@@ -124,6 +124,12 @@ class Point:
         if len(samples) < 2:
             return None
         return stats.quantile(samples, 0.05), stats.quantile(samples, 0.95)
+
+    @property
+    def bar_s(self) -> tuple[float, float] | None:
+        """Return the seconds between which its bar is drawn: p5 and p95, or the interval that a
+        model states; None where there is neither."""
+        return self.whisker_s or self.load.span_s
 
 
 @dataclass(frozen=True)
@@ -258,6 +264,9 @@ def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
         return {}
+    if not result.ranked:  # the default stands for its class
+        shown = result.default.record if result.default else result.winner
+        return {id(shown): "default" if result.default else ""}
     roles: dict[int, Role] = {id(result.winner): "winner"}
     if result.default and result.default.record is not result.winner:
         roles[id(result.default.record)] = "default"
@@ -271,11 +280,12 @@ def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
 
 
 def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
-    """Return the roles by id: the best Impl of each phase, and the libraries."""
+    """Return the roles by id: the best Impl of each phase, where a model ranks them, and the
+    libraries."""
     roles: dict[int, Role] = {id(r): "library" for r in times if r.case.is_baseline}
     for phase in dict.fromkeys(r.phase for r in times):
         own = [r for r in times if r.phase == phase and not r.case.is_baseline]
-        if own:
+        if own and not any(map(interval_of, own)):
             roles[id(min(own, key=lambda r: r.time_s))] = "best"
     return roles
 
@@ -331,7 +341,8 @@ def load_of(record: Record, units: Mapping[tuple[str, str], bool] | None = None)
         dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
     done = record.flops, record.bytes
     host, state = _by_host(record), clock_state(record)
-    return Load(record.time_s, high_s, *done, dtype, _regime(record), host, state)
+    clock, span = (host, state), interval_of(record)
+    return Load(record.time_s, high_s, *done, dtype, _regime(record), *clock, span)
 
 
 def _beyond_fp32(record: Record) -> bool:

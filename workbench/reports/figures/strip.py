@@ -92,9 +92,9 @@ def _strip_whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
     parts = []
     for n, (_, y) in at.items():
         point = scene.sheet.points[n]
-        if point.whisker_s is None:
+        if point.bar_s is None:
             continue
-        ends = [place(ax, point.load.bytes / s / 1e9, 0)[0] for s in point.whisker_s]
+        ends = [place(ax, point.load.bytes / s / 1e9, 0)[0] for s in point.bar_s]
         drawn = f'<path class="whisk" d="M{ends[0]:g} {y:g}H{ends[1]:g}"/>'
         look_ = f"i{scene.number(point) % 4}"
         parts.append(group(f"{tokens(scene, point)} W", drawn, kind=look_))

@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.data.record import Failure, Measured, Outcome, Phase, Record
-from workbench.data.units import three_digits
+from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
     ROW,
@@ -61,9 +61,9 @@ class Board:
         return f"{value:.{digits}f}"
 
     def shown(self, record: Record) -> str:
-        """Return a record's time as `text` does, with a tilde where a model states an interval."""
-        if interval_of(record):
-            return f"~{three_digits(self.time(record.time_s))}"
+        """Return a record's time as `text` does; the ends where a model states an interval."""
+        if span := interval_of(record):
+            return "–".join(digits(self.time(s), 2) for s in span)
         return self.text(record.time_s)
 
     def over_best(self, record: Record) -> float | None:
@@ -157,7 +157,8 @@ def one_field(
         best = best_per_group([r for r in records if r.case.impl == impl], (field,))
         steps = [(i, best[(v,)]) for i, v in enumerate(values) if (v,) in best]
         times = [board.time(r.time_s) for _, r in steps]
-        ax.plot([i for i, _ in steps], times, color=colour("muted"), linewidth=1, zorder=1)
+        if board.members is None:
+            ax.plot([i for i, _ in steps], times, color=colour("muted"), linewidth=1, zorder=1)
         for i, record in steps:
             if span := interval_of(record):
                 ends = [board.time(s) for s in span]
@@ -311,7 +312,8 @@ def _cell(
     box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
     rest = {k: v for k, v in record.case.config.items() if k not in fields}
     ink = f"heat-ink-{step}"
-    _in_cell(ax, i, j + (0.16 if rest else 0), board.shown(record), ink, 14, True)
+    size = 14 if interval_of(record) is None else 11
+    _in_cell(ax, i, j + (0.16 if rest else 0), board.shown(record), ink, size, True)
     if rest:
         _in_cell(ax, i, j - 0.22, _terse(rest), ink, 11)
 

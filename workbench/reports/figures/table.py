@@ -18,7 +18,6 @@ from workbench.data.record import (
     ResourceColumn,
     metrics,
 )
-from workbench.data.units import three_digits
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.energy import millijoules
 from workbench.reports.figures.sweep import Board
@@ -44,14 +43,14 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
     """Return the columns that these records can fill. With `emulated` what was counted takes the
     place of compiled code's resources."""
     unit = board.unit[1]
-    columns = [Column(f"time, {unit}", board.shown)]
-    if any(interval_of(r) for r in records):
-        columns.append(Column(f"interval, {unit}", lambda r: _model_interval(board, r), text=True))
+    spans = emulated or any(interval_of(r) for r in records)
+    columns = [Column(f"{'predicted interval' if spans else 'time'}, {unit}", board.shown)]
     if any(isinstance(r.timing, Measured) for r in records):
         columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
-    if any(r.flops for r in records):
+    if any(r.flops for r in records) and not spans:
         columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
-    columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
+    if not spans:
+        columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
     if board.members is None and not emulated:
         columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(energy_of(r) for r in records):
@@ -141,7 +140,11 @@ def _reader(name: str, metric: ResourceColumn) -> Callable[[Any], str]:
 def _provenance(records: Sequence[Record]) -> list[Column]:
     columns = [
         Column("checked by", lambda r: r.checked, text=True, minor=True),
-        Column("error / tolerance", lambda r: f"{r.error:.2g}", minor=True),
+        Column(
+            "error / tolerance",
+            _error,
+            minor=True,
+        ),
     ]
     same = Column("same code as", _same, text=True, minor=True)
     classes = bit_classes(records)
@@ -150,6 +153,10 @@ def _provenance(records: Sequence[Record]) -> list[Column]:
             Column("bits", lambda r: classes.get((r.seed, r.bits or ""), ""), text=True, minor=True)
         )
     return [*columns, same] if any(r.same_as for r in records) else columns
+
+
+def _error(record: Record) -> str:
+    return "" if record.error is None else f"{record.error:.2g}"
 
 
 def _same(record: Record) -> str:
@@ -192,11 +199,6 @@ def _stage_word(outcome: Outcome) -> str:
     assert isinstance(outcome, Failure)
     emulated = outcome.case.backend == "metal" and outcome.stage == "measure"
     return "no prediction" if emulated else outcome.stage
-
-
-def _model_interval(board: Board, record: Record) -> str:
-    span = interval_of(record)
-    return "–".join(three_digits(board.time(s)) for s in span) if span else ""
 
 
 def _cell(column: Column, outcome: Outcome) -> Any:

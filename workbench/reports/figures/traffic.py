@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench.data.record import CountedTraffic, Outcome, Predicted, Record, Run
+from workbench.data.record import CountedTraffic, Outcome, Record, Run
 from workbench.data.units import digits, reading
 from workbench.device.apple_model import ASSUMPTIONS, EMULATED
 from workbench.spec import sizes_text
@@ -54,24 +54,6 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
         "at": sizes_text(traffic.sizes, ", "),
         "buffers": _buffers(traffic),
     }
-
-
-def read_again(record: Record) -> str:
-    """Return a sentence where memory bounds a prediction by bytes that a cache may serve, twice the
-    least bytes and more; else an empty text."""
-    traffic, timing = record.traffic, record.timing
-    if traffic is None or not isinstance(timing, Predicted) or timing.bound != "memory":
-        return ""
-    times = traffic.bytes / record.bytes if record.bytes else 0.0
-    if times < READ_AGAIN:
-        return ""
-    return (
-        f"{record.case.label} moves {digits(times, 2)} times its least bytes by the emulator's "
-        "count. What a cache serves of them is unknown, so its time may lie far below the interval."
-    )
-
-
-READ_AGAIN = 2.0  # times the least bytes
 
 
 def _row(outcome: Outcome, traffic: CountedTraffic) -> list[str]:
