@@ -250,7 +250,7 @@ def memory_and_accuracy(
                 met=met,
             )
         )
-    if isinstance(result.outcome, Record):
+    if isinstance(result.outcome, Record) and result.outcome.error is not None:
         error = result.outcome.error
         rows.append(
             Evidence(
