@@ -80,9 +80,12 @@ def _before_destroy(table: PinnedTable) -> None:
 
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         whole = not args and kwargs.get("group") is None
-        if whole and PinnedTable.active is table and sys.exc_info()[0] is None:
-            verify_ranks(table)
-        return destroy(*args, **kwargs)
+        try:
+            if whole and PinnedTable.active is table and sys.exc_info()[0] is None:
+                verify_ranks(table)
+        finally:  # gloo aborts a process that exits with a group: SIGABRT in place of exit code 1
+            result = destroy(*args, **kwargs)
+        return result
 
     holders: list[Any] = [module, sys.modules.get("torch.distributed")]
     for holder in holders:
