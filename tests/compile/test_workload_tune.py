@@ -9,6 +9,9 @@ import workload_program
 import workbench.workload
 from workbench.commands.options import WorkloadOptions
 from workbench.commands.workload_tune import tune_workload
+from workbench.workload import families
+from workbench.workload.between import NoMiddle
+from workbench.workload.pinned import nearest
 from workbench.workload.tuned_table import read
 
 pytestmark = [pytest.mark.compile, pytest.mark.newest]
@@ -17,8 +20,12 @@ pytestmark = [pytest.mark.compile, pytest.mark.newest]
 @pytest.fixture
 def recorded(tmp_path):
     """Two sizes of one autotuned function, recorded without a GPU."""
+    return record_sizes(tmp_path, 500, 1000)
+
+
+def record_sizes(tmp_path, *sizes):
     with workbench.workload.record(tmp_path / "run.workload"):
-        for n in (500, 1000):
+        for n in sizes:
             x, y = torch.ones(n), torch.empty(n)
             grid = lambda m, n=n: (triton.cdiv(n, m["BLOCK"]),)  # noqa: E731
             workload_program.tuned[grid](x, y, n)
@@ -38,20 +45,57 @@ def options(folder, **more):
     )
 
 
-@pytest.mark.parametrize(("faster", "entries"), [(128, 2), (64, 0)])
-def test_only_a_config_that_beat_the_one_in_use_is_written(recorded, faster, entries):
-    """The program used BLOCK 64: an entry needs a verdict FAST of another config."""
+def opener_of(time_s):
+    """A backend whose times `time_s(BLOCK, n)` says; and the backends that it opened."""
+    backends = []
 
     def fate(candidate):
-        time_s = 50e-6 if candidate.case.config["BLOCK"] == faster else 100e-6
-        return null_backend.Fate(time_s=time_s)
-
-    backends = []
+        (n,) = {extent for extent in candidate.case.sizes.values() if extent > 1}
+        return null_backend.Fate(time_s=time_s(candidate.case.config["BLOCK"], n))
 
     def opener(device, repository, **_):
         backends.append(null_backend.Null(fate))
         return backends[-1]
 
+    return opener, backends
+
+
+@pytest.mark.parametrize("middle", [64, 128])
+def test_a_size_between_two_tuned_ones_is_measured_before_a_table_serves_it(tmp_path, middle):
+    """BLOCK 128 is faster at both sizes; between them it is `middle`."""
+    record_sizes(tmp_path, 512, 2048)
+    best = {512: 128, 1024: middle, 2048: 128}
+    opener, _ = opener_of(lambda block, n: 50e-6 if block == best[n] else 100e-6)
+    assert tune_workload(options(tmp_path), opener) == 0
+    entries = read(tmp_path / "tuned.json")
+    blocks = {int(e.key[0]): dict(e.config)["BLOCK"] for e in entries}
+    assert blocks == best and len({e.family for e in entries}) == 1
+    near = {n: nearest(entries, (str(n), *entries[0].key[1:])) for n in (600, 1000, 1100, 1900)}
+    assert {n: dict(e.config)["BLOCK"] for n, e in near.items()} == {
+        **{600: 128, 1000: middle, 1100: middle, 1900: 128}
+    }
+    assert nearest(entries, ("4096", *entries[0].key[1:])) is None
+
+
+def test_sizes_between_which_nothing_was_measured_are_not_served(tmp_path, monkeypatch):
+    record_sizes(tmp_path, 512, 2048)
+    opener, _ = opener_of(lambda block, n: 50e-6 if block == 128 else 100e-6)
+    monkeypatch.setattr(families, "middle", refuses)
+    assert tune_workload(options(tmp_path), opener) == 0
+    entries = read(tmp_path / "tuned.json")
+    assert len(entries) == 2 == len({e.family for e in entries})
+    assert nearest(entries, ("1024", *entries[0].key[1:])) is None
+    assert nearest(entries, entries[0].key).key == entries[0].key
+
+
+def refuses(*_):
+    raise NoMiddle("there is none")
+
+
+@pytest.mark.parametrize(("faster", "entries"), [(128, 3), (64, 0)])
+def test_only_a_config_that_beat_the_one_in_use_is_written(recorded, faster, entries):
+    """The program used BLOCK 64: an entry needs a verdict FAST of another config."""
+    opener, backends = opener_of(lambda block, _: 50e-6 if block == faster else 100e-6)
     assert tune_workload(options(recorded), opener) == 0
     table = recorded / "tuned.json"
     written = read(table) if table.exists() else []

@@ -41,10 +41,17 @@ from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE, comparable_times
 from workbench.tuner.space import RecordFactory
-from workbench.workload.file import canonical, merged, read
+from workbench.workload.families import Middle, gaps, measured_families
+from workbench.workload.file import merged, read
 from workbench.workload.identity import text_hash
-from workbench.workload.plan import WorkItem, signature_text, time_for, work_list
-from workbench.workload.rebuilt import RebuiltLaunch, rebuilt, widened
+from workbench.workload.plan import (
+    WorkItem,
+    signature_digest,
+    signature_text,
+    time_for,
+    work_list,
+)
+from workbench.workload.rebuilt import RebuiltLaunch, limited, rebuilt, widened
 from workbench.workload.table import config_text
 from workbench.workload.tuned_table import PREDICTED, MeasuredTime, PinnedEntry, argument_texts
 from workbench.workload.tuned_table import read as read_table
@@ -112,7 +119,7 @@ def device_of(options: WorkloadOptions) -> hardware.Device:
 
 def digest_of(item: WorkItem) -> str:
     """Return a digest of the signature of an item."""
-    return hashlib.sha256(canonical(item.signature).encode()).hexdigest()[:16]
+    return signature_digest(item.signature)
 
 
 @dataclass
@@ -187,8 +194,30 @@ class WorkloadTuning:
                 yield [each for each in self.items if each.family == item.family]
 
     def _tune_group(self, group: Sequence[WorkItem]) -> None:
-        if all(digest_of(item) in self.journal.results for item in group):
+        """Tune a family, or a signature alone; then the sizes between those of the family."""
+        if not all(digest_of(item) in self.journal.results for item in group):
+            self._tune_members(group)
+        for gap in gaps(group, self.journal.results):
+            if gap.middle is not None:
+                self._tune_middle(gap.middle)
+            elif gap.reason:
+                name = gap.first.signature.function.name
+                note(f"no size of {name} between two tuned ones is measured: {gap.reason}")
+
+    def _tune_middle(self, between: Middle) -> None:
+        """Measure the configs of both sizes, and the one in use, at the size between them."""
+        item = between.item
+        if digest_of(item) in self.journal.results:
             return
+        try:
+            launch = limited(rebuilt(item.signature, self.options.trust), between.configs)
+            swept = self._swept(item, launch, LEAST_S)
+            best = min(swept.times_s, key=swept.times_s.__getitem__)
+            self._keep(self._decided(swept, best), item)
+        except WorkbenchError as error:
+            self._keep(TunedSignature(digest_of(item), "failed", str(error)), item)
+
+    def _tune_members(self, group: Sequence[WorkItem]) -> None:
         swept = []
         for item in group:
             try:
@@ -213,7 +242,7 @@ class WorkloadTuning:
 
     def _keep(self, result: TunedSignature, item: WorkItem) -> None:
         self.journal.add(result)
-        self.console.print(f"{item.signature.function.name}: {result.reason}", soft_wrap=True)
+        self.console.print(f"{kernel_cell(item)}: {result.reason}", soft_wrap=True)
 
     # One signature
 
@@ -354,15 +383,17 @@ class WorkloadTuning:
             for item in self.items
             if digest_of(item) in self.journal.results
         ]
-        entries = self._entries(done)
+        served = self._served(done)
+        entries = self._entries(served)
         table = self.options.tuned or DEFAULT_TABLE
         if entries:
             known = read_table(table) if table.exists() else []
             write_table(table, [*known, *entries])
         sentence = self._sentence(done, len(entries))
-        page = self._page(done, sentence)
+        shown = [*done, *((item, result) for item, result in served if not item.launches)]
+        page = self._page(shown, sentence)
         with aloud(self.console):
-            print_done(self.console, done)
+            print_done(self.console, shown)
         say_result(self.console, sentence, "bold", whole=False)
         if entries:
             say_result(self.console, f"table  {table.resolve()}")
@@ -379,6 +410,24 @@ class WorkloadTuning:
             sentence=sentence,
             page=str(page.resolve()),
         )
+
+    def _served(
+        self, done: Sequence[tuple[WorkItem, TunedSignature]]
+    ) -> list[tuple[WorkItem, TunedSignature]]:
+        """Return the results and those of the sizes between members of families, each with its
+        family in a table. A family that is not complete is none yet."""
+        results = self.journal.results
+        whole = [
+            group
+            for group in self._groups()
+            if group[0].family is not None and all(digest_of(i) in results for i in group)
+        ]
+        members = {digest_of(item) for group in whole for item in group}
+        served = [(replace(i, family=None), r) for i, r in done if digest_of(i) not in members]
+        for group in whole:
+            every = measured_families(group, results)
+            served += [(item, results[digest_of(item)]) for item in every]
+        return served
 
     def _entries(self, done: Sequence[tuple[WorkItem, TunedSignature]]) -> list[PinnedEntry]:
         """Return the entries of the table: what is faster, and, in families with such a member,
@@ -442,7 +491,7 @@ class WorkloadTuning:
         from workbench.reports.workload import page
 
         rows = [done_cells(item, result) for item, result in done]
-        notes = [(i.signature.function.name, r.reason) for i, r in done]
+        notes = [(kernel_cell(i), r.reason) for i, r in done]
         html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)
         return write_page(self.journal.path.with_suffix(".html"), html)
 
@@ -512,8 +561,13 @@ def print_done(console: Console, done: Sequence[tuple[WorkItem, TunedSignature]]
     _print(console, DONE_HEADINGS, [done_cells(item, result) for item, result in done])
     for item, result in done:
         if result.status == "failed":
-            name = item.signature.function.name
-            console.print(f"not tuned: {name}: {result.reason}", soft_wrap=True)
+            console.print(f"not tuned: {kernel_cell(item)}: {result.reason}", soft_wrap=True)
+
+
+def kernel_cell(item: WorkItem) -> str:
+    """Return the name of an item's kernel; of a size that no launch had, with its key."""
+    name = item.signature.function.name
+    return name if item.launches else f"{name}, between: {', '.join(item.signature.key or ())}"
 
 
 def done_cells(item: WorkItem, result: TunedSignature) -> tuple[str, ...]:
@@ -524,8 +578,8 @@ def done_cells(item: WorkItem, result: TunedSignature) -> tuple[str, ...]:
     config = label(shown) if shown else ""
     status = result.status if result.checked else f"{result.status}, not checked here"
     return (
-        item.signature.function.name,
-        percent(item.share),
+        kernel_cell(item),
+        percent(item.share) if item.launches else "-",
         status,
         config or "-",
         *(f"{mark}{duration(t.median)}" if t is not None else "-" for t in times),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import defaultdict
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from workbench.spec import ITEMSIZE
-from workbench.workload.file import RecordedWorkload
+from workbench.workload.file import RecordedWorkload, canonical
 from workbench.workload.signature import LaunchSignature, PlainArgument, TensorArgument, tensors_of
 from workbench.workload.strict import WorkloadError
 from workbench.workload.table import seconds_by_signature
@@ -98,6 +99,11 @@ def _place(signature: LaunchSignature) -> str:
     return f"{signature.function.name} {signature_text(signature)}"
 
 
+def signature_digest(signature: LaunchSignature) -> str:
+    """Return 16 hex digits of a signature."""
+    return hashlib.sha256(canonical(signature).encode()).hexdigest()[:16]
+
+
 def signature_text(signature: LaunchSignature) -> str:
     """Return the tensors of a signature in one line: `x 1024x64 bf16`."""
     parts = []
@@ -121,7 +127,7 @@ def _with_families(items: Sequence[WorkItem]) -> list[WorkItem]:
     for members in groups.values():
         family = _one_extent(items, members)
         if len(family) > 1:
-            first = _numbers(items[family[0]].signature)
+            first = numbers_of(items[family[0]].signature)
             function = items[family[0]].signature.function.name
             extents = "x".join(map(str, first[:3]))
             names |= dict.fromkeys(family, f"{function}-{len(family)}-{extents}")
@@ -131,18 +137,19 @@ def _with_families(items: Sequence[WorkItem]) -> list[WorkItem]:
 def _one_extent(items: Sequence[WorkItem], members: Sequence[int]) -> list[int]:
     """Return the members that differ from the first in numbers of one ratio alone, as the extents
     do that follow from one size."""
-    first = _numbers(items[members[0]].signature)
+    first = numbers_of(items[members[0]].signature)
     result = []
     for number in members:
-        own = _numbers(items[number].signature)
+        own = numbers_of(items[number].signature)
         ratios = {round(a / b, 6) for a, b in zip(own, first, strict=True) if a != b and b}
         if len(ratios) <= 1:
             result.append(number)
     return result
 
 
-def _numbers(signature: LaunchSignature) -> list[int]:
-    """Return the extents and whole numbers of a signature, strides left out: they follow."""
+def numbers_of(signature: LaunchSignature) -> list[int]:
+    """Return the extents and whole numbers of a signature in order, strides left out: they
+    follow."""
     result = []
     for name, argument in signature.arguments.items():
         if name in signature.config:

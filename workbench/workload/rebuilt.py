@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,26 @@ def _used_config(signature: LaunchSignature, kernel: Any, own: Sequence[Any]) ->
     return triton.Config(held, **{n: v for n, v in options.items() if v is not None})
 
 
+def limited(launch: RebuiltLaunch, wanted: Sequence[Mapping[str, Any]]) -> RebuiltLaunch:
+    """Return the launch with the config in use and the wanted ones alone. Raises NotRebuilt where
+    the grid of one is not known."""
+    from workbench.dsl import triton
+
+    used, kept = launch.configs[0], [launch.configs[0]]
+    for values in wanted:
+        same = [c for c in launch.configs if {**c.all_kwargs(), **values} == c.all_kwargs()]
+        if not same:  # of a widened search
+            held = dict(values)
+            options = {n: held.pop(n) for n in OPTIONS if n in held}
+            named = {n: v for n, v in options.items() if v is not None}
+            same = [triton.Config(held, pre_hook=used.pre_hook, **named)]
+        if not grid_known(launch.grid, same[0]):
+            raise NotRebuilt("the grid of a config is not known")
+        if same[0] not in kept:
+            kept.append(same[0])
+    return replace(launch, configs=tuple(kept))
+
+
 def widened(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
     """Return the launch with the winner's neighbours by one step in each knob whose value lies at
     an end of the configs; None where there is none."""
@@ -296,9 +316,7 @@ def widened(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
                     new.append(config)
     if not new:
         return None
-    return RebuiltLaunch(
-        launch.kernel, launch.given, (*launch.configs, *new), launch.grid, launch.notes
-    )
+    return replace(launch, configs=(*launch.configs, *new))
 
 
 def _steps(name: str, value: int) -> tuple[int, ...]:
