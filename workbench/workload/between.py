@@ -220,14 +220,14 @@ def _terms(sizes: list[list[int]], names: tuple[str, ...]) -> list[Term]:
 def _axis(terms: list[Term], knobs: Sequence[Knobs], wanted: list[list[int]]) -> list[int]:
     """Return one axis of the middle size's grid by config."""
     columns = [[[t.value(at, k) for k in knobs] for at in range(3)] for t in terms]
-    found = set()
+    fitting = set()
     for a, b in combinations_with_replacement(range(len(columns)), 2):
         values = [
             [x * y for x, y in zip(columns[a][at], columns[b][at], strict=True)] for at in range(3)
         ]
         if values[:2] == wanted:
-            found.add(tuple(values[2]))
-    if len(found) != 1:
-        reason = "follows from its sizes in several ways" if found else "is no formula of them"
+            fitting.add(tuple(values[2]))
+    if len(fitting) != 1:
+        reason = "follows from its sizes in several ways" if fitting else "is no formula of them"
         raise NoMiddle(f"its grid {reason}")
-    return list(found.pop())
+    return list(fitting.pop())

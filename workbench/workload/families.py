@@ -23,7 +23,7 @@ class Middle:
 
 
 @dataclass(frozen=True)
-class Gap:
+class SizeGap:
     """Two members next to each other: the middle between them, why there is none, or neither where
     both keep the config in use, which then serves all sizes between them."""
 
@@ -40,14 +40,14 @@ class Gap:
         return result is not None and result.status != "failed"
 
 
-def gaps(members: Sequence[WorkItem], results: Results) -> Iterator[Gap]:
+def gaps(members: Sequence[WorkItem], results: Results) -> Iterator[SizeGap]:
     """Yield the gaps of a family, by size, once all its members have results."""
     for first, second in pairwise(_by_size(members)):
         tuned = [results[signature_digest(m.signature)] for m in (first, second)]
         if any(result.status == "failed" for result in tuned):
-            yield Gap(first, second, reason="a size at its end could not be tuned")
+            yield SizeGap(first, second, reason="a size at its end could not be tuned")
         elif all(r.status == "kept" for r in tuned) and tuned[0].config == tuned[1].config:
-            yield Gap(first, second)
+            yield SizeGap(first, second)
         else:
             yield _with_middle(first, second, tuned)
 
@@ -56,14 +56,14 @@ def _by_size(members: Sequence[WorkItem]) -> list[WorkItem]:
     return sorted(members, key=lambda item: numbers_of(item.signature))
 
 
-def _with_middle(first: WorkItem, second: WorkItem, tuned: Sequence[TunedSignature]) -> Gap:
+def _with_middle(first: WorkItem, second: WorkItem, tuned: Sequence[TunedSignature]) -> SizeGap:
     try:
         signature = middle(first.signature, second.signature)
     except NoMiddle as error:
-        return Gap(first, second, reason=str(error))
+        return SizeGap(first, second, reason=str(error))
     least_s = (first.least_s * second.least_s) ** 0.5  # of a size near the geometric mean
     item = WorkItem(signature, 0, 0.0, None, least_s, first.family)
-    return Gap(first, second, Middle(item, tuple(dict(result.config) for result in tuned)))
+    return SizeGap(first, second, Middle(item, tuple(dict(result.config) for result in tuned)))
 
 
 def measured_families(members: Sequence[WorkItem], results: Results) -> list[WorkItem]:
