@@ -74,7 +74,7 @@ def discover(
     outputs: Sequence[str],
     device: str,
     expected: bool,
-    declared: Collection[str] = (),
+    declared: Collection[str] | None = (),
 ) -> Discovered:
     """Launch the first config on copies of the saved tensors, and write its outputs to `answer.pt`
     unless `expected` says that they are there already. Returns what was found. Raises AdaptedError
@@ -84,7 +84,8 @@ def discover(
     A tensor is an output if a launch changes it; a tensor of floats also if it is changed once its
     values are altered, so that an output that already holds the result is found. Integers are
     altered for this only where `outputs` names them: they may be indices. An output is poisoned
-    before each check, unless it is `declared` to be an input, too.
+    before each check, unless it is `declared` to be an input, too. With None the first config
+    decides that, as it does for the launches of a program that ran.
     """
     import torch
 
@@ -105,8 +106,10 @@ def discover(
             f"A launch of {call.name} changed none of its tensors, so no result can be checked; "
             "name those that it writes: outputs=('out',)."
         )
-    compared, declared = outputs or written, {*declared, *_passed_twice(call)}
-    uses = {n: launch.use(n) for n in written}
+    compared, uses = outputs or written, {n: launch.use(n) for n in written}
+    if declared is None:
+        declared = [n for n, use in uses.items() if not use.clean]
+    declared = {*declared, *_passed_twice(call)}
     odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not expected:
         for name, use in odd.items():

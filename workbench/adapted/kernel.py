@@ -12,6 +12,7 @@ from typing import Any
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
 from workbench.adapted.kept import Kept
 from workbench.adapted.travel import AdaptedError, unpack
+from workbench.compile.launches import without_target
 from workbench.measurement import inputs
 from workbench.spec import (
     ITEMSIZE,
@@ -212,7 +213,8 @@ class Launcher:
     @cached_property
     def kernel(self) -> Any:
         """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
-        return launched(self.call.place.find())
+        with without_target():
+            return launched(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
         """Launch, and return the outputs: inputs that the launch changed, or new memory for tensors

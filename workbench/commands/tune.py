@@ -154,11 +154,13 @@ def take_over(
     grid: write.Grid,
     configs: Sequence[Any],
     options: TuneOptions,
+    recorded: bool = False,
 ) -> tuple[Path, Call, list[str]]:
     """Write the function as a one-file kernel. Returns its path, the call, and notes.
 
-    One launch on copies, in a worker, shows which tensors are written. Raises AdaptedError where
-    the function cannot be adapted.
+    One launch on copies, in a worker, shows which tensors are written. Of a launch that a program
+    made (`recorded`), what the first config leaves unwritten or reads is right; else the user has
+    to declare it. Raises AdaptedError where the function cannot be adapted.
     """
     import torch
 
@@ -169,7 +171,7 @@ def take_over(
     home = Path(options.get("out", "results")) / "adapted"
     home.mkdir(parents=True, exist_ok=True)
     outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
-    declared = (*options.get("inputs", ()), *_restored(tuner))
+    declared = None if recorded else (*options.get("inputs", ()), *_restored(tuner))
     if odd := [n for n in (*outputs, *options.get("inputs", ())) if n not in call.tensors]:
         raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
     with temporary_folder(home, prefix=".workbench-") as passing:
@@ -221,7 +223,7 @@ def _discovered(
     outputs: tuple[str, ...],
     device: str | None,
     answered: bool,
-    declared: tuple[str, ...],
+    declared: tuple[str, ...] | None,
     console: Console,
 ) -> Discovered:
     live = device is None and gpu_present()

@@ -262,7 +262,7 @@ class WorkloadTuning:
         if self.options.device is not None:
             wanted["device"] = self.options.device
         path, call, _ = take_over(
-            launch.kernel, launch.given, launch.grid, list(launch.configs), wanted
+            launch.kernel, launch.given, launch.grid, list(launch.configs), wanted, recorded=True
         )
         budget = str(len(call.entries)) if self.predicts else f"{seconds:.1f}s"
         sweep = self._sweep_options(path, call.dtype, budget)

@@ -40,7 +40,6 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
     Launches that `dedup` stops return None and are not in the list."""
     os.environ.setdefault(FP_FUSION, "1")
     from triton.compiler.compiler import make_backend
-    from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
     from workbench.dsl import pretend
@@ -75,15 +74,41 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
 
         stages[later[0]] = deduplicated
 
-    before = driver._active  # `reset_active` would look for a GPU and fail where there is none
-    driver.set_active(absent)
     JITFunction.run, backend.add_stages = run, add_stages
     try:
-        with pretend(device.limits):
+        with _active(absent), pretend(device.limits):
             yield launches
     finally:
         JITFunction.run, backend.add_stages = real_run, real_stages
+
+
+@contextmanager
+def _active(stand_in: _Absent) -> Iterator[None]:
+    from triton.runtime.driver import driver
+
+    before = driver._active  # `reset_active` would look for a GPU and fail where there is none
+    driver.set_active(stand_in)
+    try:
+        yield
+    finally:
         driver.set_active(before)
+
+
+@contextmanager
+def without_target() -> Iterator[None]:
+    """Give Triton the driver of this machine back inside of `captured`, for the import of a user's
+    file: one that asks for the target would take it for a GPU of this machine."""
+    from triton.runtime.driver import driver
+
+    target = driver._active
+    if not isinstance(target, _Absent):
+        yield
+        return
+    driver._active = None  # it is looked for again where a file asks for it
+    try:
+        yield
+    finally:
+        driver.set_active(target)
 
 
 def _grid(grid: Any, named: Mapping[str, Any]) -> tuple[int, ...]:
