@@ -123,3 +123,14 @@ def fla():
         "rwkv7": lambda: rwkv7.chunk_rwkv7(x(), decay(), x(), x(), x(), x()),
         "simple_gla": lambda: simple_gla.chunk_simple_gla(x(), x(), x(), decay(B, T, H)),
     }
+
+
+if __name__ == "__main__":  # python workload_operations.py liger|fla FILE
+    import sys
+
+    import workbench.workload
+
+    torch.manual_seed(0)
+    with workbench.workload.record(sys.argv[2], values=True):
+        for operation in {"liger": liger, "fla": fla}[sys.argv[1]]().values():
+            operation()

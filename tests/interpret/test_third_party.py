@@ -1,7 +1,11 @@
-"""Kernels of liger-kernel and fla-core that Triton's own interpreter cannot run: right answers."""
+"""Kernels of liger-kernel and fla-core that Triton's own interpreter cannot run: right answers. And
+all that their operations launch is adopted with an answer to check configs by."""
 
 import importlib.util
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +13,12 @@ import torch.nn.functional as F
 
 import workbench.workload
 from workbench import dsl  # noqa: F401  # mends the interpreter
+from workbench.adapted import write
+from workbench.adapted.discover import discover
+from workbench.adapted.kept import ARGS
+from workbench.adapted.travel import AdaptedError
+from workbench.workload.file import read
+from workbench.workload.rebuilt import rebuilt
 
 pytestmark = [
     pytest.mark.interpret,
@@ -63,3 +73,33 @@ def test_chunked_attention_gives_what_its_recurrence_gives(tmp_path):
     torch.testing.assert_close(
         gated, naive_recurrent_hgrn(q[:, :, 0], g[:, :, 0])[0], rtol=1e-3, atol=1e-3
     )
+
+
+OPERATIONS = Path(__file__).parents[1] / "workload_operations.py"
+# Of 64 tokens hgrn has one chunk, and this kernel begins at the second one.
+WITHOUT_EFFECT = {"chunk_hgrn_fwd_kernel_o"}
+
+
+@pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
+def test_every_launch_of_their_operations_is_adopted_with_an_answer(tmp_path, library, functions):
+    """Recorded as a compiled program launches them; the answers are the interpreter's."""
+    path = tmp_path / "a.workload"
+    plain = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, OPERATIONS, library, path], env=plain, check=True, timeout=300)
+    launches = [s.signature for s in read(path).signatures]
+    signatures = {(s.function.module, s.function.name): s for s in launches}
+    assert len(signatures) == functions
+    for (module, name), signature in signatures.items():
+        # another process has their texts with what the interpreter replaces in them
+        launch = rebuilt(signature, trust=True)
+        configs = list(launch.configs)
+        call, memory = write.call_of(launch.kernel, launch.given, launch.grid, configs, 0)
+        (folder := tmp_path / f"{module}.{name}").mkdir()
+        call.write(folder)
+        torch.save(memory, folder / ARGS)
+        try:
+            result = discover(folder, (), "cpu", False, None)
+        except AdaptedError as error:
+            assert name in WITHOUT_EFFECT and "changed none of its tensors" in str(error)
+        else:
+            assert result.outputs and not result.skipped and not result.odd
