@@ -270,3 +270,19 @@ def test_every_forward_operation_of_liger_and_ten_of_fla_are_recorded(tmp_path):
         assert workload.launches and all(each.signature.grid for each in workload.signatures)
     tuned = [s.signature for s in workload.signatures if s.signature.origin == "autotune"]
     assert tuned and all(each.choices > 1 and each.key for each in tuned)
+
+
+@pytest.mark.newest
+def test_the_example_program_of_fla_is_recorded_with_its_backward_pass(tmp_path):
+    """Without a GPU its layers are tiny; values are not computed."""
+    script = TESTS.parent / "examples" / "workloads" / "fla_layers.py"
+    file = tmp_path / "a.workload"
+    command = ["-m", "workbench", "workload", "record", "--quiet", "--out", file, "--"]
+    done = subprocess.run(
+        [sys.executable, *command, sys.executable, script, "--steps", "1"],
+        cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names = {s.signature.function.name for s in files.read(file).signatures}
+    assert {"chunk_gla_fwd_kernel_o", "chunk_gla_bwd_kernel_intra"} <= names
+    assert {"chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "chunk_bwd_kernel_dqkwg"} <= names
