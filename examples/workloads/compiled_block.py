@@ -15,7 +15,7 @@ import workbench
 import workbench.workload
 
 
-class Block(torch.nn.Module):
+class TransformerBlock(torch.nn.Module):
     """Attention and a gated feed-forward layer, each after a norm."""
 
     def __init__(self, width, heads):
@@ -43,7 +43,7 @@ def main():
     device = "cuda" if gpu else "cpu"
     batch, length, width, heads = (4, 2048, 2048, 16) if gpu else (1, 16, 64, 2)
     torch.manual_seed(0)
-    block = torch.compile(Block(width, heads).to(device, torch.bfloat16))
+    block = torch.compile(TransformerBlock(width, heads).to(device, torch.bfloat16))
     optimizer = torch.optim.AdamW(block.parameters(), lr=1e-4)
     x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
     for _ in range(steps):

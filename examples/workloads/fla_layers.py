@@ -32,12 +32,12 @@ class Mixer(torch.nn.Module):
         return x + self.outer(self.mixed(q, k, v, g).flatten(-2))
 
 
-class GatedLinearAttention(Mixer):
+class LinearAttention(Mixer):
     def mixed(self, q, k, v, g):
         return chunk_gla(q, k, v, F.logsigmoid(g.float()) / 16)[0]
 
 
-class GatedDelta(Mixer):
+class DeltaRule(Mixer):
     def mixed(self, q, k, v, g):
         decay, beta = F.logsigmoid(g.float().mean(-1)) / 16, g.mean(-1).sigmoid()
         k = F.normalize(k, dim=-1)
@@ -52,7 +52,7 @@ def main():
     device = "cuda" if gpu else "cpu"
     batch, length, width, heads = (4, 4096, 2048, 16) if gpu else (1, 64, 64, 2)
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(GatedLinearAttention(width, heads), GatedDelta(width, heads))
+    layers = torch.nn.Sequential(LinearAttention(width, heads), DeltaRule(width, heads))
     layers = layers.to(device, torch.bfloat16)
     optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-4)
     x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
