@@ -66,6 +66,11 @@ class Repository:
             f"clone it must be fetched first: git fetch origin {revision}."
         )
 
+    def output(self, *arguments: str) -> str:
+        """Return the output of a git command that reads this repository. Raises WorktreeError where
+        git fails."""
+        return _git(self.root, *arguments)
+
     def within(self, file: Path) -> Path:
         """Return a file's path from the root. Raises WorktreeError where it is outside the
         repository."""
