@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from workbench.commands.worktree import Repository, WorktreeError
@@ -13,7 +14,6 @@ from workbench.reports.history_site import Between, CommitText
 
 MOST_BRANCHES = 40  # with the newest commits; each takes a call of git
 LISTED = 30  # commits between two measured ones that are listed; the others are counted
-_LITERAL = ("--literal-pathspecs",)  # a name from the database is no pattern of git's
 _MAIN = ("origin/main", "origin/master", "main", "master")
 
 
@@ -65,12 +65,9 @@ class Commits:
             touching: set[str] = set()
             stat = ""
             if file and self._holds(new, file):
-                touching = set(
-                    self.repository.output(*_LITERAL, "rev-list", span, "--", file).split()
-                )
-                stat = self.repository.output(
-                    *_LITERAL, "diff", "--shortstat", old, new, "--", file
-                )
+                ask = partial(self.repository.output, "--literal-pathspecs")
+                touching = set(ask("rev-list", span, "--", file).split())
+                stat = ask("diff", "--shortstat", old, new, "--", file)
                 stat = f"{file}: {stat.strip() or 'not changed'}"
         except WorktreeError:
             return Between()
@@ -84,7 +81,8 @@ class Commits:
 
     def _holds(self, commit: str, file: str) -> bool:
         assert self.repository is not None
-        return bool(self.repository.output(*_LITERAL, "ls-tree", "--name-only", commit, "--", file))
+        listed = ("ls-tree", "--name-only", commit, "--", file)
+        return bool(self.repository.output("--literal-pathspecs", *listed))
 
 
 def repository_at(folder: Path) -> Repository | None:

@@ -133,8 +133,10 @@ class SiteCommand:
         """Collect the sentences on what is not shown."""
         add = self.notes.append
         if commits.repository is None:
-            add("No repository was read, so points are in the order of their times and there is no "
-                "filter of branches: run it inside the repository, or name it by --repository.")  # fmt: skip
+            add(
+                "No repository was read, so points are in the order of their times and there is "
+                "no filter of branches: run it inside the repository, or name it by --repository."
+            )
         elif not commits.order.places:
             add("The repository holds none of the measured commits, so points are in the order of "
                 "their times and there is no filter of branches.")  # fmt: skip

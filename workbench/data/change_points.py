@@ -11,6 +11,7 @@ import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Ratio
@@ -83,7 +84,9 @@ def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[S
     while places:
         noise = _noise(series, places)
         ends = [0, *places, len(series)]
-        results = [_tested(series, *ends[n : n + 3], noise) for n in range(len(places))]
+        results = [
+            _tested(series, ends[n], place, ends[n + 2], noise) for n, place in enumerate(places)
+        ]
         worst = max(range(len(places)), key=lambda n: _weakness(results[n], least_effect))
         if _weakness(results[worst], least_effect) <= (False, LARGEST_P, 0.0):
             return results
@@ -113,7 +116,7 @@ def levels(values: Sequence[float], places: Sequence[int]) -> list[float]:
     from workbench.data.stats import median
 
     ends = [0, *places, len(values)]
-    return [median(values[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [median(values[a:b]) for a, b in pairwise(ends)]
 
 
 def noise_of(values: Sequence[float]) -> float:
@@ -201,7 +204,8 @@ def _differences(rows: Array) -> Array:
     centred = rows - rows.mean(axis=1, keepdims=True)
     split = np.arange(LEAST_POINTS, length - LEAST_POINTS + 1)
     sums = np.cumsum(centred, axis=1)[:, split - 1]
-    return np.abs(sums) / np.sqrt(split * (length - split) / length)
+    differences: Array = np.abs(sums) / np.sqrt(split * (length - split) / length)
+    return differences
 
 
 def _p_of(part: Array, observed: float) -> float:

@@ -1,8 +1,8 @@
 """Series of comparable times over commits, their steps, and what changed at each.
 
 A series holds measured times of one Impl at one problem on one device, taken in one way: phase,
-regime, method, state of the clock and protocol are part of its key, so times that cannot be compared
-are never in one series. Predicted times are in none.
+regime, method, state of the clock and protocol are part of its key, so times that cannot be
+compared are never in one series. Predicted times are in none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Timed(NamedTuple):
 
 
 class CommitName(NamedTuple):
-    """Whose time a point is: a commit, with or without uncommitted changes, or a run without one."""
+    """Owner of a point: a commit, with or without uncommitted changes, or a run without one."""
 
     text: str  # hash, or the run's id
     dirty: bool = False

@@ -1,4 +1,4 @@
-"""Pages of the site of the history: the matrix of kernels and devices, and one page for each kernel.
+"""Draw the site of the history: the matrix of kernels and devices, and a page for each kernel.
 
 Each page is one file with its data in it, so that it opens from a disk. Names from the database are
 text everywhere: they are escaped, and those of files are slugs.
@@ -228,8 +228,8 @@ def _cells(
 
 
 def _shown(each: Sequence[HistorySeries], branch: str) -> HistorySeries | None:
-    """Return the series of a cell: of a final benchmark if there is one, in the newest protocol, the
-    Impl that is fastest at its latest commit."""
+    """Return the series of a cell: of a final benchmark if there is one, in the newest protocol,
+    the Impl that is fastest at its latest commit."""
     there = [s for s in each if branch in s.views]
     if not there:
         return None

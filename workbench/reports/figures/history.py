@@ -14,8 +14,8 @@ MOST_POINTS = 116  # a point for each px
 
 
 def sparkline(times: Sequence[float], marks: Sequence[tuple[int, str]]) -> Markup:
-    """Return the curve of some times, in any one unit, as SVG; empty for fewer than two. `marks` are
-    places of steps with the class of each. The height spans at least 5 % of the median."""
+    """Return the curve of some times, in any one unit, as SVG; empty for fewer than two. `marks`
+    are places of steps with the class of each. The height spans at least 5 % of the median."""
     from markupsafe import Markup
 
     if len(times) < 2:
