@@ -41,6 +41,7 @@ class Bisection:
     good: str  # whole hashes
     bad: str
     steps: list[BisectStep] = field(default_factory=list)
+    candidates: list[str] = field(default_factory=list)  # the newest first
 
     @classmethod
     def check(cls, repository: Repository, good: str, bad: str) -> tuple[str, str]:
@@ -64,6 +65,7 @@ class Bisection:
         could not be decided. `decide` is called with each commit that git chooses, and `tell` with
         the result and the number of steps that are left, about. Raises WorktreeError."""
         self._git("bisect", "start", "--no-checkout", self.bad, self.good)
+        self._look()
         while not self.is_over:
             commit = self._git("rev-parse", "--verify", "BISECT_HEAD")
             if any(step.commit == commit for step in self.steps):
@@ -78,14 +80,15 @@ class Bisection:
         try:
             self._git("bisect", step.decision.mark, step.commit)
         except WorktreeError:
+            self._look()
             if not self.is_over:  # git fails, too, where only skipped commits are left
                 raise
+        self._look()
 
-    @property
-    def candidates(self) -> list[str]:
-        """Commits of which one is the first bad one, the newest first."""
+    def _look(self) -> None:
+        """Read which commits may be the first bad one."""
         good = self._git("for-each-ref", "--format=%(objectname)", "refs/bisect/good-*").split()
-        return self._git("rev-list", "refs/bisect/bad", "--not", *good).split()
+        self.candidates = self._git("rev-list", "refs/bisect/bad", "--not", *good).split()
 
     @property
     def is_over(self) -> bool:

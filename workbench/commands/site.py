@@ -247,6 +247,7 @@ def _predicted(
 def _branches_of(series: Sequence[HistorySeries], main: str) -> list[str]:
     """Return the branches of all series, `main` first."""
     names = {branch for each in series for branch in each.views}
+    names = names or {EVERYTHING}  # predictions are shown where nothing was measured
     return sorted(names, key=lambda name: (name != main, name != EVERYTHING, name))
 
 

@@ -30,7 +30,7 @@ PERMUTATIONS = 1999
 CLIPPED = 3.0  # deviations from the local median beyond which a point counts no further
 LEAST_NOISE = 2e-4  # the resolution of the series: repeated finals of an H200 differ by as much
 MOST_CORRELATED = 0.8  # lag-1 autocorrelation of the noise that is still corrected for
-UNSURE = 1.5  # deviations of the estimated autocorrelation that are added to it
+UNSURE = 2.0  # deviations of the estimated autocorrelation that are added to it
 _WINDOW = 9  # points of the local median
 _AT_ONCE = 2_000_000  # numbers that one batch of permutations holds: 16 MB
 
@@ -174,7 +174,7 @@ def _noise(series: Array, places: Sequence[int]) -> _Noise:
     lagged = sum(float((r[1:] * r[:-1]).sum()) for r in rest)
     correlation = lagged / square if square else 0.0
     # the estimate is too low by (1 + 4 rho) / n for each fitted mean (Marriott and Pope, 1954),
-    # and one and a half deviations are added: an estimate from 60 points is off by 0.13
+    # and two deviations are added: an estimate from 60 points is off by 0.13
     correlation += len(parts) * (1 + 4 * max(correlation, 0.0)) / len(series)
     correlation += UNSURE / math.sqrt(len(series))
     correlation = min(max(correlation, 0.0), MOST_CORRELATED)

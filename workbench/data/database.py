@@ -859,9 +859,9 @@ def _without_samples(payload: str) -> Any:
     """Return the record of a payload with its first sample alone: checking thousands of samples
     takes most of the time of reading it."""
     plain = json.loads(payload)
-    timing = plain["timing"]
+    timing = plain.get("timing") if isinstance(plain, dict) else None
     for name, kept in (("samples_s", 1), ("window_sizes", 0), ("window_mhz", 0)):
-        if isinstance(timing.get(name), list):
+        if isinstance(timing, dict) and isinstance(timing.get(name), list):
             timing[name] = timing[name][:kept]
     return from_plain(plain)
 

@@ -146,7 +146,8 @@
       return none;
     }
     const points = used.map((n) => series.points[n]);
-    const wide = 560, high = 250, left = 58, right = 10, top = 24, bottom = 46;
+    const room_px = document.getElementById("curves").clientWidth;
+    const wide = Math.max(320, Math.min(560, room_px)), high = 250, left = 58, right = 10, top = 24, bottom = 46;
     const [scale, name] = ratio ? [1, ""] : unit(points[0][at]);
     let [low, most] = span(points.flatMap((p) => [p[at], p[at]]));
     const [far, near] = [span(points.map((p) => p[at + 1]))[0], span(points.map((p) => p[at + 2]))[1]];
@@ -166,7 +167,7 @@
     }
     svg.append(make("text", { x: 4, y: 13 }, label));
     svg.append(make("path", { class: "axis", d: `M${left} ${high - bottom}H${wide - right}` }));
-    const every = Math.max(1, Math.ceil(used.length / 6));
+    const every = Math.max(1, Math.ceil(used.length / Math.floor((wide - left) / 80)));
     for (let n = 0; n < used.length; n += every) {
       const title = short(points[n]);
       svg.append(make("path", { class: "axis", d: `M${x(n)} ${high - bottom}v4` }));

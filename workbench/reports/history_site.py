@@ -239,8 +239,15 @@ def _shown(each: Sequence[HistorySeries], branch: str) -> HistorySeries | None:
     return min(alike, key=lambda s: _latest(s, branch).time.middle)
 
 
+def _drawn(series: HistorySeries, branch: str) -> list[int]:
+    """Return the places of the points of a cell: commits, or changed work trees where that is all
+    there is."""
+    places = series.views[branch].places
+    return [n for n in places if not series.points[n].name.dirty] or list(places)
+
+
 def _latest(series: HistorySeries, branch: str) -> Point:
-    return series.points[series.views[branch].places[-1]]
+    return series.points[_drawn(series, branch)[-1]]
 
 
 class Cell(NamedTuple):
@@ -262,10 +269,12 @@ def _cell(series: HistorySeries, branch: str) -> Cell:
         words.append(f"{latest.ratio.middle:.3g}× {series.reference}")
     if series.key.phase != "final":
         words.append(PHASES.get(series.key.phase, series.key.phase))
+    if latest.name.dirty:
+        words.append("uncommitted changes")
     trend, direction = _trend(series, branch)
-    places = {place: n for n, place in enumerate(view.places)}
+    places = {place: n for n, place in enumerate(_drawn(series, branch))}
     drawn = sparkline(
-        [series.points[n].time.middle for n in view.places],
+        [series.points[n].time.middle for n in places],
         [(places[c.after], c.direction) for c in view.changes],
     )
     return Cell(
