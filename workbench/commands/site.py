@@ -24,7 +24,7 @@ from workbench.data.database import History, RunFacts
 from workbench.data.exits import PASSED
 from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
-from workbench.data.series import EVERYTHING, Change, Collected, HistorySeries, add_views
+from workbench.data.series import EVERYTHING, Collected, HistorySeries, LevelChange, add_views
 from workbench.data.temporary import temporary_folder
 from workbench.data.units import counted
 from workbench.reports.history_site import (
@@ -109,7 +109,7 @@ class SiteCommand:
         """Yield each step once, with all branches that show it."""
         files: dict[str, str] = {}
         for each in series:
-            branches: dict[Change, list[str]] = {}
+            branches: dict[LevelChange, list[str]] = {}
             for branch, view in each.views.items():
                 for change in view.changes:
                     branches.setdefault(change, []).append(branch)

@@ -40,7 +40,7 @@ class SiteMissing(WorkbenchError):
 
 
 @dataclass(frozen=True)
-class Step:
+class SeriesStep:
     """A step of a series. `at` is the place of the first point after it; `ratio` is the level after
     over the level before, with its 95 % interval."""
 
@@ -66,7 +66,7 @@ def require_ruptures() -> None:
         )
 
 
-def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[Step]:
+def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[SeriesStep]:
     """Return the steps of a series of positive values in their order.
 
     Computed on logs, in which outliers count no further than three deviations from the median of
@@ -95,7 +95,7 @@ def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[S
     return []
 
 
-def _weakness(step: Step, least_effect: float) -> tuple[bool, float, float]:
+def _weakness(step: SeriesStep, least_effect: float) -> tuple[bool, float, float]:
     """Return what orders steps by how little speaks for them: too small, p, and the effect."""
     effect = abs(math.log(step.ratio.middle))
     return effect < math.log1p(least_effect), step.p, -effect
@@ -181,7 +181,7 @@ def _noise(series: Array, places: Sequence[int]) -> _Noise:
     return _Noise(sigma, float(np.sqrt((1 + correlation) / (1 - correlation))))
 
 
-def _tested(series: Array, start: int, at: int, end: int, noise: _Noise) -> Step:
+def _tested(series: Array, start: int, at: int, end: int, noise: _Noise) -> SeriesStep:
     """Return the step at a place between `start` and `end`, with its p."""
     import numpy as np
 
@@ -192,7 +192,7 @@ def _tested(series: Array, start: int, at: int, end: int, noise: _Noise) -> Step
     reach = _quantile_of_t(len(part) - 2) * error
     ratio = Ratio(*(float(np.exp(change + by)) for by in (0.0, -reach, reach)))
     rest = np.concatenate([half - half.mean() for half in (part[:split], part[split:])])
-    return Step(at, ratio, _p_of(rest, observed / noise.widened))
+    return SeriesStep(at, ratio, _p_of(rest, observed / noise.widened))
 
 
 def _differences(rows: Array) -> Array:

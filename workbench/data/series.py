@@ -46,7 +46,7 @@ class SeriesKey(NamedTuple):
         return self[:4]
 
 
-class Timed(NamedTuple):
+class RunTime(NamedTuple):
     """One time of one run, in seconds, with its 95 % interval."""
 
     run: str
@@ -68,7 +68,7 @@ class CommitName(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Point:
+class CommitPoint:
     """The times of one commit: median of its runs' times, with an interval, and the same of the
     ratio to the library reference, where each of the runs has one."""
 
@@ -83,7 +83,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """A step of a series: `before` and `after` are the places of the two points around it. Levels
     are medians of the points between steps, in seconds, with their intervals."""
 
@@ -102,7 +102,7 @@ class View:
     """A series on one branch: places of its points, in the order of the commits, and its steps."""
 
     places: tuple[int, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
 
 
 @dataclass
@@ -111,7 +111,7 @@ class HistorySeries:
     ratios are to, empty without one; `sought_in` is what the steps are of."""
 
     key: SeriesKey
-    points: list[Point]
+    points: list[CommitPoint]
     reference: str = ""
     sought_in: Literal["time", "ratio"] = "time"
     views: dict[str, View] = field(default_factory=dict)  # by the name of the branch
@@ -125,7 +125,7 @@ class CommitOrder:
     places: Mapping[str, int] = field(default_factory=dict)
     branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def place(self, point: Point) -> tuple[int, bool, float]:
+    def place(self, point: CommitPoint) -> tuple[int, bool, float]:
         """Return what orders points: by commit, then by time; a changed work tree after its own
         commit. Commits that the repository lacks come first."""
         place = self.places.get(point.name.text, -1)
@@ -140,26 +140,26 @@ ELSEWHERE = "no branch"  # commits that no branch of the repository holds
 class _Part:
     """What one run has of one problem, taken in one way."""
 
-    best: dict[tuple[str, str], Timed] = field(default_factory=dict)  # by Impl and method
-    default: dict[tuple[str, str], Timed] = field(default_factory=dict)
-    library: dict[tuple[str, str], Timed] = field(default_factory=dict)
+    best: dict[tuple[str, str], RunTime] = field(default_factory=dict)  # by Impl and method
+    default: dict[tuple[str, str], RunTime] = field(default_factory=dict)
+    library: dict[tuple[str, str], RunTime] = field(default_factory=dict)
 
     def add(self, record: Record, timing: Measured) -> None:
         """Take a record in, where it is the best of its Impl, its default, or a library's."""
-        case, made_by = record.case, (record.case.impl, timing.method)
+        case, by_launcher = record.case, (record.case.impl, timing.method)
         binary = record.resources.binary if record.resources else ""
-        timed = Timed(record.run, epoch_of(record.at), timing.median_s, timing.low_s,
+        timed = RunTime(record.run, epoch_of(record.at), timing.median_s, timing.low_s,
                       timing.high_s, brief(case.config) if case.config else "", binary,
                       record.default)  # fmt: skip
         if case.is_baseline:
-            self._keep(self.library, made_by, timed)
+            self._keep(self.library, by_launcher, timed)
             return
-        self._keep(self.best, made_by, timed)
+        self._keep(self.best, by_launcher, timed)
         if record.default:
-            self._keep(self.default, made_by, timed)
+            self._keep(self.default, by_launcher, timed)
 
     @staticmethod
-    def _keep(where: dict[tuple[str, str], Timed], by: tuple[str, str], timed: Timed) -> None:
+    def _keep(where: dict[tuple[str, str], RunTime], by: tuple[str, str], timed: RunTime) -> None:
         where[by] = min(where.get(by, timed), timed, key=lambda each: each.time_s)
 
 
@@ -218,7 +218,7 @@ class Collected:
         order: CommitOrder,
     ) -> HistorySeries:
         reference = _reference(libraries for _, libraries in times)
-        by_commit: dict[CommitName, list[tuple[Timed, Timed | None]]] = {}
+        by_commit: dict[CommitName, list[tuple[RunTime, RunTime | None]]] = {}
         for timed, libraries in times:
             by_commit.setdefault(self._commit(timed.run), []).append(
                 (timed, libraries.get(reference))
@@ -235,12 +235,14 @@ class Collected:
             return CommitName(run, known=False)
         return CommitName(known.environment.commit, bool(known.environment.dirty))
 
-    def _point(self, name: CommitName, each: Sequence[tuple[Timed, Timed | None]]) -> Point:
+    def _point(
+        self, name: CommitName, each: Sequence[tuple[RunTime, RunTime | None]]
+    ) -> CommitPoint:
         times = [timed for timed, _ in each]
         newest = max(times, key=lambda timed: timed.at_s)
         known = self.runs.get(newest.run)
         pairs = [(timed, library) for timed, library in each if library is not None]
-        return Point(
+        return CommitPoint(
             name,
             _aggregated([Ratio(t.time_s, t.low_s, t.high_s) for t in times]),
             tuple(dict.fromkeys(t.run for t in sorted(times, key=lambda timed: timed.at_s))),
@@ -252,14 +254,14 @@ class Collected:
         )
 
 
-_Beside = tuple[Timed, Mapping[str, Timed]]  # a time, and those of the libraries of its run
+_Beside = tuple[RunTime, Mapping[str, RunTime]]  # a time, and those of the libraries of its run
 
 
 def _named(key: tuple[str, ...], part: _Part) -> Iterator[tuple[SeriesKey, _Beside]]:
     """Yield each time of one run with the key of its series."""
     libraries = {impl: timed for (impl, _), timed in part.library.items()}
     problem, (phase, regime, state, protocol) = key[1:5], key[5:]
-    kinds: tuple[tuple[Which, dict[tuple[str, str], Timed]], ...] = (
+    kinds: tuple[tuple[Which, dict[tuple[str, str], RunTime]], ...] = (
         ("best", part.best), ("default", part.default), ("library", part.library),
     )  # fmt: skip
     for which, each in kinds:
@@ -270,7 +272,7 @@ def _named(key: tuple[str, ...], part: _Part) -> Iterator[tuple[SeriesKey, _Besi
             )  # fmt: skip
 
 
-def _over(timed: Timed, library: Timed) -> Ratio:
+def _over(timed: RunTime, library: RunTime) -> Ratio:
     """Return the ratio to a library's time; its interval spans the far ends of both intervals."""
     low_s = library.low_s or library.time_s
     return Ratio(timed.time_s / library.time_s, timed.low_s / library.high_s, timed.high_s / low_s)
@@ -285,7 +287,7 @@ def _aggregated(values: Sequence[Ratio]) -> Ratio:
     return Ratio(stats.median(middles), *stats.median_interval(middles))
 
 
-def _reference(of_each: Iterable[Mapping[str, Timed]]) -> str:
+def _reference(of_each: Iterable[Mapping[str, RunTime]]) -> str:
     """Return the library that most runs timed beside the kernel; empty if none did."""
     counts = Counter(name for libraries in of_each for name in libraries)
     return min(counts, key=lambda name: (-counts[name], name)) if counts else ""
@@ -327,7 +329,7 @@ def _branches(series: HistorySeries, order: CommitOrder) -> dict[str, tuple[int,
     return {branch: places for branch, places in results.items() if places}
 
 
-def _changes(series: HistorySeries, places: Sequence[int]) -> list[Change]:
+def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
     """Return the steps between the points at these places. Work trees with uncommitted changes take
     no part: no commit could be named for their step."""
     value = _value_of(series.sought_in)
@@ -346,7 +348,7 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[Change]:
         before, after = series.points[used[step.at - 1]], series.points[used[step.at]]
         in_time = math.log(time_levels[n + 1] / time_levels[n])
         changes.append(
-            Change(
+            LevelChange(
                 used[step.at - 1],
                 used[step.at],
                 _direction(series.sought_in, step.ratio.middle, in_time),
@@ -370,7 +372,7 @@ def _direction(sought_in: str, ratio: float, in_time: float) -> Direction:
     return "slower" if ratio > 1 else "faster"
 
 
-def _value_of(sought_in: str) -> Callable[[Point], float]:
+def _value_of(sought_in: str) -> Callable[[CommitPoint], float]:
     if sought_in == "time":
         return lambda point: point.time.middle
     return lambda point: point.ratio.middle if point.ratio else 0.0
@@ -379,7 +381,7 @@ def _value_of(sought_in: str) -> Callable[[Point], float]:
 _SOFTWARE = ("triton", "torch", "ptxas", "ptxas-blackwell", "cuda", "hip", "mlx", "workbench")
 
 
-def differences(before: Point, after: Point) -> tuple[str, ...]:
+def differences(before: CommitPoint, after: CommitPoint) -> tuple[str, ...]:
     """Return what differs between two points, a text each: software, driver, settings, GPU, config
     and machine code. Empty where all that is known is the same."""
     a, b = before.environment, after.environment

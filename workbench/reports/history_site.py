@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from workbench.data.change_points import LEAST_POINTS
 from workbench.data.clock import slug
 from workbench.data.record import Ratio
-from workbench.data.series import Change, CommitName, HistorySeries, Point
+from workbench.data.series import CommitName, CommitPoint, HistorySeries, LevelChange
 from workbench.data.units import duration, rough, span_text, text_of, unit_of
 from workbench.reports import render
 from workbench.reports.figures.history import sparkline
@@ -51,7 +51,7 @@ class ListedChange:
     """A step of a series with the branches that show it and the commits between."""
 
     series: HistorySeries
-    change: Change
+    change: LevelChange
     branches: tuple[str, ...]
     between: Between
 
@@ -246,7 +246,7 @@ def _drawn(series: HistorySeries, branch: str) -> list[int]:
     return [n for n in places if not series.points[n].name.dirty] or list(places)
 
 
-def _latest(series: HistorySeries, branch: str) -> Point:
+def _latest(series: HistorySeries, branch: str) -> CommitPoint:
     return series.points[_drawn(series, branch)[-1]]
 
 
@@ -303,7 +303,7 @@ def _predicted_cell(predicted: PredictedTime) -> Cell:
 # Changes
 
 
-def change_text(change: Change) -> str:
+def change_text(change: LevelChange) -> str:
     """Return a step in words: `3.1 % slower`; of a library's, how its ratio moved."""
     share = change.ratio.middle
     if change.direction == "library":
@@ -345,7 +345,7 @@ def _change_row(site: Site, listed: ListedChange, root: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _span(change: Change) -> str:
+def _span(change: LevelChange) -> str:
     """Return the interval of a step in percent, of the same sign as its text."""
     low, high = change.ratio.low, change.ratio.high
     if change.direction == "faster":
@@ -358,7 +358,7 @@ def _level(level: Ratio, unit: Ratio) -> str:
     return f"{text_of(level.middle, scale)} {symbol} ({span_text(level.low, level.high, scale)})"
 
 
-def _commit(site: Site, point: Point) -> dict[str, str]:
+def _commit(site: Site, point: CommitPoint) -> dict[str, str]:
     known = site.commits.get(point.name.text)
     return {
         "title": commit_title(point.name),
@@ -429,7 +429,7 @@ def _series_data(
     }  # fmt: skip
 
 
-def _change_data(change: Change) -> list[Any]:
+def _change_data(change: LevelChange) -> list[Any]:
     return [change.before, change.after, change.direction, change_text(change), _span(change)]
 
 
