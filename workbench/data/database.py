@@ -676,10 +676,11 @@ class History:
             loaded = [self._loaded(payload, kinds) for payload in db.scalars(query)]
         return [each for each in loaded if each is not None]
 
-    def _loaded(self, payload: object, kinds: Any, load: Callable[[str], Any] = loads) -> Any:
-        """Return the object of a payload; None, and count it, if it is damaged."""
+    def _loaded(self, payload: object, kinds: Any, load: Callable[[str], Any] | None = None) -> Any:
+        """Return the object of a payload, by `loads` if no other function is given; None, and count
+        it, if it is damaged."""
         try:
-            result = checked(load(payload)) if isinstance(payload, str) else None
+            result = checked((load or loads)(payload)) if isinstance(payload, str) else None
         except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError):
             result = None
         if isinstance(result, kinds):
