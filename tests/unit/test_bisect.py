@@ -218,6 +218,24 @@ def test_a_default_that_changes_is_located(place):
     assert code == 0 and result["candidates"] == [place.commits[5]]
 
 
+@pytest.mark.parametrize("which", [0, -1])
+def test_ends_that_cannot_be_loaded_are_told(place, which):
+    broken = KERNEL.replace("from workbench.spec", "from nowhere")
+    place.commit(broken if which == 0 else KERNEL)
+    place.commit(KERNEL.replace("raise NotImplementedError", "return x + 1"))
+    place.commit(broken if which == -1 else KERNEL.replace("return x\n", "return x + 0\n"))
+    place.kernel.write_text(KERNEL)
+    code, document = place.bisect(lambda c: Fate())
+    assert code == document["exit_code"] == 2
+    assert "cannot be compared with GOOD" in place.text and "cannot be loaded" in place.text
+
+
+def test_bad_that_gives_no_time_is_told(place):
+    place.numbered(3)
+    code, _ = place.bisect(lambda c: Fate(wrong="y is wrong") if place.number(c) == 2 else Fate())
+    assert code == 2 and "cannot be compared with GOOD" in place.text and "y is wrong" in place.text
+
+
 def test_good_that_gives_no_time_is_one_sentence(place):
     place.numbered(3)
     with pytest.raises(CommandError, match=r"GOOD .* cannot be measured at N=1024 \(y is wrong\)"):

@@ -188,10 +188,9 @@ class MeasuredBisect:
         first = self._compared(self.bad, recorder)
         command.result["bad_against_good"] = first.reason
         if first.mark != "bad":
-            text = (
-                f"BAD ({command.options.bad}) is not slower than GOOD ({command.options.good}): "
-                f"{first.reason}. Nothing was searched."
-            )
+            names = f"BAD ({command.options.bad})", f"GOOD ({command.options.good})"
+            what = "is not slower than" if first.ratio else "cannot be compared with"
+            text = f"{names[0]} {what} {names[1]}: {first.reason}. Nothing was searched."
             say_result(command.console, text, "bold", whole=False)
             return
         command.console.print(f"BAD against GOOD: {first.reason}", soft_wrap=True)
