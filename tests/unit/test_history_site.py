@@ -1,7 +1,6 @@
 """The site of the history, on made runs with planted steps: series, files, hostile names."""
 
 import json
-import os
 import shutil
 import sqlite3
 import sys
@@ -364,12 +363,26 @@ def test_a_folder_that_appeared_meanwhile_is_not_replaced(tmp_path):
     assert [p.name for p in out.iterdir()] == ["mine"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_without_rights_is_one_sentence(tmp_path):
-    tmp_path.chmod(0o500)
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(SiteError, match="cannot be written"):
-        write_folder(tmp_path / "site", [("index.html", "")])
-    tmp_path.chmod(0o700)
+        write_folder(tmp_path / "file" / "site", [("index.html", "")])
+
+
+def test_a_swap_that_fails_puts_the_old_site_back(tmp_path, monkeypatch):
+    out = tmp_path / "site"
+    write_folder(out, [("index.html", "old")])
+    real = Path.rename
+
+    def rename(self, target):
+        if self.name == "new":
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(SiteError, match="no space left"):
+        write_folder(out, [("index.html", "new")])
+    assert (out / "index.html").read_text() == "old"
 
 
 def test_an_empty_database_gives_a_page_that_says_so(place):

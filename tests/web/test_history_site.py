@@ -140,6 +140,13 @@ def test_a_branch_has_its_own_trend_and_changes(show: Open) -> None:
     on_branch = tab.locator("table.changes tbody tr:not([hidden])").all_inner_texts()
     assert len(on_branch) == 2 and any("feature 5" in text for text in on_branch)
     assert tab.url.endswith("#branch=feature")
+    text = tab.locator("#answer").inner_text()
+    assert text.startswith("2 regressions and 0 improvements on feature")
+    tab.select_option("[name=dtype]", "fp16")
+    assert (
+        "0 regressions and 0 improvements on feature, as filtered"
+        in tab.locator("#answer").inner_text()
+    )
 
 
 def test_a_link_to_a_kernel_keeps_the_branch_and_opens_the_series(show: Open) -> None:

@@ -75,7 +75,20 @@
     }
     carry(set);
     if (data.series) draw(set, on);
-    else document.getElementById("shown").textContent = `${shown} row${shown === 1 ? "" : "s"}`;
+    else {
+      document.getElementById("shown").textContent = counted(shown, "row");
+      count(set);
+    }
+  }
+  const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+  // The sentence counts the changes that the filters let through.
+  function count(set) {
+    const place = document.getElementById("answer"), many = place.dataset.series;
+    if (!many) return;
+    const listed = (kind) => document.querySelectorAll(`table.changes tr:not([hidden]) .step.${kind}`).length;
+    const filtered = ["kernel", "device", "dtype"].some((name) => set.get(name));
+    place.textContent = `${counted(listed("slower"), "regression")} and ${counted(listed("faster"), "improvement")} on ` +
+      `${set.get("branch") ?? first}${filtered ? ", as filtered" : `, in ${many} series`}.`;
   }
 
   // Curves
