@@ -74,6 +74,32 @@ def repository(tmp_path):
     return tmp_path
 
 
+def revision(folder):
+    done = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_the_commit_that_changed_machine_code_is_located_without_a_gpu(repository):
+    """Comments and unused values change no machine code; the fourth commit does."""
+    commits = [revision(repository)]
+    for old, new in ((STORE, "    # a comment\n" + STORE),
+                     (STORE, "    unused = n + 1  # noqa\n" + STORE),
+                     ("tl.load(x_ptr + n * stride_x, n < N)", "tl.load(x_ptr + n, n < N) * 3"),
+                     ("# a comment", "# another")):  # fmt: skip
+        change(repository, old, new)
+        git(repository, "commit", "-q", "-a", "-m", f"{new.strip()[:20]}")
+        commits.append(revision(repository))
+    words = ("bisect", "toy.py", commits[0], commits[-1], "--device", "h200")
+    done, document = workbench(repository, *words)
+    assert done.returncode == 0 and document["candidates"] == [commits[3]]
+    assert "is the first bad commit" in done.stdout and "GOOD and BAD differ" in done.stdout
+    assert len(document["steps"]) <= 3
+    trees = subprocess.run(["git", "-C", str(repository), "worktree", "list"], check=True,
+                           capture_output=True, text=True)  # fmt: skip
+    assert len(trees.stdout.splitlines()) == 1
+
+
 def change(folder, old, new):
     file = folder / "toy.py"
     file.write_text(file.read_text().replace(old, new))

@@ -53,6 +53,7 @@ BINARY_TOOLS = ("cuobjdump", "nvdisasm")
 PACKAGES: Mapping[str, str] = {
     "nvidia-ml-py": "clocks, temperature, power and energy (--energy) on NVIDIA GPUs",
     "psycopg": "a history in PostgreSQL, which a team can share",
+    "ruptures": "steps in the history (site)",
     "hypothesis": "the property tests",
     "scipy": "a second opinion on the statistics, in the tests",
 }

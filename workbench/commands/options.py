@@ -541,6 +541,50 @@ class HistoryOptions(Options):
 
 
 @dataclass(frozen=True)
+class SiteOptions(Options):
+    """Write the history as a folder of pages: curves over commits, steps, regressions."""
+
+    COMMAND: ClassVar[str] = "site"
+
+    out: Path = argument("Folder to write; one that `site` wrote before is replaced.")
+    repository: Path | None = option(
+        None, "Folder in the repository of the commits. Default: the current one."
+    )
+    results: Path = option(Path("results"), "Folder with the runs' pages, to link to them.")
+    quiet: bool = quiet("Print only the path of the site.")
+    json: Path | None = json("Write the steps to this file; - is standard output.")
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class BisectOptions(Options):
+    """Find the commit that made a kernel slower, by git bisect and interleaved comparisons."""
+
+    COMMAND: ClassVar[str] = "bisect"
+
+    kernel: str = argument("A kernel's name, package.module, or file.")
+    good: str = argument("A git revision at which it is fast.")
+    bad: str = argument("A later one at which it is slow.")
+    impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first Triton Impl.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(
+        None, "Run nothing: compare the machine code for this device with that of GOOD and BAD."
+    )
+    threshold: float = threshold()
+    out: Path = out()
+    strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+
+@dataclass(frozen=True)
 class TunedOptions(Options):
     """List the tuned configs, which launches without a config use."""
 

@@ -66,6 +66,11 @@ class Repository:
             f"clone it must be fetched first: git fetch origin {revision}."
         )
 
+    def output(self, *arguments: str) -> str:
+        """Return the output of a git command that reads this repository. Raises WorktreeError where
+        git fails."""
+        return _git(self.root, *arguments)
+
     def within(self, file: Path) -> Path:
         """Return a file's path from the root. Raises WorktreeError where it is outside the
         repository."""
@@ -140,6 +145,14 @@ class Worktrees:
                 _redirect(path, link, self.repository.root)
         return self._created[commit]
 
+    def drop(self, revision: str) -> None:
+        """Remove the checkout of a revision before the end; nothing if there is none, or for
+        WORKING. Ctrl-C is deferred."""
+        commit = None if revision == WORKING else self.repository.commit(revision)
+        if commit in self._created:
+            with Interrupts() as interrupts, interrupts.later():
+                self._remove_one(commit)
+
     def file(self, revision: str, within: Path) -> Path | None:
         """Return a file of a revision by its path from the root; None if that revision lacks it.
         Raises WorktreeError for a link that leads nowhere, or to files of the work tree."""
@@ -163,12 +176,8 @@ class Worktrees:
             self._remove()
 
     def _remove(self) -> None:
-        for commit, path in list(self._created.items()):
-            try:
-                _git(self.repository.root, "worktree", "remove", "--force", "--force", str(path))
-            except WorktreeError:  # git was interrupted while it created the checkout
-                shutil.rmtree(path, ignore_errors=True)
-            del self._created[commit]
+        for commit in list(self._created):
+            self._remove_one(commit)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             _quietly(self.repository.root, "worktree", "prune")  # forget removed folders
@@ -176,6 +185,14 @@ class Worktrees:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _remove_one(self, commit: str) -> None:
+        path = str(self._created[commit])
+        try:
+            _git(self.repository.root, "worktree", "remove", "--force", "--force", path)
+        except WorktreeError:  # git was interrupted while it created the checkout
+            shutil.rmtree(path, ignore_errors=True)
+        del self._created[commit]
 
     def __enter__(self) -> Self:
         return self

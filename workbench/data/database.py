@@ -29,10 +29,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.data.checked import checked
+from workbench.data.clock import is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.record import (
     Comparison,
+    Environment,
     Failure,
     Finding,
     Outcome,
@@ -40,10 +42,11 @@ from workbench.data.record import (
     Record,
     Run,
     dumps,
+    from_plain,
     loads,
 )
 from workbench.data.returned import ENGINE as BROUGHT_BACK
-from workbench.spec import WorkbenchError
+from workbench.spec import WorkbenchError, sizes_text
 
 SCHEMA = 2  # version that this code writes; a higher one was written by a newer workbench
 
@@ -241,6 +244,29 @@ class OldRuns:
     orphans_before_s: float = 0.0
     kept: int = 0  # runs that stay
     held: int = 0  # of these, runs that would go if nothing else needed them
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run without its options: when it began, in seconds since 1970, and its environment."""
+
+    id: str
+    started_s: float
+    environment_id: str
+    environment: Environment
+
+
+class BestTime(NamedTuple):
+    """The shortest time of an Impl in one run, in seconds, and the row of the database."""
+
+    id: int
+    run: str
+    kernel: str
+    impl: str
+    sizes: str  # `M=4096,N=4096`
+    dtype: str
+    device: str
+    time_s: float
 
 
 def default_url() -> str:
@@ -496,6 +522,68 @@ class History:
         query = sa.select(_PROFILES.c.payload).where(_PROFILES.c.run == run_id)
         return self._all(query.order_by(_PROFILES.c.id), Profile, _PROFILES)
 
+    def run_facts(self) -> dict[str, RunFacts]:
+        """Return what all runs have in common, by id. One without an environment that can be read
+        is left out and counted."""
+        query = sa.select(_ENVIRONMENTS.c.id, _ENVIRONMENTS.c.payload)
+        columns = (_RUNS.c.id, _RUNS.c.started_epoch_s, _RUNS.c.environment)
+        with self._reading() as db:
+            loaded = {row.id: self._loaded(row.payload, Environment) for row in db.execute(query)}
+            rows = db.execute(sa.select(*columns)).all()
+        runs = {}
+        for run, started_s, environment in rows:
+            known = loaded.get(environment)
+            if known is not None and isinstance(started_s, (int, float)) and is_id(run):
+                runs[run] = RunFacts(run, float(started_s), environment, known)
+            elif known is not None:  # a damaged environment is counted already
+                self.damaged += 1
+        return runs
+
+    def timed(self, phases: Sequence[str]) -> Iterator[Record]:
+        """Yield the measured records of these phases in the order in which they were stored, each
+        with its first sample alone. A few are held at a time."""
+        wanted = [word for phase in phases for word in _phases(phase)]
+        query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.phase.in_(wanted))
+        query = query.where(_OUTCOMES.c.predicted.is_(False)).order_by(_OUTCOMES.c.id)
+        yield from self._streamed(query)
+
+    def timed_by_id(self, ids: Sequence[int]) -> Iterator[Record]:
+        """Yield the measured records of these rows, each with its first sample alone."""
+        for some in _batches(ids, _KEYS_AT_ONCE):
+            query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.id.in_(some))
+            yield from self._streamed(query.order_by(_OUTCOMES.c.id))
+
+    def _streamed(self, query: sa.Select[Any]) -> Iterator[Record]:
+        with self._reading() as db:
+            streamed = db.execution_options(stream_results=True, yield_per=_BATCH)
+            for payload in streamed.scalars(query):
+                record = self._loaded(payload, Record, _without_samples)
+                if record is not None:
+                    yield record
+
+    def best_times(self, phase: str) -> list[BestTime]:
+        """Return the shortest time of each Impl in each run and for each problem, in one phase,
+        from the columns alone. Rows that cannot be read are left out and counted."""
+        columns = _OUTCOMES.c
+        problem = (columns.run, columns.kernel, columns.impl, columns.sizes, columns.dtype)
+        raw = [sa.type_coerce(c, sa.types.NullType()).label(c.name) for c in problem]
+        best = sa.func.min(sa.type_coerce(columns.time_s, sa.types.NullType()))
+        query = sa.select(columns.id, *raw, columns.device, best.label("time_s"))
+        query = query.where(columns.phase.in_(_phases(phase)), columns.time_s > 0)
+        if self._engine.dialect.name == "sqlite":  # where `id` is of the row with the least time
+            query = query.group_by(*problem, columns.device)
+        else:
+            query = query.group_by(columns.id)
+        with self._reading() as db:
+            rows = [_best_time(row) for row in db.execute(query)]
+        self.damaged += rows.count(None)
+        kept: dict[tuple[object, ...], BestTime] = {}
+        for row in rows:
+            if row is not None:
+                key = (row.run, row.kernel, row.impl, row.sizes, row.dtype, row.device)
+                kept[key] = min(kept.get(key, row), row, key=lambda r: r.time_s)
+        return list(kept.values())
+
     def search(
         self,
         kernel: str | None = None,
@@ -588,10 +676,11 @@ class History:
             loaded = [self._loaded(payload, kinds) for payload in db.scalars(query)]
         return [each for each in loaded if each is not None]
 
-    def _loaded(self, payload: object, kinds: Any) -> Any:
-        """Return the object of a payload; None, and count it, if it is damaged."""
+    def _loaded(self, payload: object, kinds: Any, load: Callable[[str], Any] | None = None) -> Any:
+        """Return the object of a payload, by `loads` if no other function is given; None, and count
+        it, if it is damaged."""
         try:
-            result = checked(loads(payload)) if isinstance(payload, str) else None
+            result = checked((load or loads)(payload)) if isinstance(payload, str) else None
         except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError):
             result = None
         if isinstance(result, kinds):
@@ -753,6 +842,31 @@ def _row(values: dict[str, Any]) -> Row | None:
         return None
 
 
+def _best_time(row: Any) -> BestTime | None:
+    """Return a row of `best_times`; None if a value is not what it must be."""
+    try:
+        sizes = json.loads(row.sizes) if isinstance(row.sizes, str) else row.sizes
+        names = (row.kernel, row.impl, row.dtype, row.device)
+        whole = all(isinstance(n, int) and n >= 0 for n in sizes.values())
+        fits = whole and all(isinstance(n, str) and n.isprintable() for n in (*names, *sizes))
+        if not (fits and is_id(row.run) and 0 < row.time_s < math.inf):
+            return None
+        return BestTime(row.id, row.run, *names[:2], sizes_text(sizes), *names[2:], row.time_s)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _without_samples(payload: str) -> Any:
+    """Return the record of a payload with its first sample alone: checking thousands of samples
+    takes most of the time of reading it."""
+    plain = json.loads(payload)
+    timing = plain.get("timing") if isinstance(plain, dict) else None
+    for name, kept in (("samples_s", 1), ("window_sizes", 0), ("window_mhz", 0)):
+        if isinstance(timing, dict) and isinstance(timing.get(name), list):
+            timing[name] = timing[name][:kept]
+    return from_plain(plain)
+
+
 # Tables whose rows belong to a run.
 _OF_A_RUN = (_OUTCOMES, _COMPARISONS, _FINDINGS, _PROFILES)
 
@@ -880,7 +994,7 @@ def _run_row(run: Run) -> dict[str, Any]:
             "dtype": run.dtype,
             "predicted": run.predicted,
             "started": run.started,
-            "started_epoch_s": _epoch(run.started),
+            "started_epoch_s": epoch_of(run.started),
             "state": "running",
             "environment": environment_id(run.environment),
             "payload": dumps(run),
@@ -911,7 +1025,7 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
             "bytes": record and float(record.bytes),
             "reason": None if isinstance(outcome, Record) else outcome.reason,
             "at": outcome.at,
-            "at_epoch_s": _epoch(outcome.at),
+            "at_epoch_s": epoch_of(outcome.at),
             "payload": payload,
         }
     )
@@ -976,7 +1090,7 @@ def _common_row(
             "run": result.run,
             **columns,
             "at": result.at,
-            "at_epoch_s": _epoch(result.at),
+            "at_epoch_s": epoch_of(result.at),
             "payload": payload,
         }
     )
@@ -1001,7 +1115,7 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _epoch(at: str) -> float:
+def epoch_of(at: str) -> float:
     """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
     try:
         when = datetime.fromisoformat(at)
@@ -1015,7 +1129,7 @@ def since_epoch(
 ) -> float:
     """Return seconds since 1970 of an ISO 8601 date, UTC unless it has an offset. Raises
     HistoryError, which calls the text `named`."""
-    if not (seconds := _epoch(text)):
+    if not (seconds := epoch_of(text)):
         raise HistoryError(f"{named or repr(text)} is not a date; write {example}")
     return seconds
 

@@ -33,7 +33,7 @@ from workbench.reports.measure import SPREAD, spread_cells
 from workbench.spec import sizes_text
 from workbench.tuner.selection import memory_bound, rate, ridge_of
 
-ENGINES = ("compare", "gate")  # engines whose runs this page can draw
+ENGINES = ("compare", "gate", "bisect")  # engines whose runs this page can draw
 
 COMPILERS = "compilers"  # name of a run of `compare --triton`
 
@@ -70,12 +70,14 @@ class Compared:
         return Operands((c.left, c.right), (measured[0], measured[1]), c.verdict)
 
 
-def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) -> list[Compared]:
-    """Return each comparison with its outcomes, with verdicts corrected for their number (Holm)."""
+def compared_of(
+    outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], corrects: bool = True
+) -> list[Compared]:
+    """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
+    Without `corrects` each stands as it was decided: the steps of a bisection are no suite."""
     by_key = {o.key: o for o in outcomes}
-    return [
-        Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in corrected(comparisons)
-    ]
+    shown = corrected(comparisons) if corrects else comparisons
+    return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -97,7 +99,7 @@ def page(
 ) -> str:
     """Return the page as HTML. `text` replaces the sentence where there is no verdict; `profiles`
     are those of the operands."""
-    shown_pairs = compared_of(outcomes, comparisons)
+    shown_pairs = compared_of(outcomes, comparisons, corrects=run.engine != "bisect")
     one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
     return render(
         "compare.html.j2",
