@@ -25,8 +25,6 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.record import Resources
 from workbench.device.hardware import device_named
-from workbench.measurement.worker import Spent
-from workbench.source import loaded
 
 REFERENCES = {"copy": 4e12, "product": 6e14}
 VARIABLE = "STANDIN"  # the folder, of the test
@@ -38,12 +36,18 @@ def time_s(config: Any, sizes: Any) -> float:
     return (1 + abs(block - 64) / 64 + warps / 10) * 1e-9 * sizes["N"]
 
 
+def fate(candidate: Any) -> Fate:
+    """What becomes of a config; also on one GPU, for comparison."""
+    case = candidate.case
+    return Fate(time_s(case.config, case.sizes)) if case.config else Fate()
+
+
 class Measuring:
     """Stands for `measuring.Measuring`."""
 
     def __init__(self) -> None:
         self.spent: Counter[str] = Counter()
-        self.null = Null(lambda c: Fate(time_s(c.case.config, c.case.sizes)) if c.case.config else Fate())
+        self.null = Null(fate)
         self.own = _own()
         self.lost = 0
 
@@ -92,11 +96,18 @@ def _once(name: str) -> bool:
     return before
 
 
+def _hashes(kernel: str) -> dict[str, str]:
+    """The code of a kernel on this host: a worker that `lacks` it has another file. The test wrote
+    the right ones, since an import of torch takes seconds."""
+    hashes = json.loads((Path(os.environ[VARIABLE]) / "hashes.json").read_text())
+    return {name: "0" * 16 for name in hashes} if _own().get("lacks") else hashes
+
+
 class Pool:
     """Stands for `workers.Workers`: compiles nothing."""
 
     def __init__(self, count: int) -> None:
-        (Path(os.environ[VARIABLE]) / f"pool-{os.getpid()}").touch()
+        pass
 
     def submit(self, task: Any, *args: Any, timeout_s: float) -> Future[Any]:
         given: Future[Any] = Future()
@@ -108,9 +119,11 @@ class Pool:
 
     def _result(self, task: Any, args: Any) -> Any:
         if task.__name__ == "code_of":
-            return {} if _own().get("lacks") else dict(loaded(args[0]).hashes)
+            return _hashes(args[0])
         label = args[0].candidate.case.label
-        resources = Resources(label, 64, 0, 4096, 128, 2, 0.1, "registers", 64, 0.5, 0.5, 128, None, 0.0)
+        (Path(os.environ[VARIABLE]) / f"compiled-{os.environ.get('CUDA_VISIBLE_DEVICES')}").touch()
+        numbers = (64, 0, 4096, 128, 2, 0.1, "registers", 64, 0.5, 0.5, 128, None, 0.0)
+        resources = Resources(label, *numbers)
         return Compiled(resources, f"ttgir {label}", (64,), 1)
 
     def close(self) -> None:

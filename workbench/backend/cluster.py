@@ -6,6 +6,7 @@ see `cluster_worker`. Every wait here ends when the worker, the scheduler or the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any
 from workbench.backend import cluster_worker, replies
 from workbench.backend.joining import (
     GpuReport,
+    WorkerRefused,
     WorkerReport,
     files_hash,
     kernel_refusal,
@@ -49,10 +51,6 @@ class ClusterError(WorkbenchError):
     """A cluster cannot be used; one sentence says why and what to do next."""
 
 
-class WorkerRefused(WorkbenchError):
-    """A worker may not take part; one sentence says what differs."""
-
-
 class WorkerDied(Exception):
     """A worker left during a call. Not an outcome by itself."""
 
@@ -79,6 +77,7 @@ class ClusterWorker:
     report: WorkerReport
     gone: threading.Event = field(default_factory=threading.Event)
     kernels: dict[str, bool] = field(default_factory=dict)  # by name: whether it is the one here
+    checking: threading.Lock = field(default_factory=threading.Lock)  # of one
 
 
 @dataclass(eq=False)
@@ -385,8 +384,8 @@ class Cluster:
         with a sentence."""
         ours = {name: code for name, code in loaded(kernel).hashes.items()}
         for worker in list(self.workers.values()):
-            if kernel not in worker.kernels:
-                with suppress(WorkerDied):
+            with worker.checking, suppress(WorkerDied):
+                if kernel not in worker.kernels:
                     worker.kernels[kernel] = self._has(worker, kernel, ours)
             if worker.kernels.get(kernel):
                 yield worker
@@ -476,6 +475,7 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
                 "env": dict.fromkeys(cluster_worker.GPU_VARIABLES, name),
                 "host": "127.0.0.1",
                 "memory_limit": 0,
+                "silence_logs": logging.CRITICAL,
                 "preload": files,
                 "dashboard_address": None,
             },

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import workbench
 from workbench.device.hardware import Device
+from workbench.spec import WorkbenchError
 
 COMPARED = ("workbench", "triton", "torch")  # versions that must be those of the parent
 # Copy bandwidth and one product repeat to within 1 to 2 % on one GPU; GPUs of one model differ by
 # up to 5 %. It is also the portfolio's tolerance.
 ALIKE = 0.03
+
+
+class WorkerRefused(WorkbenchError):
+    """A worker may not take part; one sentence says what differs."""
 
 
 @dataclass(frozen=True)

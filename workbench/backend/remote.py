@@ -19,8 +19,8 @@ from workbench.backend.cluster import (
     ClusterGpu,
     ClusterWorker,
     WorkerDied,
-    WorkerRefused,
 )
+from workbench.backend.joining import WorkerRefused
 from workbench.backend.live import Live
 from workbench.backend.measuring import GpuGone, Lost, Stopped
 from workbench.backend.protocol import Place

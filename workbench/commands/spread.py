@@ -96,7 +96,7 @@ class Spread:
     """Give jobs to the GPUs of a cluster as they become free."""
 
     def __init__(self, cluster: Cluster, say: Callable[[str], None]) -> None:
-        self._cluster, self._say = cluster, say
+        self._cluster, self.say = cluster, say
         self._change = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._running: set[Job] = set()
@@ -146,6 +146,10 @@ class Spread:
             raise self._errors[0]
 
     @property
+    def _ending(self) -> bool:
+        return self._over or self._cluster.stopping
+
+    @property
     def _unfinished(self) -> bool:
         return bool(self._waiting or self._running)
 
@@ -168,16 +172,16 @@ class Spread:
             new = self._cluster.refresh()
         except SchedulerGone:
             self._cluster.scheduler_lost()
-            self._say(
+            self.say(
                 f"The scheduler {self._cluster.place} does not answer; waiting up to "
                 f"{SCHEDULER_S:.0f} s for it. What was obtained is stored."
             )
             try:
                 self._cluster.reconnect()
             except ClusterError as error:
-                self._say(str(error))
+                self.say(str(error))
                 raise KeyboardInterrupt from None
-            self._say(f"The scheduler {self._cluster.place} is back.")
+            self.say(f"The scheduler {self._cluster.place} is back.")
             return
         for address, about in new:
             with self._change:
@@ -206,13 +210,14 @@ class Spread:
                 f"The scheduler {self._cluster.place} has no worker with a GPU; start one there: "
                 'dask worker ADDRESS --resources "GPU=1".'
             )
-        self._say("No GPU is left; what was obtained is stored, and the same command goes on.")
+        self.say("No GPU is left; what was obtained is stored, and the same command goes on.")
         raise KeyboardInterrupt
 
     # In the thread of a worker
 
     def _serve(self, address: str, about: Mapping[str, Any]) -> None:
-        from workbench.backend.cluster import WorkerDied, WorkerRefused
+        from workbench.backend.cluster import WorkerDied
+        from workbench.backend.joining import WorkerRefused
         from workbench.backend.measuring import GpuGone
 
         gpu: ClusterGpu | None = None
@@ -247,16 +252,14 @@ class Spread:
                 f"; {percent(difference)} from {first.title}, so their times are not ranked "
                 "together"
             )
-        self._say(text)
+        self.say(text)
 
     def _next(self) -> Job | None:
         """Wait for a job. Returns None at the end."""
         with self._change:
-            while not self._waiting:
-                if self._over:
-                    return None
+            while not self._waiting and not self._ending:
                 self._change.wait(1.0)
-            if self._over:
+            if self._ending:
                 return None
             job = self._waiting.popleft()
             self._running.add(job)
@@ -265,7 +268,8 @@ class Spread:
 
     def _done(self, job: Job, gpu: ClusterGpu) -> bool:
         """Run a job. Returns whether the GPU can do another one."""
-        from workbench.backend.cluster import WorkerDied, WorkerRefused
+        from workbench.backend.cluster import WorkerDied
+        from workbench.backend.joining import WorkerRefused
         from workbench.backend.measuring import GpuGone
 
         usable = False
@@ -300,7 +304,7 @@ class Spread:
                 )
             )
             return
-        self._say(f"{gpu.title} has left during {job.title}, which goes on with another GPU.")
+        self.say(f"{gpu.title} has left during {job.title}, which goes on with another GPU.")
         with self._change:
             self._waiting.appendleft(job)
 
