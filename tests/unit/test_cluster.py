@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -183,32 +184,27 @@ def test_a_config_that_kills_two_workers_is_not_tried_again(hosts, place):
     assert [(o.case.label, o.cause, o.attempts) for o in failed] == [(label, "crash", 2)]
 
 
-@pytest.mark.parametrize(
-    ("differs", "sentence"),
-    [
-        ({"triton": "3.4.1"}, r"has triton 3\.4\.1, and this process has triton 3\."),
-        ({"gpu": "h100"}, "GPUs of two models are not ranked together"),
-        ({"lacks": True}, r"has another .*toy\.py.*copy the file there"),
-    ],
-)
-def test_a_worker_that_differs_is_refused_and_the_rest_goes_on(
-    hosts, place, differs, sentence, capsys
-):
-    import re
-
-    hosts.start("0")
-    hosts.own("1", **differs)
-    command, code = sweep_with_late_worker(hosts, place)
+def test_workers_that_differ_are_refused_and_the_rest_goes_on(hosts, place, capsys):
+    hosts.own("1", triton="3.4.1")
+    hosts.own("2", lacks=True)
+    hosts.start("0", "1", "2")
+    command, code = sweep(place, hosts.url)
     assert code == 0 and len(command.tables) == 4
-    assert re.search(sentence, capsys.readouterr().err)
+    notes = capsys.readouterr().err
+    assert re.search(r"worker 1 \(tcp.* has triton 3\.4\.1, and this process has triton 3\.", notes)
+    assert (
+        len(re.findall(r"worker 2 \(tcp.* has another .*toy\.py.*copy the file there", notes)) == 1
+    )
     assert len({run.gpu for run, _ in runs(place)}) == 1
 
 
-def sweep_with_late_worker(hosts, place):
-    """Sweep while a second worker joins: the first one sets the model."""
-    hosts.own("0", sleep=0.05)
-    threading.Timer(0.1, hosts.start_worker, ["1"]).start()
-    return sweep(place, hosts.url)
+def test_two_models_of_gpus_are_not_ranked_together(hosts, place, capsys):
+    hosts.own("1", gpu="h100")
+    hosts.start("0", "1")
+    _, code = sweep(place, hosts.url, sizes=SIZES[:2])
+    assert code == 0
+    assert capsys.readouterr().err.count("GPUs of two models are not ranked together") == 1
+    assert len({run.gpu for run, _ in runs(place)}) == 1
 
 
 def test_where_every_worker_is_refused_its_sentence_ends_the_command(hosts, place):

@@ -109,7 +109,7 @@ class ClusterGpu:
         )
 
     def ask(self, task: Any, args: tuple[Any, ...], timeout_s: float) -> tuple[Any, Counter[str]]:
-        """Run a task in the worker's measuring process; as `perform`."""
+        """Run a task in the worker's measuring process. Returns as `perform`."""
         call = self.cluster.awaited(self.worker, lambda: self.actor.ask(task, args, timeout_s))
         return self._read(call)
 
@@ -202,7 +202,7 @@ class Cluster:
             raise WorkerDied(worker.name)
         raise value
 
-    def asked(self, address: str, task: Callable[..., Any], *args: Any) -> Any:
+    def result_of(self, address: str, task: Callable[..., Any], *args: Any) -> Any:
         """Run a task of `cluster_worker` on one worker. Returns its result, raises its error,
         Stopped, or WorkerDied where the worker has left."""
         future = self.client.submit(
@@ -294,7 +294,7 @@ class Cluster:
     def _joined(self, address: str, about: Mapping[str, Any]) -> ClusterGpu | None:
         name = _name(address, about)
         try:
-            report = self.asked(address, cluster_worker.report)
+            report = self.result_of(address, cluster_worker.report)
         except (WorkerDied, Stopped):
             raise
         except Exception as error:
@@ -392,7 +392,7 @@ class Cluster:
 
     def _has(self, worker: ClusterWorker, kernel: str, ours: Mapping[str, str]) -> bool:
         try:
-            theirs = self.asked(worker.address, cluster_worker.kernel_hashes, kernel)
+            theirs = self.result_of(worker.address, cluster_worker.kernel_hashes, kernel)
             reason = kernel_refusal(worker.name, kernel, theirs, ours)
         except (WorkerDied, Stopped):
             raise
@@ -448,7 +448,7 @@ def gpus_of_host() -> list[str]:
 
 def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[str] = ()) -> Cluster:
     """Start a Dask cluster on this host with one worker process for each of `many` GPUs, which
-    share the CPUs. `preload` are more files that Dask loads in each worker. Raises ClusterError
+    share the CPUs. Returns it. `preload` are more files that Dask loads in each worker. Raises ClusterError
     where the host has fewer GPUs, or where Dask is missing."""
     require_distributed()
     names = gpus_of_host()
@@ -488,7 +488,7 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
 
 
 def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
-    """Join the cluster of a scheduler, `tcp://host:8786` or `tls://host:8786`, the latter with the
+    """Join the cluster of a scheduler and return it: `tcp://host:8786` or `tls://host:8786`, the latter with the
     certificates of Dask's configuration. Raises ClusterError where it does not answer."""
     require_distributed()
     import dask

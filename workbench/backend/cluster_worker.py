@@ -78,7 +78,7 @@ def missing(paths: Sequence[Path]) -> list[Path]:
 
 
 def in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
-    """Run a task, such as `compile_task`, in a process of this worker's pool."""
+    """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its result."""
     pool = _pool()
     if args and isinstance(args[0], CompileJob):
         args = (_with_own_claims(args[0]), *args[1:])
@@ -139,7 +139,7 @@ class GpuActor:
         return sent(lambda: (method(*args), dict(self._gpu.spent)))
 
     def ask(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> bytes:
-        """Run a task in the measuring process; as `perform`."""
+        """Run a task in the measuring process. Returns as `perform`."""
         return sent(
             lambda: (self._gpu.ask(task, *args, timeout_s=timeout_s), dict(self._gpu.spent))
         )

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
-from workbench.backend.prewarm import Started, compilers
+from workbench.backend.prewarm import LiveProcesses, compilers
 from workbench.backend.processes import compile_all, compile_parts
-from workbench.backend.protocol import Place, Problem, TimingResult, TimingTask
+from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
 from workbench.data.record import Energy, Environment, Verdict
@@ -62,14 +62,14 @@ class Live:
 
     predicts = False
     room = 1  # one config at a time on the GPU
-    place = Place()
+    place = GpuPlace()
 
     def __init__(
         self,
         repository: Path | None,
         rules: Protocol | None = None,
         on_wait: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
-        prewarm: Started | None = None,
+        prewarm: LiveProcesses | None = None,
     ) -> None:
         """Start the measuring process and read the device, or take those that `prewarm` started.
 

@@ -15,7 +15,7 @@ from workbench.backend.workers import Pool, Workers, cpu_count
 from workbench.data.environment import gpu_shown
 
 
-class Started(Protocol):
+class LiveProcesses(Protocol):
     """Processes of a live backend that were started before it: of this machine, or of a worker of a
     cluster."""
 

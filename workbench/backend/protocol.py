@@ -26,7 +26,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Place:
+class GpuPlace:
     """A GPU of a cluster, as runs and outcomes name it; see `Run.gpu` and `Run.references`."""
 
     gpu: str = ""
@@ -65,7 +65,7 @@ class Backend(Protocol):
     predicts: bool  # times come from the analytic model
     protocol: str  # id of the measurement protocol, or the model's name: part of every key
     room: int  # candidates that may be timed at once
-    place: Place  # of a cluster; empty for this machine
+    place: GpuPlace  # of a cluster; empty for this machine
 
     @property
     def spent(self) -> Mapping[str, float]:

@@ -23,7 +23,7 @@ from workbench.backend.cluster import (
 from workbench.backend.joining import WorkerRefused
 from workbench.backend.live import Live
 from workbench.backend.measuring import GpuGone, Lost, Stopped
-from workbench.backend.protocol import Place
+from workbench.backend.protocol import GpuPlace
 from workbench.data.environment import fingerprint
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
@@ -52,7 +52,7 @@ class RemoteMeasuring:
             raise _gone(self._gpu) from None
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
-        """As `Measuring.describe`, with the commit of the repository here. Raises GpuGone."""
+        """Return as `Measuring.describe`, with the commit of the repository here. Raises GpuGone."""
         result = self._perform("describe", None)
         if result is None:
             return None
@@ -61,24 +61,24 @@ class RemoteMeasuring:
         return device, replace(environment, commit=here.commit, dirty=here.dirty), lock
 
     def begin(self, job: worker.MeasureJob) -> None:
-        """As `Measuring.begin`. Raises GpuGone."""
+        """Prepare the process for a problem. Raises CannotBegin or GpuGone."""
         self._perform("begin", replace(job, kernel=catalog.absolute(job.kernel)))
 
     def prepare_standby(self) -> None:
-        """As `Measuring.prepare_standby`. Raises GpuGone."""
+        """Start the standby process where there is none. Raises GpuGone."""
         self._perform("prepare_standby")
 
     def wait_idle(self) -> None:
-        """As `Measuring.wait_idle`. Raises GpuGone."""
+        """Wait until nothing disturbs timing. Raises CannotBegin or GpuGone."""
         self._perform("wait_idle")
 
     def self_test(self) -> dict[str, float]:
-        """As `Measuring.self_test`. Raises GpuGone."""
+        """Return the measured ceilings by name. Raises CannotBegin or GpuGone."""
         result: dict[str, float] = self._perform("self_test")
         return result
 
     def poisoned(self) -> None:
-        """As `Measuring.poisoned`. Raises GpuGone."""
+        """Replace the process, which can measure nothing more. Raises GpuGone."""
         self._perform("poisoned")
 
     def lock(
@@ -88,8 +88,8 @@ class RemoteMeasuring:
         return nullcontext()
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """As `Measuring.ask`. Where the worker dies during a task, that is Lost with the cause
-        "crash", and GpuGone for every later call."""
+        """Return the result of a task, as `Measuring.ask`. Where the worker dies during it, raises
+        Lost with the cause "crash", and GpuGone at every later call."""
         try:
             return self._call(lambda: self._gpu.ask(task, args, timeout_s))
         except WorkerDied:
@@ -203,7 +203,7 @@ class AsidePool:
     def _check_disk(self, paths: list[Path]) -> None:
         """Raise WorkerRefused where the worker does not see these paths."""
         cluster, worker = self._gpu.cluster, self._gpu.worker
-        if gone := cluster.asked(worker.address, cluster_worker.missing, paths):
+        if gone := cluster.result_of(worker.address, cluster_worker.missing, paths):
             reason = (
                 f"The worker {worker.name} does not see {gone[0].parent}; name a folder on a disk "
                 "that all hosts share: --out FOLDER."
@@ -216,8 +216,8 @@ class AsidePool:
 
 
 @dataclass(frozen=True)
-class _Processes:
-    """See `prewarm.Started`."""
+class _RemoteProcesses:
+    """See `prewarm.LiveProcesses`."""
 
     gpu: RemoteMeasuring
     compilers: ClusterPool
@@ -236,9 +236,9 @@ class ClusterLive(Live):
             raise _gone(gpu)
         if gpu.worker not in workers:
             raise WorkerRefused(f"The worker {gpu.worker.name} has not the code of {kernel}.")
-        processes = _Processes(RemoteMeasuring(gpu), ClusterPool(gpu, workers))
+        processes = _RemoteProcesses(RemoteMeasuring(gpu), ClusterPool(gpu, workers))
         super().__init__(repository, rules, prewarm=processes)
-        self.place = Place(gpu.title, dict(gpu.references))
+        self.place = GpuPlace(gpu.title, dict(gpu.references))
 
 
 __all__ = ["AsidePool", "Cluster", "ClusterLive", "ClusterPool", "RemoteMeasuring"]
