@@ -23,6 +23,7 @@ from null_backend import ENVIRONMENT, Fate, Null
 from workbench.backend import cluster_worker
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
+from workbench.data.locks import LockBusy
 from workbench.data.record import Resources
 from workbench.device.hardware import device_named
 
@@ -60,7 +61,10 @@ class Measuring:
     def begin(self, job: Any) -> None:
         pass
 
-    prepare_standby = wait_idle = poisoned = close = lambda self: None
+    prepare_standby = wait_idle = poisoned = lambda self: None
+
+    def close(self) -> None:
+        _held().unlink(missing_ok=True)
 
     def self_test(self) -> dict[str, float]:
         return {"dram": 4e12, "launch": 2e-6, "resolution": 3e-8}
@@ -69,6 +73,9 @@ class Measuring:
         return {name: value * self.own.get("factor", 1.0) for name, value in REFERENCES.items()}
 
     def lock(self, name: str, on_wait: Any, timeout_s: Any = None) -> Any:
+        if _held().exists():
+            raise LockBusy("another process still holds the GPU after 0 s: end it or wait")
+        _held().touch()
         return nullcontext()
 
     def ask(self, task: Any, *args: Any, timeout_s: float) -> Any:
@@ -77,15 +84,23 @@ class Measuring:
         if task.__name__ == "first_pass":
             self._perhaps_die(many[0].case)
             time.sleep(self.own.get("sleep", 0.01))
+        if task.__name__ == "hot":
+            return self.null.hot(args[0])
         results = [self.null._reply(c, self.null._fate(c)) for c in many]
         return results[0] if many[0] is args[0] else results
 
     def _perhaps_die(self, case: Any) -> None:
         at = self.own.get("dies_at")
         if at == case.label and not _once(f"died-{os.environ['CUDA_VISIBLE_DEVICES']}"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end()
         if self.own.get("always") == case.label:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end()
+
+
+def _end() -> None:
+    """Kill this worker; the system drops its lock."""
+    _held().unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _once(name: str) -> bool:
@@ -94,6 +109,11 @@ def _once(name: str) -> bool:
     before = mark.exists()
     mark.touch()
     return before
+
+
+def _held() -> Path:
+    """The mark of a GPU that a command uses."""
+    return Path(os.environ[VARIABLE]) / f"held-{os.environ['CUDA_VISIBLE_DEVICES']}"
 
 
 def _hashes(kernel: str) -> dict[str, str]:

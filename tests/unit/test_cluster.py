@@ -283,6 +283,30 @@ def test_a_scheduler_that_does_not_come_back_leaves_what_was_measured(
         assert history.state(run.id) == "interrupted"
 
 
+def test_a_killed_command_lets_go_of_the_gpus_of_its_cluster(hosts, place):
+    """Its scheduler drops the actors, which hold the GPUs' locks: another command can begin."""
+    hosts.own("0", sleep=0.2)
+    hosts.start("0")
+    program = (
+        "import sys; from pathlib import Path; import test_cluster as t\n"
+        "from nullside import Place\n"
+        "p = Place(Path(sys.argv[1])); t.sweep(p, sys.argv[2])"
+    )
+    first = subprocess.Popen(
+        [sys.executable, "-c", program, str(place.folder), hosts.url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([PATH, str(TESTS / "unit")])},
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(lambda: count_records(place) > 2)
+    assert (place.folder / "held-0").exists()
+    first.kill()
+    first.wait()
+    wait_for(lambda: not (place.folder / "held-0").exists(), 20.0)
+    hosts.own("0")
+    _, code = sweep(place, hosts.url, sizes=SIZES[:1])
+    assert code == 0
+
+
 def count_records(place):
     return sum(p.read_text().count('"type":"Record"') for p in place.out.glob("*/events.jsonl"))
 

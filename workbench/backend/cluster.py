@@ -448,8 +448,8 @@ def gpus_of_host() -> list[str]:
 
 def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[str] = ()) -> Cluster:
     """Start a Dask cluster on this host with one worker process for each of `many` GPUs, which
-    share the CPUs. Returns it. `preload` are more files that Dask loads in each worker. Raises ClusterError
-    where the host has fewer GPUs, or where Dask is missing."""
+    share the CPUs. Returns it. `preload` are more files that Dask loads in each worker. Raises
+    ClusterError where the host has fewer GPUs, or where Dask is missing."""
     require_distributed()
     names = gpus_of_host()
     if many > len(names):
@@ -482,14 +482,18 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
         }
         for name in names[:many]
     }
-    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
+    scheduler = {
+        "cls": Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"},
+    }
     local = SpecCluster(workers=specs, scheduler=scheduler, silence_logs=False)
     return Cluster(lambda: Client(local, timeout=CONNECT_S), "of this process", notify, local)
 
 
 def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
-    """Join the cluster of a scheduler and return it: `tcp://host:8786` or `tls://host:8786`, the latter with the
-    certificates of Dask's configuration. Raises ClusterError where it does not answer."""
+    """Join the cluster of a scheduler and return it: `tcp://host:8786` or `tls://host:8786`, the
+    latter with the certificates of Dask's configuration. Raises ClusterError where it does not
+    answer."""
     require_distributed()
     import dask
 

@@ -78,7 +78,8 @@ def missing(paths: Sequence[Path]) -> list[Path]:
 
 
 def in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
-    """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its result."""
+    """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its
+    result."""
     pool = _pool()
     if args and isinstance(args[0], CompileJob):
         args = (_with_own_claims(args[0]), *args[1:])

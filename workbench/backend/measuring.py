@@ -67,7 +67,7 @@ class MeasuringProcess(Protocol):
         """Return a context manager that holds the GPU's lock."""
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """Run a task of `worker` in the process. Returns its result. Raises Lost and CannotBegin."""
+        """Run a task of `worker` in the process. Returns its result. Raises Lost, CannotBegin."""
 
     def poisoned(self) -> None:
         """Replace the process."""

@@ -52,7 +52,7 @@ class RemoteMeasuring:
             raise _gone(self._gpu) from None
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
-        """Return as `Measuring.describe`, with the commit of the repository here. Raises GpuGone."""
+        """Return as `Measuring.describe` does, with the commit here. Raises GpuGone."""
         result = self._perform("describe", None)
         if result is None:
             return None
