@@ -1,5 +1,7 @@
 """Workers of a Dask cluster that compile for an absent GPU, and one whose GPU is not there."""
 
+from dataclasses import replace
+
 import pytest
 from distributed import Client, Nanny, Scheduler, SpecCluster
 
@@ -7,7 +9,7 @@ from workbench import catalog
 from workbench.backend import cluster, cluster_worker
 from workbench.backend.cluster import Cluster, ClusterGpu
 from workbench.backend.joining import WorkerRefused
-from workbench.backend.processes import compile_all
+from workbench.backend.processes import CompileJob, compile_all
 from workbench.backend.protocol import Problem
 from workbench.backend.remote import ClusterPool
 from workbench.compile import Compiled
@@ -38,7 +40,7 @@ def joined():
     members.close()
 
 
-def test_a_worker_without_a_gpu_compiles_and_each_code_once(joined):
+def test_a_worker_without_a_gpu_compiles_for_the_device_of_others(joined):
     members, _, listed = joined
     address, about = next((a, w) for a, w in listed.items() if w["name"] == "compiler")
     assert members.join(address, about) is None
@@ -53,11 +55,18 @@ def test_a_worker_without_a_gpu_compiles_and_each_code_once(joined):
         named = Candidate.by_name("blocks", vars(config))
         candidates.append(Candidate(named.case, f"k{number}", impl, config, code=hashes["blocks"]))
     problem = Problem("copy", spec, {"N": 4096}, "bf16")
-    results = dict(compile_all(pool, problem, candidates, H200))
+    results = {c.key: r for c, r in compile_all(pool, problem, candidates, H200)}
     assert all(isinstance(r, Compiled) for r in results.values())
     assert len({r.binary for r in results.values()}) == 2
-    assert sum(r.duplicate for r in results.values()) == 1
     pool.close()
+
+
+def test_claims_of_another_host_lie_in_a_folder_of_this_one(tmp_path):
+    job = CompileJob("copy", None, {}, "bf16", H200, tmp_path / "elsewhere", "1")
+    first, second = (cluster_worker._with_own_claims(job).claims for _ in range(2))
+    assert first == second and first.is_dir()
+    here = replace(job, claims=tmp_path)
+    assert cluster_worker._with_own_claims(here) is here
 
 
 def test_an_error_of_a_remote_task_is_the_error(joined):

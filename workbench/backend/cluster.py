@@ -482,10 +482,8 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
         }
         for name in names[:many]
     }
-    scheduler = {
-        "cls": Scheduler,
-        "options": {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"},
-    }
+    here = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": Scheduler, "options": here}
     local = SpecCluster(workers=specs, scheduler=scheduler, silence_logs=False)
     return Cluster(lambda: Client(local, timeout=CONNECT_S), "of this process", notify, local)
 

@@ -430,6 +430,7 @@ class WorkloadTuning:
             swept.checked,
             timestamp(),
             str(swept.page),
+            self.gpu.title if self.gpu is not None else "",
         )
 
     def _protocol(self, record: Record | None) -> str:
@@ -535,7 +536,10 @@ class WorkloadTuning:
         from workbench.reports.workload import page
 
         rows = [done_cells(item, result) for item, result in done]
-        notes = [(i.signature.function.name, r.reason) for i, r in done]
+        notes = [
+            (i.signature.function.name, f"{r.reason}; on {r.gpu}" if r.gpu else r.reason)
+            for i, r in done
+        ]
         html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)
         return write_page(self.journal.path.with_suffix(".html"), html)
 
