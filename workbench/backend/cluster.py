@@ -89,6 +89,7 @@ class ClusterGpu:
     actor: Any
     reported: GpuReport | None = None
     references: Mapping[str, float] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)  # seconds there: check, timed, flush
 
     @property
     def gpu(self) -> GpuReport:
@@ -101,22 +102,22 @@ class ClusterGpu:
         """Name of the GPU on terminals, pages and in outcomes."""
         return self.gpu.title(self.worker.report.host)
 
-    def perform(self, name: str, *args: Any) -> tuple[Any, Counter[str]]:
-        """Call a method of the worker's measuring process. Returns its result and the seconds spent
-        there. Raises what the method raises, WorkerDied or Stopped."""
+    def perform(self, name: str, *args: Any) -> Any:
+        """Call a method of the worker's measuring process. Returns its result. Raises what the
+        method raises, WorkerDied or Stopped."""
         return self._read(
             self.cluster.awaited(self.worker, lambda: self.actor.perform(name, *args))
         )
 
-    def ask(self, task: Any, args: tuple[Any, ...], timeout_s: float) -> tuple[Any, Counter[str]]:
+    def ask(self, task: Any, args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task in the worker's measuring process. Returns as `perform`."""
         call = self.cluster.awaited(self.worker, lambda: self.actor.ask(task, args, timeout_s))
         return self._read(call)
 
-    @staticmethod
-    def _read(data: bytes) -> tuple[Any, Counter[str]]:
+    def _read(self, data: bytes) -> Any:
         result, spent = _value(data)
-        return result, Counter(spent)
+        self.spent = Counter(spent)
+        return result
 
 
 class Cluster:
@@ -320,7 +321,7 @@ class Cluster:
             self.workers[worker.address] = worker  # `refresh` tells it when it leaves
         actor = self._actor(worker)
         gpu = ClusterGpu(self, worker, actor)
-        report, _ = gpu.perform("open")
+        report = gpu.perform("open")
         if report is None:
             self.workers.pop(worker.address, None)
             raise WorkerRefused(
@@ -330,7 +331,7 @@ class Cluster:
         gpu.reported = report
         self._check_model(gpu)
         self._take_lock(gpu)
-        gpu.references = gpu.perform("references")[0]
+        gpu.references = gpu.perform("references")
         return gpu
 
     def _actor(self, worker: ClusterWorker) -> Any:
@@ -371,7 +372,7 @@ class Cluster:
     def _take_lock(self, gpu: ClusterGpu) -> None:
         heard = ""
         while True:
-            holder, _ = gpu.perform("lock", gpu.gpu.lock)
+            holder = gpu.perform("lock", gpu.gpu.lock)
             if holder is None:
                 return
             if not heard:

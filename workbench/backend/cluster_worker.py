@@ -151,7 +151,7 @@ class GpuActor:
         if described is None:
             return None
         device, environment, lock = described
-        return GpuReport(device, environment.driver, lock, _index())
+        return GpuReport(device, environment, lock, _index())
 
     def _lock(self, name: str) -> str | None:
         """Take the GPU's lock. Returns None, or the sentence that says who holds it."""

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import workbench
+from workbench.data.record import Environment
 from workbench.device.hardware import Device
 from workbench.spec import WorkbenchError
 
@@ -37,7 +38,7 @@ class GpuReport:
     """GPU of one worker."""
 
     device: Device
-    driver: str | None
+    environment: Environment  # its `others_on_gpu` is of the time before the command used it
     lock: str  # name of the GPU's lock: its UUID where the driver reports one
     index: str  # on its host
 

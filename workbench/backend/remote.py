@@ -37,28 +37,30 @@ class RemoteMeasuring:
 
     def __init__(self, gpu: ClusterGpu) -> None:
         self._gpu = gpu
-        self.spent: Counter[str] = Counter()  # seconds: check, timed, flush
 
-    def _call(self, call: Callable[[], tuple[Any, Counter[str]]]) -> Any:
+    @property
+    def spent(self) -> Counter[str]:
+        """Seconds of the worker's process so far: check, timed, flush."""
+        return self._gpu.spent
+
+    def _check(self) -> None:
         if self._gpu.worker.gone.is_set():
             raise _gone(self._gpu)
-        result, self.spent = call()
-        return result
 
     def _perform(self, name: str, *args: Any) -> Any:
+        self._check()
         try:
-            return self._call(lambda: self._gpu.perform(name, *args))
+            return self._gpu.perform(name, *args)
         except WorkerDied:
             raise _gone(self._gpu) from None
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
-        """Return as `Measuring.describe` does, with the commit here. Raises GpuGone."""
-        result = self._perform("describe", None)
-        if result is None:
-            return None
-        device, environment, lock = result
-        here = fingerprint(None, repository)
-        return device, replace(environment, commit=here.commit, dirty=here.dirty), lock
+        """Return what the worker reported as it joined, with the commit of the repository here.
+        Raises GpuGone."""
+        self._check()
+        gpu, here = self._gpu.gpu, fingerprint(None, repository)
+        environment = replace(gpu.environment, commit=here.commit, dirty=here.dirty)
+        return gpu.device, environment, gpu.lock
 
     def begin(self, job: worker.MeasureJob) -> None:
         """Prepare the process for a problem. Raises CannotBegin or GpuGone."""
@@ -90,8 +92,9 @@ class RemoteMeasuring:
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """Return the result of a task, as `Measuring.ask`. Where the worker dies during it, raises
         Lost with the cause "crash", and GpuGone at every later call."""
+        self._check()
         try:
-            return self._call(lambda: self._gpu.ask(task, args, timeout_s))
+            return self._gpu.ask(task, args, timeout_s)
         except WorkerDied:
             of_config = args and isinstance(args[0], Candidate)
             deaths = self._gpu.cluster.died_at(args[0].key) if of_config else 1
@@ -193,7 +196,7 @@ class AsidePool:
         given: Future[Any] = Future()
         try:
             self._check_disk([arg for arg in args if isinstance(arg, Path)])
-            given.set_result(self._gpu.perform("aside", task, args, timeout_s)[0])
+            given.set_result(self._gpu.perform("aside", task, args, timeout_s))
         except WorkerDied:
             given.set_exception(_gone(self._gpu))
         except Exception as error:
