@@ -17,7 +17,7 @@ from typing import Any
 
 import synthetic
 
-from workbench.backend.protocol import Problem, TimingResult, TimingTask
+from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
@@ -98,7 +98,7 @@ class Null:
         self.rules = rules or Protocol()
         self.protocol = "null-model" if predicts else self.rules.id
         self.requests: list[tuple[str, str]] = []
-        self.closed, self.begun = False, 0
+        self.closed, self.begun, self.place = False, 0, GpuPlace()
         self.room = 1 << 30 if predicts else 1
         self._fate, self._begin_error = fate, begin_error
         self._released = threading.Event()

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -63,6 +64,14 @@ def module_of(kernel: str) -> ModuleType:
 
     Raises CatalogError where there is none, or where it cannot be imported.
     """
+    with _one_thread:
+        return _module_of(kernel)
+
+
+_one_thread = threading.RLock()  # threads of a command on several GPUs import kernels
+
+
+def _module_of(kernel: str) -> ModuleType:
     if is_path(kernel):
         return _from_file(Path(kernel))
     if "." in kernel:

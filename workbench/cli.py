@@ -94,7 +94,8 @@ def _add(options: type[Options]) -> None:
 
 def _run(options: Options) -> int:
     more = {}
-    if options.COMMAND == "sweep" and getattr(options, "device", None) is None:
+    elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
+    if options.COMMAND == "sweep" and not any(getattr(options, name, None) for name in elsewhere):
         from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 
         more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))

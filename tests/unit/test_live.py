@@ -95,7 +95,7 @@ def begun(tmp_path, monkeypatch):
     def make(**fates):
         gpu = Gpu(**fates)
         monkeypatch.setattr(measuring, "Solo", gpu.start)
-        monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, text: nullcontext())
+        monkeypatch.setattr(measuring.preflight, "gpu_lock", lambda *given: nullcontext())
         backend = Live(None)
         result = backend.begin(Problem(kernel, spec, {"N": 1024}, "bf16"))
         assert {name: q["value"] for name, q in result.items()} == {

@@ -14,14 +14,14 @@ from typing import Any, cast
 
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
-from workbench.backend.prewarm import Prewarm, compilers
+from workbench.backend.prewarm import LiveProcesses, compilers
 from workbench.backend.processes import compile_all, compile_parts
-from workbench.backend.protocol import Problem, TimingResult, TimingTask
+from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
 from workbench.data.record import Energy, Environment, Verdict
 from workbench.device.hardware import Device
-from workbench.measurement import preflight, worker
+from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.spec import WorkbenchError
@@ -62,13 +62,14 @@ class Live:
 
     predicts = False
     room = 1  # one config at a time on the GPU
+    place = GpuPlace()
 
     def __init__(
         self,
         repository: Path | None,
         rules: Protocol | None = None,
         on_wait: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
-        prewarm: Prewarm | None = None,
+        prewarm: LiveProcesses | None = None,
     ) -> None:
         """Start the measuring process and read the device, or take those that `prewarm` started.
 
@@ -121,7 +122,7 @@ class Live:
         if candidates:  # compiled meanwhile
             self._prewarm = list(candidates), Arrivals(self._compile(candidates))
         if not self._locked:
-            self._held.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
+            self._held.enter_context(self._gpu.lock(self._lock, self._on_wait))
             self._locked = True
         try:
             self._gpu.begin(
@@ -416,6 +417,7 @@ def _refusal(error: Exception, own: bool = True) -> Refusal:
         words,
         own and not isinstance(error, CannotBegin),
         cause=getattr(error, "cause", None),
+        attempts=getattr(error, "attempts", 1),
     )
 
 

@@ -3,27 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.backend.workers import BEGIN_S, LOST, Solo, cause_of
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
-from workbench.measurement import worker
-from workbench.spec import SpecFault
+from workbench.measurement import preflight, worker
+from workbench.spec import SpecFault, WorkbenchError
 
 
 class Lost(Exception):
     """The measuring process died or was ended during a task. Its successor is in place."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, attempts: int = 1) -> None:
         super().__init__(str(error))
         self.cause = cause_of(error)
+        self.attempts = attempts  # at this config that ended in the same cause
+
+
+class GpuGone(WorkbenchError):
+    """The GPU that a problem was given is gone, with the worker of the cluster that has it. What
+    was obtained is stored; the problem goes on with another GPU. Never raised by a GPU of this
+    process."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The command is being stopped: raised where a thread of it waits for a cluster, as Ctrl-C
+    reaches the main thread alone."""
 
 
 class CannotBegin(Exception):
     """The problem does not fit the GPU; the message is one sentence."""
+
+
+class MeasuringProcess(Protocol):
+    """What a live backend asks of a measuring process; see `Measuring`."""
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Return the seconds spent so far under check, timed and flush."""
+
+    def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
+        """Return device, environment and lock name of the GPU, or None."""
+
+    def begin(self, job: worker.MeasureJob) -> None:
+        """Prepare the process for a problem. Raises CannotBegin."""
+
+    def prepare_standby(self) -> None:
+        """Start the standby process where there is none."""
+
+    def wait_idle(self) -> None:
+        """Wait until nothing disturbs timing. Raises CannotBegin."""
+
+    def self_test(self) -> dict[str, float]:
+        """Return the measured ceilings by name. Raises CannotBegin."""
+
+    def lock(
+        self, name: str, on_wait: Callable[[str], None], timeout_s: float | None = None
+    ) -> AbstractContextManager[None]:
+        """Return a context manager that holds the GPU's lock."""
+
+    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+        """Run a task of `worker` in the process. Returns its result. Raises Lost, CannotBegin."""
+
+    def poisoned(self) -> None:
+        """Replace the process."""
+
+    def close(self) -> None:
+        """End the process, or leave it to its owner."""
 
 
 class Measuring:
@@ -102,6 +152,22 @@ class Measuring:
             self._replace()
             raise CannotBegin(f"the self-test {error}") from None
         return result
+
+    def references(self) -> dict[str, float]:
+        """Return the library references by which GPUs of one model are compared; see
+        `worker.references`. Raises CannotBegin where the process is lost."""
+        try:
+            result: dict[str, float] = self._now.ask(worker.references, timeout_s=BEGIN_S)
+        except LOST as error:
+            self._replace()
+            raise CannotBegin(f"the library references {error}") from None
+        return result
+
+    def lock(
+        self, name: str, on_wait: Callable[[str], None], timeout_s: float | None = None
+    ) -> AbstractContextManager[None]:
+        """Return a context manager that holds the GPU's lock; see `preflight.gpu_lock`."""
+        return preflight.gpu_lock(name, on_wait, timeout_s)
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """Run a task of `worker` in the process and return its result.

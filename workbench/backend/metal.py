@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.backend.emulated import compiled_launches, planned
-from workbench.backend.protocol import Problem, TimingResult, TimingTask
+from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import LOST, Solo, cause_of
 from workbench.compile import Compiled
 from workbench.data.errors import first_sentence
@@ -72,6 +72,7 @@ class MetalLive:
 
     predicts = False
     room = 1
+    place = GpuPlace()
 
     def __init__(
         self,

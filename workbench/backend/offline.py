@@ -16,7 +16,7 @@ from typing import Any
 from workbench.backend import emulated
 from workbench.backend.checking import Checks, launch_calls, sizes_taken
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
-from workbench.backend.protocol import Problem, TimingResult, TimingTask
+from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
@@ -55,6 +55,7 @@ class Offline:
 
     predicts = True
     room = 1 << 30  # no limit: the interpreter pool queues them
+    place = GpuPlace()
     spent: Mapping[str, float] = {}
 
     def __init__(

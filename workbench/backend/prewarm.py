@@ -7,11 +7,25 @@ starting early lets these overlap.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from workbench.backend.measuring import Measuring
+from workbench.backend.measuring import Measuring, MeasuringProcess
 from workbench.backend.processes import prepare
-from workbench.backend.workers import Workers, cpu_count
+from workbench.backend.workers import Pool, Workers, cpu_count
 from workbench.data.environment import gpu_shown
+
+
+class LiveProcesses(Protocol):
+    """Processes of a live backend that were started before it: of this machine, or of a worker of a
+    cluster."""
+
+    @property
+    def gpu(self) -> MeasuringProcess:
+        """Return the measuring process."""
+
+    @property
+    def compilers(self) -> Pool:
+        """Return the pool of compiling processes."""
 
 
 class Prewarm:

@@ -15,8 +15,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Problem, TimingTask
-from workbench.backend.workers import LOST, PATIENCE, Workers, cause_of
+from workbench.backend.workers import LOST, PATIENCE, Pool, cause_of
 from workbench.compile import (
     Compiled,
     CompiledDuplicate,
@@ -94,7 +95,7 @@ def claimed(claims: Path, key: str, owner: str) -> bool:
 
 
 def compile_all(
-    pool: Workers,
+    pool: Pool,
     problem: Problem,
     candidates: Sequence[Candidate],
     device: Device,
@@ -122,7 +123,7 @@ class _UnderWay:
 
     def __init__(
         self,
-        pool: Workers,
+        pool: Pool,
         problem: Problem,
         device: Device,
         timeout_s: float,
@@ -208,7 +209,7 @@ class _UnderWay:
 
 
 def compile_parts(
-    pool: Workers,
+    pool: Pool,
     parts: Sequence[TimingTask],
     device: Device,
     timeout_s: float = COMPILE_TIMEOUT_S,
@@ -243,7 +244,7 @@ def outcome_of(future: Future[Any], stage: Stage) -> Any:
     """Return a task's result, or a Refusal that names what happened to its process."""
     try:
         return future.result()
-    except (SourceChanged, SpecFault):
+    except (SourceChanged, SpecFault, GpuGone):
         raise
     except LOST as error:
         return Refusal(stage, f"the {stage} {error}", cause=cause_of(error))

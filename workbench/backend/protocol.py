@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from workbench.compile import Compiled
@@ -23,6 +23,14 @@ class Problem:
     spec: Spec
     sizes: Sizes
     dtype: str
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """A GPU of a cluster, as runs and outcomes name it; see `Run.gpu` and `Run.references`."""
+
+    gpu: str = ""
+    references: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class Backend(Protocol):
     predicts: bool  # times come from the analytic model
     protocol: str  # id of the measurement protocol, or the model's name: part of every key
     room: int  # candidates that may be timed at once
+    place: GpuPlace  # of a cluster; empty for this machine
 
     @property
     def spent(self) -> Mapping[str, float]:

@@ -41,10 +41,23 @@ def written(right: bool, result: Any) -> bytes:
     if not right and not _is_known(type(result)):
         right, result = False, RuntimeError(first_sentence(result))
     try:
-        return pickle.dumps((right, result), protocol=5)
+        return _pickled((right, result))
     except Exception as error:
         reason = f"an answer that cannot travel: {first_sentence(error)}"
-        return pickle.dumps((False, RuntimeError(reason)), protocol=5)
+        return _pickled((False, RuntimeError(reason)))
+
+
+def _pickled(value: Any) -> bytes:
+    data = io.BytesIO()
+    _Writer(data, protocol=5).dump(value)
+    return data.getvalue()
+
+
+class _Writer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an exception pickles itself. A library may have registered another way for all
+        of them, as Dask does with tblib, and the reader takes no function of a library."""
+        return obj.__reduce__() if isinstance(obj, BaseException) else NotImplemented
 
 
 def read(data: bytes) -> tuple[bool, Any]:

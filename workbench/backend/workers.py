@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.backend import replies
 from workbench.data.memory import limit_memory
@@ -38,6 +38,16 @@ def cause_of(error: BaseException) -> Cause | None:
     if isinstance(error, TimeoutError):
         return "timeout"
     return "crash" if isinstance(error, ChildProcessError) else None
+
+
+class Pool(Protocol):
+    """Processes that run tasks: `Workers` of this machine, or those of a cluster."""
+
+    def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
+        """Submit a task and return a future; see `Workers.submit`."""
+
+    def close(self) -> None:
+        """End the processes that belong to this pool alone."""
 
 
 class Workers:

@@ -88,6 +88,18 @@ def database() -> Any:
     return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
 
 
+def workers() -> Any:
+    """Return a field that declares `--workers`."""
+    return option(
+        None, "Share the work among so many GPUs of this host, by Dask.", stored=False, min=1
+    )
+
+
+def scheduler() -> Any:
+    """Return a field that declares `--scheduler`."""
+    return option(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
+
+
 def threshold() -> Any:
     """Return a field that declares `--threshold`."""
     return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
@@ -159,6 +171,8 @@ class SweepOptions(Options):
     profile: bool = profile("the winner")
     sanitize: bool = flag("Finalists must pass racecheck and memcheck, too.", "--sanitize")
     strict: bool = strict(stored=True)
+    workers: int | None = workers()
+    scheduler: str | None = scheduler()
     out: Path = out("Folder for pages and events.")
     metrics: Path | None = metrics()
     events: bool = events()
@@ -441,6 +455,8 @@ class WorkloadOptions(Options):
     cover: float = option(0.95, "Of tune: share of the kernels' time that is tuned.")
     device: str | None = option(None, "Of tune: compile and predict for it (h200), with no GPU.")
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
+    workers: int | None = option(None, "Of tune: GPUs of this host that share it.", min=1)
+    scheduler: str | None = option(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
     widen: bool = flag("Of tune: configs one step beyond, where the best is at an end.", "--widen")
     predicted: bool = flag("Of tune: write predicted entries, which no pin uses.", "--predicted")
     policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")

@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench import catalog
+from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import say_result
 from workbench.commands.instrumentation import completed, dispatched
@@ -326,6 +327,8 @@ def new_run(
         ceilings=_stated_ceilings(backend, dtypes),
         environment=backend.environment,
         source=", ".join(dict.fromkeys(p.kernel for p in problems)),
+        gpu=backend.place.gpu,
+        references=backend.place.references,
     )
 
 
@@ -434,6 +437,9 @@ def execute(
             obtain(recorder)
         except KeyboardInterrupt:
             state = "interrupted"
+        except GpuGone:  # another run goes on from what this one stored
+            recorder.end("interrupted")
+            raise
         recorder.end(state)
     return state
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from workbench.backend.joining import alike
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -51,6 +52,14 @@ from workbench.commands.run import (
     repository_of,
     resources,
 )
+from workbench.commands.spread import (
+    GpuLines,
+    Job,
+    ProblemConsole,
+    Spread,
+    cluster_of,
+    wants_cluster,
+)
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
@@ -59,7 +68,7 @@ from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.apple_model import INTERVALS
 from workbench.device.hardware import METAL
-from workbench.reports import write_page
+from workbench.reports import DRAWING, write_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
@@ -72,6 +81,7 @@ from workbench.tuner.selection import Selection, comparable_times, select, sente
 from workbench.tuner.space import Earlier, Plan, plan_sweep
 
 if TYPE_CHECKING:
+    from workbench.backend.cluster import ClusterGpu
     from workbench.backend.prewarm import Prewarm
 
 
@@ -128,6 +138,8 @@ class SweepCommand:
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
         worst = PASSED
+        if wants_cluster(options):
+            return self._spread(problems, sweep, impls, search)
         check_sanitizer(options.sanitize, options.device)
         with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
@@ -146,6 +158,56 @@ class SweepCommand:
         if options.profile and not self._profile(impls):
             return INTERRUPTED
         return worst
+
+    def _spread(
+        self,
+        problems: Sequence[Problem],
+        sweep: Sweep,
+        impls: list[Impl],
+        search: SearchPlan | None,
+    ) -> int:
+        """Run the sweep on the GPUs of a cluster, a size on each. Returns the exit code."""
+        lines = GpuLines(self.options.quiet, prints_aside(self.options))
+        ended: dict[str, tuple[SweepCommand, int]] = {}  # by sizes
+        code = PASSED
+        with cluster_of(self.options) as cluster:
+            spread = Spread(cluster, lines.say)
+
+            def run_size(problem: Problem, gpu: ClusterGpu) -> None:
+                from workbench.backend.remote import ClusterLive
+
+                sizes, options = sizes_text(problem.sizes), self.options
+                here = repository_of(options.kernel)
+                share = search.share(spread.share) if search else None
+                one = self._of_one(ProblemConsole(lines, sizes, gpu.title))
+                opener = partial(ClusterLive, gpu, options.kernel, here)
+                with resources(options, opener) as opened:
+                    ended[sizes] = one, _OneSize(one, problem, opened, share).go(sweep, impls)
+                if ended[sizes][1] == INTERRUPTED:
+                    raise KeyboardInterrupt
+
+            try:
+                spread.run([Job(sizes_text(p.sizes), partial(run_size, p)) for p in problems])
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+            finally:
+                lines.end()
+                self._take_over([ended[s] for p in problems if (s := sizes_text(p.sizes)) in ended])
+        if code == PASSED and len(problems) > 1:
+            self._portfolio(problems)
+        return max([code, *(one for _, one in ended.values())])
+
+    def _of_one(self, console: SweepConsole) -> SweepCommand:
+        """Return this command for one size, whose results are taken over at its end."""
+        return SweepCommand(self.options, console, tuned_file=self.tuned_file)
+
+    def _take_over(self, ended: Sequence[tuple[SweepCommand, int]]) -> None:
+        for one, _ in ended:
+            self.tables |= one.tables
+            self.results += one.results
+            self.sentences += one.sentences
+            self.seconds |= one.seconds
+            self.run, self.selection, self.page = one.run, one.selection, one.page
 
     def _profile(self, impls: Sequence[Impl]) -> bool:
         """Profile the winner of each size, and draw the pages again. Returns whether it was not
@@ -173,14 +235,17 @@ class SweepCommand:
     def _portfolio(self, problems: Sequence[Problem]) -> None:
         """Write and print the smallest set of configs that serves all sizes, if there are
         several."""
+        tables, note = tables_of_alike_gpus(self.tables, [r.run for r in self.results])
+        if note:
+            self.console.warn(note)
         try:
-            chosen = portfolio(times_by_config(self.tables))
+            chosen = portfolio(times_by_config(tables))
         except PortfolioError as error:
             self.console.warn(str(error))
             return
         stamp = f"{slug(problems[0].spec.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         file = self.options.out / f"portfolio-{stamp}.json"
-        self.portfolio = asdict(chosen)
+        self.portfolio = {**asdict(chosen), **({"left_out": note} if note else {})}
         write_page(file, json.dumps(self.portfolio, indent=1) + "\n")
         self.console.portfolio(chosen, file)
 
@@ -378,7 +443,8 @@ class _OneSize:
     def _page(self, run: Run, outcomes: Sequence[Outcome], selection: Selection) -> Path:
         from workbench.reports.sweep import page
 
-        html = page(run, outcomes, self.breakdown.seconds or None, selection)
+        with DRAWING:
+            html = page(run, outcomes, self.breakdown.seconds or None, selection)
         return write_page(folder_of(self.command.options.out, run.id) / "report.html", html)
 
     def _conclude(self, result: RunResult, selection: Selection) -> None:
@@ -460,6 +526,30 @@ def times_by_config(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[s
         }
         for sizes, outcomes in tables.items()
     }
+
+
+def tables_of_alike_gpus(
+    tables: Mapping[str, list[Outcome]], runs: Sequence[Run]
+) -> tuple[Mapping[str, list[Outcome]], str]:
+    """Return the tables of the most sizes whose GPUs have library references within 3 % of one of
+    them, and one sentence on the sizes that are left out; empty if there are none."""
+    by_sizes = {sizes_text(run.sizes): run for run in runs if run.references}
+    if len(by_sizes) < len(tables):  # not of a cluster
+        return tables, ""
+    near = [
+        [s for s in tables if alike(by_sizes[s].references, run.references)]
+        for run in by_sizes.values()
+    ]
+    kept = max(near, key=len)
+    left = [s for s in tables if s not in kept]
+    if not left:
+        return tables, ""
+    gpus = ", ".join(dict.fromkeys(by_sizes[s].gpu for s in left))
+    note = (
+        f"{'; '.join(left)} ran on {gpus}, whose library references differ by more than 3 % from "
+        "those of the other sizes' GPUs; the portfolio leaves them out"
+    )
+    return {s: tables[s] for s in kept}, note
 
 
 def sweep_run(

@@ -15,7 +15,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -25,7 +25,7 @@ from workbench.adapted.call import ARGS, EXPECTED, Call
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
 from workbench.adapted.travel import AdaptedError, Importing, unpack
-from workbench.backend.workers import LOST, Workers
+from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import SweepConsole, doing, plain_console
 from workbench.commands.options import SweepOptions
@@ -155,12 +155,14 @@ def take_over(
     configs: Sequence[Any],
     options: TuneOptions,
     recorded: bool = False,
+    pool: Pool | None = None,
 ) -> tuple[Path, Call, list[str]]:
     """Write the function as a one-file kernel. Returns its path, the call, and notes.
 
-    One launch on copies, in a worker, shows which tensors are written. Of a launch that a program
-    made (`recorded`), what the first config leaves unwritten or reads is right; else the user has
-    to declare it. Raises AdaptedError where the function cannot be adapted.
+    One launch on copies, in a worker, shows which tensors are written: in a process of `pool`,
+    which sees a GPU, or of this machine. Of a launch that a program made (`recorded`), what the
+    first config leaves unwritten or reads is right; else the user has to declare it. Raises
+    AdaptedError where the function cannot be adapted.
     """
     import torch
 
@@ -182,9 +184,11 @@ def take_over(
         console = plain_console()
         console.quiet = options.get("quiet", False)
         try:
-            result = _discovered(
-                stage, outputs, options.get("device"), reference is not None, declared, console
-            )
+            live = pool is not None or (options.get("device") is None and gpu_present())
+            with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
+                result = _discovered(
+                    workers, live, stage, outputs, reference is not None, declared, console
+                )
         except NotInterpreted as error:
             result = _unchecked(call, outputs)
             call = replace(call, unchecked=str(error))
@@ -219,17 +223,17 @@ def _restored(tuner: Any | None) -> tuple[str, ...]:
 
 
 def _discovered(
+    workers: Pool,
+    live: bool,
     stage: Path,
     outputs: tuple[str, ...],
-    device: str | None,
     answered: bool,
     declared: tuple[str, ...] | None,
     console: Console,
 ) -> Discovered:
-    live = device is None and gpu_present()
     place = "on the GPU" if live else "in Triton's interpreter"
     message = f"launching {Call.read(stage).name} {place}, to see what it writes"
-    with Workers(1, interpreted=not live) as workers, doing(console, message):
+    with doing(console, message):
         where = "cuda" if live else "cpu"
         pending = workers.submit(
             discover, stage, outputs, where, answered, declared, timeout_s=DISCOVER_TIMEOUT_S

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.write import numbers_of
+from workbench.backend.joining import WorkerRefused
+from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Problem
 from workbench.commands.comparison import Pair, compare_pair, draw_comparisons
-from workbench.commands.console import SweepConsole, aloud, console_for, note, say_result
+from workbench.commands.console import (
+    SweepConsole,
+    aloud,
+    console_for,
+    note,
+    prints_aside,
+    say_result,
+)
 from workbench.commands.options import OptionError, SweepOptions, WorkloadOptions
 from workbench.commands.problem import problems_of
 from workbench.commands.result import write_result
@@ -29,6 +40,7 @@ from workbench.commands.run import (
     require_triton,
     resources,
 )
+from workbench.commands.spread import GpuLines, Job, Spread, cluster_of, wants_cluster
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune import TuneOptions, take_over
 from workbench.data.clock import folder_of, timestamp
@@ -42,7 +54,7 @@ from workbench.tuner.search import Budget
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE, comparable_times
 from workbench.tuner.space import RecordFactory
 from workbench.workload.families import Middle, gaps, measured_families
-from workbench.workload.file import merged, read
+from workbench.workload.file import RecordedWorkload, merged, read
 from workbench.workload.identity import text_hash
 from workbench.workload.plan import (
     WorkItem,
@@ -67,9 +79,14 @@ from workbench.workload.tuning import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from workbench.backend.cluster import ClusterGpu
+    from workbench.backend.workers import Pool
+
 DEFAULT_TABLE = Path("tuned.json")
 DEFAULT_DEVICE = "h200"
 LEAST_S = 10.0  # of a signature on a GPU: starting the workers takes some of it
+MOVES = (GpuGone, WorkerRefused)  # end no signature
+_ADOPTING = threading.Lock()  # imports the program's modules
 PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
 DONE_HEADINGS = ("kernel", "share", "result", "config", "before", "after")
 
@@ -77,9 +94,27 @@ DONE_HEADINGS = ("kernel", "share", "result", "config", "before", "after")
 def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) -> int:
     """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
     which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
-    seconds = check_tuning(options)
+    seconds, on_cluster = check_tuning(options), wants_cluster(options)
     workload = merged([read(Path(name)) for name in options.files])
-    device = device_of(options)
+    if not on_cluster:
+        return _tuned(options, workload, seconds, device_of(options), None, open_backend)
+    require_triton()
+    lines = GpuLines(options.quiet, prints_aside(options))
+    with cluster_of(options) as cluster:
+        spread = Spread(cluster, lines.say)
+        device = spread.first().gpu.device
+        return _tuned(options, workload, seconds, device, spread, open_backend)
+
+
+def _tuned(
+    options: WorkloadOptions,
+    workload: RecordedWorkload,
+    seconds: float,
+    device: hardware.Device,
+    spread: Spread | None,
+    open_backend: Opener | None,
+) -> int:
+    """Print the work list and tune it. Returns the exit code."""
     if device.dram is None:
         raise OptionError(
             f"The bandwidth of {device.title} is not known, and signatures are ordered by it; name "
@@ -92,7 +127,7 @@ def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) 
     if options.dry_run:
         return write_result(options, "workload", PASSED, plan=[plain_item(i) for i in items])
     require_triton()
-    tuning = WorkloadTuning(options, items, device, console, seconds, open_backend)
+    tuning = WorkloadTuning(options, items, device, console, seconds, open_backend, spread)
     return tuning.go()
 
 
@@ -147,6 +182,8 @@ class WorkloadTuning:
     console: Console
     seconds: float
     open_backend: Opener | None = None
+    spread: Spread | None = None  # over the GPUs of a cluster
+    gpu: ClusterGpu | None = None  # that one of them; see `_on_gpu`
     journal: TuningJournal = field(init=False)
     started: float = field(default_factory=time.monotonic)
 
@@ -159,11 +196,14 @@ class WorkloadTuning:
     @property
     def out(self) -> Path:
         """Folder of pages and of the journal."""
-        return self.options.out or Path("results")
+        folder = self.options.out or Path("results")
+        return folder if self.spread is None else folder.absolute()
 
     @property
     def predicts(self) -> bool:
         """Whether times are predicted: no GPU takes part."""
+        if self.spread is not None:
+            return False
         if self.open_backend is not None:
             return self.options.device is not None
         return self.options.device is not None or not gpu_present()
@@ -173,15 +213,53 @@ class WorkloadTuning:
         self.journal.load()
         code = PASSED
         try:
-            for group in self._groups():
-                if time.monotonic() - self.started >= self.seconds:
-                    note("the budget is spent; the same command continues with what is stored")
-                    break
-                self._tune_group(group)
+            if self.spread is not None:
+                self.spread.run([self._job(group) for group in self._groups()])
+            else:
+                for group in self._groups():
+                    self._tune_in_budget(group)
+            if self._is_spent and self._left:
+                note("the budget is spent; the same command continues with what is stored")
         except KeyboardInterrupt:
             code = INTERRUPTED
             note("stopped; the same command continues with what is stored")
         return self._conclude(code)
+
+    @property
+    def _left(self) -> list[WorkItem]:
+        return [i for i in self.items if digest_of(i) not in self.journal.results]
+
+    @property
+    def _is_spent(self) -> bool:
+        return time.monotonic() - self.started >= self.seconds
+
+    def _tune_in_budget(self, group: Sequence[WorkItem]) -> None:
+        if not self._is_spent:
+            self._tune_group(group)
+
+    def _job(self, group: Sequence[WorkItem]) -> Job:
+        """Return a group as a job for one GPU: its sweeps and its comparisons."""
+        first = group[0].signature
+        more = f" and {len(group) - 1} more of its family" if len(group) > 1 else ""
+        title = f"{first.function.name} {signature_text(first)}{more}"
+
+        def on_gpu(gpu: ClusterGpu) -> None:
+            view = copy(self)  # shares the journal
+            view.gpu = gpu
+            assert self.spread is not None
+            if not self._is_spent:
+                self.spread.say(f"{title} on {gpu.title}")
+            view._tune_in_budget(group)
+
+        return Job(title, on_gpu)
+
+    def _opener(self, kernel: Path) -> Opener | None:
+        """Return what opens the backend of a kernel; None: the usual one of this machine."""
+        if (gpu := self.gpu) is None:
+            return self.open_backend
+        from workbench.backend.remote import ClusterLive
+
+        return lambda device, repository: ClusterLive(gpu, str(kernel), repository)
 
     def _groups(self) -> Iterator[list[WorkItem]]:
         """Yield the items of each family, and each of the others alone, in their order."""
@@ -210,10 +288,13 @@ class WorkloadTuning:
         if digest_of(item) in self.journal.results:
             return
         try:
-            launch = limited(rebuilt(item.signature, self.options.trust), between.configs)
+            with _ADOPTING:
+                launch = limited(rebuilt(item.signature, self.options.trust), between.configs)
             swept = self._swept(item, launch, LEAST_S)
             best = min(swept.times_s, key=swept.times_s.__getitem__)
             self._keep(self._decided(swept, best), item)
+        except MOVES:  # to another GPU of the cluster
+            raise
         except WorkbenchError as error:
             self._keep(TunedSignature(digest_of(item), "failed", str(error)), item)
 
@@ -222,6 +303,8 @@ class WorkloadTuning:
         for item in group:
             try:
                 swept.append(self._sweep(item, self._time_for(item)))
+            except MOVES:  # to another GPU of the cluster
+                raise
             except WorkbenchError as error:
                 self._keep(TunedSignature(digest_of(item), "failed", str(error)), item)
         names = {digest_of(each.item): each for each in swept}
@@ -232,13 +315,16 @@ class WorkloadTuning:
         for name, each in names.items():
             try:
                 self._keep(self._decided(each, chosen[name]), each.item)
+            except MOVES:  # to another GPU of the cluster
+                raise
             except WorkbenchError as error:
                 self._keep(TunedSignature(name, "failed", str(error)), each.item)
 
     def _time_for(self, item: WorkItem) -> float:
-        left = [i for i in self.items if digest_of(i) not in self.journal.results]
+        left = self._left
         remaining = self.seconds - (time.monotonic() - self.started)
-        return max(LEAST_S, time_for(item, left, remaining))
+        gpus = self.spread.gpus if self.spread is not None else 1
+        return max(LEAST_S, min(remaining, gpus * time_for(item, left, remaining)))
 
     def _keep(self, result: TunedSignature, item: WorkItem) -> None:
         self.journal.add(result)
@@ -248,7 +334,8 @@ class WorkloadTuning:
 
     def _sweep(self, item: WorkItem, seconds: float) -> SweptSignature:
         """Adopt the launch and sweep its configs. Raises WorkbenchError where that fails."""
-        launch = rebuilt(item.signature, self.options.trust)
+        with _ADOPTING:
+            launch = rebuilt(item.signature, self.options.trust)
         swept = self._swept(item, launch, seconds)
         if self.options.widen and swept.times_s:
             best = min(swept.times_s, key=swept.times_s.__getitem__)
@@ -262,11 +349,17 @@ class WorkloadTuning:
         if self.options.device is not None:
             wanted["device"] = self.options.device
         path, call, _ = take_over(
-            launch.kernel, launch.given, launch.grid, list(launch.configs), wanted, recorded=True
+            launch.kernel,
+            launch.given,
+            launch.grid,
+            list(launch.configs),
+            wanted,
+            recorded=True,
+            pool=self._aside(),
         )
         budget = str(len(call.entries)) if self.predicts else f"{seconds:.1f}s"
         sweep = self._sweep_options(path, call.dtype, budget)
-        command = SweepCommand(sweep, SweepConsole(True, stderr=True), self.open_backend)
+        command = SweepCommand(sweep, SweepConsole(True, stderr=True), self._opener(path))
         if command.go() == INTERRUPTED:
             raise KeyboardInterrupt
         times = {label(r.case.config): r for r in comparable_times(command.outcomes).values()}
@@ -284,6 +377,15 @@ class WorkloadTuning:
             not call.unchecked,
             command.page,
         )
+
+    def _aside(self) -> Pool | None:
+        """Return the pool for the first launch of a function, on the GPU that it is timed on; None:
+        a process of this machine."""
+        if self.gpu is None:
+            return None
+        from workbench.backend.remote import AsidePool
+
+        return AsidePool(self.gpu)
 
     def _sweep_options(self, path: Path, dtype: str, budget: str) -> SweepOptions:
         return SweepOptions(
@@ -322,7 +424,7 @@ class WorkloadTuning:
         """Compare the two in interleaved rounds; only a verdict FAST replaces the config in use."""
         sweep = self._sweep_options(swept.kernel, swept.dtype, f"{LEAST_S}s")
         (problem, *_), impls = problems_of(sweep)
-        opener = self.open_backend or any_backend
+        opener = self._opener(swept.kernel) or any_backend
         with resources(sweep, lambda: opener(None, repository_of(str(swept.kernel)))) as opened:
             backend = opened.backend
             run = new_run("compare", "workload", sweep.command, backend, [problem])
@@ -366,6 +468,7 @@ class WorkloadTuning:
             swept.checked,
             timestamp(),
             str(swept.page),
+            self.gpu.title if self.gpu is not None else "",
         )
 
     def _protocol(self, record: Record | None) -> str:
@@ -491,7 +594,9 @@ class WorkloadTuning:
         from workbench.reports.workload import page
 
         rows = [done_cells(item, result) for item, result in done]
-        notes = [(kernel_cell(i), r.reason) for i, r in done]
+        notes = [
+            (kernel_cell(i), f"{r.reason}; on {r.gpu}" if r.gpu else r.reason) for i, r in done
+        ]
         html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)
         return write_page(self.journal.path.with_suffix(".html"), html)
 

@@ -152,6 +152,7 @@ _TESTS: Mapping[str, Callable[[Any], bool]] = {
         (
             "kernel", "impl", "backend", "dtype", "device", "key", "at", "engine", "started",
             "experiment", "word", "left", "right", "left_key", "right_key", "Run.name", "op_path",
+            "Run.gpu", "Record.gpu", "Failure.gpu",
             "Profile.name", "tool", "version", "launch", "rule", "effort",
         ),
         _printable,

@@ -331,6 +331,7 @@ class Record:
     bytes_read: int | None = None
     bytes_written: int | None = None
     traffic: CountedTraffic | None = None  # of a Metal kernel, counted by the emulator
+    gpu: str = ""  # host and GPU that it was obtained on, of a cluster; see `Run.gpu`
 
     @property
     def time_s(self) -> float:
@@ -360,6 +361,7 @@ class Failure:
     cause: Cause | None = None  # None: the config itself was rejected or wrong
     attempts: int = 1  # that ended in the same cause; the last one alone, with a larger limit
     traffic: CountedTraffic | None = None  # see `Record.traffic`
+    gpu: str = ""  # see `Record.gpu`
 
 
 Outcome = Record | Failure
@@ -409,6 +411,11 @@ class Run:
     same_bits_as: str = ""  # "default": the winner's outputs must have the bits of the default's
     # of a profiler, each with name, bytes and sha256
     files: tuple[Mapping[str, Any], ...] = ()
+    # of a run on a cluster: `node3 GPU 1 (1f2e3d4c)`, the host, its GPU and the start of its UUID
+    gpu: str = ""
+    # library references of that GPU by name, in B/s and FLOP/s: times of GPUs whose references
+    # differ by more than 3 % are not ranked together
+    references: Mapping[str, float] = field(default_factory=dict)
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]

@@ -13,6 +13,8 @@ from workbench.data.locks import Lock, held
 from workbench.measurement.protocol import Protocol
 
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
+PRODUCT = {"M": 4096, "N": 4096, "K": 4096}  # 2 x 4096^3 FLOP, 0.2 ms on an H200
+PRODUCT_WARM_S, PRODUCT_S = 0.5, 0.5
 COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy bandwidth no longer grows
 
 
@@ -81,6 +83,29 @@ def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
         seconds = stats.median(timed.window(SELF_TEST_S, least=10).samples_s)
         results[name] = spec.bytes(sizes, "bf16") / seconds if count > 1 else seconds
     return results
+
+
+def references(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
+    """Return the library references by which GPUs of one model are told apart: `copy` in B/s, by
+    the workbench's copy kernel, and `product` in FLOP/s, by torch's matmul at 4096 cubed in bf16.
+
+    The product is timed after PRODUCT_WARM_S of products, since under its power limit a GPU needs
+    about 0.2 s to reach the clock that it keeps, and over PRODUCT_S, since that clock wanders by
+    some percent within a tenth of a second. Takes 2 s or so.
+    """
+    from workbench import catalog
+    from workbench.data import stats
+    from workbench.measurement.bench import Bench
+
+    copied = self_test(cache_bytes, protocol)["dram"]
+    spec, sizes = catalog.spec_of("matmul"), dict(PRODUCT)
+    impl = catalog.impl_of(spec, "torch")
+    bench = Bench(spec, sizes, "bf16", cache_bytes, 0.0, protocol)
+    rotation = bench.calls(impl, impl.config(), "cold")
+    timed = bench.timed(rotation, bench.first_time(rotation))
+    timed.window(PRODUCT_WARM_S, least=10)
+    seconds = stats.median(timed.window(PRODUCT_S, least=10).samples_s)
+    return {"copy": copied, "product": spec.flops(**sizes) / seconds}
 
 
 def rehearse() -> None:

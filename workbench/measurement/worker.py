@@ -228,6 +228,14 @@ def self_test() -> dict[str, float]:
     return preflight.self_test(cache_bytes(state.device), state.job.protocol)
 
 
+def references() -> dict[str, float]:
+    """Return `preflight.references` of this GPU. Raises RuntimeError where torch sees none."""
+    device = hardware.live()
+    if device is None:
+        raise RuntimeError("torch sees no GPU in the measuring process")
+    return preflight.references(cache_bytes(device), Protocol())
+
+
 def cache_bytes(device: hardware.Device) -> int:
     """Return the bytes of the last-level cache; 64 MiB where they are unknown."""
     return int(device.cache.value) if device.cache else 64 << 20

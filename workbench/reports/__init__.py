@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).parent
+
+# Held while a page is drawn in a thread: matplotlib's settings are those of the process.
+DRAWING = threading.Lock()
 
 # Colours of figures, each the name of a CSS variable of the page. matplotlib only takes real
 # colours, so each name is represented by an unlikely colour and replaced in the SVG.

@@ -302,7 +302,7 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
     winner = result.winner
     if winner is None:
         return []
-    timing = winner.timing
+    timing, place = winner.timing, _place(run, winner, records)
     if isinstance(timing, Predicted):
         more = assumptions() if timing.model == apple_model.MODEL else []
         return [("Model", timing.model), (_bound_head(result), timing.bound), *more]
@@ -320,7 +320,22 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         shown.append(("Empty launch", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
     phases = {p: sum(r.phase == p for r in records) for p in ("final", "first_pass")}
     words = ", ".join(f"{n} by {phase} time" for phase, n in phases.items() if n)
-    return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
+    return [*shown, *place, ("Ranked", words + ", finals first" if phases["final"] else words)]
+
+
+def _place(run: Run, winner: Record, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return the GPU of a cluster that gave the times, and its library references."""
+    if not run.gpu:
+        return []
+    others = sorted({r.gpu for r in records if r.gpu} - {winner.gpu or run.gpu})
+    more = f"; other configs on {', '.join(others)}" if others else ""
+    units = {"copy": "TB/s", "product": "TFLOP/s"}
+    figures = ", ".join(f"{n} {v / 1e12:.3g} {units.get(n, '')}" for n, v in run.references.items())
+    rule = "times of GPUs that differ from it by more than 3 % are not ranked here"
+    return [
+        ("Measured on", f"{winner.gpu or run.gpu}{more}"),
+        ("Library references", f"{figures}; {rule}"),
+    ]
 
 
 def _bound_head(result: Selection) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from workbench.backend.measuring import GpuGone
 from workbench.backend.offline import prediction
 from workbench.backend.protocol import Backend
 from workbench.backend.workers import PATIENCE, cpu_count
@@ -146,6 +147,9 @@ class FirstPass:
                 elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
                     self._compile(self._batch())
                 yield from self._next() if self._busy else self._tried_again()
+        except GpuGone:  # the config that ran on it, and others whose process was lost
+            yield from self._given_up()
+            raise
         finally:
             self._stopped = True
 
@@ -156,10 +160,11 @@ class FirstPass:
     def _tried_again(self) -> Iterator[Outcome]:
         """Try a config whose process was lost once more, alone and with a larger limit. What ends
         it a second time in the same way stands."""
-        candidate, compiled, first = self._lost.popleft()
+        candidate, compiled, first = self._lost[0]
         result = _result_of(self._backend.timed(candidate, compiled, self._best, PATIENCE))
         if isinstance(result, Refusal) and result.cause == first.cause:
             result = replace(result, attempts=first.attempts + 1)
+        self._lost.popleft()
         yield from self._final_result(candidate, compiled, result or first)
 
     def _next(self) -> Iterator[Outcome | Dispatch]:
@@ -208,7 +213,7 @@ class FirstPass:
                     if self._stopped:
                         getattr(stream, "close", lambda: None)()
                         break
-            except Exception as error:
+            except BaseException as error:  # of a cluster also Stopped, which is no Exception
                 self._inbox.put(error)
             self._inbox.put(None)
 
@@ -219,7 +224,7 @@ class FirstPass:
             self._compiling -= 1
         elif isinstance(came, Future):
             yield from self._ended(came)
-        elif isinstance(came, Exception):
+        elif isinstance(came, BaseException):
             raise came
         else:
             yield from self._on_compiled(*came)

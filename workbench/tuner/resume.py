@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from workbench.backend.joining import alike
 from workbench.data.database import History
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
@@ -25,7 +26,21 @@ def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False)
     if plan.run.predicted:
         return Earlier(first)
     finals = _find(history, [*plan.candidates, *plan.baselines], "final")
-    return Earlier(first, finals, _find(history, plan.candidates, "hot"))
+    known = Earlier(first, finals, _find(history, plan.candidates, "hot"))
+    return _of_alike_gpus(history, plan.run, known) if plan.run.references else known
+
+
+def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
+    """Return the outcomes without the times of GPUs whose library references are not those of the
+    run's GPU to within 3 %, or are unknown: all of a table is ranked together."""
+    runs = {o.run for of in (known.first, known.final, known.hot) for o in of.values()}
+    stored = {name: history.stored_run(name) for name in runs}
+    near = {name for name, old in stored.items() if old and alike(old.references, run.references)}
+
+    def kept(of: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        return {k: o for k, o in of.items() if isinstance(o, Failure) or o.run in near}
+
+    return replace(known, first=kept(known.first), final=kept(known.final), hot=kept(known.hot))
 
 
 def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:

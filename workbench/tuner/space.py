@@ -217,6 +217,7 @@ class RecordFactory:
             cause=refusal.cause,
             attempts=refusal.attempts,
             traffic=compiled.traffic if compiled else None,
+            gpu="" if refusal.stage == "refused" else self.run.gpu,
         )
 
     def outcome(
@@ -252,6 +253,7 @@ class RecordFactory:
             bits=result.bits,
             repeats=result.repeats,
             traffic=compiled.traffic if compiled else None,
+            gpu=self.run.gpu,
         )
 
 

@@ -30,6 +30,7 @@ class TunedSignature:
     checked: bool = True  # False: nothing here could run it to check its results
     at: str = ""
     page: str = ""
+    gpu: str = ""  # of a cluster: host and GPU that gave the times; see `Run.gpu`
 
     @property
     def speedup(self) -> float:

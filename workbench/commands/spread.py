@@ -1,0 +1,414 @@
+"""Share problems among the GPUs of a Dask cluster: one problem at a time on each, in a thread.
+
+The main thread watches the cluster and gets Ctrl-C. A problem stays on one GPU; one whose GPU has
+gone is begun again on another and takes over what is stored.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from workbench.commands.console import ProgressLine, SweepConsole, note, plain_console
+from workbench.commands.options import OptionError
+from workbench.data.record import Run
+from workbench.data.units import percent
+from workbench.spec import WorkbenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from workbench.backend.cluster import Cluster, ClusterGpu
+    from workbench.tuner.engine import TimeBreakdown
+    from workbench.tuner.space import Plan
+
+LOOK_S = 0.3  # between two looks at the workers of the cluster
+MOVES = 5  # of one problem to another GPU: a sixth would meet the same fault
+STOP_S = 30.0  # for threads to store what they have after Ctrl-C
+
+
+class ClusterOptions(Protocol):
+    """Options of a command that can use a cluster."""
+
+    @property
+    def workers(self) -> int | None:
+        """GPUs of this host."""
+
+    @property
+    def scheduler(self) -> str | None:
+        """Address of a scheduler."""
+
+    @property
+    def device(self) -> str | None:
+        """Named target, on which nothing runs."""
+
+
+def wants_cluster(options: ClusterOptions) -> bool:
+    """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
+    if options.workers is None and options.scheduler is None:
+        return False
+    if options.workers is not None and options.scheduler is not None:
+        raise OptionError(
+            "--workers starts a cluster on this host and --scheduler joins one; write one of them."
+        )
+    flag = "--workers" if options.workers is not None else "--scheduler"
+    for name in ("device", "sanitize", "profile"):
+        if getattr(options, name, None):
+            reason = "nothing is measured" if name == "device" else "it uses this machine's GPU"
+            raise OptionError(f"With --{name} {reason}; leave out --{name} or {flag}.")
+    return True
+
+
+@contextmanager
+def cluster_of(options: ClusterOptions, notify: Callable[[str], None] = note) -> Iterator[Cluster]:
+    """Return a context manager with the cluster that the options name. Raises ClusterError."""
+    from workbench.backend import cluster as dask
+
+    if options.workers is not None:
+        cluster = dask.local_cluster(options.workers, notify)
+    else:
+        assert options.scheduler is not None
+        cluster = dask.remote_cluster(options.scheduler, notify)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@dataclass(eq=False)
+class Job:
+    """A problem, or a family of them, that one GPU does as a whole."""
+
+    title: str
+    run: Callable[[ClusterGpu], None]
+    moves: int = 0
+
+
+class Spread:
+    """Give jobs to the GPUs of a cluster as they become free."""
+
+    def __init__(self, cluster: Cluster, say: Callable[[str], None]) -> None:
+        self._cluster, self.say = cluster, say
+        self._change = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._running: set[Job] = set()
+        self._joining = 0
+        self._over = False
+        self._threads: list[threading.Thread] = []
+        self._serving: list[ClusterGpu] = []
+        self._served = False  # whether any job began
+        self._errors: list[Exception] = []
+        self._alone_since: float | None = None  # without a GPU
+
+    @property
+    def share(self) -> int:
+        """Jobs that each GPU still begins, at most, one that begins now among them."""
+        return max(1, math.ceil((len(self._waiting) + 1) / self.gpus))
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that work now, at least 1."""
+        return max(1, len(self._serving))
+
+    def first(self) -> ClusterGpu:
+        """Wait for a GPU that takes part, and return it. Raises ClusterError where there is
+        none."""
+        while not self._serving:
+            self._look()
+            self._look_for_gpus()
+            time.sleep(LOOK_S)
+        return self._serving[0]
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs. Raises KeyboardInterrupt after Ctrl-C, and where the cluster does not come
+        back, once every thread has stored what it has; ClusterError where no worker can take part;
+        else the first error of a job, once all others are done."""
+        with self._change:
+            self._waiting.extend(jobs)
+            self._change.notify_all()
+        try:
+            while self._unfinished:
+                self._look()
+                self._look_for_gpus()
+                with self._change:
+                    self._change.wait(LOOK_S)
+        finally:
+            self._end()
+        if self._errors:
+            raise self._errors[0]
+
+    @property
+    def _ending(self) -> bool:
+        return self._over or self._cluster.stopping
+
+    @property
+    def _unfinished(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def _end(self) -> None:
+        """Let the threads end: at once where jobs are left."""
+        with self._change:
+            self._over = True
+            if self._unfinished:
+                self._cluster.stop()
+            self._change.notify_all()
+        end = time.monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _look(self) -> None:
+        """Let new workers join; wait for the scheduler where it is gone."""
+        from workbench.backend.cluster import SCHEDULER_S, ClusterError, SchedulerGone
+
+        try:
+            new = self._cluster.refresh()
+        except SchedulerGone:
+            self._cluster.scheduler_lost()
+            self.say(
+                f"The scheduler {self._cluster.place} does not answer; waiting up to "
+                f"{SCHEDULER_S:.0f} s for it. What was obtained is stored."
+            )
+            try:
+                self._cluster.reconnect()
+            except ClusterError as error:
+                self.say(str(error))
+                raise KeyboardInterrupt from None
+            self.say(f"The scheduler {self._cluster.place} is back.")
+            return
+        for address, about in new:
+            with self._change:
+                self._joining += 1
+            thread = threading.Thread(target=self._serve, args=(address, about), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _look_for_gpus(self) -> None:
+        """Raise ClusterError where no GPU takes part, and KeyboardInterrupt where none does any
+        more. A worker that died may be restarted, and others may join, within JOIN_S."""
+        from workbench.backend.cluster import JOIN_S, ClusterError
+
+        now = time.monotonic()
+        if self._serving or self._joining:
+            self._alone_since = None
+            return
+        self._alone_since = self._alone_since or now
+        refusals = self._cluster.refusals
+        if refusals and not self._served:
+            raise ClusterError(refusals[-1])
+        if now - self._alone_since < JOIN_S:
+            return
+        if not self._served:
+            raise ClusterError(
+                f"The scheduler {self._cluster.place} has no worker with a GPU; start one there: "
+                'dask worker ADDRESS --resources "GPU=1".'
+            )
+        self.say("No GPU is left; what was obtained is stored, and the same command goes on.")
+        raise KeyboardInterrupt
+
+    # In the thread of a worker
+
+    def _serve(self, address: str, about: Mapping[str, Any]) -> None:
+        from workbench.backend.cluster import WorkerDied
+        from workbench.backend.joining import WorkerRefused
+        from workbench.backend.measuring import GpuGone
+
+        gpu: ClusterGpu | None = None
+        try:
+            with suppress(WorkerRefused, WorkerDied, GpuGone, KeyboardInterrupt):
+                gpu = self._cluster.join(address, about)
+                if gpu is not None:
+                    self._announce(gpu)
+        except Exception as error:
+            self._errors.append(error)
+        with self._change:
+            self._joining -= 1
+            if gpu is not None:
+                self._serving.append(gpu)
+        try:
+            while gpu is not None and (job := self._next()) is not None:
+                if not self._done(job, gpu):
+                    return
+        finally:
+            with self._change:
+                if gpu is not None:
+                    self._serving.remove(gpu)
+                self._change.notify_all()
+
+    def _announce(self, gpu: ClusterGpu) -> None:
+        from workbench.backend.joining import ALIKE, apart
+
+        text = f"{gpu.title}: {references_text(gpu.references)}"
+        first = self._serving[0] if self._serving else gpu
+        if (difference := apart(first.references, gpu.references)) > ALIKE:
+            text += (
+                f"; {percent(difference)} from {first.title}, so their times are not ranked "
+                "together"
+            )
+        self.say(text)
+
+    def _next(self) -> Job | None:
+        """Wait for a job. Returns None at the end."""
+        with self._change:
+            while not self._waiting and not self._ending:
+                self._change.wait(1.0)
+            if self._ending:
+                return None
+            job = self._waiting.popleft()
+            self._running.add(job)
+            self._served = True
+            return job
+
+    def _done(self, job: Job, gpu: ClusterGpu) -> bool:
+        """Run a job. Returns whether the GPU can do another one."""
+        from workbench.backend.cluster import WorkerDied
+        from workbench.backend.joining import WorkerRefused
+        from workbench.backend.measuring import GpuGone
+
+        usable = False
+        try:
+            job.run(gpu)
+            usable = True
+        except (GpuGone, WorkerDied):
+            self._moved(job, gpu)
+        except WorkerRefused:
+            with self._change:
+                self._waiting.appendleft(job)
+                self._served = len(self._running) > 1
+        except KeyboardInterrupt:  # Stopped: what is left counts as unfinished
+            with self._change:
+                self._waiting.appendleft(job)
+        except Exception as error:
+            self._errors.append(error)
+            usable = True
+        finally:
+            with self._change:
+                self._running.discard(job)
+                self._change.notify_all()
+        return usable
+
+    def _moved(self, job: Job, gpu: ClusterGpu) -> None:
+        job.moves += 1
+        if job.moves > MOVES:
+            self._errors.append(
+                WorkbenchError(
+                    f"{job.title} lost its worker {job.moves} times; what was obtained is stored. "
+                    "See the logs of the workers."
+                )
+            )
+            return
+        self.say(f"{gpu.title} has left during {job.title}, which goes on with another GPU.")
+        with self._change:
+            self._waiting.appendleft(job)
+
+
+def references_text(references: Mapping[str, float]) -> str:
+    """Return `copy 4.02 TB/s, product 651 TFLOP/s`."""
+    units = {"copy": "TB/s", "product": "TFLOP/s"}
+    return ", ".join(f"{n} {v / 1e12:.3g} {units.get(n, '')}" for n, v in references.items())
+
+
+class GpuLines:
+    """The terminal of a command on several GPUs: a live line for each, and lines above them."""
+
+    def __init__(self, quiet: bool, stderr: bool = False, console: Console | None = None) -> None:
+        self.console = console or plain_console(stderr)
+        self.console.soft_wrap = not self.console.is_terminal
+        self.quiet = quiet
+        self.lock = threading.RLock()
+        self._lines: dict[str, tuple[str, ProgressLine]] = {}
+        self._live: Any = None
+
+    def say(self, text: str) -> None:
+        """Print a line, unless quiet."""
+        if not self.quiet:
+            self.console.print(text)
+
+    def show(self, gpu: str, problem: str, line: ProgressLine) -> None:
+        """Show the progress of a problem on a GPU."""
+        with self.lock:
+            self._lines[gpu] = problem, line
+            wanted = self.console.is_terminal and not self.console.is_dumb_terminal
+            if self._live is None and wanted and not self.quiet:
+                self._start()
+
+    def drop(self, gpu: str) -> None:
+        """Show a GPU no longer."""
+        with self.lock:
+            self._lines.pop(gpu, None)
+
+    def end(self) -> None:
+        """Remove the live lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=self._draw,
+            console=self.console,
+            refresh_per_second=5,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def _draw(self) -> Text:
+        from rich.text import Text
+
+        unicode = self.console.encoding.startswith("utf")
+        with self.lock:
+            shown = sorted(self._lines.items())
+        text = Text("\n", no_wrap=True, end="").join(
+            Text(f"{gpu}: {problem}  ").append_text(
+                line.draw(max(20, self.console.width - len(gpu) - len(problem) - 5),
+                          "━─" if unicode else "#-")
+            )
+            for gpu, (problem, line) in shown
+        )  # fmt: skip
+        return text
+
+
+class ProblemConsole(SweepConsole):
+    """The output of one problem of several: its lines name the problem and its GPU."""
+
+    def __init__(self, lines: GpuLines, problem: str, gpu: str) -> None:
+        self.console, self.quiet = lines.console, lines.quiet
+        self._lines, self._problem, self._gpu = lines, problem, gpu
+        self._live = None
+        self._line = ProgressLine()
+
+    def begin(self, run: Run, plan: Plan, earlier: int) -> None:
+        """Print which problem begins on which GPU, and show its progress."""
+        known = f", {earlier} known from earlier runs" if earlier else ""
+        many = f"{len(plan.candidates)} configs to try{known}"
+        self._lines.say(f"{self._problem} on {self._gpu}: {many}")
+        self._line = ProgressLine(len(plan.candidates), earlier)
+        self._lines.show(self._gpu, self._problem, self._line)
+
+    def end(self) -> None:
+        """Show the progress no longer."""
+        self._lines.drop(self._gpu)
+
+    def conclude(
+        self,
+        sentence: str,
+        counts: Mapping[str, int],
+        breakdown: TimeBreakdown,
+        page: Path,
+        events: Path | None,
+    ) -> None:
+        """Print the result of the problem, its lines together."""
+        with self._lines.lock:
+            self.console.print(f"{self._problem} on {self._gpu}:")
+            super().conclude(sentence, counts, breakdown, page, events)
