@@ -1,9 +1,9 @@
 // Runs one dispatch of a Metal kernel on the CPU and checks every access. The kernel is a shared
 // object, the argument of this program, which reads the request from stdin and writes the result to
-// stdout; the two formats are those of `emulate.py`. A thread is a fiber, 32 of them are a SIMD-group; they switch
-// at barriers and where lanes exchange values. -fsanitize=thread makes the kernel call
-// __tsan_read4(address) and the like before each access. Those functions are defined here, no
-// sanitizer library is linked, and look up each access in a shadow of the memory.
+// stdout; the two formats are those of `emulate.py`. A thread is a fiber, 32 of them are a
+// SIMD-group; they switch at barriers and where lanes exchange values. -fsanitize=thread makes the
+// kernel call __tsan_read4(address) and the like before each access. Those functions are defined
+// here, no sanitizer library is linked, and look up each access in a shadow of the memory.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <algorithm>
