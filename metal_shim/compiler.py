@@ -216,6 +216,11 @@ def _run(*command: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise KernelRejected(f"the compiler took more than {TIME_LIMIT_S:.0f} s") from None
+    if "No space left on device" in done.stderr:
+        raise CacheUnusable(
+            f"The disk of {cache_folder()}, where compiled Metal kernels are kept, is full; free "
+            "some space, or name another folder by XDG_CACHE_HOME."
+        )
     if done.returncode:
         errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
         text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]

@@ -178,6 +178,12 @@ def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
         compiler.compiled("another text", compiler.find_compiler())
 
 
+def test_a_full_disk_of_the_cache_is_no_fault_of_the_kernel():
+    full = "echo 'ld: final link failed: No space left on device' >&2; exit 1"
+    with pytest.raises(compiler.CacheUnusable, match="is full; free some space"):
+        compiler._run("sh", "-c", full)
+
+
 def test_the_wheel_ziglang_is_the_last_choice(monkeypatch):
     zig = compiler.MetalCompiler(("zig", "clang"), ("zig", "c++"), "zig 0")
     monkeypatch.setattr(compiler, "_zig", lambda: zig)
