@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from metal_shim.emulate import (
     EmulationError,
     EmulationFinding,
     EmulationOptions,
+    EndlessRun,
     Schedule,
     emulation,
 )
@@ -67,20 +69,25 @@ class MetalCase:
 
 @dataclass
 class CheckReport:
-    """Findings of all runs by check, wrong answers, and the dispatches of the last clean run of
-    each Impl, in their order."""
+    """Findings of all runs by check, wrong answers, the Impls of which a run did not end, and the
+    dispatches of the last clean run of each Impl, in their order."""
 
     runs: int = 0
     findings: dict[CheckName, list[EmulationFinding]] = field(
         default_factory=lambda: {name: [] for name in CheckName}
     )
     wrong: list[str] = field(default_factory=list)
+    endless: list[str] = field(default_factory=list)
     dispatches: dict[str, tuple[MetalCase, list[EmulatedRun]]] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
         """Whether no run had a finding or a wrong answer."""
         return not self.wrong and not any(self.findings.values())
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 def metal_impls(spec: Spec) -> list[Impl]:
@@ -103,16 +110,18 @@ def cases(spec: Spec) -> Iterator[MetalCase]:
                     yield MetalCase(impl, config, sizes, dtype)
 
 
-def checked(spec: Spec, progress: Callable[[str], None] = lambda text: None) -> CheckReport:
-    """Run every case in every schedule and return the findings. Raises CompilerMissing."""
+def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent) -> None:
+    """Run every case in every schedule and enter the findings into a report. Of an Impl with a run
+    that does not end the further runs are left out. Raises CompilerMissing."""
     find_compiler()
-    report = CheckReport()
     for case in cases(spec):
-        progress(str(case))
-        problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+        problem = None
         for schedule in SCHEDULES:
+            if case.impl.name in report.endless:
+                break
+            progress(str(case))
+            problem = problem or PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
             _run(case, problem, schedule, report)
-    return report
 
 
 def _run(
@@ -125,6 +134,8 @@ def _run(
             result = check(case.impl, case.config, problem)
     except EmulationError as error:
         report.findings[error.finding.check].append(error.finding)
+        if isinstance(error, EndlessRun):
+            report.endless.append(case.impl.name)
         return
     if result.wrong:
         report.wrong.append(f"{case}: {result.wrong}")
@@ -140,6 +151,8 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
         yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
     yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
+    for impl in report.endless:
+        yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
         yield f"dispatches of {case}"
         for run in runs:
@@ -192,10 +205,23 @@ def _answered(options: argparse.Namespace) -> int:
         print(LIMITS, end="", flush=True)
     if options.kernel is None:
         return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
-    spec = catalog.spec_of(options.kernel)
-    report = checked(spec)
+    spec, report = catalog.spec_of(options.kernel), CheckReport()
+    try:
+        checked(spec, report, _progress)
+    except KeyboardInterrupt:
+        print("\n".join(lines(report, spec.name)), flush=True)  # what was obtained
+        raise
+    finally:
+        _progress("")
     print("\n".join(lines(report, spec.name)), flush=True)
     return 0 if report.is_clean else 1
+
+
+def _progress(text: str) -> None:
+    """Show what runs now, in place of what ran before, where a person watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr)
+        sys.stderr.flush()
 
 
 def _failed(sentence: str) -> int:

@@ -83,6 +83,12 @@ class MetalCompiler:
     native: tuple[str, ...]
     version: str
 
+    @property
+    def number(self) -> str:
+        """Its version as `19.1.7`, or as `zig 0.15.2`."""
+        number = re.search(r"clang version ([\d.]+)", self.version)
+        return number[1] if number else self.version
+
 
 def find_compiler(command: str | None = None) -> MetalCompiler:
     """Return the compiler that emulates Metal kernels.
@@ -93,16 +99,21 @@ def find_compiler(command: str | None = None) -> MetalCompiler:
 
     Raises CompilerMissing where there is none.
     """
-    for name in (command,) if command else CANDIDATES:
-        if (path := shutil.which(name)) and (compiler := _clang(path)):
-            return compiler
-    if command is None and (compiler := _zig()):
-        return compiler
-    named = f"{command} is no" if command else "there is no"
-    raise CompilerMissing(
-        f"Metal kernels are not emulated, since {named} clang++ of version {OLDEST} or later; "
-        f"{REMEDY}."
-    )
+    names = (command,) if command else CANDIDATES
+    compiler = _first_clang(names, os.environ.get("PATH")) or (None if command else _zig())
+    if compiler is None:
+        named = f"{command} is no" if command else "there is no"
+        raise CompilerMissing(
+            f"Metal kernels are not emulated, since {named} clang++ of version {OLDEST} or later; "
+            f"{REMEDY}."
+        )
+    return compiler
+
+
+@cache  # a launch asks twice, and looking through a path takes half a millisecond
+def _first_clang(names: tuple[str, ...], path: str | None) -> MetalCompiler | None:
+    programs = [shutil.which(name, path=path) for name in names]
+    return next((clang for path in programs if path and (clang := _clang(path))), None)
 
 
 @cache
@@ -205,6 +216,11 @@ def _run(*command: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise KernelRejected(f"the compiler took more than {TIME_LIMIT_S:.0f} s") from None
+    if "No space left on device" in done.stderr:
+        raise CacheUnusable(
+            f"The disk of {cache_folder()}, where compiled Metal kernels are kept, is full; free "
+            "some space, or name another folder by XDG_CACHE_HOME."
+        )
     if done.returncode:
         errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
         text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]

@@ -68,6 +68,10 @@ class EmulationError(WorkbenchError, RuntimeError):
         self.finding = finding
 
 
+class EndlessRun(EmulationError):
+    """A kernel did not end within the time limit of a run."""
+
+
 class LaunchRejected(WorkbenchError, ValueError):
     """A kernel or its launch is refused before it runs; the message is one sentence."""
 
@@ -328,7 +332,7 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes
         )
     except subprocess.TimeoutExpired:
         sentence = f"no end after {options.time_limit_s:g} s"
-        raise EmulationError(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
+        raise EndlessRun(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
     if done.returncode:
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
         raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))

@@ -1,9 +1,9 @@
 // Runs one dispatch of a Metal kernel on the CPU and checks every access. The kernel is a shared
 // object, the argument of this program, which reads the request from stdin and writes the result to
-// stdout; the two formats are those of `emulate.py`. A thread is a fiber, 32 of them are a SIMD-group; they switch
-// at barriers and where lanes exchange values. -fsanitize=thread makes the kernel call
-// __tsan_read4(address) and the like before each access. Those functions are defined here, no
-// sanitizer library is linked, and look up each access in a shadow of the memory.
+// stdout; the two formats are those of `emulate.py`. A thread is a fiber, 32 of them are a
+// SIMD-group; they switch at barriers and where lanes exchange values. -fsanitize=thread makes the
+// kernel call __tsan_read4(address) and the like before each access. Those functions are defined
+// here, no sanitizer library is linked, and look up each access in a shadow of the memory.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <algorithm>
@@ -39,9 +39,13 @@ struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; }
 
 enum Space : uint8_t { DEVICE, THREADGROUP };
 const char* const SPACE[] = {"device", "threadgroup"};
-// An access by a thread, numbered from 1 over all threadgroups, with the barriers passed before it
-// by its threadgroup and by its SIMD-group in that memory space.
-struct Stamp { uint32_t thread = 0, group_epoch = 0, simd_epoch = 0; void* pc = nullptr; };
+// An access by a thread of a threadgroup (numbered from 1; 0 is none), with the barriers passed
+// before it by that threadgroup and by its SIMD-group in that memory space.
+struct Stamp {
+  uint32_t group = 0, group_epoch = 0, simd_epoch = 0;
+  uint16_t thread = 0, simdgroup = 0;
+  void* pc = nullptr;
+};
 // Who read since the last write. With less, scratch memory of one SIMD-group would raise a false
 // alarm, or the second of two readers would hide the first.
 enum Readers : uint8_t { NOBODY, ONE, LANES, SIMDGROUPS, THREADGROUPS };
@@ -93,7 +97,7 @@ Simdgroup simdgroups[32];
 std::vector<Region> regions;
 int16_t region_of[ARENA / PAGE];
 char *arena, *top, *stacks;
-uint32_t per_group, group_index, group_epoch[2];
+uint32_t group_index, group_epoch[2];
 bool failed, bytewise, running; // running: a fiber, and not the scheduler
 char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
 Counts counts;
@@ -201,21 +205,20 @@ Region& add(const BufferRequest& b, Space space, int line) {
 // Does a barrier, or the order within one thread, put that access before the present one?
 bool ordered(const Region& r, const Stamp& that, Readers who) {
   const MslThread& me = now->ids;
-  if (who == THREADGROUPS || (that.thread - 1) / per_group != group_index) return false;
-  if (who == ONE && that.thread == group_index * per_group + me.index + 1) return true;
+  if (who == THREADGROUPS || that.group != group_index + 1) return false;
+  if (who == ONE && that.thread == me.index) return true;
   if (that.group_epoch < group_epoch[r.space]) return true;
-  bool same_simdgroup = (that.thread - 1) % per_group / 32 == me.simdgroup;
-  return who != SIMDGROUPS && same_simdgroup &&
+  return who != SIMDGROUPS && that.simdgroup == me.simdgroup &&
          that.simd_epoch < simdgroups[me.simdgroup].epoch[r.space];
 }
 
 void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp& that, void* pc) {
-  uint32_t other = that.thread - 1, g = other / per_group;
+  uint32_t g = that.group - 1;
   bool same = g == group_index;
   fail("racecheck", pc,
        "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%llx@",
        SPACE[r.space], r.name, (cell << r.shift) / r.element, write ? "written" : "read",
-       other % per_group, g % msl_dispatch.groups[0],
+       that.thread, g % msl_dispatch.groups[0],
        g / msl_dispatch.groups[0] % msl_dispatch.groups[1],
        g / msl_dispatch.groups[0] / msl_dispatch.groups[1], they_write ? "wrote" : "read",
        same ? ", with no barrier of mem_" : "; nothing orders two threadgroups",
@@ -226,7 +229,7 @@ void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp
 void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
   Cell& c = r.cells[k];
   bool shared = (atomic && c.atomic_write) || r.flags & SAME_VALUE;
-  if (c.write.thread && !shared && !ordered(r, c.write, ONE))
+  if (c.write.group && !shared && !ordered(r, c.write, ONE))
     return race(r, k, true, true, c.write, pc);
   if (c.readers && !(atomic && c.atomic_read) && !ordered(r, c.read, c.readers))
     return race(r, k, true, false, c.read, pc);
@@ -236,17 +239,16 @@ void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
 
 void read_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
   Cell& c = r.cells[k];
-  if (c.write.thread && !(atomic && c.atomic_write) && !ordered(r, c.write, ONE))
+  if (c.write.group && !(atomic && c.atomic_write) && !ordered(r, c.write, ONE))
     return race(r, k, false, true, c.write, pc);
   if (!c.initialised)
     note_uninitialised(pc, "read of %s memory %s[%zu], which nothing has written", SPACE[r.space],
                        r.name, (k << r.shift) / r.element);
-  uint32_t before = c.read.thread - 1;
   if (!c.readers || ordered(r, c.read, c.readers)) { c.readers = ONE; c.atomic_read = atomic; }
   else {
     c.atomic_read = c.atomic_read && atomic;
-    bool same_simdgroup = before % per_group / 32 == now->ids.simdgroup;
-    if (before / per_group != group_index) c.readers = THREADGROUPS;
+    bool same_simdgroup = c.read.simdgroup == me.simdgroup;
+    if (c.read.group != me.group) c.readers = THREADGROUPS;
     else if (c.readers < SIMDGROUPS) c.readers = same_simdgroup ? LANES : SIMDGROUPS;
   }
   c.read = me; c.was_read = true;
@@ -311,8 +313,9 @@ void access(void* address, uint32_t n, bool write, void* pc, bool atomic = false
   if (request.counting && !atomic) note(r, p, n, pc);
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
   if (n <= mask || offset & mask) { counts.narrow++; return; } // see `main`
-  Stamp me = {group_index * per_group + now->ids.index + 1, group_epoch[r.space],
-              simdgroups[now->ids.simdgroup].epoch[r.space], pc};
+  const MslThread& t = now->ids;
+  Stamp me = {group_index + 1, group_epoch[r.space], simdgroups[t.simdgroup].epoch[r.space],
+              uint16_t(t.index), uint16_t(t.simdgroup), pc};
   for (size_t k = offset >> r.shift; k <= (offset + n - 1) >> r.shift && !failed; k++)
     if (write) write_cell(r, k, me, atomic, pc); else read_cell(r, k, me, atomic, pc);
 }
@@ -434,11 +437,10 @@ void run() {
     else memset(r.low, 0xA5, buffers[i].bytes); }
   MslDispatch& d = msl_dispatch;
   uint32_t groups = 1;
-  per_group = 1;
   for (int k = 0; k < 3; k++) {
     d.grid[k] = request.grid[k]; d.group[k] = request.group[k];
     d.groups[k] = (d.grid[k] + d.group[k] - 1) / d.group[k];
-    groups *= d.groups[k]; per_group *= d.group[k]; }
+    groups *= d.groups[k]; }
   size_t device_regions = regions.size();
   char* from = top;
   for (uint32_t i = 0; i < groups && !failed; i++) {

@@ -78,7 +78,7 @@ def test_the_file_of_a_true_run_would_be_imported(tmp_path):
     path = bring_back(backend, plan, tmp_path, said_nothing)
     lines = gzip.decompress(path.read_bytes()).decode().replace('"rehearsal"', '"full"', 1)
     events = [event_of(line.encode()) for line in lines.splitlines()[:-1]]
-    assert {e.checked for e in events if isinstance(e, Record)} == {"emulated"}
+    assert {e.checked for e in events if isinstance(e, Record)} == {"rehearsal"}
     path.write_bytes(pack(events, rehearsal=False))
     with pytest.raises(ReturnedError, match="not measured on a GPU"):
         unpack(path, list(UNCOMPILED))

@@ -12,7 +12,9 @@ from metal_bugs import launch
 from metal_shim import check, compiler, host
 from metal_shim.emulate import (
     CheckName,
+    EmulationFinding,
     EmulationOptions,
+    EndlessRun,
     LaunchRejected,
     emulated,
     emulation,
@@ -32,6 +34,11 @@ def command(*words):
     )  # fmt: skip
     assert "Traceback" not in done.stderr and "measured" not in done.stdout.lower()
     return done
+
+
+def reported(spec):
+    check.checked(spec, report := check.CheckReport())
+    return report
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is of Linux")
@@ -55,7 +62,7 @@ def test_ctrl_c_is_130(monkeypatch, capsys):
 
 def test_a_clean_kernel():
     done = command("read_only")
-    assert done.returncode == 0 and not done.stderr
+    assert done.returncode == 0 and not done.stderr  # no progress, as no terminal is there
     names = [line.split()[0] for line in done.stdout.splitlines()[1:6]]
     assert names == [*(name.value for name in CheckName), "results"]
     assert "emulated on a CPU; Apple's compiler and GPU took no part" in done.stdout
@@ -63,7 +70,7 @@ def test_a_clean_kernel():
 
 def test_each_dispatch_has_its_geometry():
     spec = catalog.spec_of("sample_topk_topp")
-    report = check.checked(replace(spec, check=[{"B": 3, "V": 2781}]))
+    report = reported(replace(spec, check=[{"B": 3, "V": 2781}]))
     printed = list(check.lines(report, spec.name))
     at = printed.index(next(line for line in printed if line.startswith("dispatches of ")))
     kernels = [line.strip() for line in printed[at + 1 :] if line.startswith("  s")]
@@ -76,16 +83,41 @@ def test_each_dispatch_has_its_geometry():
     assert len([line for line in printed if line.strip().startswith("keys ")]) == 2
 
 
-def test_a_kernel_without_a_metal_impl_and_one_that_is_missing():
+def test_a_kernel_without_a_metal_impl_and_one_that_is_missing(capsys):
     for name, says in (("copy", "copy has no Metal impl"), ("sofmax", "did you mean softmax")):
-        done = command(name)
-        assert done.returncode == 2 and says in done.stderr and not done.stdout
+        assert check.main([name]) == 2
+        printed = capsys.readouterr()
+        assert says in printed.err and not printed.out
 
 
-def test_limits():
-    done = command("--limits")
-    assert done.returncode == 0 and "whether Apple's compiler takes the text" in done.stdout
-    assert command().returncode == 2
+def test_limits(capsys):
+    assert check.main(["--limits"]) == 0
+    assert "whether Apple's compiler takes the text" in capsys.readouterr().out
+    assert check.main([]) == 2
+
+
+def test_a_run_without_end_is_the_last_of_its_impl(monkeypatch):
+    def endless(*given):
+        raise EndlessRun(EmulationFinding(CheckName.SYNCCHECK, "no end after 60 s", "kernel"))
+
+    monkeypatch.setattr(check, "check", endless)
+    report = reported(catalog.spec_of("softmax"))
+    impls = ["simd_rows", "lanes", "online"]
+    assert report.endless == impls and report.runs == 3 and not report.is_clean
+    said = list(check.lines(report, "softmax"))
+    assert said[-3:] == [
+        f"{i}: a run did not end, and its further runs were left out" for i in impls
+    ]
+
+
+def test_ctrl_c_prints_what_was_found(monkeypatch, capsys):
+    def interrupted(spec, report, progress):
+        report.runs, report.wrong = 2, ["softmax.lanes: y is wrong"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "checked", interrupted)
+    assert check.main(["softmax"]) == 130
+    assert "results    1 wrong result: softmax.lanes: y is wrong" in capsys.readouterr().out
 
 
 def test_a_fault_is_counted_under_its_check():
@@ -101,7 +133,7 @@ def test_a_fault_is_counted_under_its_check():
         template = dict(T=x.dtype, TG=config.threads, CHUNK=read_only.CHUNK)
         return broken(x, like=y, grid=(config.threads, 1, 1), group=config.threads, **template)
 
-    report = check.checked(replace(spec, impls=[replace(impl, launch=launched)]))
+    report = reported(replace(spec, impls=[replace(impl, launch=launched)]))
     assert not report.is_clean and len(report.findings[CheckName.RACECHECK]) == report.runs
     (line,) = [x for x in check.lines(report, "read_only") if x.startswith("racecheck")]
     assert f"{report.runs} findings: broken, line" in line and "race on threadgroup memory" in line
@@ -110,7 +142,7 @@ def test_a_fault_is_counted_under_its_check():
 def test_a_wrong_result_is_reported():
     spec = catalog.spec_of("compute_only")
     (impl,) = check.metal_impls(spec)
-    report = check.checked(
+    report = reported(
         replace(spec, impls=[replace(impl, launch=lambda x, config: torch.zeros_like(x))])
     )
     assert len(report.wrong) == report.runs and not report.is_clean
@@ -144,6 +176,12 @@ def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path / "file" / "metal")
     with pytest.raises(compiler.CacheUnusable, match="cannot be made"):
         compiler.compiled("another text", compiler.find_compiler())
+
+
+def test_a_full_disk_of_the_cache_is_no_fault_of_the_kernel():
+    full = "echo 'ld: final link failed: No space left on device' >&2; exit 1"
+    with pytest.raises(compiler.CacheUnusable, match="is full; free some space"):
+        compiler._run("sh", "-c", full)
 
 
 def test_the_wheel_ziglang_is_the_last_choice(monkeypatch):
@@ -226,7 +264,7 @@ spec = catalog.spec_of("copy")
 module = types.ModuleType("metal_shim.kernels.copy")
 sys.modules[module.__name__] = module
 exec(block, module.__dict__)
-report = check.checked(spec)
+check.checked(spec, report := check.CheckReport())
 print(*check.lines(report, "copy"), sep="\n")
 sys.exit(0 if report.is_clean and report.runs == 48 else 1)
 """

@@ -48,7 +48,10 @@ def test_the_command_line_of_a_capture():
         "/py", "-m", "metal_shim.capture", "softmax", "--impl", "lanes:rows=8", "--dtype", "fp16",
         "--trace", "perf/x.gputrace",
     ]  # fmt: skip
-    assert tool.variables == {"MTL_CAPTURE_ENABLED": "1"} and refusal(tool, MAC, workload) is None
+    assert (
+        tool.variables == {"MTL_CAPTURE_ENABLED": "1", "MTL_DEBUG_LAYER": "1"}
+        and refusal(tool, MAC, workload) is None
+    )
     assert tool.reads(workload, Path()) == [Path("perf/x.gputrace"), Path("perf/x.json")]
     with pytest.raises(ProfilerError, match="needs macOS"):
         preflight(tool, LINUX, workload)
@@ -64,6 +67,7 @@ def test_on_linux_it_refuses_and_shows_the_command(tmp_path, monkeypatch, capsys
     for word in (
         "metal_shim.capture softmax",
         "MTL_CAPTURE_ENABLED=1",
+        "MTL_DEBUG_LAYER=1",
         "perf/softmax_",
         "not here",
     ):

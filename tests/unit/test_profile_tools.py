@@ -32,6 +32,7 @@ from workbench.profilers.running.failures import check_ended, failure, not_acces
 from workbench.profilers.running.machine import Machine
 from workbench.profilers.running.permission import CounterPermission, counter_permission
 from workbench.profilers.running.workload import MarkedCalls, Workload
+from workbench.profilers.xctrace import INSTRUMENTS
 
 pytestmark = pytest.mark.unit
 
@@ -141,6 +142,9 @@ def test_the_command_lines_of_the_other_tools():
         "/t/xcrun xctrace export --input R/metal.trace --xpath "
         '/trace-toc/run[@number="1"]/data/table[@schema="metal-gpu-intervals"]',
     ]
+    both = replace(CALLS, instruments=INSTRUMENTS)
+    more = "--instrument Time Profiler --instrument Allocations --output R/metal.trace"
+    assert more in lines("xctrace", both, "macos")[0]
 
 
 @pytest.mark.parametrize("tool", [*NVIDIA, *AMD, "xctrace"])
@@ -372,6 +376,8 @@ def test_listed_names_hold_the_pattern():
         (("--tool", "ncu", "--set", "detaild", "softmax"), "detailed"),
         (("--tool", "trace", "--counters", "a", "softmax"), "--counters is of ncu"),
         (("--tool", "ncu", "--all", "softmax"), "--all is of sanitizer"),
+        (("--instrument", "Allocations", "--", "./app"), "--instrument is of xctrace"),
+        (("--tool", "xctrace", "--instrument", "Leaks", "--", "./app"), "no instrument 'Leaks'"),
         (("--tool", "sanitizer", "softmax"), "no driver shows one here"),
     ],
 )  # fmt: skip

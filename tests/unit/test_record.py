@@ -2,7 +2,7 @@
 
 import json
 import struct
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -123,7 +123,7 @@ records = st.builds(
     timing=measured | predicted,
     flops=counts,
     bytes=counts,
-    checked=st.sampled_from(["gpu", "interpreter", "library", "emulated"]),
+    checked=st.sampled_from(["gpu", "interpreter", "library", "rehearsal"]),
     error=numbers,
     traffic=maybe(traffic),
     resources=maybe(resources),
@@ -222,6 +222,16 @@ def test_renaming_the_type_does_not_turn_one_time_into_the_other(clock, model):
 def test_a_measured_time_and_a_predicted_one_share_no_field_that_holds_the_time():
     shared = {f.name for f in fields(Measured)} & {f.name for f in fields(Predicted)}
     assert shared == set()
+
+
+@given(records, measured)
+def test_a_result_of_the_emulator_has_no_measured_time(record, clock):
+    """Neither where it is made nor where it is read: no page can show a time that no GPU took."""
+    with pytest.raises(ValueError, match="emulator has no measured time"):
+        replace(record, checked="emulated", timing=clock)
+    claimed = to_plain(replace(record, checked="gpu", timing=clock))
+    with pytest.raises(ValueError, match="emulator has no measured time"):
+        from_plain({**claimed, "checked": "emulated"})
 
 
 KNOWN = {*Record.__dataclass_fields__, *Case.__dataclass_fields__}

@@ -182,6 +182,7 @@ HARM = {
     "other clock": line(1, put("timing", "method", "events")),
     "other protocol": line(1, put("timing", "protocol", "p4-abcdef")),
     "emulated": line(1, put("checked", "emulated")),
+    "rehearsed": line(1, put("checked", "rehearsal")),
     "extra key": line(1, put("hostname", "x")),
     "inner extra key": line(1, put("case", "user", "alice")),
     "missing key": line(1, lambda plain: plain.pop("seed") and None),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -19,7 +20,7 @@ from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers, cause_of
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.errors import first_sentence
-from workbench.data.record import BufferCounts, CountedTraffic, Predicted
+from workbench.data.record import BufferCounts, CountedTraffic, Environment, Predicted
 from workbench.data.user_code import user_code
 from workbench.device import apple_model
 from workbench.device.hardware import METAL, Device
@@ -42,6 +43,16 @@ COUNTED_FLOPS = 1 << 22
 def require_emulator() -> None:
     """Raise CompilerMissing where no compiler is installed that emulates Metal kernels."""
     import_module(COMPILER).find_compiler()
+
+
+def emulator_environment(known: Environment) -> Environment:
+    """Return the environment of an emulated run: Triton and ptxas take no part in it, and the
+    compiler of the emulator does, where there is one."""
+    compiler = import_module(COMPILER)
+    versions = {k: v for k, v in known.versions.items() if k in ("workbench", "torch", "numpy")}
+    with suppress(compiler.CompilerMissing):
+        versions["clang"] = compiler.find_compiler().number
+    return replace(known, versions=versions)
 
 
 def emulator_files() -> tuple[Path, ...]:

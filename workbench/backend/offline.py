@@ -21,7 +21,7 @@ from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
-from workbench.data.record import Checked, Predicted
+from workbench.data.record import Checked, Environment, Predicted
 from workbench.device import apple_model, cost_model, occupancy
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -39,7 +39,7 @@ class OfflineMethod:
 
     compile(pool, problem, candidates, device, timeout_s) yields each candidate with its result;
     `launch` is the task of `Checks`; predict(problem, candidate, compiled, device) returns a
-    Predicted, or raises ValueError.
+    Predicted, or raises ValueError; environment(known) names the software that takes part.
     """
 
     model: str
@@ -48,6 +48,7 @@ class OfflineMethod:
     compile: Callable[[Workers, Problem, Sequence[Candidate], Device, float], Compilations]
     launch: Callable[..., Any]
     predict: Callable[[Problem, Candidate, Compiled, Device], Predicted]
+    environment: Callable[[Environment], Environment]
 
 
 class Offline:
@@ -75,7 +76,7 @@ class Offline:
         self.device = device
         self._method = method_for(device)
         self.protocol = model_key(self._method, device)
-        self.environment = fingerprint(None, repository)
+        self.environment = self._method.environment(fingerprint(None, repository))
         self._compilers = Workers(cpu_count())
         self._checks = Checks(cpu_count(), self._method.launch)
         self._checked: dict[tuple[Any, ...], Future[Any]] = {}
@@ -212,6 +213,7 @@ def method_for(device: Device) -> OfflineMethod:
             emulated.emulate_all,
             emulated.emulate_calls,
             emulated.metal_prediction,
+            emulated.emulator_environment,
         )
     return OfflineMethod(
         cost_model.MODEL,
@@ -220,6 +222,7 @@ def method_for(device: Device) -> OfflineMethod:
         compile_all,
         launch_calls,
         triton_prediction,
+        lambda known: known,
     )
 
 

@@ -402,6 +402,7 @@ class ProfileOptions(Options):
     counters: str | None = option(None, "ncu, rocprofv3: counters to add, A,B.")
     set: str | None = option(None, "ncu: a set of sections in place of ours, such as detailed.")
     all: bool = flag("sanitizer: go on after a finding.", "--all")
+    instrument: tuple[str, ...] = option((), "xctrace: Time Profiler or Allocations, recorded too.")
     list_metrics: bool = flag("Print ncu's counters that hold a pattern.", "--list-metrics")
     device: str | None = option(None, "Of --list-metrics, --counters: names valid there.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)

@@ -31,7 +31,10 @@ def sweep_named(name: str) -> Sweep:
 
 
 def check_sweep(name: str, sweep: Sweep, device: str | None) -> None:
-    """Raise CommandError where the sweep is for kernels of another kind than the device's."""
+    """Raise CommandError where the sweep is for kernels of another kind than the device's, and
+    UnknownDevice."""
+    if device is not None:
+        hardware.described(device)
     if sweep.backend and target_backend(device) != sweep.backend:
         example = "m2max" if sweep.backend == hardware.METAL else "h200"
         raise CommandError(

@@ -53,7 +53,7 @@ from workbench.profilers.running.workload import (
     title_of,
 )
 from workbench.profilers.sanitizer import results_of
-from workbench.profilers.xctrace import calls_of_kernel, record_line
+from workbench.profilers.xctrace import INSTRUMENTS, calls_of_kernel, record_line
 from workbench.readers.inputs.source import ReadError
 from workbench.spec import WorkbenchError
 
@@ -78,7 +78,9 @@ OF_TOOLS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("set",), ("ncu",)),
     (("counters",), ("ncu", "rocprofv3")),
     (("all",), ("sanitizer",)),
+    (("instrument",), ("xctrace",)),
 )
+ONLY_NAMED = (("data",), ("all",), ("instrument",))  # of tools that are never a default
 LEAST_STEPS = 2  # with and without the profiler, to compare their times
 TITLES = {"trace": "torch.profiler"}
 
@@ -279,6 +281,8 @@ class ProfileCommand:
                 self._say_once(sentence)
             extended = replace(workload, counters=counters, selection=options.set or "")
             return with_defaults(extended, name, self._gpu())
+        if name == "xctrace":
+            return replace(workload, instruments=options.instrument)
         if name == "rocprofv3" and options.counters:
             return replace(workload, counters=counter_groups(options.counters))
         return with_defaults(workload, name, self._gpu())
@@ -353,6 +357,7 @@ def check_options(options: ProfileOptions) -> None:
         (options.tool, "tool", tuple(profilers())),
         (options.data, "data", DATA),
         (options.set, "set", SETS),
+        *((each, "instrument", INSTRUMENTS) for each in options.instrument),
     ):
         if value is not None and value not in known:
             raise OptionError(catalog.unknown(name, value, known))
@@ -376,7 +381,7 @@ def _check_fit(options: ProfileOptions) -> None:
         refuse(OF_STEPS, "is of a program with steps, and a kernel is named")
     for names, tools in OF_TOOLS:
         title = " and ".join(TITLES.get(each, each) for each in tools)
-        if tool not in tools and not (tool is None and tools != ("proton",) and names != ("all",)):
+        if tool not in tools and not (tool is None and names not in ONLY_NAMED):
             named = tool or f"{DEFAULT_TOOL} or ncu, unless --tool names another"
             refuse(names, f"is of {title}, and the tool is {named}")
 

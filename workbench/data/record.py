@@ -20,7 +20,7 @@ from workbench.spec import brief, label
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 # What the outputs were compared on; "not here" where nothing on this machine can run the config.
-Checked = Literal["gpu", "interpreter", "library", "emulated", "not here"]
+Checked = Literal["gpu", "interpreter", "library", "emulated", "rehearsal", "not here"]
 State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
@@ -332,6 +332,11 @@ class Record:
     bytes_written: int | None = None
     traffic: CountedTraffic | None = None  # of a Metal kernel, counted by the emulator
     gpu: str = ""  # host and GPU that it was obtained on, of a cluster; see `Run.gpu`
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a measured time of what ran on the CPU in place of the device."""
+        if self.measured and self.checked == "emulated":
+            raise ValueError("a result of the emulator has no measured time")
 
     @property
     def time_s(self) -> float:

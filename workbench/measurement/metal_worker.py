@@ -47,7 +47,7 @@ class MetalDriver(Interface):
 
     @property
     def checked(self) -> CheckedBy:
-        """Return "gpu", or "emulated" where none took part."""
+        """Return "gpu", or "rehearsal" where none took part."""
 
     def now(self) -> float:
         """Return the seconds of a monotonic clock."""

@@ -12,6 +12,7 @@ from workbench.profilers.running.workload import ProgramError, Workload
 
 NAME = "gputrace"
 MODULE = "metal_shim.capture"
+VALIDATION = "MTL_DEBUG_LAYER"  # of Apple: 1 makes Metal validate each call of its API
 
 
 def available(machine: Machine, workload: Workload) -> str | None:
@@ -39,4 +40,6 @@ def parse(run: ToolRun) -> Trace:
     raise ProfilerError("A capture is read by Xcode alone; open it there.")
 
 
-PROFILER = Profiler("Xcode GPU capture", available, argv, reads, parse, variables={CAPTURE: "1"})
+PROFILER = Profiler(
+    "Xcode GPU capture", available, argv, reads, parse, variables={CAPTURE: "1", VALIDATION: "1"}
+)

@@ -1,4 +1,8 @@
-"""Apple's xctrace: intervals of the GPU by the template "Metal System Trace"."""
+"""Apple's xctrace: intervals of the GPU by the template "Metal System Trace".
+
+`--instrument` adds samples of the CPU or allocations to the same recording. They stay in
+`metal.trace`, for Instruments: only the intervals of the GPU are exported and read.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from workbench.readers import read
 
 NAME = "xctrace"
 MODULE = "metal_shim.capture"
+INSTRUMENTS = ("Time Profiler", "Allocations")
 CALLS = 200  # of a Metal kernel: a recording needs a few intervals
 TABLE = '/trace-toc/run[@number="1"]/data/table[@schema="metal-gpu-intervals"]'
 
@@ -49,8 +54,9 @@ def available(machine: Machine, workload: Workload) -> str | None:
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
+    more = [word for name in workload.instruments for word in ("--instrument", name)]
     return [
-        *(machine.program("xcrun"), NAME, "record", "--template", "Metal System Trace"),
+        *(machine.program("xcrun"), NAME, "record", "--template", "Metal System Trace", *more),
         *("--output", str(folder / "metal.trace"), "--time-limit", "8s", "--no-prompt"),
         *("--launch", "--", *whole_command(workload, machine)),
     ]

@@ -65,6 +65,7 @@ class Workload:
     # of ncu and rocprofv3 for this GPU; one that cannot be counted is left out, and said so
     defaults: tuple[str, ...] = ()
     selection: str = ""  # of ncu: a set of sections
+    instruments: tuple[str, ...] = ()  # of xctrace, recorded beside the GPU
     every: bool = False  # of checks: go on after a finding
     checks: tuple[str, ...] = ()  # of the sanitizer: these alone; empty for all of them
 
