@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +113,8 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
             text = f"{len(entries)} entries written to {options.export}."
             say_result(console, text, whole=False)
     elif options.code and entries:
+        from workbench.commands.tuned_code import code
+
         say_result(console, code(entries))  # lines stay whole, to be pasted
     else:
         with aloud(console):
@@ -144,7 +145,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
             e.dtype,
             e.device,
             brief(e.config),
-            _time(e),
+            time_text(e),
             bits_text(e),
             e.at[:10],
             f"torch {e.torch}, triton {e.triton}",
@@ -153,7 +154,8 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
     console.print(table)
 
 
-def _time(entry: Entry) -> str:
+def time_text(entry: Entry) -> str:
+    """Return the time of an entry, with a tilde where it is predicted, and its ties."""
     time_us = console_microseconds(entry.time_s)
     tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
     return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
@@ -175,36 +177,3 @@ def bits_text(entry: Entry) -> str:
         return text
     many = f", {counted(entry.bits_configs, 'config')}" if entry.bits_configs else ""
     return f"{text}; {entry.bits_class} of {entry.bits_classes}{many}"
-
-
-_TRITONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
-
-
-def code(entries: Sequence[Entry]) -> str:
-    """Return lists of `triton.Config` to paste, one for each Impl. Fields in lower case become
-    capitals, as kernel files name their constexprs; equal configs are listed once."""
-    lists: dict[str, dict[str, list[str]]] = {}
-    for e in entries:
-        text = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"
-        text += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
-        text += f"; bits {bits_text(e)}"
-        if e.config.get("num_warps") == 0:
-            text += "; its launcher chose num_warps from the sizes, so here it is Triton's 4"
-        configs = lists.setdefault(f"{e.kernel}.{e.impl}", {})
-        configs.setdefault(_config(e.config), []).append(text)
-    return "\n".join(_pasted(title, configs) for title, configs in lists.items())
-
-
-def _config(config: Mapping[str, int]) -> str:
-    meta = {k.upper() if k.islower() else k: v for k, v in config.items() if k not in _TRITONS}
-    inner = ", ".join(f'"{name}": {value}' for name, value in meta.items())
-    words = "".join(f", {name}={config[name]}" for name in _TRITONS if config.get(name))
-    return f"triton.Config({{{inner}}}{words})"
-
-
-def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
-    name = re.sub(r"\W", "_", title)
-    lines = [f"# {title}", f"{'_' if name[0].isdigit() else ''}{name} = ["]
-    for config, text in configs.items():
-        lines += [*(f"    # {each}" for each in text), f"    {config},"]
-    return "\n".join([*lines, "]"])

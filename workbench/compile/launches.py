@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.compile.dedup import Dedup, Stop
@@ -24,6 +24,8 @@ class Launch:
     grid: tuple[int, ...]
     arguments: str  # those that are not constants of the machine code
     function: str = ""  # name of the device function in its file
+    constants: Mapping[str, Any] = field(default_factory=dict)  # `tl.constexpr` arguments by name
+    options: Mapping[str, Any] = field(default_factory=dict)  # num_warps and the like
 
     @property
     def programs(self) -> int:
@@ -60,7 +62,9 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
         except Stop:
             return None
         dedup.end(kernel)
-        launches.append(Launch(kernel, shape, arguments, self.fn.__name__))
+        options = {n: v for n, v in kwargs.items() if n not in self.arg_names}
+        name = self.fn.__name__
+        launches.append(Launch(kernel, shape, arguments, name, _constants(self, named), options))
         return kernel
 
     def add_stages(self: Any, stages: dict[str, Any], options: Any, *more: Any) -> None:
@@ -115,6 +119,15 @@ def _grid(grid: Any, named: Mapping[str, Any]) -> tuple[int, ...]:
     if callable(grid):
         grid = grid(named)
     return tuple(int(g) for g in (grid if isinstance(grid, Sequence) else (grid,)))
+
+
+def _constants(jit: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constants that a launch gives, and not those that are left at their defaults."""
+    return {
+        jit.arg_names[i]: named[jit.arg_names[i]]
+        for i in jit.constexprs
+        if jit.arg_names[i] in named
+    }
 
 
 def _arguments(jit: Any, named: Mapping[str, Any]) -> str:

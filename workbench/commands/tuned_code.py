@@ -1,0 +1,99 @@
+"""Write tuned configs as lists of `triton.Config` that the kernels' own functions take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench import catalog
+from workbench.commands.tuned import bits_text, time_text
+from workbench.data.tuned_cache import Entry
+from workbench.device import hardware
+from workbench.spec import WorkbenchError, sizes_text
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
+Lists = dict[str, dict[str, list[str]]]  # comments by config, by title
+
+
+def code(entries: Sequence[Entry]) -> str:
+    """Return lists of `triton.Config` to paste, one for each device function that an Impl launches.
+
+    A config holds every constant that the launch gives the function, under the function's own
+    names, so that `function[grid](*tensors_and_numbers, **config.all_kwargs())` is that launch.
+    They are captured from a launch for the entry's device, which needs Triton and no GPU. Where
+    that is not possible a comment says why, and the config holds the Impl's fields. Equal configs
+    are listed once.
+    """
+    lists: Lists = {}
+    for entry in entries:
+        try:
+            launched = _launched(entry)
+        except (WorkbenchError, CaptureError) as error:
+            reason = f"; fields of the Impl, not arguments of its function: {error}"
+            _add(lists, f"{entry.kernel}.{entry.impl}", _config(entry.config), entry, reason)
+            continue
+        for function, (config, launches) in launched.items():
+            repeated = f"; {launches} launches a call" if launches > 1 else ""
+            _add(lists, f"{entry.kernel}.{entry.impl}.{function}", config, entry, repeated)
+    return "\n".join(_pasted(title, configs) for title, configs in lists.items())
+
+
+class CaptureError(Exception):
+    """The launches of an entry cannot be captured here; one clause."""
+
+
+def _launched(entry: Entry) -> dict[str, tuple[str, int]]:
+    """Return the config of each function that the entry's Impl launches, and how often it does. Of
+    several launches with different constants the function has a number in its name."""
+    if entry.kernel not in catalog.kernel_names():
+        raise CaptureError("it is no kernel of the library")
+    try:
+        from workbench.compile import CompileError, compile_launches
+    except ImportError as error:
+        raise CaptureError(f"Triton cannot be imported ({error})") from None
+    impl = catalog.impl_of(catalog.spec_of(entry.kernel), entry.impl)
+    device = hardware.device_named(entry.device)
+    try:
+        config = impl.config(**entry.config)
+        launches, _ = compile_launches(impl, config, entry.sizes, entry.dtype, device)
+    except (TypeError, CompileError) as error:
+        raise CaptureError(f"it does not compile here ({error})") from None
+    result: dict[str, tuple[str, int]] = {}
+    for launch in launches:
+        text = _config({**launch.constants, **launch.options})
+        name, number = launch.function, 2
+        while name in result and result[name][0] != text:
+            name, number = f"{launch.function}_{number}", number + 1
+        result[name] = text, result.get(name, (text, 0))[1] + 1
+    return result
+
+
+def _add(lists: Lists, title: str, config: str, e: Entry, more: str) -> None:
+    text = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {time_text(e)}"
+    text += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
+    text += f"; bits {bits_text(e)}{more}"
+    lists.setdefault(title, {}).setdefault(config, []).append(" ".join(text.split()))
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    inner = ", ".join(f'"{n}": {_literal(v)}' for n, v in config.items() if n not in OPTIONS)
+    words = "".join(f", {name}={config[name]}" for name in OPTIONS if config.get(name))
+    return f"triton.Config({{{inner}}}{words})"
+
+
+def _literal(value: Any) -> str:
+    """Return a constant as Python text; a dtype of Triton as `triton.language.float32`."""
+    inner = getattr(value, "value", value)  # of a tl.constexpr
+    if type(inner).__module__.startswith("triton.language") and hasattr(inner, "name"):
+        names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+        return f"triton.language.{names.get(inner.name, inner.name)}"
+    return repr(inner)
+
+
+def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
+    name = re.sub(r"\W", "_", title)
+    lines = [f"# {title}", f"{'_' if name[0].isdigit() else ''}{name} = ["]
+    for config, text in configs.items():
+        lines += [*(f"    # {each}" for each in text), f"    {config},"]
+    return "\n".join([*lines, "]"])
