@@ -33,6 +33,7 @@ SCRIPTS = (
     "sanitize",
     "experiments",
     "reading",
+    "cluster",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)
