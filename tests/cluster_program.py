@@ -14,7 +14,7 @@ def main() -> int:
     inner = cluster.local_cluster
     cluster.gpus_of_host = lambda: ["0", "1", "2", "3"]
     cluster.local_cluster = lambda many, notify: inner(many, notify, [STANDIN])
-    return cli.main(sys.argv[1:])
+    return cli.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

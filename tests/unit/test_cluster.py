@@ -12,7 +12,7 @@ import time
 
 import cluster_standin
 import pytest
-from cluster_hosts import PATH, STANDIN, TESTS, Hosts
+from cluster_hosts import PATH, TESTS, Hosts
 from nullside import Place
 
 from workbench import catalog
@@ -266,38 +266,16 @@ def wait_for(condition, limit_s=60.0):
 # A cluster of the command's own
 
 
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(TESTS)!r})
-from pathlib import Path
-from workbench.backend import cluster
-
-def main():
-    inner = cluster.local_cluster
-    cluster.gpus_of_host = lambda: ["0", "1"]
-    cluster.local_cluster = lambda many, notify: inner(many, notify, [{STANDIN!r}])
-    from workbench.commands.console import SweepConsole
-    from workbench.commands.options import SweepOptions
-    from workbench.commands.sweep import SweepCommand
-    folder = Path(sys.argv[1])
-    options = SweepOptions("tile_size", str(folder / "toy.py"), sizes={SIZES!r},
-                           out=folder / "results", database=sys.argv[2], workers=2)
-    raise SystemExit(SweepCommand(options, SweepConsole(False), tuned_file=folder / "t.json").go())
-
-if __name__ == "__main__":
-    main()
-"""
-
-
 @pytest.fixture
 def local(place):
     """A command with `--workers 2` that is in the midst of its work."""
-    program = place.folder / "program.py"
-    program.write_text(PROGRAM)
     for name in "01":
         (place.folder / f"cluster-{name}.json").write_text('{"sleep": 0.3}')
+    words = [str(TESTS / "cluster_program.py"), "sweep", "tile_size", "--workers", "2"]
+    words += ["--kernel", str(place.kernel), "--out", str(place.out), "--database", place.url]
+    words += [word for sizes in SIZES for word in ("--sizes", sizes)]
     process = subprocess.Popen(
-        [sys.executable, str(program), str(place.folder), place.url],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": PATH, "STANDIN": str(place.folder)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
