@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import cluster_standin
 import pytest
@@ -25,7 +26,10 @@ from workbench.commands.sweep import SweepCommand
 from workbench.commands.workload import run as run_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
+from workbench.reports.sweep import page
 from workbench.source import loaded
+from workbench.tuner.selection import select
+from workbench.tuner.space import Earlier
 
 pytestmark = pytest.mark.newest
 SIZES = ("N=1024", "N=2048", "N=4096", "N=8192")
@@ -366,6 +370,37 @@ def test_the_extra_is_imported_by_no_other_command():
 
 
 # Small parts
+
+
+def test_the_page_names_the_gpus_and_their_references(tmp_path):
+    place = Place(tmp_path)
+    outcomes = place.sweep(cluster_standin.fate)
+    first, second = "node3 GPU 1 (1f2e3d4c)", "node4 GPU 0 (5b6a7988)"
+    run = replace(place.session.run, gpu=first, references=cluster_standin.REFERENCES)
+    winner = select(run, outcomes).winner
+    named = [replace(o, gpu=first if o.key == winner.key else second) for o in outcomes]
+    html = page(run, named)
+    assert f"{first}; other configs on {second}" in html
+    assert "copy 4 TB/s, product 600 TFLOP/s; times of GPUs that differ" in html
+    assert "node3" not in page(place.session.run, outcomes)
+
+
+def test_times_of_gpus_without_references_or_with_others_are_obtained_again(tmp_path):
+    from workbench.tuner.resume import _of_alike_gpus
+
+    place = Place(tmp_path)
+    outcomes = place.sweep(cluster_standin.fate)
+    known = Earlier({o.key: o for o in outcomes})
+    own = cluster_standin.REFERENCES
+    with open_history(place.url) as history:
+        stored = history.run("last")
+        run = replace(stored, references=own)
+        kept = _of_alike_gpus(history, run, known).first
+        assert kept and all(isinstance(o, Failure) for o in kept.values())
+        near = replace(stored, id=f"{stored.id[:-4]}beef", references={**own, "copy": 4.1e12})
+        history.add_run(near)
+        known = Earlier({o.key: replace(o, run=near.id) for o in outcomes})
+        assert _of_alike_gpus(history, run, known) == known
 
 
 def test_references_within_three_percent_are_alike():
