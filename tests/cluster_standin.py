@@ -13,7 +13,6 @@ import signal
 import time
 from collections import Counter
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from workbench.backend import cluster_worker
 from workbench.backend.workers import Workers
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
-from workbench.data.locks import LockBusy
 from workbench.data.record import Resources
 from workbench.device.hardware import device_named
+from workbench.measurement.preflight import gpu_lock
 from workbench.measurement.worker import PairTime
 from workbench.source import loaded
 
@@ -68,8 +67,7 @@ class Measuring:
 
     prepare_standby = wait_idle = poisoned = lambda self: None
 
-    def close(self) -> None:
-        _held().unlink(missing_ok=True)
+    close = prepare_standby
 
     def self_test(self) -> dict[str, float]:
         return {"dram": 4e12, "launch": 2e-6, "resolution": 3e-8}
@@ -78,10 +76,7 @@ class Measuring:
         return {name: value * self.own.get("factor", 1.0) for name, value in REFERENCES.items()}
 
     def lock(self, name: str, on_wait: Any, timeout_s: Any = None) -> Any:
-        if _held().exists():
-            raise LockBusy("another process still holds the GPU after 0 s: end it or wait")
-        _held().touch()
-        return nullcontext()
+        return gpu_lock(name, on_wait, timeout_s)
 
     def ask(self, task: Any, *args: Any, timeout_s: float) -> Any:
         self.spent["timed"] += 0.01
@@ -105,8 +100,7 @@ class Measuring:
 
 
 def _end() -> None:
-    """Kill this worker; the system drops its lock."""
-    _held().unlink()
+    """Kill this worker."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -116,11 +110,6 @@ def _once(name: str) -> bool:
     before = mark.exists()
     mark.touch()
     return before
-
-
-def _held() -> Path:
-    """The mark of a GPU that a command uses."""
-    return Path(os.environ[VARIABLE]) / f"held-{os.environ['CUDA_VISIBLE_DEVICES']}"
 
 
 def _hashes(kernel: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ SCRIPTS = (
     "experiments",
     "reading",
     "workload_loop",
+    "cluster",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import cluster_standin
 import pytest
-from cluster_hosts import PATH, STANDIN, TESTS, Hosts
+from cluster_hosts import PATH, TESTS, Hosts
 from nullside import Place
 
 from workbench import catalog
@@ -25,7 +26,10 @@ from workbench.commands.sweep import SweepCommand
 from workbench.commands.workload import run as run_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
+from workbench.reports.sweep import page
 from workbench.source import loaded
+from workbench.tuner.selection import select
+from workbench.tuner.space import Earlier
 
 pytestmark = pytest.mark.newest
 SIZES = ("N=1024", "N=2048", "N=4096", "N=8192")
@@ -245,10 +249,8 @@ def test_a_killed_command_lets_go_of_the_gpus_of_its_cluster(hosts, place):
         stdout=subprocess.DEVNULL,
     )
     wait_for(lambda: count_records(place) > 2)
-    assert (place.folder / "held-0").exists()
     first.kill()
     first.wait()
-    wait_for(lambda: not (place.folder / "held-0").exists(), 20.0)
     hosts.own("0")
     _, code = sweep(place, hosts.url, sizes=SIZES[:1])
     assert code == 0
@@ -268,38 +270,16 @@ def wait_for(condition, limit_s=60.0):
 # A cluster of the command's own
 
 
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(TESTS)!r})
-from pathlib import Path
-from workbench.backend import cluster
-
-def main():
-    inner = cluster.local_cluster
-    cluster.gpus_of_host = lambda: ["0", "1"]
-    cluster.local_cluster = lambda many, notify: inner(many, notify, [{STANDIN!r}])
-    from workbench.commands.console import SweepConsole
-    from workbench.commands.options import SweepOptions
-    from workbench.commands.sweep import SweepCommand
-    folder = Path(sys.argv[1])
-    options = SweepOptions("tile_size", str(folder / "toy.py"), sizes={SIZES!r},
-                           out=folder / "results", database=sys.argv[2], workers=2)
-    raise SystemExit(SweepCommand(options, SweepConsole(False), tuned_file=folder / "t.json").go())
-
-if __name__ == "__main__":
-    main()
-"""
-
-
 @pytest.fixture
 def local(place):
     """A command with `--workers 2` that is in the midst of its work."""
-    program = place.folder / "program.py"
-    program.write_text(PROGRAM)
     for name in "01":
         (place.folder / f"cluster-{name}.json").write_text('{"sleep": 0.3}')
+    words = [str(TESTS / "cluster_program.py"), "sweep", "tile_size", "--workers", "2"]
+    words += ["--kernel", str(place.kernel), "--out", str(place.out), "--database", place.url]
+    words += [word for sizes in SIZES for word in ("--sizes", sizes)]
     process = subprocess.Popen(
-        [sys.executable, str(program), str(place.folder), place.url],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": PATH, "STANDIN": str(place.folder)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
@@ -390,6 +370,37 @@ def test_the_extra_is_imported_by_no_other_command():
 
 
 # Small parts
+
+
+def test_the_page_names_the_gpus_and_their_references(tmp_path):
+    place = Place(tmp_path)
+    outcomes = place.sweep(cluster_standin.fate)
+    first, second = "node3 GPU 1 (1f2e3d4c)", "node4 GPU 0 (5b6a7988)"
+    run = replace(place.session.run, gpu=first, references=cluster_standin.REFERENCES)
+    winner = select(run, outcomes).winner
+    named = [replace(o, gpu=first if o.key == winner.key else second) for o in outcomes]
+    html = page(run, named)
+    assert f"{first}; other configs on {second}" in html
+    assert "copy 4 TB/s, product 600 TFLOP/s; times of GPUs that differ" in html
+    assert "node3" not in page(place.session.run, outcomes)
+
+
+def test_times_of_gpus_without_references_or_with_others_are_obtained_again(tmp_path):
+    from workbench.tuner.resume import _of_alike_gpus
+
+    place = Place(tmp_path)
+    outcomes = place.sweep(cluster_standin.fate)
+    known = Earlier({o.key: o for o in outcomes})
+    own = cluster_standin.REFERENCES
+    with open_history(place.url) as history:
+        stored = history.run("last")
+        run = replace(stored, references=own)
+        kept = _of_alike_gpus(history, run, known).first
+        assert kept and all(isinstance(o, Failure) for o in kept.values())
+        near = replace(stored, id=f"{stored.id[:-4]}beef", references={**own, "copy": 4.1e12})
+        history.add_run(near)
+        known = Earlier({o.key: replace(o, run=near.id) for o in outcomes})
+        assert _of_alike_gpus(history, run, known) == known
 
 
 def test_references_within_three_percent_are_alike():

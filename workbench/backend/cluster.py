@@ -455,8 +455,8 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
     names = gpus_of_host()
     if many > len(names):
         raise ClusterError(
-            f"--workers {many} asks for more GPUs than this host shows ({len(names)}); write "
-            + (f"--workers {len(names)}." if names else "--device h200 to predict without one.")
+            f"--workers {many} asks for more GPUs than this host shows ({len(names)}); "
+            + (f"write --workers {len(names)}." if names else "see `workbench doctor`.")
         )
     import dask
 

@@ -154,11 +154,11 @@ class Spread:
         return bool(self._waiting or self._running)
 
     def _end(self) -> None:
-        """Let the threads end: at once where jobs are left."""
+        """Let the threads end: those that wait for a job or join, and those that run one where jobs
+        are left."""
         with self._change:
             self._over = True
-            if self._unfinished:
-                self._cluster.stop()
+            self._cluster.stop()
             self._change.notify_all()
         end = time.monotonic() + STOP_S
         for thread in self._threads:
