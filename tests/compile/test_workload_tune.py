@@ -121,10 +121,10 @@ def test_ctrl_c_keeps_what_is_stored_and_a_failing_signature_costs_itself(record
     from workbench.adapted.travel import AdaptedError
     from workbench.commands import workload_tune
 
-    def refuses(*_):
+    def refuses(*_, **__):
         raise AdaptedError("It cannot be adopted.")
 
-    def stops(*_):
+    def stops(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workload_tune, "take_over", stops)

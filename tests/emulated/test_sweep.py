@@ -1,5 +1,7 @@
 """Sweeps for Apple's GPUs, from the command line: emulated, counted, predicted, never timed."""
 
+import re
+
 import pytest
 
 from workbench import cli
@@ -48,6 +50,8 @@ def test_a_threadgroup_sweep_emulates_and_ranks_nothing(run, capsys):
     assert f"{EMULATED}." in said and "Any of these 6, the default among them," in said
     assert "nothing separates them without a Mac." in said
     assert "measured" not in said.lower() and "measured" not in page.lower()
+    (software,) = re.findall(r"<dt>Software</dt><dd>(.*?)</dd>", page)
+    assert "clang " in software and "triton" not in software and "ptxas" not in software
     assert EMULATED[1:] in page.replace("&#39;", "'") and page.count("any of these") >= 6
     dispatched = [e for e in events if isinstance(e, KernelDispatched)]
     assert {(e.grid, e.threads) for e in dispatched} == {
@@ -56,6 +60,12 @@ def test_a_threadgroup_sweep_emulates_and_ranks_nothing(run, capsys):
     assert all(e.registers is None and e.occupancy is None for e in dispatched)
     completed = [e for e in events if isinstance(e, OpCompleted)]
     assert completed and all(e.predicted and e.device_us is e.host_us is None for e in completed)
+
+
+def test_a_chip_that_does_not_exist_is_named_as_such(capsys):
+    words = ("sweep", "threadgroup", "--kernel", "softmax", "--device", "m9max")
+    assert cli.main(words) == 2
+    assert "no device is named 'm9max', the nearest are m" in capsys.readouterr().err
 
 
 def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):

@@ -36,7 +36,7 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "NVIDIA_PROC", tmp_path / "nvidia")
     monkeypatch.setattr(doctor, "AMD_DRIVER", tmp_path / "amdgpu")
     monkeypatch.setattr(doctor, "OWN_STATUS", tmp_path / "status")
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, **_: None)
     monkeypatch.setattr(doctor, "_version", lambda package: None)
     monkeypatch.setattr(doctor, "_package_folder", lambda package: None)
     monkeypatch.setattr(doctor.sys, "platform", "linux")

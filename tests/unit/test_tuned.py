@@ -905,4 +905,3 @@ def test_printed_code_of_a_users_kernel_has_the_fields_and_says_so(some):
         meta = {k: v for k, v in e.config.items() if k != "num_warps"}
         warps = f", num_warps={e.config['num_warps']}" if "num_warps" in e.config else ""
         assert f"triton.Config({meta}{warps})" in calls
-

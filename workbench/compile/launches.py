@@ -100,8 +100,9 @@ def _active(stand_in: _Absent) -> Iterator[None]:
 
 @contextmanager
 def without_target() -> Iterator[None]:
-    """Give Triton the driver of this machine back inside of `captured`, for the import of a user's
-    file: one that asks for the target would take it for a GPU of this machine."""
+    """Return a context manager that gives Triton the driver of this machine back inside of
+    `captured`, for the import of a user's file: one that asks for the target would take it for a
+    GPU of this machine."""
     from triton.runtime.driver import driver
 
     target = driver._active
