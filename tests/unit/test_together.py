@@ -218,7 +218,7 @@ def operand(tmp_path, monkeypatch):
 
     monkeypatch.setattr(live, "compile_parts", compile_parts)
     monkeypatch.setattr(live, "compilers", lambda kernel: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, text: nullcontext())
+    monkeypatch.setattr(measuring.preflight, "gpu_lock", lambda *given: nullcontext())
 
     def make(**fates):
         gpu = Gpu({int(n[1:]): fate for n, fate in fates.items()})
