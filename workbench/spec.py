@@ -326,6 +326,7 @@ class Spec:
         work: Callable[..., Work] | None = None,
         defaults: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
+        unchecked: str = "",
     ) -> Callable[[Callable[..., Any]], Impl]:
         """Decorate a launcher, `launch(*inputs, config=...) -> output`. Returns the decorator.
 
@@ -338,12 +339,13 @@ class Spec:
         separated by blanks (`gfx90a gfx942`), to the default config if the dataclass' own does not
         suit; the dtype comes first. mutates names the inputs that a launch changes: they are
         restored before each check and each timed call, and if the launcher returns one, it is
-        checked like any output. Raises ValueError if mutates names no input, or if `resolve` is
+        checked like any output. unchecked says why its results cannot be checked without a GPU, as
+        of a kernel in Gluon. Raises ValueError if mutates names no input, or if `resolve` is
         missing.
         """
         self._check_mutates(mutates)
         by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
-        rest = backend, config or NoKnobs, resolve, refuse, work, by_name, tuple(mutates)
+        rest = backend, config or NoKnobs, resolve, refuse, work, by_name, tuple(mutates), unchecked
 
         def add(launch: Callable[..., Any]) -> Impl:
             if not callable(launch):

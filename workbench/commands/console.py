@@ -150,8 +150,9 @@ class SweepConsole:
         style = "bold yellow" if run.predicted else "bold"
         self.console.print(plan_line(run), style=style)
         impls = [c.impl for c in plan.candidates if c.impl is not None]
-        if reason := next((impl.unchecked for impl in impls if impl.unchecked), ""):
-            self.console.print(f"Results are not checked here: {reason}", style="bold yellow")
+        for impl in dict.fromkeys(impl for impl in impls if impl.unchecked):
+            words = f"Results of {impl.name} are not checked here: {impl.unchecked}"
+            self.console.print(words, style="bold yellow")
         sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
         self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
         counts = f"{len(plan.candidates)} configs to try"

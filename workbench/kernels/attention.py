@@ -12,13 +12,32 @@ A NaN in a key makes NaN of every query of its heads, an infinity in v of its co
 or NaN. Other heads and sequences do not see them.
 """
 
+import functools
+import heapq
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import TensorDescriptor, meta, strides, tl, triton, upcast
+from workbench.dsl import TensorDescriptor, cores, meta, strides, tl, triton, upcast
+from workbench.gluon import (
+    UNCHECKED,
+    barriers,
+    copy_out,
+    describe_blocks,
+    fence_async_shared,
+    fetch,
+    gl,
+    gluon,
+    mbarrier,
+    named_barrier,
+    next_slot,
+    refuse_hopper,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from workbench.spec import (
     AUTO,
     Extent,
@@ -263,6 +282,187 @@ def _overlapped(
     _put(o, b, h, m0, acc, total)
 
 
+# Two warp groups that take turns: `ping_pong`. A program keeps a core and works off a column of a
+# table of tiles. One warp fetches blocks of q, k and v into rings; two warp groups multiply, each
+# with the queries of its half of a tile. A group starts the scores of the next block of keys
+# together with the product of the present block's weights and v, and while its products run the
+# other group takes exponentials. Weights stay in registers. Blocks go from the last to the first,
+# so only a tile's first block, which stands before the loop, is ever masked.
+
+ROWS = gl.constexpr(64)  # queries of a warp group: the rows of its product
+TILE_ROWS = 128  # queries of a tile
+TILE = gl.constexpr(TILE_ROWS)
+
+
+@gluon.jit
+def _tile(t, grid_m, H, T, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
+    """Sequence, head and first query of a tile, and how many blocks of keys it meets."""
+    head, m0 = t // grid_m, t % grid_m * TILE
+    seen = m0 + TILE if CAUSAL else T
+    return head // H, head % H, m0, gl.cdiv(seen, BLOCK_N)
+
+
+@gluon.jit
+def _fetch_tiles(
+    maps, rings, full, free, problem, G: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    QUERIES: gl.constexpr = rings[0].shape[0] // 2
+    STAGES: gl.constexpr = rings[1].shape[0]
+    qi, q_phase, ki, k_phase, vi, v_phase = 0, 1, 0, 1, 0, 1
+    table, T, H, grid_m = problem
+    table += gl.program_id(0)
+    t = gl.load(table)
+    while t >= 0:
+        table += gl.num_programs(0)
+        following = gl.load(table)  # early, for its latency
+        b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
+        for w in gl.static_range(2):
+            at = [b, m0 + w * ROWS, h, 0]
+            fetch(maps[0], at, rings[0], full[0], free[0], 2 * qi + w, q_phase)
+        qi, q_phase = next_slot(qi, q_phase, QUERIES)
+        for i in range(blocks + 1):  # in the order of use: v one block after k
+            if i < blocks:
+                at = [b, (blocks - 1 - i) * BLOCK_N, h // G, 0]
+                fetch(maps[1], at, rings[1], full[1], free[1], ki, k_phase)
+                ki, k_phase = next_slot(ki, k_phase, STAGES)
+            if i > 0:
+                at = [b, (blocks - i) * BLOCK_N, h // G, 0]
+                fetch(maps[2], at, rings[2], full[2], free[2], vi, v_phase)
+                vi, v_phase = next_slot(vi, v_phase, STAGES)
+        t = following
+
+
+@gluon.jit
+def _matrix(block):
+    """A block of one head in shared memory as a matrix; the copy engine's has four axes."""
+    return block.reshape([block.shape[1], block.shape[3]])
+
+
+@gluon.jit
+def _lane_sums(p):
+    """Sums of the columns that a thread holds, two for each row; only a tile's end adds across
+    threads."""
+    return gl.sum(p.reshape([ROWS, p.shape[1] // 8, 4, 2]), 1)
+
+
+@gluon.jit
+def _as_lane_sums(x, sums):
+    L: gl.constexpr = sums.type.layout
+    return gl.convert_layout(x, gl.SliceLayout(1, gl.SliceLayout(2, L)))[:, None][:, :, None]
+
+
+@gluon.jit
+def _attend(
+    W: gl.constexpr, maps, rings, full, free, problem, scale, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
+):  # fmt: skip
+    q_s, k_s, v_s = rings
+    table, T, H, grid_m = problem
+    q_full, k_full, v_full = full
+    q_free, k_free, v_free = free
+    QUERIES: gl.constexpr = q_s.shape[0] // 2
+    STAGES: gl.constexpr = k_s.shape[0]
+    WIDTH: gl.constexpr = k_s.shape[4]
+    DTYPE: gl.constexpr = k_s.dtype
+    S_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    O_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    P_L: gl.constexpr = gl.DotOperandLayout(0, O_L, 2)
+    MINE: gl.constexpr = 8 + W  # the named barrier on which this warp group waits for its turn
+    OTHER: gl.constexpr = 9 - W
+    qi, q_phase, ki, k_phase, vi, v_phase = 0, 0, 0, 0, 0, 0
+    if TURNS and W == 1:
+        named_barrier("bar.arrive", OTHER, T)  # the other one begins
+    zero = gl.zeros([ROWS, BLOCK_N], gl.float32, S_L)  # use_acc=False needs an operand all the same
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_L))
+    m = W * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, S_L))
+    table += gl.program_id(0)
+    t = gl.load(table)
+    while t >= 0:
+        table += gl.num_programs(0)
+        following = gl.load(table)
+        b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
+        mine = 2 * qi + W
+        mbarrier.wait(q_full.index(mine), q_phase)
+        queries = _matrix(q_s.index(mine))
+        q = queries.load(gl.DotOperandLayout(0, S_L, 2)) if HOLD else queries
+        mbarrier.wait(k_full.index(ki), k_phase)
+        keys = _matrix(k_s.index(ki)).permute((1, 0))
+        s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(0, deps=[s])
+        mbarrier.arrive(k_free.index(ki))
+        ki, k_phase = next_slot(ki, k_phase, STAGES)
+        n0 = (blocks - 1) * BLOCK_N
+        last = m0 + m[:, None] - n0 if CAUSAL else T - 1 - n0
+        s = gl.where(n[None, :] <= last, s, float("-inf"))
+        high = gl.max(s, 1) * scale
+        p = gl.exp2(s * scale - high[:, None])
+        total = _lane_sums(p)
+        weights = gl.convert_layout(p.to(DTYPE), P_L)  # moves nothing
+        acc = gl.zeros([ROWS, WIDTH], gl.float32, O_L)
+        for i in range(1, blocks):
+            mbarrier.wait(k_full.index(ki), k_phase)
+            if TURNS:
+                named_barrier("bar.sync", MINE, i)
+            keys = _matrix(k_s.index(ki)).permute((1, 0))
+            s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
+            mbarrier.wait(v_full.index(vi), v_phase)
+            acc = warpgroup_mma(weights, _matrix(v_s.index(vi)), acc, is_async=True)
+            if TURNS:
+                named_barrier("bar.arrive", OTHER, i)
+            s = warpgroup_mma_wait(1, deps=[s])
+            mbarrier.arrive(k_free.index(ki))
+            ki, k_phase = next_slot(ki, k_phase, STAGES)
+            higher = gl.maximum(high, gl.max(s, 1) * scale)
+            keep = gl.exp2(high - higher)
+            high = higher
+            p = gl.exp2(s * scale - high[:, None])
+            sums = _lane_sums(p)
+            total = total * _as_lane_sums(keep, sums) + sums
+            # `weights` is waited for too: the product reads it from registers until then
+            acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
+            mbarrier.arrive(v_free.index(vi))
+            vi, v_phase = next_slot(vi, v_phase, STAGES)
+            acc = acc * gl.convert_layout(keep, gl.SliceLayout(1, O_L))[:, None]
+            weights = gl.convert_layout(p.to(DTYPE), P_L)
+        mbarrier.wait(v_full.index(vi), v_phase)
+        acc = warpgroup_mma(weights, _matrix(v_s.index(vi)), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(v_free.index(vi))
+        vi, v_phase = next_slot(vi, v_phase, STAGES)
+        whole = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), gl.SliceLayout(1, O_L))
+        queries.store((acc * (1.0 / whole)[:, None]).to(DTYPE))  # in the place of the queries
+        fence_async_shared()
+        copy_out(maps[3], [b, m0 + W * ROWS, h, 0], q_s.index(mine))
+        tma.store_wait(0)
+        mbarrier.arrive(q_free.index(mine))
+        qi, q_phase = next_slot(qi, q_phase, QUERIES)
+        t = following
+
+
+@gluon.jit(do_not_specialize=["T", "H", "grid_m"])
+def _ping_pong(
+    q, k, v, o, table, T, H, grid_m, scale, G: gl.constexpr, BLOCK_N: gl.constexpr,
+    CAUSAL: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
+):  # fmt: skip
+    WIDTH: gl.constexpr = k.block_type.shape[3]
+    # queries of this tile and of the next, for two warp groups each; the output leaves from there
+    q_s = gl.allocate_shared_memory(q.dtype, [4, 1, ROWS, 1, WIDTH], q.layout)
+    k_s = gl.allocate_shared_memory(k.dtype, [STAGES, 1, BLOCK_N, 1, WIDTH], k.layout)
+    v_s = gl.allocate_shared_memory(v.dtype, [STAGES, 1, BLOCK_N, 1, WIDTH], v.layout)
+    maps, rings = (q, k, v, o), (q_s, k_s, v_s)
+    full = (barriers(4, 1), barriers(STAGES, 1), barriers(STAGES, 1))
+    free = (barriers(4, 1), barriers(STAGES, 2), barriers(STAGES, 2))
+    problem = (table, T, H, grid_m)
+    gl.warp_specialize(
+        [
+            (_attend, (0, maps, rings, full, free, problem, scale, BLOCK_N, CAUSAL, TURNS, HOLD)),
+            (_attend, (1, maps, rings, full, free, problem, scale, BLOCK_N, CAUSAL, TURNS, HOLD)),
+            (_fetch_tiles, (maps, rings, full, free, problem, G, BLOCK_N, CAUSAL)),
+        ],
+        [4, 1],
+        [240, 24],  # the default partition gets the registers that are left: 240 too
+    )
+
+
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = tile(64, 128, default=128)
@@ -278,6 +478,13 @@ class Overlapped:
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 3, default=3)
     hold: int = among(0, 1, default=1)  # queries in registers, or in shared memory
+
+
+@dataclass(frozen=True)
+class PingPong:
+    block_n: int = tile(64, 128, default=128)
+    num_stages: int = stages(2, 3, default=2)
+    turns: int = among(0, 1, default=1)  # the warp groups multiply one after the other
 
 
 def size_keys(config, limits, *, itemsize, D, **axes):
@@ -320,6 +527,20 @@ def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
     return crowded(held, (blocks + BM * BN) * itemsize, limits)
 
 
+def refuse_ping_pong(config, limits, *, itemsize, D, **sizes):
+    if reason := refuse_hopper(limits):
+        return reason
+    if itemsize != 2:
+        return "its products are of 16-bit inputs"
+    if D > 128:
+        return (
+            f"each thread would hold {D // 2} numbers of the output and as many scores; they spill"
+        )
+    width = max(64, triton.next_power_of_2(D))
+    blocks = 2 * TILE_ROWS + 2 * config.num_stages * config.block_n
+    return limits.refuse_shared(blocks * width * itemsize + 1024, "blocks")
+
+
 def crowded(held, shared, limits):
     reason = limits.refuse_held(held, 192, "numbers in registers")
     return reason or limits.refuse_shared(shared, "blocks")
@@ -332,6 +553,16 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
         load_bytes=2 * config.block_n * D * itemsize,
         store_bytes=config.block_m * D * itemsize,
         dot=(config.block_m, config.block_n, 2 * D),
+    )
+
+
+def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+    return Work(
+        tiles=B * Hkv * G * -(-S // TILE_ROWS),
+        steps=-(-T // config.block_n),
+        load_bytes=2 * config.block_n * D * itemsize,
+        store_bytes=TILE_ROWS * D * itemsize,
+        dot=(TILE_ROWS, config.block_n, 2 * D),
     )
 
 
@@ -411,6 +642,55 @@ def described(name, x, rows, columns):
     if x.stride(3) != 1 or x.data_ptr() % 16 or any(s < D or s * size % 16 for s in strides):
         raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, rows, 1, columns])
+
+
+@attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
+def ping_pong(q, k, v, *, config):
+    """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
+    programs, in Gluon."""
+    return launch_ping_pong(q, k, v, config)
+
+
+def launch_ping_pong(q, k, v, config, causal=False):
+    (B, S, H, D), T = q.shape, k.shape[1]
+    o = q.new_empty(B, S, H, D)
+    width = max(64, triton.next_power_of_2(D))  # columns beyond D are zeros
+    rows = {"q": (q, 64), "k": (k, config.block_n), "v": (v, config.block_n), "o": (o, 64)}
+    maps = [describe_blocks(name, x, [1, n, 1, width]) for name, (x, n) in rows.items()]
+    grid_m = triton.cdiv(S, TILE_ROWS)
+    grid = min(cores(q), B * H * grid_m)
+    group = config.group if causal else 0
+    table = schedule(q.device, B * H, grid_m, grid, group)
+    constants = dict(G=H // k.shape[2], BLOCK_N=config.block_n, CAUSAL=causal)
+    constants |= dict(STAGES=config.num_stages, TURNS=bool(config.turns), HOLD=width == 64)
+    scale = LOG2E * D**-0.5
+    _ping_pong[(grid,)](*maps, table, T, H, grid_m, scale, **constants, num_warps=4)
+    return o
+
+
+@functools.lru_cache(maxsize=256)
+def schedule(device, heads, grid_m, programs, group):
+    """Return the tiles of each program as a column of a table that -1 closes.
+
+    Each tile goes to the program with the least work so far. With the mask (`group` heads together)
+    the long tiles of a group of heads come first. Made once for each problem: 2048 tiles take 3 ms.
+    """
+    tiles = range(heads * grid_m)
+    if group:
+        firsts = range(0, heads, group)
+        order = ((first, m) for first in firsts for m in reversed(range(grid_m)))
+        tiles = [
+            h * grid_m + m for first, m in order for h in range(first, min(first + group, heads))
+        ]
+    columns, least = [[] for _ in range(programs)], [(0.0, at) for at in range(programs)]
+    for t in tiles:
+        work, at = heapq.heappop(least)
+        columns[at].append(t)
+        # a tile's ends take as long as 0.7 of a block of keys
+        heapq.heappush(least, (work + (t % grid_m + 1.7 if group else 1.0), at))
+    rows = 1 + max(map(len, columns))
+    closed = [column + [-1] * (rows - len(column)) for column in columns]
+    return torch.tensor(closed, dtype=torch.int32).T.contiguous().to(device)
 
 
 def refuse_sdpa(config, limits, *, itemsize, **at):

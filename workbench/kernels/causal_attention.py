@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from workbench.gluon import UNCHECKED
 from workbench.kernels import attention as unmasked
 from workbench.spec import Extent, Spec, Tensor, among, of_rms
 
@@ -68,9 +69,20 @@ class Overlapped(unmasked.Overlapped):
     group: int = among(4, 16, default=4)  # heads visited together
 
 
+@dataclass(frozen=True)
+class PingPong(unmasked.PingPong):
+    group: int = among(4, 8, 16, default=8)  # heads visited together
+
+
 def work(config, limits, *, itemsize, S, **sizes):
     steps = -(-(S + config.block_m) // (2 * config.block_n))  # of a tile in the middle
     whole = unmasked.work(config, limits, itemsize=itemsize, S=S, T=S, **sizes)
+    return replace(whole, steps=steps, band=config.group)
+
+
+def ping_pong_work(config, limits, *, itemsize, S, **sizes):
+    whole = unmasked.ping_pong_work(config, limits, itemsize=itemsize, S=S, T=S, **sizes)
+    steps = -(-(S + unmasked.TILE_ROWS) // (2 * config.block_n))
     return replace(whole, steps=steps, band=config.group)
 
 
@@ -104,6 +116,19 @@ def overlapped(q, k, v, *, config):
     """A block's weights wait one trip for their product with v, which then runs beside the
     exponentials of the next block."""
     return unmasked.launch_overlapped(q, k, v, config, causal=True)
+
+
+def refuse_ping_pong(config, limits, **at):
+    if config.block_n != unmasked.TILE_ROWS:
+        return "the mask crosses one block of keys of each tile, so blocks have the tile's 128 rows"
+    return unmasked.refuse_ping_pong(config, limits, **at)
+
+
+@causal_attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
+def ping_pong(q, k, v, *, config):
+    """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
+    programs, in Gluon."""
+    return unmasked.launch_ping_pong(q, k, v, config, causal=True)
 
 
 unmasked.add_libraries(causal_attention, causal=True)

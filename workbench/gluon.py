@@ -1,0 +1,102 @@
+"""Names shared by kernels in Gluon: the language, and the parts of a pipeline of warp groups.
+
+Gluon is Triton's lower level: layouts, shared memory, barriers and the warp groups' asynchronous
+products are written out. It renames parts between Triton 3.6 and 3.9, and this module alone knows
+which. It has no interpreter, so a kernel in it is compiled here and checked where a GPU is: its
+Impl is declared with `unchecked=UNCHECKED`.
+
+A pipeline moves blocks through rings of slots in shared memory. Each slot has two barriers: `full`
+is completed by the copy engine when a block has arrived, `free` by the consumers when all of them
+have read it. A phase bit tells one round of a ring from the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.spec import Limits
+
+try:
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia.hopper import (
+        fence_async_shared,
+        mbarrier,
+        tma,
+        warpgroup_mma,
+        warpgroup_mma_wait,
+    )
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    # Triton 3.6's names, and those of 3.9
+    copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+    copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+except ModuleNotFoundError:  # no wheel of Triton for this system
+    from workbench.dsl import triton as gluon
+
+    gl = mbarrier = tma = TensorDescriptor = gluon
+    fence_async_shared = warpgroup_mma = warpgroup_mma_wait = copy_in = copy_out = gluon
+
+UNCHECKED = "Triton's interpreter does not run Gluon"
+
+
+def refuse_hopper(limits: Limits) -> str | None:
+    """Return why a device has no asynchronous products of warp groups, or None if it has them."""
+    if limits.arch != "sm_90":
+        return f"it is written for the warp groups' products of Hopper (sm_90), not {limits.arch}"
+    return None
+
+
+def describe_blocks(name: str, tensor: Any, block: list[int]) -> Any:
+    """Return a descriptor of blocks of a tensor for the copy engine. Strides of axes of extent 1
+    mean nothing and are replaced. Raises ValueError, which calls it `name`, where rows are not
+    dense or do not start at multiples of 16 bytes."""
+    size, row = tensor.element_size(), tensor.shape[-1]
+    outer = zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+    strides = [s if n > 1 else row for s, n in outer]
+    if tensor.stride(-1) != 1 or tensor.data_ptr() % 16 or any(s * size % 16 for s in strides):
+        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    kind = getattr(gl, str(tensor.dtype).removeprefix("torch."))
+    layout = gl.NVMMASharedLayout.get_default_for(block, kind)
+    return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], block, layout)
+
+
+@gluon.jit
+def barriers(SLOTS: gl.constexpr, COUNT: gl.constexpr):
+    """A barrier for each slot of a ring; COUNT arrivals complete one."""
+    bars = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(bars.index(i), COUNT)
+    return bars
+
+
+@gluon.jit
+def next_slot(slot, phase, SLOTS: gl.constexpr):
+    """The slot after this one. Once around the ring, the phase of its barriers flips."""
+    slot += 1
+    if slot == SLOTS:
+        slot = 0
+        phase ^= 1
+    return slot, phase
+
+
+@gluon.jit
+def fetch(descriptor, at, ring, full, free, slot, phase):
+    """Wait until a slot is free, and let the copy engine fill it."""
+    mbarrier.wait(free.index(slot), phase)
+    mbarrier.expect(full.index(slot), descriptor.block_type.nbytes)
+    copy_in(descriptor, at, full.index(slot), ring.index(slot))
+
+
+@gluon.constexpr_function
+def _named(op, number):
+    return f"{op} {number}, 256; mov.b32 $0, $1;"
+
+
+@gluon.jit
+def named_barrier(OP: gl.constexpr, NUMBER: gl.constexpr, x):
+    """`bar.sync` or `bar.arrive` of 256 threads, two warp groups. Gluon has no named barriers; it
+    uses the numbers 0 to 2 itself in a kernel of three partitions. `x` is any integer."""
+    gl.inline_asm_elementwise(
+        _named(OP, NUMBER), "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1
+    )
