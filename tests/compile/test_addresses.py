@@ -12,6 +12,7 @@ from kernel_cases import BRIEF, dtypes_of, first_applicable, triton_impls, turn
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
+from workbench.gluon import UNCHECKED
 from workbench.measurement import inputs
 from workbench.spec import Extent
 
@@ -92,7 +93,8 @@ def leading(spec):
     return results
 
 
-IMPLS = [impl for impl in triton_impls() if dtypes_of(impl, DEVICE.limits)]
+# Kernels in Gluon name blocks by coordinates, and the copy engine computes their addresses.
+IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked != UNCHECKED]
 if BRIEF:
     IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]
 

@@ -150,9 +150,11 @@ class SweepConsole:
         style = "bold yellow" if run.predicted else "bold"
         self.console.print(plan_line(run), style=style)
         impls = [c.impl for c in plan.candidates if c.impl is not None]
-        for impl in dict.fromkeys(impl for impl in impls if impl.unchecked):
-            words = f"Results of {impl.name} are not checked here: {impl.unchecked}"
-            self.console.print(words, style="bold yellow")
+        if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
+            every = len(reasons) == len({impl.name for impl in impls})
+            whose = "Results" if every else f"Results of {', '.join(reasons)}"
+            text = f"{whose} are not checked here: {next(iter(reasons.values()))}"
+            self.console.print(text, style="bold yellow")
         sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
         self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
         counts = f"{len(plan.candidates)} configs to try"

@@ -153,7 +153,7 @@ def _launched_code(
         resources,
         tuple(names),
         getattr(kernel.metadata, "num_stages", 0),
-        len(DOT.findall(kernel.asm["ttir"])),
+        len(DOT.findall(kernel.asm.get("ttir", ""))),  # Gluon has none
     )
 
 
