@@ -10,7 +10,8 @@ import torch
 from kernel_properties import INF, NAN, Subject, bits, of, refuses
 
 IMPLS = " ".join(
-    f"q4_k_matmul.{name}" for name in ("rows", "slices", "tiles", "split_k", "ordered")
+    f"q4_k_matmul.{name}"
+    for name in ("rows", "slices", "tiles", "split_k", "ordered", "unpack_first")
 )
 refuses(IMPLS, "w", "offset transposed every_second")  # blocks are read as whole words
 

@@ -353,7 +353,8 @@ def _as_lane_sums(x, sums):
 
 @gluon.jit
 def _attend(
-    W: gl.constexpr, maps, rings, full, free, problem, scale, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
+    W: gl.constexpr, maps, rings, full, free, problem, scale, BLOCK_N: gl.constexpr,
+    CAUSAL: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
     q_s, k_s, v_s = rings
     table, T, H, grid_m = problem

@@ -31,7 +31,18 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import (
+    AUTO,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 SCALE = 2.0  # alpha / r
 
@@ -286,7 +297,7 @@ class Tiles:
 @dataclass(frozen=True)
 class Persistent:
     block_m: int = among(64, 128, default=128, knob=tile)
-    block_n: int = tile(64, 256, default=256)
+    block_n: int = tile(64, 256, default=AUTO)  # the widest that gives 3 of 4 cores a tile
     block_k: int = among(32, 64, default=64, knob=tile)
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 4, default=3)
@@ -325,6 +336,13 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     shared = max(limits.stages_bytes(config, itemsize), edges * columns_of(r) * itemsize)
     return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
+
+
+def size_width(config, limits, *, itemsize, M, N, K, r):
+    """Return the config of `persistent` with the widest tile that gives 3 of 4 cores one."""
+    wanted, down = 3 * limits.cores, -(-M // config.block_m)
+    wide = next((n for n in (256, 128) if 4 * down * -(-N // n) >= wanted), 64)
+    return replace(config, block_n=given(config.block_n, wide))
 
 
 def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
@@ -439,6 +457,7 @@ def tiles(x, w, a, b, *, config):
 
 @lora.impl(
     Persistent,
+    resolve=size_width,
     refuse=refuse_persistent,
     work=work,
     defaults={

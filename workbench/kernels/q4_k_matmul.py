@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import baseline, meta, tile_count, tl, triton, upcast
+from workbench.kernels import matmul
 from workbench.spec import (
     AUTO,
     Extent,
@@ -935,6 +936,56 @@ def ordered(x, w, *, config):
     _ordered_tiles[(tile_count(config, N=N, M=M),)](
         z, words, y, M, N, K // 256, _one(x), stride, **constants, **meta(config)
     )
+    return y
+
+
+# Scheme 4, `unpack_first`: all weights at once, then a product of two 16-bit matrices
+
+
+@triton.jit
+def _unpack(w_ptr, y_ptr, N, blocks, stride_wn, BLOCK_N: tl.constexpr, UNIT: tl.constexpr):
+    """One block of each of BLOCK_N rows. Word i has the bytes of group i / 8: their low nibbles are
+    32 weights, the high ones the next 32."""
+    n, i = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 32)
+    there = n[:, None] < N
+    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT
+    block = w_ptr + row + tl.program_id(1) * 36
+    q = tl.load(block[:, None] + 4 + i[None, :])
+    head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
+    second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
+    low, high, under, over = _numbers(head, first, second, third, i[None, :] // 8)
+    at = n.to(tl.int64)[:, None] * blocks * 256 + tl.program_id(1) * 256 + i // 8 * 64 + i % 8 * 4
+    y_ptrs = (y_ptr + at)[:, :, None] + tl.arange(0, 4)
+    y = _four(q) * low[:, :, None] - under[:, :, None]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), there[:, :, None])
+    y = _four(q >> 4) * high[:, :, None] - over[:, :, None]
+    tl.store(y_ptrs + 32, y.to(y_ptr.dtype.element_ty), there[:, :, None])
+
+
+@triton.jit
+def _four(q):
+    """The low nibbles of a word's bytes as a last axis."""
+    even, odd = tl.join(q & 15, (q >> 16) & 15), tl.join((q >> 8) & 15, (q >> 24) & 15)
+    return tl.reshape(tl.join(even, odd), (q.shape[0], q.shape[1], 4)).to(tl.float32)
+
+
+@q4_k_matmul.impl(
+    matmul.Persistent,
+    refuse=matmul.refuse_padded,
+    work=matmul.work,
+    defaults=matmul.by_target(matmul.Persistent),
+)
+def unpack_first(x, w, *, config):
+    """All weights unpacked to the dtype of x in a launch of their own, 2 N K bytes of memory; then
+    a product. For so many rows of x that each weight is used often: 512 and more."""
+    (M, K), N = x.shape, w.shape[0]
+    words, stride, unit = as_words(x, w)
+    y, weights = x.new_empty(M, N), x.new_empty(N, K)
+    grid = triton.cdiv(N, 16), K // 256
+    _unpack[grid](words, weights, N, K // 256, stride, BLOCK_N=16, UNIT=unit, num_warps=4)
+    of_x = matmul.rows_of(x) or matmul.placed(x)
+    launch = config, config.group_m, bool(config.split_store)
+    matmul.launch_persistent(of_x, (weights, True), y, *launch)
     return y
 
 
