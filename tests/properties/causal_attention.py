@@ -3,7 +3,7 @@
 import torch
 from kernel_properties import INF, NAN, NOT_DENSE_ROWS, ROUNDING, Subject, bits, of, refuses
 
-refuses("causal_attention.overlapped", "q k v", NOT_DENSE_ROWS)
+refuses("causal_attention.overlapped causal_attention.ping_pong", "q k v", NOT_DENSE_ROWS)
 
 
 def _dealt(s: Subject):

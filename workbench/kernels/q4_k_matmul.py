@@ -944,29 +944,29 @@ def ordered(x, w, *, config):
 
 @triton.jit
 def _unpack(w_ptr, y_ptr, N, blocks, stride_wn, BLOCK_N: tl.constexpr, UNIT: tl.constexpr):
-    """One block of each of BLOCK_N rows. Word i has the bytes of group i / 8: their low nibbles are
-    32 weights, the high ones the next 32."""
-    n, i = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 32)
-    there = n[:, None] < N
+    """One block of each of BLOCK_N rows, four groups of 32 bytes: their low nibbles are 32 weights,
+    the high ones the next 32."""
+    n, g = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 4)[None, :]
+    there = n[:, None, None] < N
     row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT
     block = w_ptr + row + tl.program_id(1) * 36
-    q = tl.load(block[:, None] + 4 + i[None, :])
+    q = tl.load(block[:, None] + 4 + tl.arange(0, 32)[None, :])
     head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
     second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
-    low, high, under, over = _numbers(head, first, second, third, i[None, :] // 8)
-    at = n.to(tl.int64)[:, None] * blocks * 256 + tl.program_id(1) * 256 + i // 8 * 64 + i % 8 * 4
-    y_ptrs = (y_ptr + at)[:, :, None] + tl.arange(0, 4)
-    y = _four(q) * low[:, :, None] - under[:, :, None]
-    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), there[:, :, None])
-    y = _four(q >> 4) * high[:, :, None] - over[:, :, None]
-    tl.store(y_ptrs + 32, y.to(y_ptr.dtype.element_ty), there[:, :, None])
+    low, high, under, over = _numbers(head, first, second, third, g)
+    at = (n.to(tl.int64) * blocks + tl.program_id(1)) * 256
+    y_ptrs = y_ptr + (at[:, None] + 64 * g)[:, :, None] + tl.arange(0, 32)
+    y = _group(q) * low[:, :, None] - under[:, :, None]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), there)
+    y = _group(q >> 4) * high[:, :, None] - over[:, :, None]
+    tl.store(y_ptrs + 32, y.to(y_ptr.dtype.element_ty), there)
 
 
 @triton.jit
-def _four(q):
-    """The low nibbles of a word's bytes as a last axis."""
+def _group(q):
+    """The low nibble of each byte of 32 words, as four groups of 32."""
     even, odd = tl.join(q & 15, (q >> 16) & 15), tl.join((q >> 8) & 15, (q >> 24) & 15)
-    return tl.reshape(tl.join(even, odd), (q.shape[0], q.shape[1], 4)).to(tl.float32)
+    return tl.reshape(tl.join(even, odd), (q.shape[0], 4, 32)).to(tl.float32)
 
 
 @q4_k_matmul.impl(
