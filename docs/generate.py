@@ -4,7 +4,8 @@ of rules in docs/evaluate.md.
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
 
-Times are those of `benchmarks/data/kernels_h200.json` (see the README beside it).
+Times are those of `benchmarks/data/kernels_h200.json` and `kernels_h100.json` (see the README
+beside them).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ import kernels  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
 EVALUATE = ROOT / "docs" / "evaluate.md"
-MEASURED = ROOT / "benchmarks" / "data" / "kernels_h200.json"
+DATA = ROOT / "benchmarks" / "data"
+MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
 
 
-def page(name: str, measured: Mapping[str, Any]) -> str:
-    """The page of one kernel."""
+def page(name: str, measured: Sequence[Mapping[str, Any]]) -> str:
+    """The page of one kernel, with its times on each device where it was measured."""
     spec = catalog.spec_of(name)
     module = sys.modules[spec.reference.__module__]
     parts = [
@@ -41,8 +43,11 @@ def page(name: str, measured: Mapping[str, Any]) -> str:
         "## Implementations", "\n".join(impls(spec)),
         "## Cost", "\n".join(costs(spec)),
     ]  # fmt: skip
-    if rows := times(name, measured):
-        parts += ["## Measured", str(measured["said"]), "\n".join(rows)]
+    tables = [(device["said"], rows) for device in measured if (rows := times(name, device))]
+    if tables:
+        parts.append("## Measured")
+    for said, rows in tables:
+        parts += [str(said), "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -151,7 +156,7 @@ def rules() -> str:
 
 
 def all_pages() -> dict[Path, str]:
-    measured = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
+    measured = [json.loads(file.read_text()) for file in MEASURED]
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
     return {**made, PAGES / "README.md": index(names), EVALUATE: rules()}
