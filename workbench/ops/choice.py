@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from workbench.ops.shapes import (
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text
 
 MEASURED = Path(__file__).with_name("measured.json")  # written by docs/generate.py
-LIBRARY = "torch"  # the name of torch's own version among the Impls of a Spec
 GRADIENT = "_backward"  # how the names of Specs end that compute gradients
 
 Launcher = Callable[..., Any]
@@ -52,8 +51,6 @@ class LaunchChoice:
     @property
     def launcher(self) -> Launcher:
         """Function of the inputs alone."""
-        if self.impl.backend == "torch":
-            return self.impl.launch
         return partial(self.impl.launch, config=self.config)
 
 
@@ -63,19 +60,23 @@ def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, 
     A launcher may refuse inputs for what sizes do not tell (by a ValueError: a tensor descriptor
     needs dense rows); the next Impl is then tried, and the log has the reason. Raises
     OperationError where the inputs do not fit the Spec, lie where no kernel of Triton runs, or are
-    refused by every Impl.
+    refused by every Impl. Where all refuse a gradient, of sizes that a forward pass may have taken,
+    the Spec's reference computes it in fp32.
     """
-    _check_place(spec, inputs)
+    place = inputs[0].device
+    _check_place(spec, place.type)
     check_inputs(spec, inputs)
     dtype, sizes = launch.dtype_of(spec, inputs), launch.sizes_of(spec, inputs)
     if dtype is None or sizes is None:
         raise OperationError(misfit_text(spec, inputs))
     if not min(sizes.values(), default=1):
         return _nothing(spec, inputs, sizes)
-    if (reason := refusal_text(spec, sizes)) is not None:
-        raise OperationError(reason)
-    reasons: list[str] = []
-    for choice in _choices(spec, inputs[0].device, dtype, sizes, reasons):
+    refusal, reasons = refusal_text(spec, sizes), list[str]()
+    if spec.name.endswith(GRADIENT) and (refusal or not _choices(spec, place, dtype, sizes, [])):
+        return _by_reference(spec, inputs, sizes)
+    if refusal is not None:
+        raise OperationError(refusal)
+    for choice in _choices(spec, place, dtype, sizes, reasons):
         try:
             output = choice.launcher(*inputs)
         except ValueError as error:
@@ -91,8 +92,7 @@ def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, 
     )
 
 
-def _check_place(spec: Spec, inputs: Sequence[torch.Tensor]) -> None:
-    place = inputs[0].device.type
+def _check_place(spec: Spec, place: str) -> None:
     if place == "cuda" or (INTERPRETED and place == "cpu"):  # torch's name for AMD's, too
         return
     remedy = "set TRITON_INTERPRET=1 before the import to interpret the kernels on the CPU"
@@ -118,11 +118,27 @@ def _nothing(
     return empty, empty(*inputs)
 
 
+def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[Launcher, Any]:
+    """Return a launcher of the Spec's reference, which is made of torch's operations, and its
+    output."""
+
+    def computed(*inputs: torch.Tensor) -> Any:
+        results = spec.reference(*(x.float() if x.is_floating_point() else x for x in inputs))
+        several = results if isinstance(results, tuple) else (results,)
+        like = outputs_of(spec, inputs)
+        outputs = tuple(y.copy_(result) for y, result in zip(like, several, strict=True))
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    if not INTERPRETED:
+        launch.LOGGER.info("%s: torch's operations; no Impl takes %s", spec.name, sizes_text(sizes))
+    return computed, computed(*inputs)
+
+
 def _choices(
     spec: Spec, place: torch.device, dtype: str, sizes: Sizes, reasons: list[str]
-) -> Iterator[LaunchChoice]:
-    """Return an iterator over the Impls that take these sizes, the best first; `reasons` gets those
-    of the others."""
+) -> list[LaunchChoice]:
+    """Return the Impls that take these sizes, the best first; `reasons` gets those of the
+    others."""
     choices = [
         choice
         for impl in spec.impls
@@ -135,11 +151,7 @@ def _choices(
     def order(choice: LaunchChoice) -> tuple[float, int]:
         return choice.tuned_s or math.inf, ranks.get(choice.impl.name, last)
 
-    yield from sorted(choices, key=order)
-    if spec.name.endswith(GRADIENT):  # of sizes that a forward pass may have taken
-        for impl in spec.impls:
-            if impl.name == LIBRARY:
-                yield LaunchChoice(impl, impl.config(), "torch's own version")
+    return sorted(choices, key=order)
 
 
 def _taken(
