@@ -22,6 +22,7 @@ from workbench.data.tuned_cache import LOOKED_UP
 from workbench.ops.choice import Launcher, first_launch
 from workbench.ops.derivatives import DERIVATIVES, Derivative
 from workbench.ops.shapes import OperationError, outputs_of, title
+from workbench.ops.text import docstring_of, signature_of
 from workbench.spec import Spec
 
 NAMESPACE = "workbench"
@@ -148,4 +149,5 @@ def callable_of(spec: Spec, overload: Any) -> Callable[..., Any]:
             return overload(*inputs)
 
     call.__name__ = call.__qualname__ = spec.name
+    call.__doc__, call.__signature__ = docstring_of(spec), signature_of(spec)  # type: ignore[attr-defined]
     return call
