@@ -9,11 +9,9 @@ for editors and type checkers are in `__init__.pyi`, which docs/generate.py writ
 from __future__ import annotations
 
 from workbench.catalog import kernel_names, spec_of
-from workbench.ops.operation import callable_of, defined
+from workbench.ops.operation import operation_of
 from workbench.ops.shapes import OperationError
 
-__all__ = ["OperationError", *kernel_names()]
+__all__ = ["OperationError", "operation_of", *kernel_names()]
 
-for _name in kernel_names():
-    _spec = spec_of(_name)
-    globals()[_name] = callable_of(_spec, defined(_spec))
+globals().update({name: operation_of(spec_of(name)) for name in kernel_names()})

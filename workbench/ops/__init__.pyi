@@ -1,11 +1,15 @@
 # Written by docs/generate.py from the Specs; do not edit.
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor
 
-from workbench.spec import WorkbenchError
+from workbench.spec import Spec, WorkbenchError
 
 class OperationError(WorkbenchError, ValueError): ...
 
+def operation_of(spec: Spec) -> Callable[..., Any]: ...
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention: o = softmax(q k^T / sqrt(D)) v, for each head, over all keys.
 
@@ -234,7 +238,14 @@ def fused_add_rms_norm(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]
     """
 
 def group_norm(
-    x: Tensor, r: Tensor, k: Tensor, v: Tensor, g: Tensor, weight: Tensor, bias: Tensor, bonus: Tensor
+    x: Tensor,
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    bonus: Tensor,
 ) -> Tensor:
     """What RWKV-7 does to the output of its recurrence, head by head:
 

@@ -12,7 +12,6 @@ them lead each call through some 20 us of Python, in which they look for aliases
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -36,10 +35,41 @@ def schema_of(spec: Spec) -> str:
     return f"{spec.name}({inputs}) -> {several if len(spec.outputs) == 1 else f'({several})'}"
 
 
-def defined(spec: Spec) -> Any:
+def operation_of(spec: Spec) -> Callable[..., Any]:
+    """Return a function of tensors that launches the best Impl of a Spec, as an operator of torch.
+
+    It is also `torch.ops.workbench.NAME`. Without a gradient to prepare, the function passes by
+    torch's Python of autograd, which takes 7 us of a call. Raises OperationError where there is an
+    operator of that name already.
+    """
+    if hasattr(getattr(torch.ops, NAMESPACE), spec.name):
+        raise OperationError(
+            f"There is an operation {title(spec)} already; give the Spec another name."
+        )
+    overload = _defined(spec)
+    below = torch._C._AutoDispatchBelowAutograd
+    compiling, recording = torch.compiler.is_compiling, torch.is_grad_enabled
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        if named or compiling():
+            return overload(*inputs, **named)
+        if recording():
+            for x in inputs:
+                if not isinstance(x, torch.Tensor) or x.requires_grad:
+                    return overload(*inputs)
+        with below():
+            return overload(*inputs)
+
+    call.__name__ = call.__qualname__ = spec.name
+    call.__module__ = __name__.rpartition(".")[0]
+    call.__doc__, call.__signature__ = docstring_of(spec), signature_of(spec)  # type: ignore[attr-defined]
+    return call
+
+
+def _defined(spec: Spec) -> Any:
     """Define `torch.ops.workbench.NAME`. Returns its overload."""
     LIBRARY.define(schema_of(spec))
-    LIBRARY.impl(spec.name, launching(spec), "CompositeExplicitAutograd")
+    LIBRARY.impl(spec.name, _launching(spec), "CompositeExplicitAutograd")
     qualified = f"{NAMESPACE}::{spec.name}"
     torch.library.register_fake(qualified, _faked(spec), lib=LIBRARY)
     overload = getattr(getattr(torch.ops, NAMESPACE), spec.name).default
@@ -52,39 +82,30 @@ def defined(spec: Spec) -> Any:
     return overload
 
 
-def launching(spec: Spec) -> Callable[..., Any]:
+def _launching(spec: Spec) -> Callable[..., Any]:
     """Return the function that launches an operation on tensors with memory. Impl and config are
     chosen at the first launch for a device, shapes, strides, dtypes and alignment."""
     chosen: dict[Any, Launcher] = {}
     LOOKED_UP.append(chosen)
 
-    def launched(*inputs: torch.Tensor) -> Any:
-        x = inputs[0]
-        at = (
-            x.device,
-            *[(t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in inputs],
-        )
-        with _on(x):
-            if (known := chosen.get(at)) is not None:
-                return known(*inputs)
-            launcher, output = first_launch(spec, inputs)
-            if len(chosen) >= MOST:
-                chosen.clear()
-            chosen[at] = launcher
+    def first(at: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        launcher, output = first_launch(spec, inputs)
+        if len(chosen) >= MOST:
+            chosen.clear()
+        chosen[at] = launcher
         return output
 
+    def launched(*inputs: torch.Tensor) -> Any:
+        x = inputs[0]
+        if x.is_cuda and x.get_device() != torch._C._cuda_getDevice():
+            with torch.cuda.device(x.device):  # Triton launches on the current one
+                return launched(*inputs)
+        # 0.5 us an input: each call of a model pays for this line
+        at = (x.device, *[(t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in inputs])
+        known = chosen.get(at)
+        return first(at, inputs) if known is None else known(*inputs)
+
     return launched
-
-
-_HERE = nullcontext()
-
-
-def _on(x: torch.Tensor) -> Any:
-    """Return a context manager in which the GPU that holds `x` is the current one, as Triton
-    launches there."""
-    if not x.is_cuda or x.get_device() == torch._C._cuda_getDevice():
-        return _HERE
-    return torch.cuda.device(x.device)
 
 
 def _faked(spec: Spec) -> Callable[..., Any]:
@@ -131,23 +152,3 @@ def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], C
         return derivative.formula(ctx.needs_input_grad, ctx.saved_tensors, gradients)
 
     return setup, backward
-
-
-def callable_of(spec: Spec, overload: Any) -> Callable[..., Any]:
-    """Return the public function of an operation. Without a gradient to prepare it passes by
-    torch's Python of autograd, which takes 7 us of a call."""
-    below = torch._C._AutoDispatchBelowAutograd
-
-    def call(*inputs: Any, **named: Any) -> Any:
-        if named or torch.compiler.is_compiling():
-            return overload(*inputs, **named)
-        if torch.is_grad_enabled():
-            for x in inputs:
-                if not isinstance(x, torch.Tensor) or x.requires_grad:
-                    return overload(*inputs)
-        with below():
-            return overload(*inputs)
-
-    call.__name__ = call.__qualname__ = spec.name
-    call.__doc__, call.__signature__ = docstring_of(spec), signature_of(spec)  # type: ignore[attr-defined]
-    return call

@@ -103,9 +103,12 @@ def stub(specs: Mapping[str, Spec]) -> str:
     """Return the text of `__init__.pyi`."""
     head = (
         "# Written by docs/generate.py from the Specs; do not edit.\n\n"
+        "from collections.abc import Callable\n"
+        "from typing import Any\n\n"
         "from torch import Tensor\n\n"
-        "from workbench.spec import WorkbenchError\n\n"
-        "class OperationError(WorkbenchError, ValueError): ...\n"
+        "from workbench.spec import Spec, WorkbenchError\n\n"
+        "class OperationError(WorkbenchError, ValueError): ...\n\n"
+        "def operation_of(spec: Spec) -> Callable[..., Any]: ...\n"
     )
     return "\n".join([head, *(_function(spec) for spec in specs.values())])
 
