@@ -27,6 +27,7 @@ from workbench.ops.shapes import (
     OperationError,
     check_inputs,
     misfit_text,
+    output_dtypes,
     outputs_of,
     refusal_text,
     title,
@@ -125,8 +126,8 @@ def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> t
     def computed(*inputs: torch.Tensor) -> Any:
         results = spec.reference(*(x.float() if x.is_floating_point() else x for x in inputs))
         several = results if isinstance(results, tuple) else (results,)
-        like = outputs_of(spec, inputs)
-        outputs = tuple(y.copy_(result) for y, result in zip(like, several, strict=True))
+        dtypes = output_dtypes(spec, inputs)
+        outputs = tuple(y.to(d).contiguous() for y, d in zip(several, dtypes, strict=True))
         return outputs if len(outputs) > 1 else outputs[0]
 
     if not INTERPRETED:

@@ -103,14 +103,16 @@ def refusal_text(spec: Spec, extents: Mapping[str, int]) -> str | None:
 def outputs_of(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return new outputs of the right shape, dtype and device, with nothing written to them. Raises
     OperationError where the inputs do not fit the Spec."""
-    dtype = check_inputs(spec, inputs)
+    check_inputs(spec, inputs)
     extents = extents_of(spec, inputs)
-    return tuple(
-        inputs[0].new_empty(
-            shape_of(tensor, extents), dtype=torch_dtype(tensor.dtype) if tensor.dtype else dtype
-        )
-        for tensor in spec.outputs.values()
-    )
+    each = zip(spec.outputs.values(), output_dtypes(spec, inputs), strict=True)
+    return tuple(inputs[0].new_empty(shape_of(t, extents), dtype=dtype) for t, dtype in each)
+
+
+def output_dtypes(spec: Spec, inputs: Sequence[torch.Tensor]) -> list[torch.dtype]:
+    """Return the dtype of each output."""
+    dtype = dtype_under_test(spec, inputs)
+    return [torch_dtype(t.dtype) if t.dtype else dtype for t in spec.outputs.values()]
 
 
 def shape_of(tensor: Tensor, extents: Extents) -> tuple[Any, ...]:
