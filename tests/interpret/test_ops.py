@@ -2,6 +2,7 @@
 graphs of torch.compile."""
 
 import importlib.util
+import re
 import sys
 from math import prod
 from pathlib import Path
@@ -160,3 +161,13 @@ def test_the_example_of_a_sampler_is_repeatable():
 def test_the_example_of_rwkv_is_the_layer():
     far = example("rwkv7").distance({"B": 1, "T": 2, "H": 1, "P": 1}, "fp32", "cpu", "aot_eager")
     assert far < 1e-5
+
+
+@pytest.mark.newest
+def test_the_code_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
+    names = {"__name__": "__main__"}  # a dataclass looks up its module
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
+        exec(block, names)
+    assert names["y"].shape == (64, 512) and names["logits"].grad is not None
+    assert "# " + capsys.readouterr().out.strip() in page

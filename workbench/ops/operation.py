@@ -68,7 +68,7 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
 
 def _defined(spec: Spec) -> Any:
     """Define `torch.ops.workbench.NAME`. Returns its overload."""
-    LIBRARY.define(schema_of(spec))
+    LIBRARY.define(schema_of(spec), tags=torch.Tag.pt2_compliant_tag)
     LIBRARY.impl(spec.name, _launching(spec), "CompositeExplicitAutograd")
     qualified = f"{NAMESPACE}::{spec.name}"
     torch.library.register_fake(qualified, _faked(spec), lib=LIBRARY)

@@ -110,7 +110,7 @@ def stub(specs: Mapping[str, Spec]) -> str:
         "class OperationError(WorkbenchError, ValueError): ...\n\n"
         "def operation_of(spec: Spec) -> Callable[..., Any]: ...\n"
     )
-    return "\n".join([head, *(_function(spec) for spec in specs.values())])
+    return head + "\n".join(_function(spec) for spec in specs.values())
 
 
 def _function(spec: Spec) -> str:
@@ -118,8 +118,9 @@ def _function(spec: Spec) -> str:
     several = ", ".join("Tensor" for _ in spec.outputs)
     output = several if len(spec.outputs) == 1 else f"tuple[{several}]"
     line = f"def {spec.name}({inputs}) -> {output}:"
-    if len(line) > WIDTH:
-        line = f"def {spec.name}(\n    {inputs}\n) -> {output}:"
+    if len(line) > WIDTH:  # as ruff formats it
+        inside = inputs if len(inputs) + 4 <= WIDTH else inputs.replace(", ", ",\n    ") + ","
+        line = f"def {spec.name}(\n    {inside}\n) -> {output}:"
     lines = docstring_of(spec).splitlines()
     body = "\n".join(f"    {each}".rstrip() for each in lines)
     return f'{line}\n    """{body.lstrip()}\n    """\n'
