@@ -1,5 +1,5 @@
-"""Write docs/kernels/: one page a kernel, from its file and from what was measured; and the table
-of rules in docs/evaluate.md.
+"""Write docs/kernels/: one page a kernel, from its file and from what was measured; the table of
+rules in docs/evaluate.md; and of `workbench.ops` the types and what was measured.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.measurement.rules import RULES
+from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import kernels  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
+OPS = ROOT / "workbench" / "ops"
 EVALUATE = ROOT / "docs" / "evaluate.md"
 DATA = ROOT / "benchmarks" / "data"
 MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
@@ -155,11 +157,31 @@ def rules() -> str:
     return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
 
 
+def ranked(measured: Mapping[str, Any]) -> str:
+    """The Impls of each measured case, the fastest first: what operations choose by."""
+    lines = []
+    for goal in kernels.GOALS:
+        if (case := measured.get("cases", {}).get(goal.name)) is None:
+            continue
+        ours = [i.name for i in catalog.spec_of(goal.kernel).impls if i.backend == "triton"]
+        final = {n: f["us"] for n, f in case["final"].items() if n in ours}
+        rest = {
+            n: us for n, us in case.get("first_pass", {}).items() if n in ours and n not in final
+        }
+        order = [*sorted(final, key=final.__getitem__), *sorted(rest, key=rest.__getitem__)]
+        plain = dict(kernel=goal.kernel, sizes=dict(goal.sizes), dtype=goal.dtype, impls=order)
+        lines.append(json.dumps(plain))
+    cases = ",\n".join(lines)
+    return f'{{"arch": "sm_90", "cases": [\n{cases}\n]}}\n'
+
+
 def all_pages() -> dict[Path, str]:
     measured = [json.loads(file.read_text()) for file in MEASURED]
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
-    return {**made, PAGES / "README.md": index(names), EVALUATE: rules()}
+    made |= {PAGES / "README.md": index(names), EVALUATE: rules()}
+    specs = {name: catalog.spec_of(name) for name in names}
+    return {**made, OPS / "__init__.pyi": stub(specs), OPS / "measured.json": ranked(measured)}
 
 
 def main() -> int:

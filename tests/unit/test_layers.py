@@ -39,6 +39,7 @@ ORDER = [
     "evaluation",
     "tuner",
     "adapted",
+    "ops",
     "workload",
     "reports",
     "experiments",

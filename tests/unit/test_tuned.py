@@ -616,7 +616,7 @@ def here(tmp_path, monkeypatch):
     """A machine with an H200 and an empty file of tuned configs."""
     monkeypatch.setattr("workbench.data.tuned_cache.LOOKED_UP", [])
     monkeypatch.setattr(launch, "LOOKED_UP", tuned_cache.LOOKED_UP)
-    monkeypatch.setattr(launch, "_device", lambda place: DEVICES["h200"])
+    monkeypatch.setattr(launch, "device_of", lambda place: DEVICES["h200"])
     monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
     monkeypatch.setattr("workbench.dsl.INTERPRETED", False)
     monkeypatch.setattr(launch, "default_path", lambda: tmp_path / "tuned.json")
@@ -790,7 +790,7 @@ from types import SimpleNamespace
 from workbench.adapted import launch
 impl = SimpleNamespace(title="matmul.tiles")
 {before}
-launch._log_choice(impl, SimpleNamespace(block_m=16), "tuned")
+launch.log_choice(impl, SimpleNamespace(block_m=16), "tuned")
 """
 
 
@@ -801,7 +801,7 @@ launch._log_choice(impl, SimpleNamespace(block_m=16), "tuned")
         ("logging.getLogger('workbench').setLevel('WARNING')", 0),
         ("logging.basicConfig()", 0),
         ("logging.basicConfig(level='INFO')", 1),
-        ("launch._log_choice(impl, SimpleNamespace(), 'x'); logging.basicConfig(level='INFO')", 2),
+        ("launch.log_choice(impl, SimpleNamespace(), 'x'); logging.basicConfig(level='INFO')", 2),
     ],
 )
 def test_the_line_goes_to_standard_error_unless_logging_was_set_up(before, lines):

@@ -11,7 +11,7 @@ import logging
 import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,14 +64,34 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
     place = inputs[0].device
     if INTERPRETED or getattr(place, "type", None) != "cuda":  # torch's name for AMD's, too
         return resolved(impl, impl.config(), inputs)
-    device = _device(place)
+    device = device_of(place)
     dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
     if dtype is None or sizes is None:
         what = "dtype" if dtype is None else "sizes"
         failure_of = f"the inputs do not say which {what} of {impl.spec.name} this is"
         declared = impl.declared(device.limits, dtype or "")
-        return _log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
-    default, name = _tuned_or_default(impl, device.limits, dtype, sizes)
+        return log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
+    choice = config_at(impl, device, dtype, sizes)
+    if choice.unread:
+        LOGGER.warning("%s: %s: %s", impl.title, label(vars(choice.config)), choice.text)
+        return choice.config
+    return log_choice(impl, choice.config, choice.text)
+
+
+@dataclass(frozen=True)
+class ConfigChoice:
+    """The config of an Impl for one device, dtype and sizes, and where it comes from."""
+
+    config: Any
+    text: str
+    tuned_s: float | None = None  # the time that was measured with it, in seconds; None if default
+    unread: bool = False  # the tuned cache could not be read
+
+
+def config_at(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> ConfigChoice:
+    """Return the config that was tuned for these sizes; else the default, or if that is refused the
+    nearest to it that is not."""
+    default, name = tuned_or_default(impl, device.limits, dtype, sizes)
     try:
         entry = _tuned(default_path()).find(
             impl.spec.name,
@@ -83,18 +103,17 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
             tuned.sources_of(impl),
         )
     except TunedError as error:
-        LOGGER.warning("%s: %s: %s; %s", impl.title, label(vars(default)), name, error)
-        return default
+        return ConfigChoice(default, f"{name}; {error}", unread=True)
     if entry is None:
         wanted = f"{sizes_text(sizes)} in {dtype} on {device.name}"
-        return _log_choice(impl, default, f"{name}; nothing tuned for {wanted}")
+        return ConfigChoice(default, f"{name}; nothing tuned for {wanted}")
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
-        return _log_choice(impl, default, f"{name}; the one {since} is refused: {failure}")
+        return ConfigChoice(default, f"{name}; the one {since} is refused: {failure}")
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
-    return _log_choice(impl, config, since)
+    return ConfigChoice(config, since, entry.time_s)
 
 
 def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
@@ -113,15 +132,18 @@ def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
             f"{impl.title}: the inputs do not say which sizes of {impl.spec.name} these are, and "
             f"{open_} depends on them; name it in the config"
         )
-    place = inputs[0].device
+    return impl.resolved(config, limits_of(inputs[0].device), dtype, sizes)
+
+
+def limits_of(place: Any) -> Limits:
+    """Return the limits of the GPU `place`. If it is none, return those of the device that is
+    compiled for, or in the interpreter those of an H200 with the cores of `dsl.CORES_OF_A_CPU`."""
     if place.type == "cuda":
-        limits = _device(place).limits
-    else:
-        limits = pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
-    return impl.resolved(config, limits, dtype, sizes)
+        return device_of(place).limits
+    return pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
 
 
-def _tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+def tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
     """Return the config that runs if nothing is tuned, and its name: the default, or if that is
     refused the config that differs from it by the fewest steps and is not. If each is refused, or
     `refuse` fails, it is still the default: the launch then raises the error."""
@@ -193,7 +215,7 @@ def _dtypes() -> Mapping[Any, str]:
 
 
 @cache
-def _device(place: Any) -> Device:
+def device_of(place: Any) -> Device:
     """Return the GPU that holds the inputs, which need not be the current one."""
     import torch
 
@@ -239,7 +261,8 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
 
-def _log_choice(impl: Impl, config: Any, failure_of: str) -> Any:
+def log_choice(impl: Impl, config: Any, failure_of: str) -> Any:
+    """Log the config of an Impl and the reason for it. Returns the config."""
     if LOGGER.level == logging.NOTSET and not LOGGER.hasHandlers():
         LOGGER.setLevel(logging.INFO)
         LOGGER.addHandler(_Stderr())

@@ -1,0 +1,209 @@
+"""Choose the Impl and the config of an operation by the sizes of its inputs.
+
+Impls are tried in this order, each with the config that it would be launched with alone (see
+`adapted/launch.py`), and the first that takes the inputs stays chosen for them:
+
+1. those with a tuned entry for these sizes, by the time that was measured with it;
+2. on a GPU of the architecture that `measured.json` was measured on, by their times at the measured
+   sizes nearest to these;
+3. the others, in the order of the kernel's file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.adapted import launch
+from workbench.dsl import INTERPRETED
+from workbench.ops.shapes import (
+    OperationError,
+    check_inputs,
+    misfit_text,
+    output_dtypes,
+    outputs_of,
+    refusal_text,
+    title,
+)
+from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text
+
+MEASURED = Path(__file__).with_name("measured.json")  # written by docs/generate.py
+GRADIENT = "_backward"  # how the names of Specs end that compute gradients
+
+Launcher = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class LaunchChoice:
+    """An Impl that takes inputs of certain sizes, and its config."""
+
+    impl: Impl
+    config: Any
+    text: str
+    tuned_s: float | None = None
+
+    @property
+    def launcher(self) -> Launcher:
+        """Function of the inputs alone."""
+        return partial(self.impl.launch, config=self.config)
+
+
+def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, Any]:
+    """Launch by the first Impl that takes these inputs. Returns its launcher and the output.
+
+    A launcher may refuse inputs for what sizes do not tell (by a ValueError: a tensor descriptor
+    needs dense rows); the next Impl is then tried, and the log has the reason. Raises
+    OperationError where the inputs do not fit the Spec, lie where no kernel of Triton runs, or are
+    refused by every Impl. Where all refuse a gradient, of sizes that a forward pass may have taken,
+    the Spec's reference computes it in fp32.
+    """
+    place = inputs[0].device
+    _check_place(spec, place.type)
+    check_inputs(spec, inputs)
+    dtype, sizes = launch.dtype_of(spec, inputs), launch.sizes_of(spec, inputs)
+    if dtype is None or sizes is None:
+        raise OperationError(misfit_text(spec, inputs))
+    if not min(sizes.values(), default=1):
+        return _nothing(spec, inputs, sizes)
+    refusal, reasons = refusal_text(spec, sizes), list[str]()
+    if spec.name.endswith(GRADIENT) and (refusal or not _choices(spec, place, dtype, sizes, [])):
+        return _by_reference(spec, inputs, sizes)
+    if refusal is not None:
+        raise OperationError(refusal)
+    for choice in _choices(spec, place, dtype, sizes, reasons):
+        try:
+            output = choice.launcher(*inputs)
+        except ValueError as error:
+            reasons.append(f"{choice.impl.name}: {error}")
+            continue
+        if not INTERPRETED:
+            text = "; ".join([choice.text, *reasons])
+            launch.log_choice(choice.impl, choice.config, text)
+        return choice.launcher, output
+    raise OperationError(
+        f"{title(spec)}: no Impl takes {sizes_text(sizes)} in {dtype} ({'; '.join(reasons)}); "
+        "choose other sizes or torch's own operation."
+    )
+
+
+def _check_place(spec: Spec, place: str) -> None:
+    if place == "cuda" or (INTERPRETED and place == "cpu"):  # torch's name for AMD's, too
+        return
+    remedy = "set TRITON_INTERPRET=1 before the import to interpret the kernels on the CPU"
+    raise OperationError(
+        f"{title(spec)} runs on a GPU of NVIDIA's or AMD's, and its inputs lie on {place}; move "
+        f"them there, or {remedy}."
+    )
+
+
+def _nothing(
+    spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes
+) -> tuple[Launcher, tuple[torch.Tensor, ...]]:
+    """Return a launcher of outputs without elements: there is nothing to launch."""
+    outputs = outputs_of(spec, inputs)
+    if any(y.numel() for y in outputs):
+        at = sizes_text(sizes)
+        raise OperationError(f"{title(spec)}: at {at} there is nothing to compute from.")
+
+    def empty(*inputs: torch.Tensor) -> Any:
+        created = outputs_of(spec, inputs)
+        return created if len(created) > 1 else created[0]
+
+    return empty, empty(*inputs)
+
+
+def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[Launcher, Any]:
+    """Return a launcher of the Spec's reference, which is made of torch's operations, and its
+    output."""
+
+    def computed(*inputs: torch.Tensor) -> Any:
+        results = spec.reference(*(x.float() if x.is_floating_point() else x for x in inputs))
+        several = results if isinstance(results, tuple) else (results,)
+        dtypes = output_dtypes(spec, inputs)
+        outputs = tuple(y.to(d).contiguous() for y, d in zip(several, dtypes, strict=True))
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    if not INTERPRETED:
+        launch.LOGGER.info("%s: torch's operations; no Impl takes %s", spec.name, sizes_text(sizes))
+    return computed, computed(*inputs)
+
+
+def _choices(
+    spec: Spec, place: torch.device, dtype: str, sizes: Sizes, reasons: list[str]
+) -> list[LaunchChoice]:
+    """Return the Impls that take these sizes, the best first; `reasons` gets those of the
+    others."""
+    choices = [
+        choice
+        for impl in spec.impls
+        if impl.backend == "triton"
+        and (choice := _taken(impl, place, dtype, sizes, reasons)) is not None
+    ]
+    ranks = _measured_ranks(spec, place, dtype, sizes)
+    last = len(spec.impls)
+
+    def order(choice: LaunchChoice) -> tuple[float, int]:
+        return choice.tuned_s or math.inf, ranks.get(choice.impl.name, last)
+
+    return sorted(choices, key=order)
+
+
+def _taken(
+    impl: Impl, place: torch.device, dtype: str, sizes: Sizes, reasons: list[str]
+) -> LaunchChoice | None:
+    if INTERPRETED and impl.unchecked:
+        return None
+    limits = launch.limits_of(place)
+    if INTERPRETED:
+        config, text = launch.tuned_or_default(impl, limits, dtype, sizes)
+        result = LaunchChoice(impl, config, text)
+    else:
+        choice = launch.config_at(impl, launch.device_of(place), dtype, sizes)
+        result = LaunchChoice(impl, choice.config, choice.text, choice.tuned_s)
+    reason = impl.rejection_reason(result.config, limits, dtype, sizes)
+    if reason is not None:
+        reasons.append(f"{impl.name}: {reason}")
+    return result if reason is None else None
+
+
+# What was measured
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """The Impls of a kernel at one size, the fastest first."""
+
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    impls: Sequence[str]
+
+
+def _measured_ranks(spec: Spec, place: torch.device, dtype: str, sizes: Sizes) -> dict[str, int]:
+    """Return the rank of each Impl at the measured sizes nearest to these in ratio, of this dtype
+    if there are any; empty on a device of another architecture."""
+    arch, cases = _measured()
+    if INTERPRETED or launch.limits_of(place).arch != arch:
+        return {}
+
+    def distance(case: MeasuredCase) -> tuple[bool, bool, float]:
+        wide = ITEMSIZE[case.dtype] != ITEMSIZE[dtype]
+        ratios = (abs(math.log2(case.sizes[axis] / sizes[axis])) for axis in sizes)
+        return wide, case.dtype != dtype, sum(ratios)
+
+    cases = [c for c in cases if c.kernel == spec.name and c.sizes.keys() == sizes.keys()]
+    nearest = min(cases, key=distance, default=None)
+    return {} if nearest is None else {name: rank for rank, name in enumerate(nearest.impls)}
+
+
+@cache
+def _measured() -> tuple[str, list[MeasuredCase]]:
+    plain = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return plain["arch"], [MeasuredCase(**case) for case in plain["cases"]]

@@ -1,0 +1,154 @@
+"""One operator of torch for one Spec: its schema, its launch, its shapes without a launch, and what
+it does under autograd.
+
+The operators are defined with `torch.library.Library`, neither by `torch.library.triton_op` nor by
+`custom_op`. `triton_op` traces the launcher on tensors without memory, so the config would be
+chosen while torch compiles and kept in its cache, whatever is tuned later; and it takes no launcher
+that looks at addresses (tensor descriptors), asks for a cooperative grid, or runs Gluon. Both of
+them lead each call through some 20 us of Python, in which they look for aliases among the outputs;
+`Library` takes 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from workbench.adapted.launch import MOST
+from workbench.data.tuned_cache import LOOKED_UP
+from workbench.ops.choice import Launcher, first_launch
+from workbench.ops.derivatives import DERIVATIVES, Derivative
+from workbench.ops.shapes import OperationError, outputs_of, title
+from workbench.ops.text import docstring_of, signature_of
+from workbench.spec import Spec
+
+NAMESPACE = "workbench"
+LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+def schema_of(spec: Spec) -> str:
+    """Return an operator's schema: `rms_norm(Tensor x, Tensor w) -> Tensor`."""
+    inputs = ", ".join(f"Tensor {name}" for name in spec.inputs)
+    several = ", ".join("Tensor" for _ in spec.outputs)
+    return f"{spec.name}({inputs}) -> {several if len(spec.outputs) == 1 else f'({several})'}"
+
+
+def operation_of(spec: Spec) -> Callable[..., Any]:
+    """Return a function of tensors that launches the best Impl of a Spec, as an operator of torch.
+
+    It is also `torch.ops.workbench.NAME`. Without a gradient to prepare, the function passes by
+    torch's Python of autograd, which takes 7 us of a call. Raises OperationError where there is an
+    operator of that name already.
+    """
+    if hasattr(getattr(torch.ops, NAMESPACE), spec.name):
+        raise OperationError(
+            f"There is an operation {title(spec)} already; give the Spec another name."
+        )
+    overload = _defined(spec)
+    below = torch._C._AutoDispatchBelowAutograd
+    compiling, recording = torch.compiler.is_compiling, torch.is_grad_enabled
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        if named or compiling():
+            return overload(*inputs, **named)
+        if recording():
+            for x in inputs:
+                if not isinstance(x, torch.Tensor) or x.requires_grad:
+                    return overload(*inputs)
+        with below():
+            return overload(*inputs)
+
+    call.__name__ = call.__qualname__ = spec.name
+    call.__module__ = __name__.rpartition(".")[0]
+    call.__doc__, call.__signature__ = docstring_of(spec), signature_of(spec)  # type: ignore[attr-defined]
+    return call
+
+
+def _defined(spec: Spec) -> Any:
+    """Define `torch.ops.workbench.NAME`. Returns its overload."""
+    LIBRARY.define(schema_of(spec), tags=torch.Tag.pt2_compliant_tag)
+    LIBRARY.impl(spec.name, _launching(spec), "CompositeExplicitAutograd")
+    qualified = f"{NAMESPACE}::{spec.name}"
+    torch.library.register_fake(qualified, _faked(spec), lib=LIBRARY)
+    overload = getattr(getattr(torch.ops, NAMESPACE), spec.name).default
+    derivative = DERIVATIVES.get(spec.name)
+    if derivative is None:
+        LIBRARY.impl(spec.name, _refusing(spec, overload), "Autograd", with_keyset=True)
+    else:
+        setup, backward = _formula(spec, derivative)
+        torch.library.register_autograd(qualified, backward, setup_context=setup, lib=LIBRARY)
+    return overload
+
+
+def _launching(spec: Spec) -> Callable[..., Any]:
+    """Return the function that launches an operation on tensors with memory. Impl and config are
+    chosen at the first launch for a device, shapes, strides, dtypes and alignment."""
+    chosen: dict[Any, Launcher] = {}
+    LOOKED_UP.append(chosen)
+
+    def first(at: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        launcher, output = first_launch(spec, inputs)
+        if len(chosen) >= MOST:
+            chosen.clear()
+        chosen[at] = launcher
+        return output
+
+    def launched(*inputs: torch.Tensor) -> Any:
+        x = inputs[0]
+        if x.is_cuda and x.get_device() != torch._C._cuda_getDevice():
+            with torch.cuda.device(x.device):  # Triton launches on the current one
+                return launched(*inputs)
+        # 0.5 us an input: each call of a model pays for this line
+        at = (x.device, *[(t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in inputs])
+        known = chosen.get(at)
+        return first(at, inputs) if known is None else known(*inputs)
+
+    return launched
+
+
+def _faked(spec: Spec) -> Callable[..., Any]:
+    def faked(*inputs: torch.Tensor) -> Any:
+        outputs = outputs_of(spec, inputs)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return faked
+
+
+def _refusing(spec: Spec, overload: Any) -> Callable[..., Any]:
+    """Return the function under autograd of an operation without a derivative."""
+    below = torch._C._after_autograd_keyset
+
+    def refused(keyset: Any, *inputs: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            for name, x in zip(spec.inputs, inputs, strict=True):
+                if x.requires_grad:
+                    raise OperationError(
+                        f"{title(spec)} has no backward, and {name} requires a gradient; call it "
+                        "under torch.no_grad(), or detach the input."
+                    )
+        return overload.redispatch(keyset & below, *inputs)
+
+    return refused
+
+
+def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], Callable[..., Any]]:
+    """Return what to keep for the backward, and the backward, as torch registers them."""
+
+    def setup(ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
+        for name, needed in zip(spec.inputs, ctx.needs_input_grad, strict=False):
+            if needed and name in derivative.constant:
+                raise OperationError(
+                    f"{title(spec)} has no gradient for {name}, which requires one; detach it."
+                )
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*derivative.keep(inputs, outputs))
+
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        if all(g is None for g in gradients):
+            return (None,) * len(spec.inputs)
+        return derivative.formula(ctx.needs_input_grad, ctx.saved_tensors, gradients)
+
+    return setup, backward
