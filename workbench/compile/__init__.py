@@ -222,12 +222,14 @@ def read_launches(
     impl: Impl, launches: Sequence[Launch], device: Device, key: str, started: float
 ) -> Compiled:
     """Return the result of compiled launches; `started` is `time.perf_counter` before they were
-    compiled. Raises CompileError where the largest does not fit the device."""
+    compiled. Raises CompileError where the largest does not fit the device, or where any needs more
+    shared memory than a block has."""
     largest = max(launches, key=lambda launch: launch.programs)
     resources = read_resources(largest, launches, device, time.perf_counter() - started)
-    if resources.shared_bytes > device.limits.shared_bytes:
+    shared = max(launch.kernel.metadata.shared for launch in launches)  # of any launch
+    if shared > device.limits.shared_bytes:
         raise CompileError(
-            f"needs {resources.shared_bytes} bytes of shared memory; "
+            f"needs {shared} bytes of shared memory; "
             f"a block has {device.limits.shared_bytes} on {device.name}"
         )
     if resources.blocks_per_core == 0:

@@ -300,7 +300,7 @@ class Persistent:
     block_n: int = tile(64, 256, default=AUTO)  # the widest that gives 3 of 4 cores a tile
     block_k: int = among(32, 64, default=64, knob=tile)
     num_warps: int = threads(4, 8, default=8)
-    num_stages: int = stages(2, 4, default=3)
+    num_stages: int = stages(2, 4, default=AUTO)  # 3 of tiles that are 256 wide, 4 of others
     early: int = among(0, 1, default=0)  # load u and b before the product with W, not after it
     pdl: int = among(0, 1, default=0)  # the product with W begins while u is computed
 
@@ -342,7 +342,9 @@ def size_width(config, limits, *, itemsize, M, N, K, r):
     """Return the config of `persistent` with the widest tile that gives 3 of 4 cores one."""
     wanted, down = 3 * limits.cores, -(-M // config.block_m)
     wide = next((n for n in (256, 128) if 4 * down * -(-N // n) >= wanted), 64)
-    return replace(config, block_n=given(config.block_n, wide))
+    block_n = given(config.block_n, wide)
+    num_stages = given(config.num_stages, 3 if block_n > 128 else 4)
+    return replace(config, block_n=block_n, num_stages=num_stages)
 
 
 def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
@@ -406,7 +408,7 @@ def shrink_blocks(M, r, itemsize, pdl):
     R, deep = columns_of(r), 256 // itemsize
     if pdl:  # as much on its way as a core can have, and some 32 programs: 8 took 15 us of x
         rows = max(16, min(128, padded(-(-M // 32))))
-        return rows, deep // (2 if R > 64 else 1), 4
+        return rows, deep // (2 if R > 64 else 1), (3 if R > 32 else 4)
     return (64 if M > 2048 else 16), deep // (2 if R > 64 else 1), (4 if R == 16 else 3)
 
 

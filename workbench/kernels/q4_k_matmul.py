@@ -969,9 +969,21 @@ def _group(q):
     return tl.reshape(tl.join(even, odd), (q.shape[0], 4, 32)).to(tl.float32)
 
 
+def refuse_unpack_first(config, limits, *, itemsize, M, N, K):
+    """As `matmul.persistent`. The weights lie along K, so those of fp32 are transposed in shared
+    memory and need a buffer for each stage, x one less."""
+    if itemsize > 2 and limits.nvidia:
+        BM, BN, BK, deep = config.block_m, config.block_n, config.block_k, config.num_stages
+        stored = BM * BN // (1 + config.split_store)
+        shared = ((deep * BN + (deep - 1) * BM) * BK + stored) * itemsize
+        if reason := limits.refuse_shared(shared, "stages and what is stored meanwhile"):
+            return reason
+    return matmul.refuse_padded(config, limits, itemsize=itemsize)
+
+
 @q4_k_matmul.impl(
     matmul.Persistent,
-    refuse=matmul.refuse_padded,
+    refuse=refuse_unpack_first,
     work=matmul.work,
     defaults=matmul.by_target(matmul.Persistent),
 )
