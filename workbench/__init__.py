@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 _LAZY = {"tune": "workbench.commands.tune", "events_frame": "workbench.data.frame"}
-_PACKAGES = ("workload",)
+_PACKAGES = ("ops", "workload")
 
 
 def step() -> None:
@@ -17,8 +17,8 @@ def step() -> None:
 
 
 def __getattr__(name: str) -> object:
-    """Import `tune`, `events_frame` and `workload` at their first use: they need torch or pandas,
-    and most of the package does not."""
+    """Import `tune`, `events_frame`, `ops` and `workload` at their first use: they need torch or
+    pandas, and most of the package does not."""
     if (module := _LAZY.get(name)) is not None:
         from importlib import import_module
 

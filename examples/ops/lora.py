@@ -14,7 +14,7 @@ import torch
 from workbench import ops
 
 
-class LoraLinear(torch.nn.Module):
+class LoraLinear(torch.nn.Module):  # type: ignore[misc]  # untyped, as all of torch is here
     """y = x W^T + alpha / r (x A^T) B^T in one kernel, with gradients for x, A and B."""
 
     def __init__(self, weight: torch.Tensor, rank: int, alpha: float) -> None:

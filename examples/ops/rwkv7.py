@@ -57,7 +57,9 @@ def layer(
     """Return the layer's output, `B T C`, and the state after the last token, `B H 64 64`."""
     B, T, C = x.shape
     before, behind, fed = LAYER.apart(vectors, mix, square)
-    r, w, k, v, kk, a, g = attention_inputs(x, last[0], first, *before, down, up)
+    own, shifts, products = before
+    arguments = x, last[0], first, own, shifts, products, down, up
+    r, w, k, v, kk, a, g = attention_inputs(*arguments)
     y, after = ops.wkv7(r, w, k, v, kk, a, state)
     flat = [t.reshape(B * T, C // PARTS.N, PARTS.N) for t in (y, r, k, v, g)]
     heads = ops.group_norm(*flat, *behind[0])

@@ -42,13 +42,15 @@ class Sampler:
         """Return the step as a CUDA graph. The first step chooses the kernel and compiles it, which
         a capture cannot."""
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self.step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.step()
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
 
 def tokens_of(count: int, vocabulary: int, batch: int, device: str) -> list[list[int]]:
