@@ -27,7 +27,7 @@ from workbench.workload.file import (
 from workbench.workload.gpu_time import ProfiledWindow, shares, times_of
 from workbench.workload.signature import KernelFunction, LaunchSignature, PlainArgument
 from workbench.workload.strict import WorkloadError
-from workbench.workload.table import head_lines, rows_of, seconds_by_signature
+from workbench.workload.table import head_lines, mean_seconds, rows_of, seconds_by_signature
 
 TRACES = "tests/golden/traces/torch_profiler"
 
@@ -194,6 +194,19 @@ def test_the_window_leaves_the_first_step_out(monkeypatch, wanted, steps, log, w
     assert recorded.log == log and recorded._window == window
 
 
+def test_steps_of_optimizers_end_no_step_once_the_program_marks_its_own(monkeypatch):
+    """One optimizer's step, then `workbench.step()`, in each step: both are heard."""
+    monkeypatch.setattr("workbench.workload.gpu_time._gpu_used", lambda: True)
+    recorded = FakeWindow(2)
+    recorded.first_launch(on_gpu=True)
+    recorded.step()
+    for _ in range(4):
+        recorded.marked()
+    assert recorded._hook is None
+    assert recorded.log == ["begin", "stop", "begin", "stop", "begin", "stop"]
+    assert recorded._window == "steps 2 to 3"
+
+
 def test_time_goes_to_the_signature_with_the_grid_and_the_warps():
     kernels = (
         KernelTime("k", (8, 1, 1), (128, 1, 1), 2, 3.0),
@@ -203,6 +216,8 @@ def test_time_goes_to_the_signature_with_the_grid_and_the_warps():
     signatures = [launches("k", (8,), 2, 4), launches("k", (8,), 1, 8, "1"), launches("j", (8,), 4)]
     workload = RecordedWorkload([], signatures, [GpuTimes("w", 20.0, kernels)])
     assert seconds_by_signature(workload) == pytest.approx([3 + 14 / 3, 5 + 7 / 3, 0])
+    means = [(3 + 14 / 3) / (2 + 2 / 3), (5 + 7 / 3) / (1 + 1 / 3)]  # of launches in the window
+    assert mean_seconds(workload)[:2] == pytest.approx(means) and mean_seconds(workload)[2] is None
     rows = rows_of(workload)
     assert [row.name for row in rows] == ["k", "k", "j"]
     assert sum(row.share for row in rows) == pytest.approx(15 / 20)

@@ -139,7 +139,7 @@ class LaunchRecorder:
 
     def step(self) -> None:
         """Hear that a step of the program is over."""
-        self._window.step()
+        self._window.marked()
 
     # Launches
 
