@@ -4,16 +4,17 @@
 
 It needs a GPU, and what the programs of examples/workloads need. For each program it asks:
 
-- compile: all configs of its autotuners, in parallel, so that what follows is no compiling;
+- ahead: all configs of its autotuners compiled in parallel, so that what follows is no compiling;
+  of programs without autotuners the recording. All programs at once;
 - stock: of the launches that CUPTI lists under names that Triton compiled, how many are recorded;
   the time of a step with recording over that without, in turns in one process; the first step;
-- tune: what `workload record` and `workload tune` say;
+- record, tune: what `workload record` and `workload tune` say;
 - pinned: choices, losses and the first step of two runs with the table, over the first step of
   stock Triton: of both what the first step takes beyond a later one;
 - compare: the verdict of `workload compare`.
 
 Each part is written to FOLDER/loop.json as it ends, and one that is there is not run again; a part
-that fails says how, and is.
+that fails says how, and is. --limit-s ends a part that is under way, and begins none that needs more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,15 @@ from runs import HERE, ROOT, Ended, launched, say
 from workload_observed import medians
 
 PROGRAMS = ("fla_layers", "liger_llama", "compiled_block")
-PARTS = ("compile", "stock", "tune", "pinned", "compare")
+PARTS = ("ahead", "stock", "record", "tune", "pinned", "compare")
+NEEDS_S = {
+    "ahead": 60.0,
+    "stock": 40.0,
+    "record": 30.0,
+    "tune": 40.0,
+    "pinned": 30.0,
+    "compare": 90.0,
+}
 AUTOTUNED = ("fla_layers",)  # the others have nothing to compile ahead, and no key to pin
 EXAMPLES = ROOT / "examples" / "workloads"
 LIMIT_S = 240.0  # of one process
@@ -47,15 +57,21 @@ class Loop:
         self.name, self.known = name, known
         self.folder: Path = given.out.absolute()
         self.steps, self.rounds, self.budget = given.steps, given.rounds, given.budget
+        self.end_s = given.end_s
         self.cache = self.folder / f"triton-{name}"
         self.table = self.folder / f"{name}.json"
+        self.file = self.folder / f"{name}.workload"
+
+    def limit_s(self, usual: float = LIMIT_S) -> float:
+        """Seconds that a process may take."""
+        return max(1.0, min(usual, self.end_s - time.perf_counter()))
 
     def run(self, part: str) -> dict[str, Any]:
         """The result of a part; of one that fails, how."""
         began = time.perf_counter()
         every: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "compile": self.compile, "stock": self.stock, "tune": self.tune,
-            "pinned": self.pinned, "compare": self.compare,
+            "ahead": self.ahead, "stock": self.stock, "record": self.record,
+            "tune": self.tune, "pinned": self.pinned, "compare": self.compare,
         }  # fmt: skip
         try:
             result = every[part]()
@@ -65,7 +81,7 @@ class Loop:
 
     def workbench(self, action: str, *more: str, limit_s: float = LIMIT_S) -> Ended:
         command = [sys.executable, "-m", "workbench", "workload", action, *more]
-        return launched(command, limit_s, TRITON_CACHE_DIR=str(self.cache))
+        return launched(command, self.limit_s(limit_s), TRITON_CACHE_DIR=str(self.cache))
 
     def program(self, steps: int) -> list[str]:
         return [sys.executable, str(EXAMPLES / f"{self.name}.py"), "--steps", str(steps)]
@@ -76,20 +92,20 @@ class Loop:
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
         watch = ["--watch"] if self.name in AUTOTUNED else []
         command = [*words, *script, "--answer", str(answer), *watch, *more]
-        ended = launched(command, LIMIT_S, TRITON_CACHE_DIR=str(self.cache))
+        ended = launched(command, self.limit_s(), TRITON_CACHE_DIR=str(self.cache))
         if not answer.exists():
             raise RuntimeError(f"{ended.reason}\n{ended.text}")
         return json.loads(answer.read_text())
 
     # Parts
 
-    def compile(self) -> dict[str, Any]:
+    def ahead(self) -> dict[str, Any]:
         if self.name not in AUTOTUNED:
-            return {}
+            return self.record()
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
         ended = launched(
-            [*script, "--compile", str(len(os.sched_getaffinity(0)))],
-            LIMIT_S,
+            [*script, "--compile", str(max(2, len(os.sched_getaffinity(0)) - 2))],
+            self.limit_s(),
             TRITON_CACHE_DIR=str(self.cache),
             FLA_CACHE_RESULTS="0",  # it would keep which config "was fastest"
         )
@@ -110,28 +126,34 @@ class Loop:
             "first_s": beyond(told["steps_s"]), "steps_s": told["steps_s"][:8],
         }  # fmt: skip
 
-    def tune(self) -> dict[str, Any]:
-        """Record the program and tune it."""
-        file, answer = (self.folder / f"{self.name}.{end}" for end in ("workload", "tune.json"))
-        first = self.workbench(
-            "record", "--values", "--out", str(file), "--", *self.program(RECORDED)
+    def record(self) -> dict[str, Any]:
+        """Record the program, once."""
+        if "text" in (known := self.known.get("ahead", {})) and self.file.exists():
+            return dict(known)
+        ended = self.workbench(
+            "record", "--values", "--out", str(self.file), "--", *self.program(RECORDED)
         )
+        if not self.file.exists():
+            raise RuntimeError(ended.text)
+        return {"exit": ended.code, "text": ended.text}
+
+    def tune(self) -> dict[str, Any]:
+        """Tune the recording; a run that was ended goes on."""
+        answer = self.folder / f"{self.name}.tune.json"
         more = ["--tuned", str(self.table), "--out", str(self.folder / "results"), "--widen"]
         more += ["--budget", f"{self.budget}s", "--json", str(answer)]
         more += ["--database", f"sqlite:///{self.folder}/history.db"]
-        ended = self.workbench("tune", str(file), *more, limit_s=self.budget + 90.0)
+        ended = self.workbench("tune", str(self.file), *more, limit_s=self.budget + 90.0)
         if not answer.exists():
-            raise RuntimeError(f"record: {first.text}\ntune: {ended.text}")
+            raise RuntimeError(ended.text)
         document = json.loads(answer.read_text())
         results = document["results"]
         return {
-            "recorded": first.text,
             "sentence": document["sentence"],
             "entries": document["entries"],
             "statuses": Counter(r["status"] for r in results),
             "failed": [r["reason"] for r in results if r["status"] == "failed"],
             "said": ended.text,
-            "wall_s": [first.wall_s, ended.wall_s],
         }
 
     def pinned(self) -> dict[str, Any]:
@@ -178,19 +200,30 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of each tune")
     parser.add_argument("--steps", type=int, default=20, help="of each run that is compared")
     parser.add_argument("--rounds", type=int, default=6, help="of compare")
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="of all")
     given = parser.parse_args()
+    given.end_s = time.perf_counter() + given.limit_s
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "loop.json"
     results: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    loops = {n: Loop(n, given, results.setdefault(n, {})) for n in given.only}
+
+    def one(name: str, part: str) -> None:
+        if part not in given.parts or "failed" not in results[name].get(part, {"failed": ""}):
+            return
+        needed = NEEDS_S[part]
+        if given.end_s - time.perf_counter() < needed:
+            say(f"{name} {part}: left out, it needs {needed:.0f} s")
+            return
+        results[name][part] = result = loops[name].run(part)
+        file.write_text(json.dumps(results, indent=1) + "\n")
+        say(f"{name} {part}: {json.dumps(result)[:1500]}")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: one(name, "ahead"), given.only))
     for name in given.only:
-        known = results.setdefault(name, {})
-        loop = Loop(name, given, known)
-        for part in given.parts:
-            if "took_s" in known.get(part, {}) and "failed" not in known[part]:
-                continue
-            known[part] = loop.run(part)
-            file.write_text(json.dumps(results, indent=1) + "\n")
-            say(f"{name} {part}: {json.dumps(known[part])[:1500]}")
+        for part in PARTS[1:]:
+            one(name, part)
 
 
 if __name__ == "__main__":
