@@ -14,7 +14,8 @@ It needs a GPU, and what the programs of examples/workloads need. For each progr
 - compare: the verdict of `workload compare`.
 
 Each part is written to FOLDER/loop.json as it ends, and one that is there is not run again; a part
-that fails says how, and is. --limit-s ends a part that is under way, and begins none that needs more.
+that fails says how, and is. --limit-s ends a part that is under way, and begins none that takes
+longer.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Loop:
     def __init__(self, name: str, given: argparse.Namespace, known: Mapping[str, Any]) -> None:
         self.name, self.known = name, known
         self.folder: Path = given.out.absolute()
-        self.steps, self.rounds, self.budget = given.steps, given.rounds, given.budget
+        self.steps, self.rounds = given.steps, given.rounds
+        self.budget = given.budget[given.only.index(name) % len(given.budget)]
         self.end_s = given.end_s
         self.cache = self.folder / f"triton-{name}"
         self.table = self.folder / f"{name}.json"
@@ -140,6 +142,7 @@ class Loop:
     def tune(self) -> dict[str, Any]:
         """Tune the recording; a run that was ended goes on."""
         answer = self.folder / f"{self.name}.tune.json"
+        answer.unlink(missing_ok=True)
         more = ["--tuned", str(self.table), "--out", str(self.folder / "results"), "--widen"]
         more += ["--budget", f"{self.budget}s", "--json", str(answer)]
         more += ["--database", f"sqlite:///{self.folder}/history.db"]
@@ -173,6 +176,7 @@ class Loop:
 
     def compare(self) -> dict[str, Any]:
         answer = self.folder / f"{self.name}.compare.json"
+        answer.unlink(missing_ok=True)
         more = [str(self.table), "--rounds", str(self.rounds), "--json", str(answer)]
         more += ["--out", str(self.folder / "results"), "--", *self.program(self.steps)]
         ended = self.workbench("compare", *more, limit_s=2 * LIMIT_S)
@@ -197,7 +201,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--budget", type=float, default=180.0, help="seconds of each tune")
+    parser.add_argument("--budget", type=float, nargs="+", default=[180.0], help="s, of tune")
     parser.add_argument("--steps", type=int, default=20, help="of each run that is compared")
     parser.add_argument("--rounds", type=int, default=6, help="of compare")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="of all")
@@ -211,7 +215,7 @@ def main() -> None:
     def one(name: str, part: str) -> None:
         if part not in given.parts or "failed" not in results[name].get(part, {"failed": ""}):
             return
-        needed = NEEDS_S[part]
+        needed = NEEDS_S[part] + (loops[name].budget if part == "tune" else 0.0)
         if given.end_s - time.perf_counter() < needed:
             say(f"{name} {part}: left out, it needs {needed:.0f} s")
             return
