@@ -1,7 +1,10 @@
 """Workload files: written, read, damaged, merged; GPU times of a trace; the table; the options."""
 
+import importlib
+import importlib.util
 import json
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -11,6 +14,7 @@ from recorded_workloads import damaged, signatures, workloads
 
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload import check_options, run
+from workbench.profilers.running.after_import import AfterImport
 from workbench.readers import read as read_trace
 from workbench.workload import file as files
 from workbench.workload import ranked
@@ -266,3 +270,19 @@ def test_files_are_merged_and_shown(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "my_kernel" in printed and "4 warps" in printed and "the call" in printed
     assert json.loads(document.read_text())["kernels"][0]["launches"] == 6
+
+
+def test_who_looks_for_a_module_does_not_end_the_wait_for_its_import(tmp_path, monkeypatch):
+    """torch looks for Triton when it opens the GPU, and imports it later."""
+    (tmp_path / "waited_for.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = []
+    finder = AfterImport("waited_for", lambda: seen.append(sys.modules["waited_for"].x))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    for _ in range(2):
+        assert importlib.util.find_spec("waited_for") is not None and not seen
+    assert importlib.import_module("waited_for").x == 1
+    assert seen == [1] and finder not in sys.meta_path
+    monkeypatch.delitem(sys.modules, "waited_for")
+    importlib.import_module("waited_for")
+    assert seen == [1]
