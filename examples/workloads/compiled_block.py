@@ -43,7 +43,9 @@ def main():
     device = "cuda" if gpu else "cpu"
     batch, length, width, heads = (4, 2048, 2048, 16) if gpu else (1, 16, 64, 2)
     torch.manual_seed(0)
-    block = torch.compile(TransformerBlock(width, heads).to(device, torch.bfloat16))
+    with torch.device(device):
+        block = TransformerBlock(width, heads)
+    block = torch.compile(block.to(torch.bfloat16))
     optimizer = torch.optim.AdamW(block.parameters(), lr=1e-4)
     x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
     for _ in range(steps):

@@ -1,5 +1,5 @@
 """Train two kinds of layers of flash-linear-attention for some steps: gated linear attention and
-the gated delta rule.
+the delta rule.
 
     python examples/workloads/fla_layers.py --steps 3
 
@@ -11,7 +11,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+from fla.ops.delta_rule import chunk_delta_rule
 from fla.ops.gla import chunk_gla
 
 import workbench
@@ -39,9 +39,7 @@ class LinearAttention(Mixer):
 
 class DeltaRule(Mixer):
     def mixed(self, q, k, v, g):
-        decay, beta = F.logsigmoid(g.float().mean(-1)) / 16, g.mean(-1).sigmoid()
-        k = F.normalize(k, dim=-1)
-        return chunk_gated_delta_rule(q, k, v, decay, beta)[0]
+        return chunk_delta_rule(q, F.normalize(k, dim=-1), v, g.mean(-1).sigmoid())[0]
 
 
 def main():
@@ -50,10 +48,11 @@ def main():
     steps = parser.parse_args().steps
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
-    batch, length, width, heads = (4, 4096, 2048, 16) if gpu else (1, 64, 64, 2)
+    batch, length, width, heads = (2, 4096, 2048, 16) if gpu else (1, 64, 64, 2)
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(LinearAttention(width, heads), DeltaRule(width, heads))
-    layers = layers.to(device, torch.bfloat16)
+    with torch.device(device):
+        layers = torch.nn.Sequential(LinearAttention(width, heads), DeltaRule(width, heads))
+    layers = layers.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-4)
     x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
     for _ in range(steps):

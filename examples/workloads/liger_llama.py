@@ -36,7 +36,9 @@ def main():
     device, config = ("cuda", LARGE) if gpu else ("cpu", TINY)
     batch, length = (4, 2048) if gpu else (1, 16)
     torch.manual_seed(0)
-    model = LlamaForCausalLM(config).to(device, torch.bfloat16).train()
+    with torch.device(device):
+        model = LlamaForCausalLM(config)
+    model = model.to(torch.bfloat16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens = torch.randint(0, config.vocab_size, (batch, length), device=device)
     for _ in range(steps):

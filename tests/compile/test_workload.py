@@ -79,6 +79,29 @@ def test_a_kernel_of_inductor_has_its_grid_and_config(recorded):
     assert signature.arguments["in_ptr0"] == signature.arguments["in_ptr1"]
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_kernel_that_a_process_of_inductor_compiled_is_recorded(tmp_path, loaded):
+    """It comes without its Python function and without its list of configs."""
+    kernel, _ = workload_program.of_inductor()
+    whole, _ = workload_program.of_inductor()
+    kernel.fn.fn, kernel.configs, kernel.compile_results = None, None, [1, 2, 3]
+    if loaded:
+        kernel._reload_kernel = lambda: whole
+    big = torch.empty(64, 128)
+    with workbench.workload.record(tmp_path / "a.workload"):
+        for _ in range(2):
+            kernel.run(big, big, torch.empty(64, 128), 8192, stream=0)
+    workload = files.read(tmp_path / "a.workload")
+    assert workload.launches == 2 and bool(workload.notes) != loaded
+    if not loaded:
+        ((function, launches),) = workload.beyond
+        assert function.name == "triton_poi_fused_add_gelu_mul_0" and launches == 2
+        return
+    (each,) = workload.signatures
+    assert each.signature.choices == 3 and each.launches == 2
+    assert each.signature.function.text_hash == text_hash(whole.fn)
+
+
 def test_nothing_stays_replaced(recorded):
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction

@@ -57,7 +57,7 @@ def test_help(name, tmp_path):
     assert "--out" in done.stdout
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "peers", "runs"])
+@pytest.mark.parametrize("name", [*SCRIPTS, "peers", "runs", "workload_observed"])
 def test_importing_a_script_loads_neither_torch_nor_triton(name, tmp_path):
     """A worker imports its parent's main module before it can choose Triton's interpreter."""
     code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {name}; "

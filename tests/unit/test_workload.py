@@ -1,7 +1,10 @@
 """Workload files: written, read, damaged, merged; GPU times of a trace; the table; the options."""
 
+import importlib
+import importlib.util
 import json
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -11,6 +14,7 @@ from recorded_workloads import damaged, signatures, workloads
 
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload import check_options, run
+from workbench.profilers.running.after_import import AfterImport
 from workbench.readers import read as read_trace
 from workbench.workload import file as files
 from workbench.workload import ranked
@@ -27,7 +31,7 @@ from workbench.workload.file import (
 from workbench.workload.gpu_time import ProfiledWindow, shares, times_of
 from workbench.workload.signature import KernelFunction, LaunchSignature, PlainArgument
 from workbench.workload.strict import WorkloadError
-from workbench.workload.table import head_lines, rows_of, seconds_by_signature
+from workbench.workload.table import head_lines, mean_seconds, rows_of, seconds_by_signature
 
 TRACES = "tests/golden/traces/torch_profiler"
 
@@ -194,6 +198,19 @@ def test_the_window_leaves_the_first_step_out(monkeypatch, wanted, steps, log, w
     assert recorded.log == log and recorded._window == window
 
 
+def test_steps_of_optimizers_end_no_step_once_the_program_marks_its_own(monkeypatch):
+    """One optimizer's step, then `workbench.step()`, in each step: both are heard."""
+    monkeypatch.setattr("workbench.workload.gpu_time._gpu_used", lambda: True)
+    recorded = FakeWindow(2)
+    recorded.first_launch(on_gpu=True)
+    recorded.step()
+    for _ in range(4):
+        recorded.marked()
+    assert recorded._hook is None
+    assert recorded.log == ["begin", "stop", "begin", "stop", "begin", "stop"]
+    assert recorded._window == "steps 2 to 3"
+
+
 def test_time_goes_to_the_signature_with_the_grid_and_the_warps():
     kernels = (
         KernelTime("k", (8, 1, 1), (128, 1, 1), 2, 3.0),
@@ -203,6 +220,8 @@ def test_time_goes_to_the_signature_with_the_grid_and_the_warps():
     signatures = [launches("k", (8,), 2, 4), launches("k", (8,), 1, 8, "1"), launches("j", (8,), 4)]
     workload = RecordedWorkload([], signatures, [GpuTimes("w", 20.0, kernels)])
     assert seconds_by_signature(workload) == pytest.approx([3 + 14 / 3, 5 + 7 / 3, 0])
+    means = [(3 + 14 / 3) / (2 + 2 / 3), (5 + 7 / 3) / (1 + 1 / 3)]  # of launches in the window
+    assert mean_seconds(workload)[:2] == pytest.approx(means) and mean_seconds(workload)[2] is None
     rows = rows_of(workload)
     assert [row.name for row in rows] == ["k", "k", "j"]
     assert sum(row.share for row in rows) == pytest.approx(15 / 20)
@@ -251,3 +270,19 @@ def test_files_are_merged_and_shown(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "my_kernel" in printed and "4 warps" in printed and "the call" in printed
     assert json.loads(document.read_text())["kernels"][0]["launches"] == 6
+
+
+def test_who_looks_for_a_module_does_not_end_the_wait_for_its_import(tmp_path, monkeypatch):
+    """torch looks for Triton when it opens the GPU, and imports it later."""
+    (tmp_path / "waited_for.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = []
+    finder = AfterImport("waited_for", lambda: seen.append(sys.modules["waited_for"].x))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    for _ in range(2):
+        assert importlib.util.find_spec("waited_for") is not None and not seen
+    assert importlib.import_module("waited_for").x == 1
+    assert seen == [1] and finder not in sys.meta_path
+    monkeypatch.delitem(sys.modules, "waited_for")
+    importlib.import_module("waited_for")
+    assert seen == [1]

@@ -9,10 +9,16 @@ from recorded_workloads import workloads
 
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload_tune import check_tuning
-from workbench.workload.file import CountedSignature, RecordedWorkload
+from workbench.workload.file import (
+    CountedSignature,
+    GpuTimes,
+    KernelTime,
+    RecordedProcess,
+    RecordedWorkload,
+)
 from workbench.workload.grids import grids_of
 from workbench.workload.pinned import pin_table
-from workbench.workload.plan import time_for, work_list
+from workbench.workload.plan import configs_in_use, time_for, work_list
 from workbench.workload.rebuilt import NotRebuilt, function_here
 from workbench.workload.signature import (
     KernelFunction,
@@ -22,7 +28,13 @@ from workbench.workload.signature import (
 )
 from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry, write
-from workbench.workload.tuning import TunedSignature, TuningJournal, family_choices, saving
+from workbench.workload.tuning import (
+    TunedSignature,
+    TuningJournal,
+    family_choices,
+    in_use,
+    saving,
+)
 
 FUNCTION = KernelFunction("f", "m", "/nowhere/m.py", "0" * 16, ("x", "n"))
 
@@ -68,6 +80,22 @@ def test_a_member_keeps_the_config_in_use_where_it_is_the_best():
 def test_a_saving_is_weighted_by_time():
     done = [(0.5, result("a", 2.0, 1.0)), (0.5, result("b", 1.0, 1.0, "kept"))]
     assert saving(done) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("device", "tuned", "entries"), [("H200", True, 1), ("H100", True, 0), ("H200", False, 0)]
+)
+def test_a_config_that_triton_chose_on_this_gpu_is_in_use(device, tuned, entries):
+    signature = counted(64, 6).signature
+    signature = replace(signature, tuned=tuned, config={"B": PlainArgument("int", 16)})
+    process = RecordedProcess("p", None, "gpu", "H200", "", 1.0, True, {})
+    times = [GpuTimes("w", 9e-6, (KernelTime("f", (1, 1, 1), (128, 1, 1), 3, 9e-6),))]
+    workload = RecordedWorkload([process], [CountedSignature(signature, 6)], times)
+    items = configs_in_use(workload, device, 4e12)
+    assert len(items) == entries
+    for item in items:
+        stays = in_use(item)
+        assert stays.config == (("B", 16),) and stays.after_s.median == pytest.approx(3e-6)
 
 
 def test_a_journal_survives_a_torn_line(tmp_path):

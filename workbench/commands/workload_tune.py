@@ -58,6 +58,7 @@ from workbench.workload.file import RecordedWorkload, merged, read
 from workbench.workload.identity import text_hash
 from workbench.workload.plan import (
     WorkItem,
+    configs_in_use,
     signature_digest,
     signature_text,
     time_for,
@@ -73,6 +74,7 @@ from workbench.workload.tuning import (
     TunedSignature,
     TuningJournal,
     family_choices,
+    in_use,
     saving,
 )
 
@@ -127,7 +129,8 @@ def _tuned(
     if options.dry_run:
         return write_result(options, "workload", PASSED, plan=[plain_item(i) for i in items])
     require_triton()
-    tuning = WorkloadTuning(options, items, device, console, seconds, open_backend, spread)
+    used = configs_in_use(workload, device.title, device.dram.value)
+    tuning = WorkloadTuning(options, items, device, console, seconds, open_backend, spread, used)
     return tuning.go()
 
 
@@ -183,6 +186,7 @@ class WorkloadTuning:
     seconds: float
     open_backend: Opener | None = None
     spread: Spread | None = None  # over the GPUs of a cluster
+    used: Sequence[WorkItem] = ()  # whose config Triton chose on a GPU of this model
     gpu: ClusterGpu | None = None  # that one of them; see `_on_gpu`
     journal: TuningJournal = field(init=False)
     started: float = field(default_factory=time.monotonic)
@@ -489,7 +493,7 @@ class WorkloadTuning:
         served = self._served(done)
         entries = self._entries(served)
         table = self.options.tuned or DEFAULT_TABLE
-        if entries:
+        if entries or not self.predicts:  # an empty one pins nothing, and says so
             known = read_table(table) if table.exists() else []
             write_table(table, [*known, *entries])
         sentence = self._sentence(done, len(entries))
@@ -498,7 +502,7 @@ class WorkloadTuning:
         with aloud(self.console):
             print_done(self.console, shown)
         say_result(self.console, sentence, "bold", whole=False)
-        if entries:
+        if entries or not self.predicts:
             say_result(self.console, f"table  {table.resolve()}")
         say_result(self.console, f"page  {page.resolve()}")
         if done and all(result.status == "failed" for _, result in done):
@@ -533,20 +537,35 @@ class WorkloadTuning:
         return served
 
     def _entries(self, done: Sequence[tuple[WorkItem, TunedSignature]]) -> list[PinnedEntry]:
-        """Return the entries of the table: what is faster, and, in families with such a member,
-        members whose config in use stays, so that `nearest` gives them no other one."""
+        """Return the entries of the table: what is faster; keys whose config in use stays, so that
+        nothing is timed at a program's start; and of keys that were not tuned the config that
+        Triton chose in the recording. Predicted are what is faster, and the families of that."""
         status = "predicted" if self.predicts else "faster"
         if self.predicts and not self.options.predicted:
             return []
         families = {i.family for i, r in done if r.status == status and i.family is not None}
-        return [
+        entries = [
             self._entry(item, result)
             for item, result in done
             if item.signature.key is not None
-            and (result.status == status or (item.family in families and result.status == "kept"))
             and result.before_s is not None
             and result.after_s is not None
+            and (
+                result.status == status
+                or (result.status == "kept" and (not self.predicts or item.family in families))
+            )
         ]
+        return entries if self.predicts else [*entries, *self._recorded(entries)]
+
+    def _recorded(self, entries: Sequence[PinnedEntry]) -> list[PinnedEntry]:
+        """Return entries of what Triton chose in the recording, of keys that have no other one."""
+        known = {(e.module, e.function, e.key) for e in entries}
+        made = []
+        for item in self.used:
+            function, key = item.signature.function, item.signature.key
+            if (function.module, function.name, key) not in known:
+                made.append(self._entry(item, in_use(item)))
+        return made
 
     def _entry(self, item: WorkItem, result: TunedSignature) -> PinnedEntry:
         import torch

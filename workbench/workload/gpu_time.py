@@ -37,6 +37,7 @@ class ProfiledWindow:
         self._window = ""
         self._trace: Trace | None = None
         self._hook: Any = None
+        self._marked = False  # the program calls `workbench.step()`
 
     def first_launch(self, on_gpu: bool) -> None:
         """Begin, at the first launch."""
@@ -48,6 +49,19 @@ class ProfiledWindow:
             self._hook = register_optimizer_step_post_hook(lambda *_: self.step())
         self._window = "the program from its first launch on: it marks no steps"
         self._begin()
+
+    def marked(self) -> None:
+        """Hear of `workbench.step()`. From the first one on, steps of optimizers end no step."""
+        if not self._marked:
+            self._marked = True
+            self._forget_optimizers()
+            self._steps = 0
+        self.step()
+
+    def _forget_optimizers(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def step(self) -> None:
         """Hear that a step is over: the first one ends what was before, and begins the window."""
@@ -70,9 +84,7 @@ class ProfiledWindow:
 
     def end(self) -> None:
         """Stop, and read what was recorded; once."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._forget_optimizers()
         if self._ended:
             return
         self._ended = True

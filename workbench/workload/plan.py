@@ -14,7 +14,7 @@ from workbench.spec import ITEMSIZE
 from workbench.workload.file import RecordedWorkload, canonical
 from workbench.workload.signature import LaunchSignature, PlainArgument, TensorArgument, tensors_of
 from workbench.workload.strict import WorkloadError
-from workbench.workload.table import seconds_by_signature
+from workbench.workload.table import mean_seconds, seconds_by_signature
 
 LEAST_LAUNCH_S = 2e-6  # of a kernel that moves nothing; an H200 takes about 2 us for an empty one
 LEAST_TO_WIN = 0.02  # share of a signature's time that counts as open even at the bandwidth
@@ -27,7 +27,7 @@ class WorkItem:
     signature: LaunchSignature
     launches: int
     share: float  # of the time of all recorded Triton kernels
-    launch_s: float | None  # GPU time of one launch in the recording; None where it has no times
+    launch_s: float | None  # mean GPU time of a launch in the profiled steps; None without any
     least_s: float  # time to move its tensors once at the device's bandwidth
     family: str | None = None  # signatures that differ in one extent have one name
 
@@ -60,11 +60,8 @@ def work_list(workload: RecordedWorkload, cover: float, bandwidth: float) -> lis
     total = math.fsum(spent)
     if total <= 0:
         raise WorkloadError("The workload has no launches that could be tuned; record a program.")
-    counted = zip(workload.signatures, spent, least, strict=True)
-    items = [
-        WorkItem(c.signature, c.launches, s / total, _launch_s(timed, s, c.launches), floor)
-        for c, s, floor in counted
-    ]
+    counted = zip(workload.signatures, spent, mean_seconds(workload), least, strict=True)
+    items = [WorkItem(c.signature, c.launches, s / total, m, floor) for c, s, m, floor in counted]
     ordered = sorted(items, key=lambda item: (-item.share, _place(item.signature)))
     kept: list[WorkItem] = []
     for item in ordered:
@@ -74,8 +71,20 @@ def work_list(workload: RecordedWorkload, cover: float, bandwidth: float) -> lis
     return _with_families(kept)
 
 
-def _launch_s(timed: bool, seconds: float, launches: int) -> float | None:
-    return seconds / launches if timed and launches and seconds else None
+def configs_in_use(workload: RecordedWorkload, device: str, bandwidth: float) -> list[WorkItem]:
+    """Return the signatures whose config an autotuner chose by measuring on this GPU, `device` by
+    its title, and whose time is known. `bandwidth` is that of its memory in bytes/s."""
+    devices = {p.device for p in workload.processes if p.mode == "gpu" and p.device}
+    if devices != {device}:
+        return []
+    return [
+        item
+        for item in work_list(workload, 1.0, bandwidth)
+        if item.launch_s is not None
+        and item.signature.origin == "autotune"
+        and item.signature.tuned
+        and item.signature.key is not None
+    ]
 
 
 def least_s(signature: LaunchSignature, bandwidth: float) -> float:

@@ -30,6 +30,10 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 MOST_WARPS = 32  # 1024 threads
 MOST_STAGES = 8
 SEED = 20
+# Of random floats. Recurrences over a long sequence, and inverses of triangular blocks, overflow on
+# values of 1, and then a result says nothing about a config.
+SCALE = 1 / 16
+PERIOD = 2**20 + 7  # random floats that are drawn; a prime, so that no layout's strides hit it
 
 
 class NotRebuilt(WorkloadError):
@@ -200,7 +204,7 @@ def _tensor(argument: TensorArgument, memory: dict[tuple[Any, ...], Any]) -> Any
         raise NotRebuilt(f"a tensor of {argument.dtype} {list(argument.shape)} cannot be made")
     spans = (s * (n - 1) for n, s in zip(argument.shape, argument.stride, strict=True))
     lead = argument.align // dtype.itemsize if argument.align < 16 else 0
-    whole = _filled(1 + sum(spans) + lead, dtype, argument.values)
+    whole = _filled(1 + sum(spans) + lead, dtype, argument.values, SEED + len(memory))
     memory[place] = whole.as_strided(argument.shape, argument.stride, lead)
     if argument.values is not None:
         values = torch.tensor(argument.values).to(dtype).reshape(argument.shape)
@@ -208,13 +212,16 @@ def _tensor(argument: TensorArgument, memory: dict[tuple[Any, ...], Any]) -> Any
     return memory[place]
 
 
-def _filled(count: int, dtype: Any, values: Sequence[int] | None) -> Any:
+def _filled(count: int, dtype: Any, values: Sequence[int] | None, seed: int) -> Any:
+    """Return this many random floats, the same ones again after PERIOD of them, as a draw of a
+    gigabyte takes seconds; zeros of other dtypes."""
     import torch
 
     if values is not None or not dtype.is_floating_point:
         return torch.zeros(count, dtype=dtype)
-    dice = torch.Generator().manual_seed(SEED)
-    return torch.randn(count, generator=dice).to(dtype)
+    dice = torch.Generator().manual_seed(seed)
+    drawn = (SCALE * torch.randn(min(count, PERIOD), generator=dice)).to(dtype)
+    return drawn.repeat(-(-count // len(drawn)))[:count]
 
 
 def _dense(argument: TensorArgument) -> bool:

@@ -48,6 +48,8 @@ from workbench.workload.triton_hooks import (
     Chooser,
     TritonHooks,
     inductor_arguments,
+    inductor_choices,
+    inductor_function,
     named_arguments,
     tuner_key,
 )
@@ -139,7 +141,7 @@ class LaunchRecorder:
 
     def step(self) -> None:
         """Hear that a step of the program is over."""
-        self._window.step()
+        self._window.marked()
 
     # Launches
 
@@ -153,7 +155,10 @@ class LaunchRecorder:
             key = kernel.usual[len(args), *kwargs](args, kwargs, grid)
             kernel.counters[key].launches += 1
         except (KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError, IndexError):
-            self._count(jit, args, kwargs, _shape(grid), by)
+            try:
+                self._count(jit, args, kwargs, _shape(grid), by)
+            except Exception as error:  # the program's launch is done, and goes on
+                self._count_alone(jit, error)
         if self._seen == MOST_LAUNCHES:
             self._window.full()
 
@@ -175,6 +180,16 @@ class LaunchRecorder:
             except (RuntimeError, NotImplementedError, TypeError):  # a fake tensor has no address
                 key = shape, slow_key(args, kwargs)
             self._counter(kernel, key, args, kwargs, shape).launches += 1
+
+    def _count_alone(self, jit: Any, error: Exception) -> None:
+        """Count a launch that cannot be described by the name of its function alone."""
+        name = str(getattr(jit, "__name__", type(jit).__name__))
+        function = KernelFunction(name, "", "", "", ())
+        if function not in self._beyond:
+            first = (str(error).strip().splitlines() or [""])[0][:200]
+            text = f"Launches of {name} are counted alone: {type(error).__name__}: {first}"
+            self._window.notes.append(text)
+        self._beyond.setdefault(function, _LaunchCounter()).launches += 1
 
     def _counter(
         self, kernel: _Kernel, key: Any, args: Sequence[Any], kwargs: Any, shape: Any
@@ -270,7 +285,7 @@ class LaunchRecorder:
         tuner = kernel.by.tuner
         named, grid, config = inductor_arguments(tuner, args)
         if kernel.identity is None:
-            kernel.identity = function_of(tuner.fn, tuner.filename)
+            kernel.identity = function_of(inductor_function(tuner), tuner.filename)
         chosen = {
             **config.kwargs,
             "num_warps": config.num_warps,
@@ -283,7 +298,7 @@ class LaunchRecorder:
             {},
             "inductor",
             _plain(chosen),
-            len(tuner.configs),
+            inductor_choices(tuner),
         )
 
     def _described(self, named: Mapping[str, Any]) -> dict[str, RecordedArgument]:

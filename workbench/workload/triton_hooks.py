@@ -274,6 +274,19 @@ def inductor_arguments(tuner: Any, args: Sequence[Any]) -> tuple[dict[str, Any],
     return dict(zip(names, plain, strict=False)), grid, config
 
 
+def inductor_function(tuner: Any) -> Any:
+    """Return the JIT function of a kernel of Inductor. What another process compiled comes without
+    its Python function, and Inductor loads that from the kernel's file."""
+    if tuner.fn.fn is None and callable(load := getattr(tuner, "_reload_kernel", None)):
+        return load().fn
+    return tuner.fn
+
+
+def inductor_choices(tuner: Any) -> int:
+    """Return the number of configs that Inductor had. Its list is gone once they are compiled."""
+    return len(tuner.configs or getattr(tuner, "compile_results", None) or (None,))
+
+
 def tuner_key(tuner: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the key under which an Autotuner keeps its choice, each value as text: the arguments
     of `key`, then the dtypes of all arguments, as `Autotuner.run` in Triton 3.6 to 3.9."""

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from workbench.data.clock import timestamp
 from workbench.tuner.portfolio import PortfolioError, portfolio
+from workbench.workload.plan import WorkItem, signature_digest
+from workbench.workload.signature import plain_value
 from workbench.workload.tuned_table import ConfigValue, MeasuredTime
 
 # A faster config was measured, or is predicted; the config in use stays; nothing could be tried.
@@ -38,6 +41,28 @@ class TunedSignature:
         if self.before_s is None or self.after_s is None:
             return 1.0
         return self.before_s.median / self.after_s.median
+
+
+RECORDED = "recorded, mean by torch.profiler"  # protocol of an entry that was not tuned
+
+
+def in_use(item: WorkItem) -> TunedSignature:
+    """Return a result that keeps the config in use, with the mean time of the recording: an item of
+    `plan.configs_in_use`."""
+    assert item.launch_s is not None
+    time = MeasuredTime(item.launch_s, item.launch_s, item.launch_s)
+    config = {n: plain_value(v) for n, v in item.signature.config.items()}
+    return TunedSignature(
+        signature_digest(item.signature),
+        "kept",
+        "the config in use stays: it was not tuned",
+        tuple(sorted((n, v) for n, v in config.items() if isinstance(v, (int, str, type(None))))),
+        time,
+        time,
+        RECORDED,
+        item.signature.function.text_hash,
+        at=timestamp(),
+    )
 
 
 @dataclass
