@@ -1,0 +1,78 @@
+"""The Python API: the commands as functions, and what they return.
+
+`workbench` exports the names of `__all__`. Importing this package imports neither torch nor pandas.
+"""
+
+from workbench import workload
+from workbench.api.bench import Bench, bench
+from workbench.api.calls import (
+    ceilings,
+    compare,
+    experiment,
+    history,
+    measure,
+    profile,
+    sweep,
+    tune,
+)
+from workbench.api.result import Result, TimedConfig
+from workbench.api.results import (
+    BenchResult,
+    CeilingsResult,
+    CompareResult,
+    ExperimentResult,
+    HistoryResult,
+    MeasureResult,
+    ProfileResult,
+    SweepResult,
+)
+from workbench.commands.tune_options import Best
+from workbench.data.frame import events_frame
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Measured,
+    Predicted,
+    Profile,
+    Record,
+    Run,
+    Verdict,
+)
+from workbench.spec import WorkbenchError
+
+__all__ = [
+    "Bench",
+    "BenchResult",
+    "Best",
+    "CeilingsResult",
+    "CompareResult",
+    "Comparison",
+    "ExperimentResult",
+    "Failure",
+    "Finding",
+    "HistoryResult",
+    "MeasureResult",
+    "Measured",
+    "Predicted",
+    "Profile",
+    "ProfileResult",
+    "Record",
+    "Result",
+    "Run",
+    "SweepResult",
+    "TimedConfig",
+    "Verdict",
+    "WorkbenchError",
+    "bench",
+    "ceilings",
+    "compare",
+    "events_frame",
+    "experiment",
+    "history",
+    "measure",
+    "profile",
+    "sweep",
+    "tune",
+    "workload",
+]

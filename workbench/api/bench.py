@@ -1,0 +1,7 @@
+"""bench"""
+
+
+class Bench: ...
+
+
+def bench(): ...

@@ -1,0 +1,49 @@
+"""Call a command from Python: its own code, with its output and its result collected."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+
+from workbench.api.progress import progress_display
+from workbench.commands.in_process import main_unseen
+from workbench.commands.options import Options
+from workbench.commands.progress import redirected
+from workbench.commands.result import CommandResult, collecting
+from workbench.data.exits import INTERRUPTED
+from workbench.spec import WorkbenchError
+
+
+@dataclass(frozen=True)
+class Called:
+    """The result of a command, and the text that it printed."""
+
+    result: CommandResult
+    text: str
+
+
+def call(options: Options, progress: bool | None) -> Called:
+    """Run the command of these options in this process.
+
+    Raises WorkbenchError where the command line prints an error, and KeyboardInterrupt after
+    Ctrl-C: the outcomes so far are stored.
+    """
+    output = io.StringIO()
+    module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
+    with ExitStack() as stack:
+        results = stack.enter_context(collecting())
+        display = progress_display(options.COMMAND, progress)
+        stack.enter_context(redirected(output, display))
+        stack.enter_context(main_unseen())
+        code = module.run(options)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    named = [result for result in results if result.command == options.COMMAND]
+    if not named:
+        raise WorkbenchError(
+            f"`{options.COMMAND}` has no result with these options; it printed: "
+            f"{' '.join(output.getvalue().split())[:300]}"
+        )
+    return Called(named[-1], output.getvalue())
