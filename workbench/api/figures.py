@@ -13,7 +13,7 @@ from workbench.reports import colour, figure
 from workbench.reports.figures.curve import curve_figure
 from workbench.reports.figures.curve_data import curves_of
 from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows
-from workbench.reports.figures.experiment import chart_figure
+from workbench.reports.figures.experiment import chart_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,6 +69,7 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
             ax.text(len(own), record.time_s / scale, record.case.impl, ha="right", **look)
     _mark(ax, own, winner, scale)
     kind = "measured" if own[0].measured else "predicted"
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set(xlabel="configs, fastest first", ylabel=f"time of one call, {unit}, {kind}")
     ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
@@ -92,6 +93,7 @@ def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -
             ink = colour("accent" if chosen else "ink")
             look = {"linestyle": "", "marker": "o", "markersize": 12, "markerfacecolor": "none"}
             name = "selected" if chosen else "default"
+            name += ", the default" if chosen and record.default else ""
             ax.plot([at], [record.time_s / scale], color=ink, label=name, **look)
 
 
@@ -110,19 +112,19 @@ def times_figure(records: Sequence[Record]) -> Figure | None:
         return None
     scale, unit = unit_of(min(r.time_s for r in records))
     impls = list(dict.fromkeys(r.case.impl for r in records))
-    return bars_figure(
-        [_time_bar(r, scale, impls.index(r.case.impl)) for r in records],
-        f"time of one call, {unit}",
-    )
+    several = len({r.case.kernel for r in records}) > 1
+    bars = [_time_bar(r, scale, impls.index(r.case.impl), several) for r in records]
+    return bars_figure(bars, f"time of one call, {unit}")
 
 
-def _time_bar(record: Record, scale: float, group: int) -> Bar:
+def _time_bar(record: Record, scale: float, group: int, several: bool) -> Bar:
     timing, tilde = record.timing, "" if record.measured else "~"
     text = f"{tilde}{text_of(record.time_s, scale)}"
     ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
     low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
     value = record.time_s / scale
-    return Bar(record.case.label, value, text, record.measured, low, high, group)
+    name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label
+    return Bar(name, value, text, record.measured, low, high, group)
 
 
 def finding_figure(findings: Sequence[Finding], records: Sequence[Record]) -> Figure | None:
@@ -168,7 +170,7 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
 
     scale, unit = unit_of(min(row["time_s"] for row in timed))
     fig = figure(820, 340)
-    ax = axes(fig, 76, 14, 560, 270, "y")
+    ax = axes(fig, 76, 14, 480, 270, "y")
     names = [row["kernel"] for row in timed]
     most = sorted(dict.fromkeys(names), key=lambda name: -names.count(name))[:4]
     for n, name in enumerate(most):
@@ -181,8 +183,9 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
                 xs = [datetime.fromisoformat(row["at"]) for row in some]
                 ys = [row["time_s"] / scale for row in some]
                 ax.plot(xs, ys, label=f"{name}, {kind}", **look)
-    ax.set(ylabel=f"time of one call, {unit}", yscale="log")
-    fig.autofmt_xdate()
+    ax.set(ylabel=f"time of one call, {unit} (log)", yscale="log")
+    _plain_log(ax.yaxis)
+    ax.tick_params(axis="x", labelrotation=20)
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
     return fig
@@ -200,6 +203,7 @@ def bars_figure(bars: Sequence[Bar], x_label: str, log: bool = False) -> Figure 
     if log:
         low, high = min(b.value for b in bars), max(b.value for b in bars)
         ax.set(xscale="log", xlim=(low / 2, high * 2))
+        _plain_log(ax.xaxis)
     else:
         ax.set_xlim(0, 1.05 * max(bar.high or bar.value for bar in bars))
     name_rows(ax, range(len(bars)), [_short(bar.name) for bar in bars])
@@ -211,6 +215,12 @@ def bars_figure(bars: Sequence[Bar], x_label: str, log: bool = False) -> Figure 
         ax.plot([bar.value], [row], marker="o", markersize=7, color=ink, markerfacecolor=face)
         beside(ax, row, bar.text)
     return fig
+
+
+def _plain_log(axis: Any) -> None:
+    """Write the decades of a logarithmic axis as numbers."""
+    axis.set_major_formatter(lambda value, _: plain(value))
+    axis.set_minor_formatter(lambda value, _: "")
 
 
 def _short(name: str) -> str:

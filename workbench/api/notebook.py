@@ -30,7 +30,7 @@ def html_of(result: Result) -> str:
         id=prefix,
         light=light,
         dark=dark,
-        kind=kind_of(result),
+        kind=result._kind,
         predicted=result.predicted,
         sentence=result.sentence,
         figure=None if figure is None else figure_svg(figure, prefix, "Figure of the result"),
@@ -39,16 +39,6 @@ def html_of(result: Result) -> str:
         more=max(0, len(rows) - ROWS_SHOWN),
         page=str(pages[-1].resolve()) if pages else "",
     )
-
-
-def kind_of(result: Result) -> str:
-    """Return how the numbers were obtained, and on which device."""
-    devices = ", ".join(dict.fromkeys(run.run.device for run in result.runs))
-    if not devices:
-        return ""
-    if result.predicted:
-        return f"predicted for {devices}: no GPU took part"
-    return f"measured on {devices}"
 
 
 def filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.api.call import Called
 from workbench.commands.result import RunResult, json_text
 from workbench.data.files import write_file
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
 from workbench.data.units import duration
 from workbench.spec import WorkbenchError, sizes_text
 
@@ -200,6 +200,16 @@ class Result:
             )
         return self.runs[-1]
 
+    @property
+    def _kind(self) -> str:
+        """How the numbers were obtained, and on which device; empty without a run."""
+        devices = ", ".join(dict.fromkeys(result.run.device for result in self.runs))
+        if not devices:
+            return ""
+        if self.predicted:
+            return f"predicted for {devices}: no GPU took part"
+        return f"measured on {devices}"
+
     def _figure(self) -> Figure | None:
         """Return the figure in the colours of `reports.colour`; None without a number."""
         return None
@@ -236,11 +246,12 @@ def record_table(
     """Return the heads and the cells of outcomes, the fastest of each size first; failures follow
     with their reason."""
     phases = ("final", "predict", "compare", "first_pass", "hot")
-    ranked = sorted(
-        records,
-        key=lambda r: (sizes_text(r.case.sizes), r.case.dtype, phases.index(r.phase), r.time_s),
-    )
-    rows = [_cells(r) for r in ranked]
+    by_size = grouped(records, _of)
+    rows = [
+        _cells(record)
+        for some in by_size.values()
+        for record in sorted(some, key=lambda r: (phases.index(r.phase), r.time_s))
+    ]
     rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
     return HEADS, rows
 

@@ -216,6 +216,11 @@ class CeilingsResult(Result):
         many, how = len(self.ceilings), "stated" if self.predicted else "measured and stated"
         return f"{many} ceilings of {self.run.device}, {how}."
 
+    @property
+    def _kind(self) -> str:
+        stated = f"stated of {self.run.device}: nothing was measured"
+        return stated if self.predicted else super()._kind
+
     def frame(self) -> pandas.DataFrame:
         """Return one row a ceiling."""
         from workbench.api.frames import ceilings_frame
@@ -249,7 +254,7 @@ class ProfileResult(Result):
         """How many kernels the tool saw, and which takes longest."""
         timed = [p for p in self.profiles if p.total_s]
         if not timed:
-            return f"{len(self.profiles)} kernels profiled."
+            return "The tool timed no kernel; print() shows what it recorded."
         longest = max(timed, key=lambda p: p.total_s or 0.0)
         tool, total = longest.tool, reading(longest.total_s or 0.0, "s")
         return f"{len(self.profiles)} kernels by {tool}; {longest.name} takes longest, {total}."

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 820, 400  # px
+MARKS = (*MARKERS, "v", "P", "*", "h")  # of Impls, whose colours repeat after four
 LIBRARIES = ("x", "+", "1", "2")  # marks of library baselines
 LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
 
@@ -58,14 +59,14 @@ def curve_figure(curve: Curve) -> Figure:
     """Return a curve as a figure. Measured rates are filled marks on solid lines, predicted ones
     hollow marks on dashed lines; libraries have thin crosses."""
     fig = figure(WIDTH, HEIGHT)
-    ax = axes(fig, 76, 16, WIDTH - 300, HEIGHT - 72, "both")
+    ax = axes(fig, 76, 16, WIDTH - 316, HEIGHT - 72, "both")
     kinds = {line.measured for line in curve.lines}
     kind = {frozenset({True}): "measured", frozenset({False}): "predicted"}.get(frozenset(kinds))
-    ax.set(xlabel=f"{curve.axis}; {curve.about}", ylabel=f"{curve.unit}, {kind or 'as marked'}")
+    ax.set(xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.unit}, {kind or 'as marked'}")
     _scale(ax, curve)
     own = [line for line in curve.lines if not line.library]
     for n, line in enumerate(own):
-        _draw(ax, line, f"impl-{n % 4}", MARKERS[n % 4])
+        _draw(ax, line, f"impl-{n % 4}", MARKS[n % 8])
     for n, line in enumerate(line for line in curve.lines if line.library):
         _draw(ax, line, "muted", LIBRARIES[n % 4])
     if curve.bound is not None:

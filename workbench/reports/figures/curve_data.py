@@ -94,7 +94,7 @@ def _bound(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
         return None
     xs, ys = zip(*((x, y) for x, y, _ in points), strict=True)
     names = list(dict.fromkeys(name for _, _, name in points))
-    return RateLine(f"roofline bound ({' and '.join(names)})", xs, ys, measured=False)
+    return RateLine("\n".join(("roofline bound:", *names)), xs, ys, measured=False)
 
 
 def _bound_points(
