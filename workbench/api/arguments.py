@@ -15,6 +15,9 @@ OneSize = str | Mapping[str, int]
 ManySizes = str | Mapping[str, int | Sequence[int]] | Sequence[str | Mapping[str, int]]
 """Sizes of several problems: a mapping whose values may be lists, or a list of sizes."""
 
+MappedSizes = Mapping[str, int | Sequence[int]] | Sequence[Mapping[str, int]]
+"""Sizes of a decorated function: a mapping whose values may be lists, or a list of mappings."""
+
 Words = str | Sequence[str]
 """One word, or several."""
 
@@ -32,9 +35,28 @@ def sizes_texts(sizes: ManySizes | None) -> tuple[str, ...]:
     if isinstance(sizes, str):
         return (sizes,)
     if isinstance(sizes, Mapping):
-        lists = [_extents(axis, extent) for axis, extent in sizes.items()]
-        return tuple(sizes_text(dict(zip(sizes, each, strict=True))) for each in product(*lists))
+        return tuple(sizes_text(each) for each in _combined(sizes))
     return tuple(text for one in sizes for text in sizes_texts(one))
+
+
+def sizes_mappings(sizes: MappedSizes) -> tuple[dict[str, int], ...]:
+    """Return sizes as mappings, one a problem. Raises OptionError for a size that is no positive
+    whole number, and for no size."""
+    if isinstance(sizes, Mapping):
+        every = tuple(_combined(sizes))
+    else:
+        every = tuple(one for each in sizes for one in sizes_mappings(each))
+    if not any(every):
+        raise OptionError('There is no size; write sizes={"N": [1024, 4096]}.')
+    for axis, extent in (item for one in every for item in one.items()):
+        if extent < 1:
+            raise OptionError(f"The size {axis}={extent} is not positive; write 1 or more.")
+    return every
+
+
+def _combined(sizes: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
+    lists = [_extents(axis, extent) for axis, extent in sizes.items()]
+    return [dict(zip(sizes, each, strict=True)) for each in product(*lists)]
 
 
 def one_size(sizes: OneSize | None) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 
 from workbench.api.progress import progress_display
@@ -30,20 +32,28 @@ def call(options: Options, progress: bool | None) -> Called:
     Raises WorkbenchError where the command line prints an error, and KeyboardInterrupt after
     Ctrl-C: the outcomes so far are stored.
     """
+    name = options.COMMAND
+    module = import_module(f"workbench.commands.{name.replace('-', '_')}")
+    return call_in_process(name, name, partial(module.run, options), progress)
+
+
+def call_in_process(
+    command: str, title: str, run: Callable[[], int], progress: bool | None
+) -> Called:
+    """Call `run`, which returns an exit code, and return the result of the command that it writes.
+    `title` stands beside the progress."""
     output = io.StringIO()
-    module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
     with ExitStack() as stack:
         results = stack.enter_context(collecting())
-        display = progress_display(options.COMMAND, progress)
-        stack.enter_context(redirected(output, display))
+        stack.enter_context(redirected(output, progress_display(title, progress)))
         stack.enter_context(main_unseen())
-        code = module.run(options)
+        code = run()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    named = [result for result in results if result.command == options.COMMAND]
+    named = [result for result in results if result.command == command]
     if not named:
         raise WorkbenchError(
-            f"`{options.COMMAND}` has no result with these options; it printed: "
+            f"`{command}` has no result with these options; it printed: "
             f"{' '.join(output.getvalue().split())[:300]}"
         )
     return Called(named[-1], output.getvalue())

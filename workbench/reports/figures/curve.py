@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 820, 400  # px
 MARKS = (*MARKERS, "v", "P", "*", "h")  # of Impls, whose colours repeat after four
 LIBRARIES = ("x", "+", "1", "2")  # marks of library baselines
+TIME_UNIT = "µs"  # of curves without declared bytes and FLOPs
 LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
 
 
@@ -40,14 +41,15 @@ class Curve:
 
     axis: str
     about: str  # the other axes and the dtype
-    unit: str  # "GB/s" or "TFLOP/s"
+    unit: str  # "GB/s" or "TFLOP/s"; TIME_UNIT for times in place of rates
     lines: tuple[RateLine, ...]
     bound: RateLine | None = None  # the rate at the roofline bound; None without a ceiling
 
     @property
     def title(self) -> str:
         """Return `rate over N, M=4096, bf16`."""
-        return f"rate over {self.axis}, {self.about}"
+        what = "time" if self.unit == TIME_UNIT else "rate"
+        return f"{what} over {self.axis}, {self.about}"
 
 
 def curve_svg(curve: Curve, prefix: str) -> Markup:
@@ -73,7 +75,12 @@ def curve_figure(curve: Curve) -> Figure:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
         ax.plot(curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=curve.bound.name)
     tops = [y for line in (*curve.lines, curve.bound) if line for y in (*line.y, *line.high)]
-    ax.set_ylim(0, 1.06 * max(tops, default=1.0))
+    if curve.unit == TIME_UNIT:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.yaxis.set_minor_formatter(lambda value, _: "")
+    else:
+        ax.set_ylim(0, 1.06 * max(tops, default=1.0))
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
     return fig

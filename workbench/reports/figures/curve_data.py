@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from workbench.data.record import Measured, Outcome, Record, Run, grouped
-from workbench.reports.figures.curve import Curve, RateLine, crosses
+from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.spec import sizes_text
 from workbench.tuner.selection import interval_of, memory_bound, ridge_of
@@ -32,8 +32,8 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     ridge = ridge_of(run)
     memory = any(memory_bound(r, ridge) for r in records) or not any(r.flops for r in records)
     counted = any(r.bytes if memory else r.flops for r in records)
-    rate = (_gbps if memory else _tflops) if counted else _calls
-    unit = ("GB/s" if memory else "TFLOP/s") if counted else "calls/ms"
+    rate = (_gbps if memory else _tflops) if counted else _microseconds
+    unit = ("GB/s" if memory else "TFLOP/s") if counted else TIME_UNIT
     by_impl = grouped(records, lambda r: r.case.impl)
     lines = tuple(_line(name, some, axis, rate) for name, some in by_impl.items())
     if not crosses(lines):
@@ -62,8 +62,8 @@ def _tflops(record: Record, seconds: float) -> float:
     return record.flops / seconds / 1e12
 
 
-def _calls(record: Record, seconds: float) -> float:
-    return 1e-3 / seconds
+def _microseconds(record: Record, seconds: float) -> float:
+    return seconds * 1e6
 
 
 def _line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
@@ -83,8 +83,8 @@ def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tup
     times = [(r, r.timing) for r in records if isinstance(r.timing, Measured)]
     if len(times) < len(records):
         return (), ()
-    slow = tuple(rate(r, t.high_s) for r, t in times)
-    return slow, tuple(rate(r, t.low_s) for r, t in times)
+    ends = [sorted((rate(r, t.low_s), rate(r, t.high_s))) for r, t in times]
+    return tuple(low for low, _ in ends), tuple(high for _, high in ends)
 
 
 def _bound(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
