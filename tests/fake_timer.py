@@ -11,6 +11,8 @@ from workbench.device.hardware import device_named
 from workbench.measurement.functions import TimedGpu
 from workbench.measurement.protocol import Protocol
 
+SHORT = Protocol(rounds=4, most_rounds=4, window_s=1e-4, settle_window_s=1e-4)
+
 
 class FakeCall:
     """A call that takes so many seconds, and gives this result."""
@@ -29,7 +31,7 @@ class FakeTimer:
     """Implements `functions.Timer`; takes `many` sets of inputs."""
 
     def __init__(self, many=2):
-        self.rules, self.many, self.made = Protocol(), many, []
+        self.rules, self.many, self.made = SHORT, many, []
         self.gpu = FakeGpu(1, Weather.wait_idle())
 
     def sets(self, make, owners):

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 

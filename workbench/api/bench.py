@@ -92,7 +92,7 @@ class Bench(Generic[P, R]):
             check=self._check,
         )
         command = module.BenchCommand(benched, options)
-        return BenchResult(call_in_process("measure", self.name, command.go, progress))
+        return BenchResult(call_in_process(options, self.name, command.go, progress))
 
     def _make(self, sizes: Mapping[str, int]) -> Mapping[str, Callable[[], Any]]:
         """Return the call of each provider. Raises OptionError where the function gives others."""

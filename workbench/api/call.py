@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from workbench.api.progress import progress_display
 from workbench.commands.in_process import main_unseen
@@ -24,6 +25,13 @@ class Called:
 
     result: CommandResult
     text: str
+    options: Options
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Folder and database of the results, as arguments of another call."""
+        names = ("out", "database")
+        return {n: getattr(self.options, n) for n in names if hasattr(self.options, n)}
 
 
 def call(options: Options, progress: bool | None) -> Called:
@@ -34,15 +42,15 @@ def call(options: Options, progress: bool | None) -> Called:
     """
     name = options.COMMAND
     module = import_module(f"workbench.commands.{name.replace('-', '_')}")
-    return call_in_process(name, name, partial(module.run, options), progress)
+    return call_in_process(options, name, partial(module.run, options), progress)
 
 
 def call_in_process(
-    command: str, title: str, run: Callable[[], int], progress: bool | None
+    options: Options, title: str, run: Callable[[], int], progress: bool | None
 ) -> Called:
-    """Call `run`, which returns an exit code, and return the result of the command that it writes.
-    `title` stands beside the progress."""
-    output = io.StringIO()
+    """Call `run`, which returns an exit code, and return the result that it writes for the command
+    of these options. `title` stands beside the progress."""
+    command, output = options.COMMAND, io.StringIO()
     with ExitStack() as stack:
         results = stack.enter_context(collecting())
         stack.enter_context(redirected(output, progress_display(title, progress)))
@@ -56,4 +64,4 @@ def call_in_process(
             f"`{command}` has no result with these options; it printed: "
             f"{' '.join(output.getvalue().split())[:300]}"
         )
-    return Called(named[-1], output.getvalue())
+    return Called(named[-1], output.getvalue(), options)

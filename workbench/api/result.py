@@ -178,7 +178,7 @@ class Result:
         suspicion. Raises WorkbenchError where they cannot be compared."""
         from workbench.api.calls import compare
 
-        return compare(earlier, self, threshold=threshold)
+        return compare(earlier, self, threshold=threshold, **self._called.place)
 
     def __str__(self) -> str:
         """Return what the command line prints."""

@@ -75,7 +75,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         model=apple_model.MODEL,
         intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
-        curves=[curve_svg(c, f"curve{n}") for n, c in enumerate(curves_of(run, outcomes))],
+        curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
         profiled=profiled_table(profiles, outcomes),
@@ -137,7 +137,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     else:
         spread = [t.regime, "", *spread_cells(t, scale, unit)]
     speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
-    speed = "" if span else speed
+    speed = "" if span or not (record.bytes or record.flops) else speed
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""

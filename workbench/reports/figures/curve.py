@@ -47,9 +47,13 @@ class Curve:
 
     @property
     def title(self) -> str:
-        """Return `rate over N, M=4096, bf16`."""
-        what = "time" if self.unit == TIME_UNIT else "rate"
-        return f"{what} over {self.axis}, {self.about}"
+        """Return `rate, GB/s over N, M=4096, bf16`."""
+        return f"{self.quantity} over {self.axis}, {self.about}"
+
+    @property
+    def quantity(self) -> str:
+        """Return what is drawn: `rate, GB/s`, or `time of one call, µs`."""
+        return f"{'time of one call' if self.unit == TIME_UNIT else 'rate'}, {self.unit}"
 
 
 def curve_svg(curve: Curve, prefix: str) -> Markup:
@@ -64,7 +68,9 @@ def curve_figure(curve: Curve) -> Figure:
     ax = axes(fig, 76, 16, WIDTH - 316, HEIGHT - 72, "both")
     kinds = {line.measured for line in curve.lines}
     kind = {frozenset({True}): "measured", frozenset({False}): "predicted"}.get(frozenset(kinds))
-    ax.set(xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.unit}, {kind or 'as marked'}")
+    ax.set(
+        xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.quantity}, {kind or 'as marked'}"
+    )
     _scale(ax, curve)
     own = [line for line in curve.lines if not line.library]
     for n, line in enumerate(own):

@@ -6,6 +6,7 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isclose
 
 from workbench.data.record import Measured, Outcome, Record, Run, grouped
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
@@ -90,19 +91,20 @@ def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tup
 def _bound(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
     """Return the rate of a call that takes the least time that its nearest ceiling allows."""
     points = sorted(_bound_points(groups, axis, rate))
-    if not points:
+    if all(isclose(share, 1) for *_, share in points):  # none, or what is drawn is the bound itself
         return None
-    xs, ys = zip(*((x, y) for x, y, _ in points), strict=True)
-    names = list(dict.fromkeys(name for _, _, name in points))
+    xs, ys = zip(*((x, y) for x, y, *_ in points), strict=True)
+    names = list(dict.fromkeys(name for *_, name, _ in points))
     return RateLine("\n".join(("roofline bound:", *names)), xs, ys, measured=False)
 
 
 def _bound_points(
     groups: Sequence[Group], axis: str, rate: Rate
-) -> Iterator[tuple[int, float, str]]:
+) -> Iterator[tuple[int, float, str, float]]:
+    """Yield the size, the rate at the bound, the ceiling's name and the share that is reached."""
     for group in groups:
         for record in _timed(group)[:1]:
             if nearest := group.ceiling(record):
                 share, name = nearest
                 bound_s = share * record.time_s
-                yield record.case.sizes[axis], rate(record, bound_s), name
+                yield record.case.sizes[axis], rate(record, bound_s), name, share

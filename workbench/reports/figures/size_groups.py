@@ -35,6 +35,8 @@ class Group:
 
     def ceiling(self, record: Record) -> tuple[float, str] | None:
         """Return the share and name of the nearest ceiling, preferably a measured one, or None."""
+        if not (record.bytes or record.flops):  # nothing is declared
+            return None
         if record.phase == "hot":  # its inputs may come from the cache, not from memory
             return None
         dtype, every = record.case.dtype, self.run.ceilings.items()
