@@ -1,5 +1,5 @@
-"""Write docs/kernels/: one page a kernel, from its file and from what was measured; and the table
-of rules in docs/evaluate.md.
+"""Write docs/kernels/: one page a kernel, from its file and from what was measured; the table of
+rules in docs/evaluate.md; and the functions in docs/api.md.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -12,11 +12,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import workbench
+import workbench.api
 from workbench import catalog
 from workbench.measurement.rules import RULES
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
@@ -27,6 +30,8 @@ import kernels  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
 EVALUATE = ROOT / "docs" / "evaluate.md"
+API = ROOT / "docs" / "api.md"
+ARGUMENT = r"^    ([\w, ]+): (.*(?:\n        .*)*)"  # one of a docstring
 MEASURED = ROOT / "benchmarks" / "data" / "kernels_h200.json"
 
 
@@ -150,11 +155,38 @@ def rules() -> str:
     return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
 
 
+def functions() -> str:
+    """The page of the API, with its functions as they are now."""
+    head, _, rest = API.read_text().partition("<!-- functions -->")
+    _, _, tail = rest.partition("<!-- /functions -->")
+    names = [name for name in workbench.api.__all__ if name[0].islower()]
+    parts = [function(name) for name in names if callable(getattr(workbench, name))]
+    return f"{head}<!-- functions -->\n{chr(10).join(parts)}<!-- /functions -->{tail}"
+
+
+def function(name: str) -> str:
+    """A function of the API: its parameters, the first paragraph of its docstring, and a row for
+    each argument."""
+    call = getattr(workbench, name)
+    text = inspect.getdoc(call) or ""
+    first, _, rest = text.partition("\n\n")
+    arguments = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", rest, flags=re.S | re.M)
+    rows = ["| argument | meaning |", "|---|---|"]
+    for names, words in re.findall(ARGUMENT, arguments[1] if arguments else "", flags=re.M):
+        if not words.startswith("see above"):
+            rows.append(f"| `{names}` | {' '.join(words.split())} |")
+    signature = inspect.signature(call)
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    shown = signature.replace(parameters=plain, return_annotation=signature.empty)
+    line = f"### wb.{name}\n\n`wb.{name}{shown}`\n\n{' '.join(first.split())}\n"
+    return f"{line}\n{chr(10).join(rows)}\n" if rows[2:] else line
+
+
 def all_pages() -> dict[Path, str]:
     measured = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
-    return {**made, PAGES / "README.md": index(names), EVALUATE: rules()}
+    return {**made, PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
 
 
 def main() -> int:

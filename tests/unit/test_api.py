@@ -147,7 +147,7 @@ def test_arguments_are_the_options_of_the_command(name):
     left_out = OF_THE_COMMAND_LINE | LEFT_OUT.get(name, set())
     assert set(parameters) == set(fields) - left_out
     for argument, parameter in parameters.items():
-        given = {"name": "full", "sizes": None}.get(argument, fields[argument])
+        given = {"name": "full", "sizes": None, "out": "results"}.get(argument, fields[argument])
         if (name, argument) != ("experiment", "name"):  # the command lists them without one
             assert parameter.default in (given, parameter.empty) or argument == "name"
         assert re.search(rf"^ +(\w+, )*{argument}(, \w+)*:", getattr(wb, name).__doc__, flags=re.M)

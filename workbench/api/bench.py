@@ -17,7 +17,7 @@ from workbench.commands.options import MeasureOptions, OptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-RESULTS = Path("results")
+RESULTS = "results"
 PROVIDER = "provider"  # the argument that names the provider
 
 
@@ -100,25 +100,25 @@ class Bench(Generic[P, R]):
 
         function: Callable[..., Any] = self._function
         if not self._providers:
-            made = function(**sizes)
-            if not isinstance(made, Mapping) or not made:
+            calls = function(**sizes)
+            if not isinstance(calls, Mapping) or not calls:
                 raise OptionError(
                     f"{self.name} returns no mapping from providers to calls; return one, or name "
                     "providers=[...] and take the argument `provider`."
                 )
         else:
             seed = torch.initial_seed()
-            made = {}
+            calls = {}
             for provider in self._providers:
                 torch.manual_seed(seed)  # the same inputs for each
-                made[provider] = function(**sizes, provider=provider)
-        for provider, call in made.items():
+                calls[provider] = function(**sizes, provider=provider)
+        for provider, call in calls.items():
             if not callable(call):
                 raise OptionError(
                     f"{self.name} gives {type(call).__name__} for {provider}, not a function; "
                     "return a call to time: lambda: kernel(x)."
                 )
-        return {str(provider): call for provider, call in made.items()}
+        return {str(provider): call for provider, call in calls.items()}
 
 
 def bench(

@@ -48,7 +48,7 @@ from workbench.commands.options import (
 )
 from workbench.commands.tune_options import Best, TuneOptions
 
-RESULTS = Path("results")
+RESULTS = "results"
 
 
 def sweep(
@@ -370,7 +370,7 @@ def tune(
     interpreted and predicted. The user's tensors are not written to.
 
     Args:
-        kernel: the function; one of a notebook's cell is taken as it is.
+        kernel: the function, at the top level of a file.
         args: arguments of the launch; no config's own.
         grid: the grid of `kernel[grid]`.
         configs: `triton.Config`s; by default those of `@triton.autotune`, whose cache is then

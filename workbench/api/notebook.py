@@ -11,13 +11,12 @@ from workbench.reports import figure_svg, palettes, render
 if TYPE_CHECKING:
     from workbench.api.result import Result
 
+ROWS_SHOWN = 10
 _NUMBERS = count()  # ids of two results on one notebook must differ
 
 
 def html_of(result: Result) -> str:
     """Return the block. Colours follow the notebook's theme, or else the system's."""
-    from workbench.api.result import ROWS_SHOWN
-
     heads, rows = result._table()
     shown = filled(heads, rows)
     number = next(_NUMBERS)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from workbench.api.results import CompareResult
 
-ROWS_SHOWN = 10  # of a result in a notebook
-
 
 @dataclass(frozen=True, repr=False)
 class TimedConfig:

@@ -174,7 +174,7 @@ class BenchCommand:
         least_s = bound_s(backend.device, *self.benched.costs(sizes), self.benched.dtype)
         times = time_functions(
             gpu.timer,
-            lambda number: self._made(sizes, number),
+            lambda number: self._calls(sizes, number),
             owners=self.benched.owners,
             check=self.benched.check,
             bound_s=least_s,
@@ -182,7 +182,7 @@ class BenchCommand:
         for provider, result in times.items():
             yield factory.outcome(provider, result)
 
-    def _made(self, sizes: Sizes, number: int) -> Mapping[str, Call]:
+    def _calls(self, sizes: Sizes, number: int) -> Mapping[str, Call]:
         """Return the calls of one set of inputs. It has the same random values for each provider,
         and the program's own generators stay as they are."""
         import torch

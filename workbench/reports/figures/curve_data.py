@@ -21,8 +21,8 @@ def curves_of(run: Run, outcomes: Sequence[Outcome]) -> list[Curve]:
     """Return a curve for each dtype whose sizes differ on one axis alone; an empty list where there
     is none. Times are those on cold data, or predicted; times with a model's interval have none."""
     by_dtype = grouped(groups_of(run, outcomes), lambda g: g.outcomes[0].case.dtype)
-    made = [_curve(run, dtype, groups) for dtype, groups in by_dtype.items()]
-    return [curve for curve in made if curve is not None]
+    curves = [_curve(run, dtype, groups) for dtype, groups in by_dtype.items()]
+    return [curve for curve in curves if curve is not None]
 
 
 def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
