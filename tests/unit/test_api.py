@@ -18,6 +18,7 @@ import workbench as wb
 from workbench.api import progress as displays
 from workbench.api.arguments import sizes_mappings, sizes_texts
 from workbench.commands import ceilings, compare, experiment, history, measure, profile, sweep
+from workbench.commands.compare import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.options import commands
@@ -299,6 +300,27 @@ def test_without_a_gpu_a_comparison_refuses_as_the_command_does(place, monkeypat
     monkeypatch.setattr("workbench.commands.comparison.gpu_present", lambda: False)
     with pytest.raises(wb.WorkbenchError, match="Comparing needs a GPU that torch sees"):
         wb.compare("rows", "rows:num_warps=8", kernel="softmax", **place.more)
+
+
+@pytest.mark.parametrize("slower", [False, True])
+def test_a_comparison_has_its_verdict(place, monkeypatch, slower):
+    def fate(candidate):
+        return Fate(time_s=1.2e-4 if slower and candidate.case.config["num_warps"] == 4 else 1e-4)
+
+    def run(options):
+        return CompareCommand(options, console_for(options), lambda *_: Null(fate)).go()
+
+    monkeypatch.setattr(compare, "run", run)
+    monkeypatch.setattr("workbench.reports.compare.page", lambda *a, **more: "<p>page</p>")
+    operands = ("blocks:num_warps=2", "blocks:num_warps=4")
+    result = wb.compare(*operands, kernel=place.kernel, **place.more)
+    assert result.word == result.verdict.word == ("SLOW" if slower else "SAME")
+    assert result.sentence.startswith(result.word) and result.exit_code == int(slower)
+    (row,) = result.frame().to_dict("records")
+    assert row["word"] == result.word and row["low"] <= row["ratio"] <= row["high"]
+    assert row["ratio"] == pytest.approx(1.2 if slower else 1.0, rel=0.01)
+    assert result.sentence in " ".join(Tags(result._repr_html_()).words)
+    assert len(result.plot().axes[0].lines) == 4  # two medians, two intervals
 
 
 @pytest.mark.parametrize("module", [ceilings, compare, experiment, history, profile])

@@ -4,7 +4,7 @@
 """
 
 from workbench import workload
-from workbench.api.bench import Bench, bench
+from workbench.api.bench import BenchFunction, bench
 from workbench.api.calls import (
     ceilings,
     compare,
@@ -15,7 +15,7 @@ from workbench.api.calls import (
     sweep,
     tune,
 )
-from workbench.api.result import Result, TimedConfig
+from workbench.api.result import BestConfig, Result
 from workbench.api.results import (
     BenchResult,
     CeilingsResult,
@@ -42,9 +42,10 @@ from workbench.data.record import (
 from workbench.spec import WorkbenchError
 
 __all__ = [
-    "Bench",
+    "BenchFunction",
     "BenchResult",
     "Best",
+    "BestConfig",
     "CeilingsResult",
     "CompareResult",
     "Comparison",
@@ -61,7 +62,6 @@ __all__ = [
     "Result",
     "Run",
     "SweepResult",
-    "TimedConfig",
     "Verdict",
     "WorkbenchError",
     "bench",

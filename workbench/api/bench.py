@@ -30,7 +30,7 @@ class Costs:
     dtype: str = "bf16"
 
 
-class Bench(Generic[P, R]):
+class BenchFunction(Generic[P, R]):
     """A decorated function. Calling it calls the function; `run` times it."""
 
     def __init__(
@@ -62,7 +62,8 @@ class Bench(Generic[P, R]):
         database: str | None = None,
         progress: bool | None = None,
     ) -> BenchResult:
-        """Time every provider at every size on the GPU of this process, on cold data and in turns.
+        """Time every provider at every size on the GPU of this process, on cold data and in turns;
+        return the times.
 
         Args:
             sizes: in place of those of the decorator.
@@ -129,7 +130,7 @@ def bench(
     flops: Callable[..., int] | None = None,
     dtype: str = "bf16",
     check: bool = True,
-) -> Callable[[Callable[P, R]], Bench[P, R]]:
+) -> Callable[[Callable[P, R]], BenchFunction[P, R]]:
     """Decorate a function that makes inputs for given sizes and returns the calls to time.
 
         @wb.bench({"N": [2**20, 2**22, 2**24]}, bytes=lambda N: 3 * 4 * N)
@@ -157,8 +158,8 @@ def bench(
     """
     every, costs = sizes_mappings(sizes), Costs(bytes, flops, dtype)
 
-    def decorated(function: Callable[P, R]) -> Bench[P, R]:
-        return Bench(function, every, tuple(providers), costs, check)
+    def decorated(function: Callable[P, R]) -> BenchFunction[P, R]:
+        return BenchFunction(function, every, tuple(providers), costs, check)
 
     return decorated
 

@@ -35,7 +35,7 @@ class Called:
 
 
 def call(options: Options, progress: bool | None) -> Called:
-    """Run the command of these options in this process.
+    """Run the command of these options in this process, and return its result.
 
     Raises WorkbenchError where the command line prints an error, and KeyboardInterrupt after
     Ctrl-C: the outcomes so far are stored.
@@ -49,7 +49,8 @@ def call_in_process(
     options: Options, title: str, run: Callable[[], int], progress: bool | None
 ) -> Called:
     """Call `run`, which returns an exit code, and return the result that it writes for the command
-    of these options. `title` stands beside the progress."""
+    of these options. `title` stands beside the progress. Raises KeyboardInterrupt after Ctrl-C, and
+    WorkbenchError where it writes no result."""
     command, output = options.COMMAND, io.StringIO()
     with ExitStack() as stack:
         results = stack.enter_context(collecting())

@@ -75,7 +75,7 @@ def sweep(
     database: str | None = None,
     progress: bool | None = None,
 ) -> SweepResult:
-    """Try the configs of a kernel, reject wrong results, time the others, and select one.
+    """Try the configs of a kernel, reject wrong results, time the others; return the selection.
 
     With `device`, or without a GPU, kernels are compiled, checked in Triton's interpreter, and
     their times are predicted.
@@ -140,7 +140,8 @@ def measure(
     database: str | None = None,
     progress: bool | None = None,
 ) -> MeasureResult:
-    """Time Impls at their tuned or default configs over sizes and dtypes, beside library baselines.
+    """Return times of Impls at their tuned or default configs, over sizes and dtypes, beside those
+    of library baselines.
 
     Without a GPU, or with `device`, times are predicted. Where the sizes differ on one axis,
     `plot()` draws the rates over it, with the libraries and the roofline bound.
@@ -188,8 +189,8 @@ def compare(
     database: str | None = None,
     progress: bool | None = None,
 ) -> CompareResult:
-    """Compare two operands on the GPU: is the right one slower? Or compare two stored runs, which
-    needs no GPU; a result stands for its last run.
+    """Compare two operands on the GPU, and return whether the right one is slower. Two stored runs
+    are compared without a GPU; a result stands for its last run.
 
     Args:
         left: `tiles`, `tiles:block_m=128`, a git revision, a run's id, or a result.
@@ -293,7 +294,7 @@ def profile(
     database: str | None = None,
     progress: bool | None = None,
 ) -> ProfileResult:
-    """Profile a kernel, or a program in a process of its own, and read what the tool leaves.
+    """Profile a kernel, or a program in a process of its own, and return what the tool recorded.
 
     Args:
         target: a kernel, `wb.profile("softmax")`; or `"--"` and the words of a program,

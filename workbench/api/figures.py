@@ -23,7 +23,7 @@ MOST_ROWS = 24  # of a figure of rows
 
 
 @dataclass(frozen=True)
-class Bar:
+class ValueRow:
     """A number in a row of its own; `low` and `high` are the ends of its interval."""
 
     name: str
@@ -117,14 +117,14 @@ def times_figure(records: Sequence[Record]) -> Figure | None:
     return bars_figure(bars, f"time of one call, {unit}")
 
 
-def _time_bar(record: Record, scale: float, group: int, several: bool) -> Bar:
+def _time_bar(record: Record, scale: float, group: int, several: bool) -> ValueRow:
     timing, tilde = record.timing, "" if record.measured else "~"
     text = f"{tilde}{text_of(record.time_s, scale)}"
     ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
     low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
     value = record.time_s / scale
     name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label
-    return Bar(name, value, text, record.measured, low, high, group)
+    return ValueRow(name, value, text, record.measured, low, high, group)
 
 
 def finding_figure(findings: Sequence[Finding], records: Sequence[Record]) -> Figure | None:
@@ -138,7 +138,7 @@ def ceilings_figure(ceilings: Mapping[str, Mapping[str, Any]]) -> Figure | None:
     rates = {n: c for n, c in ceilings.items() if c.get("value") and c["unit"].endswith("/s")}
     units = list(dict.fromkeys(c["unit"] for c in rates.values()))
     bars = [
-        Bar(
+        ValueRow(
             name,
             float(c["value"]),
             quantity(c["value"], c["unit"]),
@@ -157,7 +157,7 @@ def profiles_figure(profiles: Sequence[Profile]) -> Figure | None:
         return None
     scale, unit = unit_of(max(s for _, s in timed))
     ranked = sorted(timed, key=lambda each: -each[1])
-    bars = [Bar(name, s / scale, text_of(s, scale)) for name, s in ranked]
+    bars = [ValueRow(name, s / scale, text_of(s, scale)) for name, s in ranked]
     return bars_figure(bars, f"total time, {unit}, profiled")
 
 
@@ -191,7 +191,7 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     return fig
 
 
-def bars_figure(bars: Sequence[Bar], x_label: str, log: bool = False) -> Figure | None:
+def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Figure | None:
     """Return numbers in rows: filled points if measured, else hollow; with their intervals."""
     if not bars:
         return None

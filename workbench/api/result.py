@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class TimedConfig:
+class BestConfig:
     """A config with its time. `record` holds all else that is known of it."""
 
     record: Record
@@ -217,7 +217,7 @@ class Result:
         return record_table(self.records, self.failures)
 
 
-def only(best: Sequence[TimedConfig], what: str) -> TimedConfig:
+def only(best: Sequence[BestConfig], what: str) -> BestConfig:
     """Return the best config of the one problem. Raises WorkbenchError for none or several: times
     at different sizes are not ranked against each other."""
     if len(best) == 1:

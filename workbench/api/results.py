@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.api.result import Result, TimedConfig, only, record_table, time_text
+from workbench.api.result import BestConfig, Result, only, record_table, time_text
 from workbench.data.record import Comparison, Finding, Profile, Record, Verdict
 from workbench.data.units import quantity, reading
 from workbench.spec import WorkbenchError, brief, sizes_text
@@ -24,16 +24,16 @@ class SweepResult(Result):
     """Result of a sweep: a run for each size."""
 
     @property
-    def best(self) -> TimedConfig:
+    def best(self) -> BestConfig:
         """The config that the sweep selects. Raises WorkbenchError where no config gave a time, or
         where several sizes were swept."""
         return only(self.bests, self.sentence)
 
     @property
-    def bests(self) -> tuple[TimedConfig, ...]:
+    def bests(self) -> tuple[BestConfig, ...]:
         """The selected config of each size that has one."""
-        winners = [selection.winner for selection in self.selections]
-        return tuple(TimedConfig(winner) for winner in winners if winner is not None)
+        selected = [selection.winner for selection in self.selections]
+        return tuple(BestConfig(record) for record in selected if record is not None)
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -60,16 +60,16 @@ class MeasureResult(Result):
     over sizes and dtypes."""
 
     @property
-    def best(self) -> TimedConfig:
+    def best(self) -> BestConfig:
         """The fastest Impl of ours, on cold data. Raises WorkbenchError where none gave a time, or
         where there are several sizes or dtypes."""
         return only(self.bests, self.sentence)
 
     @property
-    def bests(self) -> tuple[TimedConfig, ...]:
+    def bests(self) -> tuple[BestConfig, ...]:
         """The fastest Impl of ours for each size and dtype."""
         every = [[r for r in _cold(g.records) if not r.case.is_baseline] for g in self._groups()]
-        return tuple(TimedConfig(min(own, key=lambda r: r.time_s)) for own in every if own)
+        return tuple(BestConfig(min(own, key=lambda r: r.time_s)) for own in every if own)
 
     @property
     def sentence(self) -> str:
@@ -94,10 +94,10 @@ class BenchResult(MeasureResult):
     the others are compared with."""
 
     @property
-    def bests(self) -> tuple[TimedConfig, ...]:
+    def bests(self) -> tuple[BestConfig, ...]:
         """The fastest provider at each size."""
         every = [_cold(group.records) for group in self._groups()]
-        return tuple(TimedConfig(min(some, key=lambda r: r.time_s)) for some in every if some)
+        return tuple(BestConfig(min(some, key=lambda r: r.time_s)) for some in every if some)
 
     @property
     def sentence(self) -> str:
@@ -105,7 +105,7 @@ class BenchResult(MeasureResult):
         return bench_sentence(self.run.kernel, self.bests, self.predicted)
 
 
-def bench_sentence(name: str, bests: Sequence[TimedConfig], predicted: bool) -> str:
+def bench_sentence(name: str, bests: Sequence[BestConfig], predicted: bool) -> str:
     """Return which provider is fastest at how many sizes."""
     if predicted:
         return f"{name}: roofline bounds alone; no GPU took part, and nothing was timed."
@@ -130,10 +130,10 @@ class CompareResult(Result):
     def verdict(self) -> Verdict:
         """The verdict. Raises WorkbenchError where an operand gave no time, or where there is only
         a suspicion, as of stored runs; see `word`."""
-        found = [c.verdict for c in self.comparisons if c.verdict is not None]
-        if not found:
+        verdicts = [c.verdict for c in self.comparisons if c.verdict is not None]
+        if not verdicts:
             raise WorkbenchError(f"There is no verdict: {self.sentence}")
-        return found[0]
+        return verdicts[0]
 
     @property
     def word(self) -> str:

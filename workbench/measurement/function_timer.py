@@ -42,7 +42,7 @@ class GpuTimer:
         self._flush: Flush | None = None
 
     def sets(self, make: Make, owners: int) -> tuple[list[Mapping[str, Call]], bool]:
-        """See `Timer`."""
+        """Return the sets of inputs, and whether to flush; see `Timer`."""
         gc.collect()
         before = torch.cuda.memory_allocated()
         first = make(0)
@@ -58,7 +58,8 @@ class GpuTimer:
         return [first, *(make(number) for number in range(1, count))], flushed
 
     def difference(self, expected: Any, result: Any) -> str | None:
-        """See `Timer`. Tensors are compared with torch's tolerance of their dtype."""
+        """Return how two results differ; see `Timer`. Tensors are compared with torch's tolerance
+        of their dtype."""
         try:
             torch.testing.assert_close(
                 as_tuple(result), as_tuple(expected), check_stride=False, equal_nan=True
@@ -68,7 +69,7 @@ class GpuTimer:
         return None
 
     def entrant(self, calls: Sequence[Call], flushed: bool) -> BenchTime:
-        """See `Timer`."""
+        """Return calls as an entrant; see `Timer`."""
         if flushed and self._flush is None:
             self._flush = Flush(self._bench.cache_bytes)
         sets = [(call,) for call in calls]
@@ -78,18 +79,18 @@ class GpuTimer:
     def measured(
         self, entrant: Any, windows: Sequence[Window], bound_s: float, also: Mapping[str, Any]
     ) -> Measured:
-        """See `Timer`."""
+        """Return the time from windows; see `Timer`."""
         self._bench.bound_s = bound_s
         timing = self._bench.measured(entrant, windows, "cold", "sustained", **also)
         entrant.rotation.forget()
         return timing
 
     def read(self) -> Any:
-        """See `Timer`."""
+        """Return a reading of the sensors."""
         return self._sensors.read()
 
     def summary(self, readings: Sequence[Any]) -> Mapping[str, Any]:
-        """See `Timer`."""
+        """Return what the sensors say."""
         return self._sensors.summary(readings)
 
 
