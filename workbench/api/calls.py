@@ -371,7 +371,7 @@ def tune(
     interpreted and predicted. The user's tensors are not written to.
 
     Args:
-        kernel: the function, at the top level of a file.
+        kernel: the function, at the top level of a file or of a notebook's cell.
         args: arguments of the launch; no config's own.
         grid: the grid of `kernel[grid]`.
         configs: `triton.Config`s; by default those of `@triton.autotune`, whose cache is then

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.adapted import autotuned, write
 from workbench.adapted.call import ARGS, EXPECTED, Call
+from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
@@ -91,7 +92,7 @@ def tune(
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
     with main_unseen():
-        path, call, more = take_over(kernel, given, grid, chosen, options)
+        path, call, more = take_over(in_file(kernel, out), given, grid, chosen, options)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
         best = _swept(path, call, chosen, out, options)
