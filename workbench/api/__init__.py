@@ -17,13 +17,15 @@ from workbench.api.calls import (
 )
 from workbench.api.result import BestConfig, Result
 from workbench.api.results import (
-    BenchResult,
     CeilingsResult,
-    CompareResult,
     ExperimentResult,
     HistoryResult,
-    MeasureResult,
     ProfileResult,
+)
+from workbench.api.timing_results import (
+    BenchResult,
+    CompareResult,
+    MeasureResult,
     SweepResult,
 )
 from workbench.commands.tune_options import Best

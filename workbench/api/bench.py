@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from workbench.api.arguments import MappedSizes, sizes_mappings
 from workbench.api.call import call_in_process
-from workbench.api.results import BenchResult
+from workbench.api.timing_results import BenchResult
 from workbench.commands.options import MeasureOptions, OptionError
 
 P = ParamSpec("P")

@@ -30,13 +30,11 @@ from workbench.api.call import call
 from workbench.api.result import Result
 from workbench.api.results import (
     CeilingsResult,
-    CompareResult,
     ExperimentResult,
     HistoryResult,
-    MeasureResult,
     ProfileResult,
-    SweepResult,
 )
+from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult
 from workbench.commands.options import (
     CeilingsOptions,
     CompareOptions,

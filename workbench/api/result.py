@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.api.call import Called
+from workbench.api.outcome_table import outcome_table, time_text
 from workbench.commands.result import RunResult, json_text
 from workbench.data.files import write_file
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
-from workbench.data.units import duration
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
 from workbench.spec import WorkbenchError, sizes_text
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from workbench.api.results import CompareResult
+    from workbench.api.timing_results import CompareResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,7 +214,7 @@ class Result:
 
     def _table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return the heads and the cells of the table in a notebook."""
-        return record_table(self.records, self.failures)
+        return outcome_table(self.records, self.failures)
 
 
 def only(best: Sequence[BestConfig], what: str) -> BestConfig:
@@ -227,49 +227,3 @@ def only(best: Sequence[BestConfig], what: str) -> BestConfig:
     raise WorkbenchError(
         f"There is a best config for each of {len(best)} sizes and dtypes; `bests` lists them."
     )
-
-
-def time_text(record: Record) -> str:
-    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted`."""
-    text = duration(record.time_s)
-    return f"{text} measured" if record.measured else f"~{text} predicted"
-
-
-HEADS = ("impl and config", "sizes", "dtype", "time", "95 % interval", "rate", "regime")
-
-
-def record_table(
-    records: Iterable[Record], failures: Sequence[Failure]
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the heads and the cells of outcomes, the fastest of each size first; failures follow
-    with their reason."""
-    phases = ("final", "predict", "compare", "first_pass", "hot")
-    by_size = grouped(records, _of)
-    rows = [
-        _cells(record)
-        for some in by_size.values()
-        for record in sorted(some, key=lambda r: (phases.index(r.phase), r.time_s))
-    ]
-    rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
-    return HEADS, rows
-
-
-def _of(outcome: Outcome) -> tuple[str, str]:
-    return sizes_text(outcome.case.sizes, " "), outcome.case.dtype
-
-
-def _cells(record: Record) -> Sequence[str]:
-    timing = record.timing
-    interval, regime = "", "predicted"
-    if isinstance(timing, Measured):
-        interval = f"{duration(timing.low_s)} to {duration(timing.high_s)}"
-        regime = f"{timing.regime}, {record.phase.replace('_', ' ')}"
-    elif timing.interval_s is not None:
-        interval = " to ".join(duration(s) for s in timing.interval_s)
-    tilde = "" if record.measured else "~"
-    rates = [f"{record.bytes / record.time_s / 1e9:.4g} GB/s"] if record.bytes else []
-    if record.flops:
-        rates.append(f"{record.flops / record.time_s / 1e12:.3g} TFLOP/s")
-    rate = ", ".join(f"{tilde}{rate}" for rate in rates)
-    time = f"{tilde}{duration(record.time_s)}"
-    return record.case.label, *_of(record), time, interval, rate, regime
