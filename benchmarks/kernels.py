@@ -359,7 +359,11 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
                 refused[impl.name] = reason
             else:
                 choices.append(Candidate.by_name(impl.name, values(config)))
-        elif impl.name not in goal.without and (compiled or impl.name != "torch.compile"):
+        elif (
+            impl.backend == "torch"
+            and impl.name not in goal.without
+            and (compiled or impl.name != "torch.compile")
+        ):
             choices.append(Candidate.by_name(impl.name, {}))
     return choices
 

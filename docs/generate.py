@@ -1,5 +1,6 @@
 """Write docs/kernels/: one page a kernel, from its file and from what was measured; the table of
-rules in docs/evaluate.md; and of `workbench.ops` the types and what was measured.
+rules in docs/evaluate.md; the functions in docs/api.md; and of `workbench.ops` the types and the
+measured ranking.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -13,11 +14,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import workbench
+import workbench.api
 from workbench import catalog
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
@@ -32,6 +36,8 @@ OPS = ROOT / "workbench" / "ops"
 EVALUATE = ROOT / "docs" / "evaluate.md"
 DATA = ROOT / "benchmarks" / "data"
 MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
+API = ROOT / "docs" / "api.md"
+ARGUMENT = r"^    ([\w, ]+): (.*(?:\n        .*)*)"  # one of a docstring
 
 
 def page(name: str, measured: Sequence[Mapping[str, Any]]) -> str:
@@ -157,11 +163,12 @@ def rules() -> str:
     return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
 
 
-def ranked(measured: Mapping[str, Any]) -> str:
-    """The Impls of each measured case, the fastest first: what operations choose by."""
-    lines = []
+def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
+    """The Impls of each measured case, the fastest first: what operations choose by. All devices
+    are of one architecture, and the last one that measured a case counts."""
+    lines, cases_of = [], {n: c for device in measured for n, c in device["cases"].items()}
     for goal in kernels.GOALS:
-        if (case := measured.get("cases", {}).get(goal.name)) is None:
+        if (case := cases_of.get(goal.name)) is None:
             continue
         ours = [i.name for i in catalog.spec_of(goal.kernel).impls if i.backend == "triton"]
         final = {n: f["us"] for n, f in case["final"].items() if n in ours}
@@ -175,11 +182,38 @@ def ranked(measured: Mapping[str, Any]) -> str:
     return f'{{"arch": "sm_90", "cases": [\n{cases}\n]}}\n'
 
 
+def functions() -> str:
+    """The page of the API, with its functions as they are now."""
+    head, _, rest = API.read_text().partition("<!-- functions -->")
+    _, _, tail = rest.partition("<!-- /functions -->")
+    names = [name for name in workbench.api.__all__ if name[0].islower()]
+    parts = [function(name) for name in names if callable(getattr(workbench, name))]
+    return f"{head}<!-- functions -->\n{chr(10).join(parts)}<!-- /functions -->{tail}"
+
+
+def function(name: str) -> str:
+    """A function of the API: its parameters, the first paragraph of its docstring, and a row for
+    each argument."""
+    call = getattr(workbench, name)
+    text = inspect.getdoc(call) or ""
+    first, _, rest = text.partition("\n\n")
+    arguments = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", rest, flags=re.S | re.M)
+    rows = ["| argument | meaning |", "|---|---|"]
+    for names, words in re.findall(ARGUMENT, arguments[1] if arguments else "", flags=re.M):
+        if not words.startswith("see above"):
+            rows.append(f"| `{names}` | {' '.join(words.split())} |")
+    signature = inspect.signature(call)
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    shown = signature.replace(parameters=plain, return_annotation=signature.empty)
+    line = f"### wb.{name}\n\n`wb.{name}{shown}`\n\n{' '.join(first.split())}\n"
+    return f"{line}\n{chr(10).join(rows)}\n" if rows[2:] else line
+
+
 def all_pages() -> dict[Path, str]:
     measured = [json.loads(file.read_text()) for file in MEASURED]
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
-    made |= {PAGES / "README.md": index(names), EVALUATE: rules()}
+    made |= {PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
     specs = {name: catalog.spec_of(name) for name in names}
     return {**made, OPS / "__init__.pyi": stub(specs), OPS / "measured.json": ranked(measured)}
 

@@ -1,30 +1,68 @@
-"""Kernel Workbench: which configuration, how far from the limit, why, and did my change help?"""
+"""Kernel Workbench: which configuration, how far from the limit, why, and did my change help?
+
+    import workbench as wb
+
+    result = wb.sweep("softmax", sizes={"M": 8192, "N": 4096}, device="h200")
+    result.best, result.frame(), result.plot(), result.page
+
+docs/api.md describes all names. Importing this package imports only `sys` and `types`; the rest of
+it is imported at the first use of a name.
+"""
+
+import sys
+from types import ModuleType
 
 __version__ = "0.1.0"
 
-_LAZY = {"tune": "workbench.commands.tune", "events_frame": "workbench.data.frame"}
-_PACKAGES = ("ops", "workload")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workbench import ops as ops
+    from workbench.api import *  # noqa: F403
 
 
 def step() -> None:
     """Tell `workbench profile --tool trace`, `workload record` or `workload compare` that one step
     of this program is over; without them nothing happens."""
-    import sys
-
     recorder = sys.modules.get("workbench_recorder")  # is there in a recorded process alone
     if recorder is not None:
         recorder.step()
 
 
-def __getattr__(name: str) -> object:
-    """Import `tune`, `events_frame`, `ops` and `workload` at their first use: they need torch or
-    pandas, and most of the package does not."""
-    if (module := _LAZY.get(name)) is not None:
-        from importlib import import_module
+if not TYPE_CHECKING:  # a checker knows the names, and reports any other
 
-        return getattr(import_module(module), name)
-    if name in _PACKAGES:
-        from importlib import import_module
+    def __getattr__(name: str) -> object:
+        """Return a name of the API, which is imported at its first use."""
+        if name == "__all__":
+            return __dir__()
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "ops":  # needs torch, and most of the package does not
+            return _imported("workbench.ops")
+        api = _imported("workbench.api")
+        if name not in api.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(api, name)
 
-        return import_module(f"workbench.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """Return the names of the API."""
+    return sorted({*_imported("workbench.api").__all__, "ops", "step"})
+
+
+def _imported(name: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(name)
+
+
+class _Package(ModuleType):
+    """The package, whose `sweep` is a function of the API, and also the module that `python -m
+    workbench.sweep` runs. Importing a module binds it in its package; this one is not bound, so
+    that the function stays whatever was imported before."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name == "sweep" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

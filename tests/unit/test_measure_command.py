@@ -21,7 +21,8 @@ from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Measured, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, changing
-from workbench.reports.measure import Group, groups_of, rows
+from workbench.reports.figures.size_groups import Group, groups_of
+from workbench.reports.measure import rows
 from workbench.source import code_hash
 
 pytestmark = pytest.mark.unit

@@ -78,7 +78,7 @@ class Place:
             sys.path.append(str(root))
         Importing.file = self.file
         try:
-            return _from_file(name, self.file) if main else import_module(name)
+            return module_from(name, self.file) if main else import_module(name)
         except Exception as error:
             reason = (
                 str(error)
@@ -96,7 +96,8 @@ class Place:
         return self.module.count(".") + (Path(self.file).name == "__init__.py")
 
 
-def _from_file(name: str, file: str) -> ModuleType:
+def module_from(name: str, file: str) -> ModuleType:
+    """Return the module of a file, imported under this name. Raises the errors of its code."""
     result = importlib.util.spec_from_file_location(name, file)
     if result is None or result.loader is None:
         raise AdaptedError("it is not a Python file")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import keyword
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
 from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
+from workbench.adapted.grid import Grid
 from workbench.adapted.travel import AdaptedError, Place, base, described, pack
 from workbench.catalog import unknown
 from workbench.measurement.inputs import TORCH_NAMES
@@ -30,8 +31,6 @@ from workbench.adapted.kernel import load
 
 SPEC = load(__file__, __name__, "{fingerprint}")
 '''
-
-Grid = Callable[[dict[str, Any]], Sequence[int]] | Sequence[int]
 
 
 def call_of(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands.progress import redirection
 from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
 from workbench.device.apple_model import EMULATED
@@ -53,7 +54,9 @@ def clean(text: str) -> str:
 def say(text: str, err: bool = False) -> None:
     """Print a line to standard output, or to standard error; all output of commands goes through
     this or through a console of this module."""
-    print(clean(text), file=sys.stderr if err else sys.stdout)
+    to = redirection()
+    out = sys.stdout if to is None else to.output
+    print(clean(text), file=sys.stderr if err else out)
 
 
 def note(text: str) -> None:
@@ -93,6 +96,8 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
     from rich.console import Console
 
     plain = {"highlight": False, "markup": False, "emoji": False, "stderr": stderr}
+    if (to := redirection()) is not None:
+        plain |= {"file": to.output}  # type: ignore[dict-item]
     console = Console(**plain)  # type: ignore[arg-type]
     if width is None and not console.is_terminal:
         width = 240
@@ -140,6 +145,7 @@ class SweepConsole:
         self.console = plain_console(stderr)
         self.console.soft_wrap = not self.console.is_terminal  # whole lines for a file or a pipe
         self.quiet = quiet
+        self._redirection = redirection()
         self._live: Any = None
         self._line = ProgressLine()
 
@@ -166,6 +172,7 @@ class SweepConsole:
             counts += f", {earlier} known from earlier runs"
         self.console.print(counts)
         self._line = ProgressLine(len(plan.candidates), earlier)
+        self._show()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
 
@@ -227,15 +234,23 @@ class SweepConsole:
     def counted(self, counts: Mapping[str, int]) -> None:
         """Update the counts of the live line."""
         self._line.counts = dict(counts)
+        self._show()
 
     def saw(self, outcome: Outcome, counts: Mapping[str, int]) -> None:
         """Update the live line after one more outcome."""
-        self.counted(counts)
         self._line.saw(outcome)
+        self.counted(counts)
 
     def step(self, step: Step) -> None:
         """Show that all configs have been tried and a longer step begins."""
         self._line.step = STEPS[step.name].format(step.of)
+        self._show()
+
+    def _show(self) -> None:
+        """Show the progress of a sweep that was called from Python."""
+        if self._redirection is not None:
+            line = self._line
+            self._redirection.show(line.words, line.done, line.total)
 
     def end(self) -> None:
         """Remove the bar."""
@@ -273,6 +288,8 @@ class SweepConsole:
 def doing(console: Console, message: str) -> Iterator[None]:
     """Return a context manager that shows `message` and the elapsed seconds on one live line, which
     is removed at the end. Without a terminal the line is printed once and stays."""
+    if (to := redirection()) is not None:
+        to.show(message)
     if console.quiet:
         yield
         return
@@ -338,6 +355,12 @@ class ProgressLine:
             ranked = (outcome.phase == "final", -outcome.time_s)
             if self.best is None or ranked > (self.best.phase == "final", -self.best.time_s):
                 self.best = outcome
+
+    @property
+    def words(self) -> str:
+        """Return counts, the best so far and the time left."""
+        parts = [self.step or _words(self.counts, COUNTED) or "starting workers"]
+        return "  ".join(part for part in (*parts, *self._best(), self._left()) if part)
 
     def draw(self, width: int, bar: str = "━─") -> Text:
         """Return the line in at most `width` cells. The least important parts are dropped first:

@@ -23,6 +23,7 @@ from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
 from workbench.commands.problem import check_dtype, own_impls, sizes_of
+from workbench.commands.progress import show_part
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
@@ -126,7 +127,8 @@ class MeasureCommand:
         self._say_begin(run)
 
         def obtain(recorder: Recorder) -> None:
-            for problem in problems:
+            for at, problem in enumerate(problems):
+                show_part(f"{sizes_text(problem.sizes)}, {problem.dtype}", at, len(problems))
                 self._group(problem, selected, recorder)
 
         recorder = opened.recorder(run)
@@ -167,7 +169,8 @@ class MeasureCommand:
 
     def _conclude(self, recorder: Recorder) -> None:
         """Print the fastest of each problem, if nothing else is printed."""
-        from workbench.reports.measure import groups_of, interval_origin, result_line
+        from workbench.reports.figures.size_groups import groups_of
+        from workbench.reports.measure import interval_origin, result_line
 
         if origin := interval_origin(recorder.outcomes):
             self.console.print(origin, soft_wrap=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Any, Protocol
@@ -94,6 +96,34 @@ class RunResult:
         }
 
 
+@dataclass(frozen=True)
+class CommandResult:
+    """The result of a command, for a caller in Python: what `--json` writes as a document."""
+
+    command: str
+    exit_code: int
+    runs: tuple[RunResult, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # keys of this command alone
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the command."""
+        return document(self.command, self.exit_code, self.runs or None, **self.more)
+
+
+_COLLECTED: ContextVar[list[CommandResult] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[CommandResult]]:
+    """Return a context manager that collects the results of the commands that run inside it."""
+    results: list[CommandResult] = []
+    token = _COLLECTED.set(results)
+    try:
+        yield results
+    finally:
+        _COLLECTED.reset(token)
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path if is_stream(path) else path.resolve())
 
@@ -139,8 +169,10 @@ def write_result(
     runs: Sequence[RunResult] | None = None,
     **more: Any,
 ) -> int:
-    """Write the document where `--json` says, if it does. Returns the exit code. Raises FileError
-    where the file cannot be written."""
+    """Write the document where `--json` says, if it does, and hand the result to `collecting`.
+    Returns the exit code. Raises FileError where the file cannot be written."""
+    if (collected := _COLLECTED.get()) is not None:
+        collected.append(CommandResult(command, exit_code, tuple(runs or ()), more))
     if options.json is not None:
         write_document(options.json, document(command, exit_code, runs, **more))
     return exit_code

@@ -13,24 +13,27 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.adapted import autotuned, write
 from workbench.adapted.call import ARGS, EXPECTED, Call
+from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
+from workbench.adapted.grid import Grid
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
 from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import SweepConsole, doing, plain_console
+from workbench.commands.in_process import main_unseen
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
+from workbench.commands.tune_options import Best, TuneOptions
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
@@ -62,46 +65,11 @@ EXACT = Tolerance(0.0)
 _log = logging.getLogger("workbench")
 
 
-class TuneOptions(TypedDict, total=False):
-    """Optional arguments of `tune`, beyond function, arguments, grid and configs."""
-
-    kwargs: Mapping[str, Any]  # arguments that the launch gives by name
-    outputs: Sequence[str]  # names of the tensors that the function writes; else found by running
-    inputs: Sequence[str]  # those of them whose values a launch also needs; all others are poisoned
-    reference: Callable[..., Any]  # takes the same arguments, floats as float64; gives the outputs
-    flops: int  # of one launch; 0 unless named
-    tolerance: Tolerance  # for outputs of floats, in place of the usual one of their dtype
-    device: str  # compile and predict for this device, as `--device` does
-    budget: str  # as `--budget`; all configs unless named
-    out: Path  # folder for results
-    database: str  # URL of the database
-    fresh: bool  # obtain again what the database holds
-    quiet: bool  # print only the result and the page's path
-
-
-@dataclass(frozen=True)
-class Best:
-    """The winner of a tuning."""
-
-    config: Any  # triton.Config
-    seconds: float  # of one launch: measured, or by the model where `predicted`
-    predicted: bool
-    sentence: str  # the result in one sentence
-    page: Path
-    kernel: Path  # the one-file kernel: `workbench sweep full --kernel` takes it again
-    checked: bool = True  # False: nothing on this machine could run it to check its results
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of a launch, including `num_warps` and `num_stages`."""
-        return dict(self.config.all_kwargs())
-
-
 def tune(
     kernel: Any,
     args: Sequence[Any],
     *,
-    grid: write.Grid,
+    grid: Grid,
     configs: Sequence[Any] | None = None,
     **options: Unpack[TuneOptions],
 ) -> Best:
@@ -123,8 +91,8 @@ def tune(
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
-    with _main_unseen():
-        path, call, more = take_over(kernel, given, grid, chosen, options)
+    with main_unseen():
+        path, call, more = take_over(in_file(kernel, out), given, grid, chosen, options)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
         best = _swept(path, call, chosen, out, options)
@@ -151,7 +119,7 @@ def _configs(
 def take_over(
     kernel: Any,
     given: autotuned.Arguments,
-    grid: write.Grid,
+    grid: Grid,
     configs: Sequence[Any],
     options: TuneOptions,
     recorded: bool = False,
@@ -325,21 +293,6 @@ def _bounds_advice(outcomes: Sequence[Outcome]) -> str:
     if not any(o.stage == "check" for o in crashed):
         return ""
     return f" A process died as it checked {label(crashed[0].case.config)}: {OUT_OF_BOUNDS}"
-
-
-@contextmanager
-def _main_unseen() -> Iterator[None]:
-    """Keep new workers from importing the user's script, as they would import any parent's: an
-    interpreting worker must set Triton's mode before it is imported, and a script may have no
-    guard."""
-    main = vars(sys.modules["__main__"])
-    before: dict[str, Any] = {n: main[n] for n in ("__file__", "__spec__") if n in main}
-    main.pop("__file__", None)
-    main["__spec__"] = None
-    try:
-        yield
-    finally:
-        main.update(before)
 
 
 __all__ = ["AdaptedError", "Best", "TuneOptions", "tune"]

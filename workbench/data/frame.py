@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.events import BadLine, KernelDispatched, OpCompleted, iterate
-from workbench.spec import WorkbenchError, label
+from workbench.spec import label
 
 if TYPE_CHECKING:
     import pandas
@@ -42,10 +42,6 @@ COLUMNS: Mapping[str, Callable[[FrameEvent], Any]] = {
 _log = logging.getLogger("workbench")
 
 
-class NoFrame(WorkbenchError):
-    """pandas is not installed; the message says how to install it."""
-
-
 def events_frame(path: Path | str) -> pandas.DataFrame:
     """Return the dispatches and times of an events file as a DataFrame, one row an event, in the
     order of the file.
@@ -53,7 +49,7 @@ def events_frame(path: Path | str) -> pandas.DataFrame:
     Columns are those of `COLUMNS`: times in microseconds of one call, bytes, threads and registers;
     NaN or None where an event has no such field. Damaged lines are left out; the logger `workbench`
     says how many, and `frame.attrs["damaged"]` holds each with its number and reason. Raises
-    EventsError where the file cannot be read, NoFrame where pandas is not installed.
+    EventsError where the file cannot be read.
     """
     rows: list[dict[str, Any]] = []
     damaged: list[str] = []
@@ -62,22 +58,15 @@ def events_frame(path: Path | str) -> pandas.DataFrame:
             damaged.append(f"line {event.number}: {event.reason}")
         elif isinstance(event, (KernelDispatched, OpCompleted)):
             rows.append({name: cell(event) for name, cell in COLUMNS.items()})
-    frame = frame_of(rows, COLUMNS, "read the events file, one JSON object a line")
+    frame = frame_of(rows, COLUMNS)
     frame.attrs["damaged"] = damaged
     if damaged:
         _log.warning("%s: %d damaged lines left out; %s", path, len(damaged), damaged[0])
     return frame
 
 
-def frame_of(
-    rows: Iterable[Mapping[str, Any]], columns: Iterable[str], otherwise: str
-) -> pandas.DataFrame:
-    """Return rows as a DataFrame with these columns. `otherwise` says what to do without pandas.
-    Raises NoFrame where it is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        raise NoFrame(
-            f"pandas is not installed; install it (pip install pandas), or {otherwise}."
-        ) from None
+def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pandas.DataFrame:
+    """Return rows as a DataFrame with these columns."""
+    import pandas
+
     return pandas.DataFrame(list(rows), columns=list(columns))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,24 @@ class ReportError(WorkbenchError):
     """A page cannot be made or stored; the message, one sentence, says what to do next."""
 
 
+_INKS: ContextVar[Mapping[str, str]] = ContextVar("inks", default=_SENTINELS)
+
+
 def colour(name: str) -> str:
-    """Return the placeholder of a CSS variable. Raises KeyError where the palette lacks it."""
-    return _SENTINELS[name]
+    """Return the placeholder of a CSS variable, or its colour inside `inked`. Raises KeyError where
+    the palette lacks it."""
+    return _INKS.get()[name]
+
+
+@contextlib.contextmanager
+def inked(inks: Mapping[str, str]) -> Iterator[None]:
+    """Return a context manager in which figures are drawn in these colours, by the names of the
+    palette: for a figure outside a page."""
+    token = _INKS.set(inks)
+    try:
+        yield
+    finally:
+        _INKS.reset(token)
 
 
 @contextlib.contextmanager
@@ -86,6 +102,18 @@ def render(template_name: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template_name).render(**context)
+
+
+def palettes() -> tuple[str, str]:
+    """Return the CSS variables of the pages, light and dark, from their style sheet."""
+    css = (TEMPLATES / "sweep.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.S)[:2]
+    return " ".join(light.split()), " ".join(dark.split())
+
+
+def light_inks() -> dict[str, str]:
+    """Return the light colours of the pages by their names in the palette."""
+    return dict(re.findall(r"--([\w-]+): (#\w+);", palettes()[0]))
 
 
 def figure(width: float, height: float) -> Figure:

@@ -6,21 +6,18 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from workbench.data import stats
 from workbench.data.record import (
-    Failure,
     Measured,
     Outcome,
     Predicted,
     Profile,
     Record,
     Run,
-    grouped,
 )
 from workbench.data.units import (
     four_digits,
@@ -34,8 +31,11 @@ from workbench.data.units import (
 from workbench.device import apple_model
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
+from workbench.reports.figures.curve import curve_svg
+from workbench.reports.figures.curve_data import curves_of
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.profiled import profiled_table
+from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.timing import how_timed, timings_of
 from workbench.reports.figures.traffic import (
@@ -44,8 +44,7 @@ from workbench.reports.figures.traffic import (
     is_emulated,
     traffic_table,
 )
-from workbench.reports.sweep import legend_of, nearest_ceiling
-from workbench.spec import sizes_text
+from workbench.reports.sweep import legend_of
 from workbench.tuner.selection import interval_of, memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
@@ -62,51 +61,6 @@ NARROW = (*NAMED, "median", *RATES, energy.HEADS[0])
 MINOR = ("mean", "std", "max", *COSTS)  # left out of terminals under 200 columns
 
 
-@dataclass(frozen=True)
-class Group:
-    """Outcomes of one size and dtype, in their order."""
-
-    run: Run
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def name(self) -> str:
-        """Return sizes and dtype: `M=4096 N=4096, bf16`."""
-        case = self.outcomes[0].case
-        return sizes_text(case.sizes, " ") + f", {case.dtype}"
-
-    @property
-    def records(self) -> list[Record]:
-        """Return the outcomes with a time."""
-        return [o for o in self.outcomes if isinstance(o, Record)]
-
-    @property
-    def failures(self) -> list[Failure]:
-        """Return the outcomes without a time."""
-        return [o for o in self.outcomes if isinstance(o, Failure)]
-
-    def ceiling(self, record: Record) -> tuple[float, str] | None:
-        """Return the share and name of the nearest ceiling, preferably a measured one, or None."""
-        if record.phase == "hot":  # its inputs may come from the cache, not from memory
-            return None
-        dtype, every = record.case.dtype, self.run.ceilings.items()
-        known = {name: ceiling for name, ceiling in every if ceiling.get("dtype", dtype) == dtype}
-        result = nearest_ceiling(replace(self.run, ceilings=known), record)
-        return (result[0], result[1]) if result else None
-
-    def against(self, record: Record) -> float | None:
-        """Return the best baseline's time over this one's, in the same regime, or None. Above 1 the
-        record is faster."""
-        times = [r.time_s for r in self.records if r.case.is_baseline and r.phase == record.phase]
-        return min(times) / record.time_s if times else None
-
-
-def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
-    """Return the outcomes by size and dtype, in the order of their first outcome."""
-    each = grouped(outcomes, lambda o: (*sorted(o.case.sizes.items()), o.case.dtype))
-    return [Group(run, tuple(group)) for group in each.values()]
-
-
 def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()) -> str:
     """Return the page as HTML. A run without records gives a page, too. `profiles` are those of its
     configs."""
@@ -121,6 +75,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         model=apple_model.MODEL,
         intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
+        curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
         profiled=profiled_table(profiles, outcomes),
@@ -182,7 +137,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     else:
         spread = [t.regime, "", *spread_cells(t, scale, unit)]
     speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
-    speed = "" if span else speed
+    speed = "" if span or not (record.bytes or record.flops) else speed
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -14,10 +14,18 @@ from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
 from workbench.spec import brief, sizes_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _LINE = 24  # px between rows
 
 
 def chart(result: Chart, prefix: str) -> Markup:
+    """Return a chart of lines as inline SVG."""
+    return figure_svg(chart_figure(result), prefix, result.title)
+
+
+def chart_figure(result: Chart) -> Figure:
     """Return a chart of lines; points are filled if measured, hollow if predicted, else absent."""
     fig = figure(640, 360)
     ax = axes(fig, 96, 16, 520, 286, "both")
@@ -47,7 +55,7 @@ def chart(result: Chart, prefix: str) -> Markup:
         ax.set_ylim(0, 1.08 * max(tops) or 1.0)
     if len(result.series) > 1:
         ax.legend(loc="best", fontsize=SMALL, frameon=False, labelcolor=colour("ink"))
-    return figure_svg(fig, prefix, result.title)
+    return fig
 
 
 def _timed(series: Series) -> bool:

@@ -505,6 +505,6 @@ def frame(sheet: Sheet) -> pandas.DataFrame:
     """Return `rows` as a pandas DataFrame, one row a point.
 
     Columns are those of `COLUMNS`: times in seconds, rates in FLOP/s and B/s, NaN where there is no
-    number. Raises NoFrame where pandas is not installed.
+    number.
     """
-    return frame_of(rows(sheet), COLUMNS, "read what --csv writes")
+    return frame_of(rows(sheet), COLUMNS)

@@ -1,0 +1,80 @@
+"""The Python API: the commands as functions, and what they return.
+
+`workbench` exports the names of `__all__`. Importing this package imports neither torch nor pandas.
+"""
+
+from workbench import workload
+from workbench.api.bench import BenchFunction, bench
+from workbench.api.calls import (
+    ceilings,
+    compare,
+    experiment,
+    history,
+    measure,
+    profile,
+    sweep,
+    tune,
+)
+from workbench.api.result import BestConfig, Result
+from workbench.api.results import (
+    CeilingsResult,
+    ExperimentResult,
+    HistoryResult,
+    ProfileResult,
+)
+from workbench.api.timing_results import (
+    BenchResult,
+    CompareResult,
+    MeasureResult,
+    SweepResult,
+)
+from workbench.commands.tune_options import Best
+from workbench.data.frame import events_frame
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Measured,
+    Predicted,
+    Profile,
+    Record,
+    Run,
+    Verdict,
+)
+from workbench.spec import WorkbenchError
+
+__all__ = [
+    "BenchFunction",
+    "BenchResult",
+    "Best",
+    "BestConfig",
+    "CeilingsResult",
+    "CompareResult",
+    "Comparison",
+    "ExperimentResult",
+    "Failure",
+    "Finding",
+    "HistoryResult",
+    "MeasureResult",
+    "Measured",
+    "Predicted",
+    "Profile",
+    "ProfileResult",
+    "Record",
+    "Result",
+    "Run",
+    "SweepResult",
+    "Verdict",
+    "WorkbenchError",
+    "bench",
+    "ceilings",
+    "compare",
+    "events_frame",
+    "experiment",
+    "history",
+    "measure",
+    "profile",
+    "sweep",
+    "tune",
+    "workload",
+]

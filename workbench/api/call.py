@@ -1,0 +1,68 @@
+"""Call a command from Python: its own code, with its output and its result collected."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from workbench.api.progress import progress_display
+from workbench.commands.in_process import main_unseen
+from workbench.commands.options import Options
+from workbench.commands.progress import redirected
+from workbench.commands.result import CommandResult, collecting
+from workbench.data.exits import INTERRUPTED
+from workbench.spec import WorkbenchError
+
+
+@dataclass(frozen=True)
+class Called:
+    """The result of a command, and the text that it printed."""
+
+    result: CommandResult
+    text: str
+    options: Options
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Folder and database of the results, as arguments of another call."""
+        names = ("out", "database")
+        return {n: getattr(self.options, n) for n in names if hasattr(self.options, n)}
+
+
+def call(options: Options, progress: bool | None) -> Called:
+    """Run the command of these options in this process, and return its result.
+
+    Raises WorkbenchError where the command line prints an error, and KeyboardInterrupt after
+    Ctrl-C: the outcomes so far are stored.
+    """
+    name = options.COMMAND
+    module = import_module(f"workbench.commands.{name.replace('-', '_')}")
+    return call_in_process(options, name, partial(module.run, options), progress)
+
+
+def call_in_process(
+    options: Options, title: str, run: Callable[[], int], progress: bool | None
+) -> Called:
+    """Call `run`, which returns an exit code, and return the result that it writes for the command
+    of these options. `title` stands beside the progress. Raises KeyboardInterrupt after Ctrl-C, and
+    WorkbenchError where it writes no result."""
+    command, output = options.COMMAND, io.StringIO()
+    with ExitStack() as stack:
+        results = stack.enter_context(collecting())
+        stack.enter_context(redirected(output, progress_display(title, progress)))
+        stack.enter_context(main_unseen())
+        code = run()
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    named = [result for result in results if result.command == command]
+    if not named:
+        raise WorkbenchError(
+            f"`{command}` has no result with these options; it printed: "
+            f"{' '.join(output.getvalue().split())[:300]}"
+        )
+    return Called(named[-1], output.getvalue(), options)

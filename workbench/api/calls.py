@@ -1,0 +1,387 @@
+"""The commands as functions. Each argument is an option of the command of the same name.
+
+All of them take:
+
+- `progress`: False for no display; by default a bar in a notebook, and a line on a terminal;
+- `out`: folder for the page and the events file;
+- `database`: URL of the database; SQLite in the user's data folder by default.
+
+All raise WorkbenchError where the command line prints an error, with the same sentence, and
+KeyboardInterrupt after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from workbench.adapted.grid import Grid
+from workbench.api.arguments import (
+    ManySizes,
+    OneSize,
+    Words,
+    one_size,
+    optional_path,
+    sizes_texts,
+    words,
+)
+from workbench.api.call import call
+from workbench.api.result import Result
+from workbench.api.results import (
+    CeilingsResult,
+    ExperimentResult,
+    HistoryResult,
+    ProfileResult,
+)
+from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult
+from workbench.commands.options import (
+    CeilingsOptions,
+    CompareOptions,
+    ExperimentOptions,
+    HistoryOptions,
+    MeasureOptions,
+    ProfileOptions,
+    SweepOptions,
+)
+from workbench.commands.tune_options import Best, TuneOptions
+
+RESULTS = "results"
+
+
+def sweep(
+    kernel: str | Path = "matmul",
+    name: str = "full",
+    *,
+    impl: Words = (),
+    sizes: ManySizes | None = None,
+    dtype: str = "bf16",
+    device: str | None = None,
+    only: bool = False,
+    budget: str | int | None = None,
+    search: str | None = None,
+    same_bits_as: str | None = None,
+    energy: bool = False,
+    profile: bool = False,
+    sanitize: bool = False,
+    strict: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
+    retry_failures: bool = False,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> SweepResult:
+    """Try the configs of a kernel, reject wrong results, time the others; return the selection.
+
+    With `device`, or without a GPU, kernels are compiled, checked in Triton's interpreter, and
+    their times are predicted.
+
+    Args:
+        kernel: its name, `package.module`, or `path/to/mine.py`.
+        name: the sweep: `full`, `tile_size`, `block_size` or `pipeline`.
+        impl: these Impls only; all Triton Impls by default.
+        sizes: `{"M": 8192, "N": 4096}`; lists are combined, and several sizes are tuned jointly.
+        dtype: `fp32`, `fp16` or `bf16`.
+        device: compile and predict for this device, `h200` for example, with no GPU.
+        only: keep the knobs to tune at their default.
+        budget: `"30s"`, `"2m"`, or a number of configs.
+        search: `exhaustive`, `model`, `random` or `tpe`.
+        same_bits_as: `default`: the winner gives the bits that the default config gives.
+        energy: also measure the joules of a call.
+        profile: profile the winner last.
+        sanitize: finalists must also pass racecheck and memcheck.
+        strict: refuse to measure while other processes use the GPU.
+        workers: share the work among so many GPUs of this host.
+        scheduler: share it among the GPUs of a Dask cluster, `tcp://HOST:8786`.
+        fresh: obtain again what the database holds.
+        retry_failures: try configs again that have no time in the database.
+        out, database, progress: see above.
+    """
+    options = SweepOptions(
+        name=name,
+        kernel=str(kernel),
+        impl=words(impl),
+        sizes=sizes_texts(sizes),
+        dtype=dtype,
+        device=device,
+        only=only,
+        budget=None if budget is None else str(budget),
+        search=search,
+        same_bits_as=same_bits_as,
+        energy=energy,
+        profile=profile,
+        sanitize=sanitize,
+        strict=strict,
+        workers=workers,
+        scheduler=scheduler,
+        fresh=fresh,
+        retry_failures=retry_failures,
+        out=Path(out),
+        database=database,
+    )
+    return SweepResult(call(options, progress))
+
+
+def measure(
+    kernel: str | Path,
+    *,
+    impl: Words = (),
+    sizes: ManySizes | None = None,
+    dtype: Words = ("bf16",),
+    device: str | None = None,
+    energy: bool = False,
+    profile: bool = False,
+    strict: bool = False,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> MeasureResult:
+    """Return times of Impls at their tuned or default configs, over sizes and dtypes, beside those
+    of library baselines.
+
+    Without a GPU, or with `device`, times are predicted. Where the sizes differ on one axis,
+    `plot()` draws the rates over it, with the libraries and the roofline bound.
+
+    Args:
+        kernel: its name, `package.module`, or `path/to/mine.py`.
+        impl: `tiles` or `tiles:block_m=128`; all Triton Impls by default.
+        sizes: `{"M": 4096, "N": [1024, 2048, 4096]}`; all sizes of the Spec to time by default.
+        dtype: one dtype or several.
+        device: compile and predict for this device, with no GPU.
+        energy: also measure the joules of a call.
+        profile: profile every Impl of ours last.
+        strict: refuse to measure while other processes use the GPU.
+        out, database, progress: see above.
+    """
+    options = MeasureOptions(
+        kernel=str(kernel),
+        impl=words(impl),
+        sizes=sizes_texts(sizes),
+        dtype=words(dtype),
+        device=device,
+        energy=energy,
+        profile=profile,
+        strict=strict,
+        out=Path(out),
+        database=database,
+    )
+    return MeasureResult(call(options, progress))
+
+
+def compare(
+    left: str | Result,
+    right: str | Result,
+    *,
+    kernel: Words = (),
+    impl: str | None = None,
+    sizes: OneSize | None = None,
+    dtype: str = "bf16",
+    threshold: float = 0.01,
+    energy: bool = False,
+    profile: bool = False,
+    strict: bool = False,
+    trust: bool = False,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> CompareResult:
+    """Compare two operands on the GPU, and return whether the right one is slower. Two stored runs
+    are compared without a GPU; a result stands for its last run.
+
+    Args:
+        left: `tiles`, `tiles:block_m=128`, a git revision, a run's id, or a result.
+        right: the same; `WORKING` is the file as it is.
+        kernel: the kernel, where the operands do not name it.
+        impl: of revisions or runs: this Impl, or `tiles:block_m=128`.
+        sizes: sizes of one problem.
+        dtype: `fp32`, `fp16` or `bf16`.
+        threshold: share up to which a difference does not count.
+        energy: also compare the joules of a call.
+        profile: profile both operands last.
+        strict: refuse to measure while other processes use the GPU.
+        trust: of stored runs: execute the kernel's file that they name.
+        out, database, progress: see above.
+    """
+    options = CompareOptions(
+        left=left.run.id if isinstance(left, Result) else left,
+        right=right.run.id if isinstance(right, Result) else right,
+        kernel=words(kernel),
+        impl=impl,
+        sizes=one_size(sizes),
+        dtype=dtype,
+        threshold=threshold,
+        energy=energy,
+        profile=profile,
+        strict=strict,
+        trust=trust,
+        out=Path(out),
+        database=database,
+    )
+    return CompareResult(call(options, progress))
+
+
+def experiment(
+    name: str | Path,
+    *,
+    kernel: str | Path | None = None,
+    sizes: OneSize | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    time: str | None = None,
+    strict: bool = False,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> ExperimentResult:
+    """Run an experiment on kernels, and return its findings.
+
+    Args:
+        name: `memory_vs_compute`, another of docs/experiments.md, or `path/to/mine.py`.
+        kernel: this kernel only.
+        sizes: sizes of one problem.
+        dtype: `fp32`, `fp16` or `bf16`.
+        device: compile and predict for this device, with no GPU.
+        time: of `expected`: a time to compare with the bound, `"0.5ms"`.
+        strict: refuse to measure while other processes use the GPU.
+        out, database, progress: see above.
+    """
+    options = ExperimentOptions(
+        name=str(name),
+        kernel=None if kernel is None else str(kernel),
+        sizes=one_size(sizes),
+        dtype=dtype,
+        device=device,
+        time=time,
+        strict=strict,
+        out=Path(out),
+        database=database,
+    )
+    return ExperimentResult(call(options, progress))
+
+
+def ceilings(
+    *,
+    device: str | None = None,
+    strict: bool = False,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> CeilingsResult:
+    """Measure the rates that this GPU reaches, or return those stated of a device.
+
+    Args:
+        device: the stated ceilings of this device; nothing is measured.
+        strict: refuse to measure while other processes use the GPU.
+        out, database, progress: see above.
+    """
+    options = CeilingsOptions(device=device, strict=strict, out=Path(out), database=database)
+    return CeilingsResult(call(options, progress))
+
+
+def profile(
+    *target: str,
+    tool: str | None = None,
+    impl: str | None = None,
+    sizes: OneSize | None = None,
+    dtype: str | None = None,
+    calls: int | None = None,
+    counters: str | None = None,
+    out: str | Path = RESULTS,
+    database: str | None = None,
+    progress: bool | None = None,
+) -> ProfileResult:
+    """Profile a kernel, or a program in a process of its own, and return what the tool recorded.
+
+    Args:
+        target: a kernel, `wb.profile("softmax")`; or `"--"` and the words of a program,
+            `wb.profile("--", "python", "step.py")`.
+        tool: `ncu`, `trace`, `proton`, `nsys`, `rocprofv3` and others, as on the command line.
+        impl: of a kernel: `tiles` or `tiles:block_m=128`; the first by default.
+        sizes: of a kernel: sizes of one problem.
+        dtype: of a kernel: `fp32`, `fp16` or `bf16`.
+        calls: of a kernel: calls to record.
+        counters: counters to add, `"A,B"`.
+        out, database, progress: see above.
+    """
+    options = ProfileOptions(
+        target=target,
+        tool=tool,
+        impl=impl,
+        sizes=one_size(sizes),
+        dtype=dtype,
+        calls=calls,
+        counters=counters,
+        out=Path(out),
+        database=database,
+    )
+    return ProfileResult(call(options, progress))
+
+
+def history(
+    kernel: str | None = None,
+    *,
+    impl: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    failures: bool = False,
+    limit: int = 50,
+    load: str | Path | None = None,
+    database: str | None = None,
+) -> HistoryResult:
+    """Return the outcomes of earlier runs, the newest first.
+
+    Args:
+        kernel: this kernel only.
+        impl: this Impl only.
+        device: this device only.
+        dtype: this dtype only.
+        failures: failures alone.
+        limit: rows at most.
+        load: import this events file first.
+        database: URL of the database; SQLite in the user's data folder by default.
+    """
+    options = HistoryOptions(
+        kernel=kernel,
+        impl=impl,
+        device=device,
+        dtype=dtype,
+        failures=failures,
+        limit=limit,
+        load=optional_path(load),
+        database=database,
+    )
+    return HistoryResult(call(options, False))
+
+
+def tune(
+    kernel: Any,
+    args: Sequence[Any],
+    *,
+    grid: Grid,
+    configs: Sequence[Any] | None = None,
+    **options: Unpack[TuneOptions],
+) -> Best:
+    """Return the best config of a `@triton.jit` or `@triton.autotune` function for these arguments.
+
+    The GPU of this machine measures; with `device`, or without a GPU, configs are compiled,
+    interpreted and predicted. The user's tensors are not written to.
+
+    Args:
+        kernel: the function, at the top level of a file or of a notebook's cell.
+        args: arguments of the launch; no config's own.
+        grid: the grid of `kernel[grid]`.
+        configs: `triton.Config`s; by default those of `@triton.autotune`, whose cache is then
+            filled so that the next launch uses the winner.
+        options: see `TuneOptions`: kwargs, outputs, inputs, reference, flops, tolerance, device,
+            budget, out, database, fresh, quiet.
+
+    Raises WorkbenchError where the function cannot be adapted or no config gave a correct result.
+    """
+    from importlib import import_module
+
+    best: Best = import_module("workbench.commands.tune").tune(
+        kernel, args, grid=grid, configs=configs, **options
+    )
+    return best

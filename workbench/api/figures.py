@@ -1,0 +1,227 @@
+"""Figures of results, in the colours of `reports.colour`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.data.record import Finding, Measured, Outcome, Profile, Record, Run
+from workbench.data.units import quantity, text_of, unit_of
+from workbench.reports import colour, figure
+from workbench.reports.figures.curve import curve_figure
+from workbench.reports.figures.curve_data import curves_of
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows
+from workbench.reports.figures.experiment import chart_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LINE = 24  # px between rows
+MOST_ROWS = 24  # of a figure of rows
+
+
+@dataclass(frozen=True)
+class ValueRow:
+    """A number in a row of its own; `low` and `high` are the ends of its interval."""
+
+    name: str
+    value: float
+    text: str
+    measured: bool = True
+    low: float | None = None
+    high: float | None = None
+    group: int = 0  # rows of one group have one colour
+
+
+def displayed(fig: Figure, inks: Mapping[str, str]) -> Figure:
+    """Return a figure on an opaque ground, which a notebook shows also without pyplot."""
+    fig.patch.set_facecolor(inks["ground"])
+    fig.patch.set_visible(True)
+
+    def png() -> bytes:
+        out = io.BytesIO()
+        fig.savefig(out, format="png", dpi=144)
+        return out.getvalue()
+
+    vars(fig)["_repr_png_"] = png
+    return fig
+
+
+def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | None:
+    """Return the time of every config of a sweep by its rank, an Impl a colour, and the library
+    baselines as lines. A config is drawn at its latest measurement."""
+    latest = {r.case.label: r for r in records if r.phase != "hot"}
+    own = sorted((r for r in latest.values() if not r.case.is_baseline), key=lambda r: r.time_s)
+    if not own:
+        return None
+    scale, unit = unit_of(own[0].time_s)
+    fig = figure(820, 340)
+    ax = axes(fig, 76, 14, 560, 270, "y")
+    impls = list(dict.fromkeys(r.case.impl for r in own))
+    for n, impl in enumerate(impls):
+        _ranked(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
+    for record in latest.values():
+        if record.case.is_baseline:
+            ax.axhline(record.time_s / scale, color=colour("muted"), linewidth=1)
+            look = {"color": colour("muted"), "size": 11, "va": "bottom"}
+            ax.text(len(own), record.time_s / scale, record.case.impl, ha="right", **look)
+    _mark(ax, own, winner, scale)
+    kind = "measured" if own[0].measured else "predicted"
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(xlabel="configs, fastest first", ylabel=f"time of one call, {unit}, {kind}")
+    ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
+    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+    return fig
+
+
+def _ranked(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
+    ink, record = colour(f"impl-{n % 4}"), places[0][1]
+    look = {"linestyle": "", "markersize": 5, "label": record.case.impl, "color": ink}
+    face = ink if record.measured else "none"
+    ys = [r.time_s / scale for _, r in places]
+    ax.plot([at for at, _ in places], ys, marker=MARKERS[n % 4], markerfacecolor=face, **look)
+
+
+def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
+    """Ring the selected and the default config."""
+    for at, record in enumerate(own, 1):
+        chosen = winner is not None and record.case == winner.case
+        if chosen or record.default:
+            ink = colour("accent" if chosen else "ink")
+            look = {"linestyle": "", "marker": "o", "markersize": 12, "markerfacecolor": "none"}
+            name = "selected" if chosen else "default"
+            name += ", the default" if chosen and record.default else ""
+            ax.plot([at], [record.time_s / scale], color=ink, label=name, **look)
+
+
+def curve_or_times(run: Run, outcomes: Sequence[Outcome]) -> Figure | None:
+    """Return the curve over the one axis on which the sizes differ, else the times in rows."""
+    curves = curves_of(run, outcomes)
+    if curves:
+        return curve_figure(curves[0])
+    cold = [o for o in outcomes if isinstance(o, Record) and o.phase in ("final", "predict")]
+    return times_figure(cold)
+
+
+def times_figure(records: Sequence[Record]) -> Figure | None:
+    """Return the time of each record in a row, with its interval."""
+    if not records:
+        return None
+    scale, unit = unit_of(min(r.time_s for r in records))
+    impls = list(dict.fromkeys(r.case.impl for r in records))
+    several = len({r.case.kernel for r in records}) > 1
+    bars = [_time_bar(r, scale, impls.index(r.case.impl), several) for r in records]
+    return bars_figure(bars, f"time of one call, {unit}")
+
+
+def _time_bar(record: Record, scale: float, group: int, several: bool) -> ValueRow:
+    timing, tilde = record.timing, "" if record.measured else "~"
+    text = f"{tilde}{text_of(record.time_s, scale)}"
+    ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
+    low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
+    value = record.time_s / scale
+    name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label
+    return ValueRow(name, value, text, record.measured, low, high, group)
+
+
+def finding_figure(findings: Sequence[Finding], records: Sequence[Record]) -> Figure | None:
+    """Return the first chart of the findings, else the times of the variants."""
+    charts = [chart for finding in findings for chart in finding.charts]
+    return chart_figure(charts[0]) if charts else times_figure(records)
+
+
+def ceilings_figure(ceilings: Mapping[str, Mapping[str, Any]]) -> Figure | None:
+    """Return the bandwidths and rates in rows, on a logarithmic axis."""
+    rates = {n: c for n, c in ceilings.items() if c.get("value") and c["unit"].endswith("/s")}
+    units = list(dict.fromkeys(c["unit"] for c in rates.values()))
+    bars = [
+        ValueRow(
+            name,
+            float(c["value"]),
+            quantity(c["value"], c["unit"]),
+            c.get("kind") == "measured",
+            group=units.index(c["unit"]),
+        )
+        for name, c in rates.items()
+    ]
+    return bars_figure(bars, f"{' and '.join(units)} (log)", log=True)
+
+
+def profiles_figure(profiles: Sequence[Profile]) -> Figure | None:
+    """Return the total time of each kernel in a row, the longest first."""
+    timed = [(p.name, p.total_s) for p in profiles if p.total_s]
+    if not timed:
+        return None
+    scale, unit = unit_of(max(s for _, s in timed))
+    ranked = sorted(timed, key=lambda each: -each[1])
+    bars = [ValueRow(name, s / scale, text_of(s, scale)) for name, s in ranked]
+    return bars_figure(bars, f"total time, {unit}, profiled")
+
+
+def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Return times over dates, a colour for each of the four kernels with the most outcomes."""
+    timed = [row for row in rows if row["time_s"]]
+    if not timed:
+        return None
+    from datetime import datetime
+
+    scale, unit = unit_of(min(row["time_s"] for row in timed))
+    fig = figure(820, 340)
+    ax = axes(fig, 76, 14, 480, 270, "y")
+    names = [row["kernel"] for row in timed]
+    most = sorted(dict.fromkeys(names), key=lambda name: -names.count(name))[:4]
+    for n, name in enumerate(most):
+        for kind in ("measured", "predicted"):
+            some = [row for row in timed if (row["kernel"], row["kind"]) == (name, kind)]
+            if some:
+                ink = colour(f"impl-{n}")
+                look = {"linestyle": "", "marker": MARKERS[n], "markersize": 5, "color": ink}
+                look |= {"markerfacecolor": ink if kind == "measured" else "none"}
+                xs = [datetime.fromisoformat(row["at"]) for row in some]
+                ys = [row["time_s"] / scale for row in some]
+                ax.plot(xs, ys, label=f"{name}, {kind}", **look)
+    ax.set(ylabel=f"time of one call, {unit} (log)", yscale="log")
+    _plain_log(ax.yaxis)
+    ax.tick_params(axis="x", labelrotation=20)
+    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+    return fig
+
+
+def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Figure | None:
+    """Return numbers in rows: filled points if measured, else hollow; with their intervals."""
+    if not bars:
+        return None
+    left_out, bars = max(0, len(bars) - MOST_ROWS), bars[:MOST_ROWS]
+    fig = figure(820, 8 + LINE * len(bars) + 52)
+    ax = axes(fig, 300, 8, 420, LINE * len(bars), "x")
+    more = f"; {left_out} more rows in the table" if left_out else ""
+    ax.set(ylim=(len(bars) - 0.5, -0.5), xlabel=f"{x_label}{more}")
+    if log:
+        low, high = min(b.value for b in bars), max(b.value for b in bars)
+        ax.set(xscale="log", xlim=(low / 2, high * 2))
+        _plain_log(ax.xaxis)
+    else:
+        ax.set_xlim(0, 1.05 * max(bar.high or bar.value for bar in bars))
+    name_rows(ax, range(len(bars)), [_short(bar.name) for bar in bars])
+    for row, bar in enumerate(bars):
+        ink = colour(f"impl-{bar.group % 4}")
+        face = ink if bar.measured else "none"
+        if bar.low is not None and bar.high is not None:
+            ax.plot([bar.low, bar.high], [row, row], color=ink, linewidth=2)
+        ax.plot([bar.value], [row], marker="o", markersize=7, color=ink, markerfacecolor=face)
+        beside(ax, row, bar.text)
+    return fig
+
+
+def _plain_log(axis: Any) -> None:
+    """Write the decades of a logarithmic axis as numbers."""
+    axis.set_major_formatter(lambda value, _: plain(value))
+    axis.set_minor_formatter(lambda value, _: "")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 46 else name[:45] + "…"

@@ -1,0 +1,54 @@
+"""The table of outcomes that a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workbench.data.record import Failure, Measured, Outcome, Record, grouped
+from workbench.data.units import duration
+from workbench.spec import sizes_text
+
+HEADS = ("impl and config", "sizes", "dtype", "time", "95 % interval", "rate", "regime")
+
+
+def time_text(record: Record) -> str:
+    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted`."""
+    text = duration(record.time_s)
+    return f"{text} measured" if record.measured else f"~{text} predicted"
+
+
+def outcome_table(
+    records: Iterable[Record], failures: Sequence[Failure]
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return the heads and the cells of outcomes, the fastest of each size first; failures follow
+    with their reason."""
+    phases = ("final", "predict", "compare", "first_pass", "hot")
+    by_size = grouped(records, _of)
+    rows = [
+        _cells(record)
+        for some in by_size.values()
+        for record in sorted(some, key=lambda r: (phases.index(r.phase), r.time_s))
+    ]
+    rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
+    return HEADS, rows
+
+
+def _of(outcome: Outcome) -> tuple[str, str]:
+    return sizes_text(outcome.case.sizes, " "), outcome.case.dtype
+
+
+def _cells(record: Record) -> Sequence[str]:
+    timing = record.timing
+    interval, regime = "", "predicted"
+    if isinstance(timing, Measured):
+        interval = f"{duration(timing.low_s)} to {duration(timing.high_s)}"
+        regime = f"{timing.regime}, {record.phase.replace('_', ' ')}"
+    elif timing.interval_s is not None:
+        interval = " to ".join(duration(s) for s in timing.interval_s)
+    tilde = "" if record.measured else "~"
+    rates = [f"{record.bytes / record.time_s / 1e9:.4g} GB/s"] if record.bytes else []
+    if record.flops:
+        rates.append(f"{record.flops / record.time_s / 1e12:.3g} TFLOP/s")
+    rate = ", ".join(f"{tilde}{rate}" for rate in rates)
+    time = f"{tilde}{duration(record.time_s)}"
+    return record.case.label, *_of(record), time, interval, rate, regime

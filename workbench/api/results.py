@@ -1,0 +1,184 @@
+"""Results of experiments, ceilings, profilers and the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.api.result import Result
+from workbench.data.record import Finding, Profile
+from workbench.data.units import quantity, reading
+from workbench.spec import brief, sizes_text
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+Table = tuple[Sequence[str], list[Sequence[str]]]
+
+
+class ExperimentResult(Result):
+    """Result of an experiment: findings, each with the numbers that it rests on."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """A finding for each kernel that was examined."""
+        return tuple(finding for result in self.runs for finding in result.findings)
+
+    @property
+    def sentence(self) -> str:
+        """Every finding: its word and its sentence."""
+        return " ".join(f"{f.kernel}: {f.word}. {f.sentence}".lstrip(": ") for f in self.findings)
+
+    def frame(self) -> pandas.DataFrame:
+        """Return the numbers of all findings, one row each. `times` has the variants' times."""
+        from workbench.api.frames import evidence_frame
+
+        return evidence_frame(self.findings)
+
+    def times(self) -> pandas.DataFrame:
+        """Return the outcomes of the variants, one row each."""
+        return super().frame()
+
+    def _figure(self) -> Figure | None:
+        from workbench.api.figures import finding_figure
+
+        return finding_figure(self.findings, self.records)
+
+    def _table(self) -> Table:
+        heads = ("kernel", "word", "number", "value", "kind")
+        rows = [
+            (f.kernel, f.word, e.name, reading(e.value, e.unit), e.kind)
+            for f in self.findings
+            for e in f.evidence
+        ]
+        return heads, list(rows)
+
+
+class CeilingsResult(Result):
+    """Ceilings of a device: measured on the GPU that is here, or stated of a named one."""
+
+    @property
+    def ceilings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Ceilings by name, each with value, unit, kind and source."""
+        return self.run.ceilings
+
+    @property
+    def sentence(self) -> str:
+        """The device, and whether its ceilings were measured."""
+        many, how = len(self.ceilings), "stated" if self.predicted else "measured and stated"
+        return f"{many} ceilings of {self.run.device}, {how}."
+
+    @property
+    def _kind(self) -> str:
+        stated = f"stated of {self.run.device}: nothing was measured"
+        return stated if self.predicted else super()._kind
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row a ceiling."""
+        from workbench.api.frames import ceilings_frame
+
+        return ceilings_frame(self.ceilings)
+
+    def _figure(self) -> Figure | None:
+        from workbench.api.figures import ceilings_figure
+
+        return ceilings_figure(self.ceilings)
+
+    def _table(self) -> Table:
+        known = [(name, c) for name, c in self.ceilings.items() if c.get("value")]
+        rows = [
+            (name, quantity(c["value"], c["unit"]), c.get("kind", ""), c.get("source", ""))
+            for name, c in known
+        ]
+        return ("ceiling", "value", "kind", "source"), list(rows)
+
+
+class ProfileResult(Result):
+    """Result of a profiler: a row for each kernel that it saw."""
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Kernels with their times and counters."""
+        return tuple(profile for result in self.runs for profile in result.profiles)
+
+    @property
+    def sentence(self) -> str:
+        """How many kernels the tool saw, and which takes longest."""
+        timed = [p for p in self.profiles if p.total_s]
+        if not timed:
+            return "The tool timed no kernel; print() shows what it recorded."
+        longest = max(timed, key=lambda p: p.total_s or 0.0)
+        tool, total = longest.tool, reading(longest.total_s or 0.0, "s")
+        return f"{len(self.profiles)} kernels by {tool}; {longest.name} takes longest, {total}."
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row a kernel."""
+        from workbench.api.frames import profiles_frame
+
+        return profiles_frame(self.profiles)
+
+    def _figure(self) -> Figure | None:
+        from workbench.api.figures import profiles_figure
+
+        return profiles_figure(self.profiles)
+
+    def _table(self) -> Table:
+        rows = [
+            (p.name, str(p.count), reading(p.total_s, "s") if p.total_s else "", p.tool)
+            for p in sorted(self.profiles, key=lambda p: -(p.total_s or 0.0))
+        ]
+        return ("kernel", "launches", "total time", "tool"), list(rows)
+
+
+class HistoryResult(Result):
+    """Outcomes of earlier runs, the newest first."""
+
+    @property
+    def rows(self) -> tuple[Mapping[str, Any], ...]:
+        """Stored outcomes; `kind` is measured, predicted or failure."""
+        return tuple(sorted(self._rows(), key=lambda row: row["at"], reverse=True))
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        names = {"measured": "measured", "predicted": "predicted", "failures": "failure"}
+        for name, kind in names.items():
+            for row in self._called.result.more.get(name, ()):
+                yield {**row, "kind": kind}
+
+    @property
+    def predicted(self) -> bool:
+        """Whether any of the times is predicted."""
+        return any(row["kind"] == "predicted" for row in self.rows)
+
+    @property
+    def sentence(self) -> str:
+        """How many outcomes there are of each kind."""
+        kinds = [row["kind"] for row in self.rows]
+        parts = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
+        return f"{len(kinds)} outcomes: {', '.join(parts)}." if kinds else str(self)
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row an outcome."""
+        from workbench.api.frames import rows_frame
+
+        return rows_frame(self.rows)
+
+    def _figure(self) -> Figure | None:
+        from workbench.api.figures import history_figure
+
+        return history_figure(self.rows)
+
+    def _table(self) -> Table:
+        heads = ("at", "kernel", "impl and config", "sizes", "device", "time")
+        return heads, [_history_cells(row) for row in self.rows]
+
+
+def _history_cells(row: Mapping[str, Any]) -> Sequence[str]:
+    time = row["reason"] or ""
+    if row["time_s"] is not None:
+        tilde = "~" if row["kind"] == "predicted" else ""
+        time = f"{tilde}{reading(row['time_s'], 's')} {row['kind']}"
+    name = f"{row['impl']} {brief(row['config'])}" if row["config"] else row["impl"]
+    at = row["at"][:16].replace("T", " ")
+    return at, row["kernel"], name, sizes_text(row["sizes"], " "), row["device"], time

@@ -1,0 +1,59 @@
+"""Redirect what a command prints, and its progress, while it is called from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+
+class Progress(Protocol):
+    """A display of how far a command is."""
+
+    def show(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show `text`, and a bar of `done` out of `total` steps; without a total no bar."""
+
+    def end(self) -> None:
+        """Remove the display."""
+
+
+@dataclass(frozen=True)
+class Redirection:
+    """Where a command prints to, and the display of its progress, if there is one."""
+
+    output: TextIO
+    progress: Progress | None = None
+
+    def show(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show progress, if it is displayed."""
+        if self.progress is not None:
+            self.progress.show(text, done, total)
+
+
+_REDIRECTED: ContextVar[Redirection | None] = ContextVar("redirected", default=None)
+
+
+def redirection() -> Redirection | None:
+    """Return the redirection in force; None on the command line."""
+    return _REDIRECTED.get()
+
+
+@contextmanager
+def redirected(output: TextIO, progress: Progress | None) -> Iterator[None]:
+    """Return a context manager in which commands print to `output` and show their progress by
+    `progress`, which is ended with it."""
+    token = _REDIRECTED.set(Redirection(output, progress))
+    try:
+        yield
+    finally:
+        _REDIRECTED.reset(token)
+        if progress is not None:
+            progress.end()
+
+
+def show_part(text: str, done: int, total: int) -> None:
+    """Show that part `done` of `total` begins; the command line prints each part at its end."""
+    if (to := redirection()) is not None:
+        to.show(text, done, total)

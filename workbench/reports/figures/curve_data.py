@@ -1,0 +1,110 @@
+"""Curves of a measurement over one axis of the sizes, as `triton.testing.perf_report` draws them.
+
+Everything here is a pure function of records, and runs without torch and Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isclose
+
+from workbench.data.record import Measured, Outcome, Record, Run, grouped
+from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
+from workbench.reports.figures.size_groups import Group, groups_of
+from workbench.spec import sizes_text
+from workbench.tuner.selection import interval_of, memory_bound, ridge_of
+
+Rate = Callable[[Record, float], float]  # of a record, if one call takes so many seconds
+
+
+def curves_of(run: Run, outcomes: Sequence[Outcome]) -> list[Curve]:
+    """Return a curve for each dtype whose sizes differ on one axis alone; an empty list where there
+    is none. Times are those on cold data, or predicted; times with a model's interval have none."""
+    by_dtype = grouped(groups_of(run, outcomes), lambda g: g.outcomes[0].case.dtype)
+    curves = [_curve(run, dtype, groups) for dtype, groups in by_dtype.items()]
+    return [curve for curve in curves if curve is not None]
+
+
+def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
+    axis = varied_axis([g.outcomes[0].case.sizes for g in groups])
+    records = [r for g in groups for r in _timed(g)]
+    if axis is None or not records:
+        return None
+    ridge = ridge_of(run)
+    memory = any(memory_bound(r, ridge) for r in records) or not any(r.flops for r in records)
+    counted = any(r.bytes if memory else r.flops for r in records)
+    rate = (_gbps if memory else _tflops) if counted else _microseconds
+    unit = ("GB/s" if memory else "TFLOP/s") if counted else TIME_UNIT
+    by_impl = grouped(records, lambda r: r.case.impl)
+    lines = tuple(_line(name, some, axis, rate) for name, some in by_impl.items())
+    if not crosses(lines):
+        return None
+    fixed = {k: v for k, v in records[0].case.sizes.items() if k != axis}
+    about = ", ".join(part for part in (sizes_text(fixed, " "), dtype) if part)
+    return Curve(axis, about, unit, lines, _bound(groups, axis, rate) if counted else None)
+
+
+def varied_axis(sizes: Sequence[Mapping[str, int]]) -> str | None:
+    """Return the one axis on which sizes differ, or None where they differ on several or none."""
+    differ = [axis for axis in sizes[0] if len({one.get(axis) for one in sizes}) > 1]
+    return differ[0] if len(differ) == 1 else None
+
+
+def _timed(group: Group) -> list[Record]:
+    cold = [r for r in group.records if r.phase in ("final", "predict")]
+    return [r for r in cold if interval_of(r) is None]
+
+
+def _gbps(record: Record, seconds: float) -> float:
+    return record.bytes / seconds / 1e9
+
+
+def _tflops(record: Record, seconds: float) -> float:
+    return record.flops / seconds / 1e12
+
+
+def _microseconds(record: Record, seconds: float) -> float:
+    return seconds * 1e6
+
+
+def _line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
+    records = sorted(records, key=lambda r: r.case.sizes[axis])
+    return RateLine(
+        name,
+        tuple(r.case.sizes[axis] for r in records),
+        tuple(rate(r, r.time_s) for r in records),
+        *_ends(records, rate),
+        measured=records[0].measured,
+        library=records[0].case.is_baseline,
+    )
+
+
+def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the ends of the intervals as rates; none where a time is predicted."""
+    times = [(r, r.timing) for r in records if isinstance(r.timing, Measured)]
+    if len(times) < len(records):
+        return (), ()
+    ends = [sorted((rate(r, t.low_s), rate(r, t.high_s))) for r, t in times]
+    return tuple(low for low, _ in ends), tuple(high for _, high in ends)
+
+
+def _bound(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
+    """Return the rate of a call that takes the least time that its nearest ceiling allows."""
+    points = sorted(_bound_points(groups, axis, rate))
+    if all(isclose(share, 1) for *_, share in points):  # none, or what is drawn is the bound itself
+        return None
+    xs, ys = zip(*((x, y) for x, y, *_ in points), strict=True)
+    names = list(dict.fromkeys(name for *_, name, _ in points))
+    return RateLine("\n".join(("roofline bound:", *names)), xs, ys, measured=False)
+
+
+def _bound_points(
+    groups: Sequence[Group], axis: str, rate: Rate
+) -> Iterator[tuple[int, float, str, float]]:
+    """Yield the size, the rate at the bound, the ceiling's name and the share that is reached."""
+    for group in groups:
+        for record in _timed(group)[:1]:
+            if nearest := group.ceiling(record):
+                share, name = nearest
+                bound_s = share * record.time_s
+                yield record.case.sizes[axis], rate(record, bound_s), name, share
