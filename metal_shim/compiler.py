@@ -202,7 +202,7 @@ def _kernel_flags() -> tuple[str, ...]:
 def runner(compiler: MetalCompiler) -> Path:
     """Return the program that loads kernels and runs them, compiled now or taken from the cache."""
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
-    libraries = ("-Wl,--no-as-needed", "-lm", "-ldl") if sys.platform == "linux" else ()
+    libraries = ("-ldl",) if sys.platform == "linux" else ()
     path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
