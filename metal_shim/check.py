@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metal_shim.compiler import find_compiler
 from metal_shim.emulate import (
@@ -31,8 +31,10 @@ from metal_shim.emulate import (
 from workbench import catalog
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
 from workbench.device.hardware import UNCOMPILED
-from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
+
+if TYPE_CHECKING:  # it imports torch, and --help and --limits need none
+    from workbench.measurement.correctness import PreparedProblem
 
 DEVICE = "m2max"  # its limits are those of every Apple GPU since the M1
 
@@ -113,6 +115,8 @@ def cases(spec: Spec) -> Iterator[MetalCase]:
 def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent) -> None:
     """Run every case in every schedule and enter the findings into a report. Of an Impl with a run
     that does not end the further runs are left out. Raises CompilerMissing."""
+    from workbench.measurement.correctness import PreparedProblem
+
     find_compiler()
     for case in cases(spec):
         problem = None
@@ -127,6 +131,8 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _
 def _run(
     case: MetalCase, problem: PreparedProblem, schedule: Schedule, report: CheckReport
 ) -> None:
+    from workbench.measurement.correctness import check
+
     report.runs += 1
     counting = schedule is SCHEDULES[-1]
     try:

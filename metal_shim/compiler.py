@@ -151,18 +151,34 @@ def compiled(text: str, compiler: MetalCompiler) -> Path:
 
     Raises KernelRejected with the compiler's first errors.
     """
-    flags = _kernel_flags()
-    header = (INCLUDE / "metal_stdlib").read_text(encoding="utf-8")
-    program = _entry(text, *flags, compiler.version, header, suffix=".so")
+    library = _library(compiler)
+    program = _entry(text, library.name, suffix=".so")
     if not program.exists():
+        options = ("-Xclang", "-fno-pch-timestamp", "-include-pch", str(library), "-c")
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             source, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.o")
             source.write_text(text, encoding="utf-8")
-            _run(*compiler.kernel, *flags, "-c", str(source), "-o", str(built))
+            _run(*compiler.kernel, *_kernel_flags(), *options, str(source), "-o", str(built))
             linked = Path(folder, "kernel.so")
             _run(*_linker(compiler), str(built), "-o", str(linked))
             os.replace(linked, program)
     return program
+
+
+def _library(compiler: MetalCompiler) -> Path:
+    """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
+    it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
+    header, flags = INCLUDE / "metal_stdlib", _kernel_flags()
+    path = _entry(header.read_text(encoding="utf-8"), *flags, compiler.version, suffix=".pch")
+    if not path.exists():
+        # of a checkout anew, whose header has another time of change, it stays usable
+        options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            built = Path(folder, "library.pch")
+            emit = ("-Xclang", "-emit-pch", "-c", str(header), "-o", str(built))
+            _run(*compiler.kernel, *flags, *options, *emit)
+            os.replace(built, path)
+    return path
 
 
 def _linker(compiler: MetalCompiler) -> tuple[str, ...]:
@@ -186,7 +202,7 @@ def _kernel_flags() -> tuple[str, ...]:
 def runner(compiler: MetalCompiler) -> Path:
     """Return the program that loads kernels and runs them, compiled now or taken from the cache."""
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
-    libraries = ("-Wl,--no-as-needed", "-lm", "-ldl") if sys.platform == "linux" else ()
+    libraries = ("-ldl",) if sys.platform == "linux" else ()
     path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -16,6 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests run side by side: threads of numpy's that wait for each other took ten times the seconds of
 # the replayed searches.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Threads of torch's spin while they wait: on a busy machine the references of lora's check sizes
+# took 280 ms of CPU with two, and take 4 with one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 MARKED = {"unit", "interpret", "compile", "emulated", "gpu", "metal", "web"}
 
 # No deadline: the first example of a test pays for imports, and shared machines stall.

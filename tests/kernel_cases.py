@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 from typing import Any
 
@@ -156,7 +156,8 @@ def _key(config: Any, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 def first_applicable(impl: Impl, sizes: Sizes, dtype: str, limits: Limits) -> Any:
     """The default on a device with these limits, or the first config that fits these sizes."""
-    for config in (impl.default(limits, dtype, sizes), *impl.space(impl.config())):
+    default = impl.default(limits, dtype, sizes)
+    for config in chain([default], impl.space(impl.config())):  # the space is rarely asked
         if not applicable(impl, config, sizes, dtype, limits):
             return config
     return None

@@ -179,17 +179,21 @@ def right_as_drawn(impl, data, contexts):
         right(impl, config, problem, lambda: [contexts()[order]])
 
 
+def tried_at(impl, sizes, dtypes):
+    """Configs with dtypes that other tests launch at these sizes: their programs are compiled, and
+    at other sizes an input of fewer than 8 elements makes another program."""
+    chosen = [(c, d) for c, at, d in configs_of(impl.title) if at == sizes and d in dtypes]
+    usual = [(first_applicable(impl, sizes, d, LIMITS), d) for d in dtypes]
+    chosen += [(config, dtype) for config, dtype in usual if config is not None]
+    return chosen or [(impl.config(), dtype) for dtype in dtypes]
+
+
 @pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)
 def test_promise(promise, impl, contexts):
-    """Each property of the operation, at every size to check, configs in turn: those whose own
-    dtype is one that the property holds for, if there are any, since any other pair is a program to
-    compile."""
+    """Each property of the operation, at every size to check, configs in turn."""
     dtypes = promise.dtypes_of(dtypes_of(impl, LIMITS))
-    chosen = configs_of(impl.title)
-    pool = [(config, dtype) for config, _, dtype in chosen if dtype in dtypes]
-    pool = pool or [(config, dtypes[i % len(dtypes)]) for i, (config, *_) in enumerate(chosen)]
     for i, sizes in enumerate(impl.spec.check):
-        config, dtype = turn(impl, pool, i + promise.place)
+        config, dtype = turn(impl, tried_at(impl, sizes, dtypes), i + promise.place)
         config, at = taken(impl, config, sizes, dtype, LIMITS)
         subject = Subject(impl, config, dict(at), dtype, "cpu", seed=7 * i + promise.place)
         with turn(impl, list(contexts()), i):

@@ -387,11 +387,11 @@ def test_nothing_separates_configs_that_differ_in_threads_alone() -> None:
     impls = {"online": {"choices": {"threads": (32, 64, 128)}, "knobs": {"threads": "threads"}}}
     run = replace(PREDICTED, impls=impls)
     assert sentence(select(run, records)).endswith(
-        "They differ from one another in their threads alone and move equal bytes: nothing "
-        "separates them without a Mac."
+        "; nothing separates them without a Mac, as they differ in their threads alone and move "
+        "equal bytes."
     )
     more = replace(counts, buffers=(replace(counts.buffers[0], sectors=2),))
     other = [replace(records[0], traffic=more), *records[1:]]
-    assert "2 of them differ" in sentence(select(run, other))
+    assert "; nothing separates 2 of them without" in sentence(select(run, other))
     tiles = replace(run, impls={"online": {"choices": {}, "knobs": {"threads": "tile"}}})
     assert "without a Mac" not in sentence(select(tiles, records))

@@ -66,7 +66,6 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
-from workbench.device.apple_model import INTERVALS
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, write_page
 from workbench.spec import Impl, Knob, sizes_text, values
@@ -452,9 +451,7 @@ class _OneSize:
         assert page is not None
         command.tables[sizes_text(self.problem.sizes)] = outcomes
         command.run, command.selection, command.page = result.run, selection, page
-        about = self._energy_words(result.run, outcomes, selection)
-        about += [] if selection.winner is None or selection.ranked else [INTERVALS]
-        text = " ".join([sentence(selection), *about])
+        text = " ".join([sentence(selection), *self._energy_words(result.run, outcomes, selection)])
         command.results.append(result)
         command.seconds[result.run.id] = self.breakdown.seconds or {}
         command.sentences.append(text)

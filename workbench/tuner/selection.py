@@ -72,7 +72,7 @@ class Selection:
     unsteady: tuple[Record, ...] = ()  # two modes, and slower on the average than another
     # False where the winner stands for a class: predictions whose intervals overlap with its own
     ranked: bool = True
-    alike: str = ""  # a sentence about members of the class that nothing separates
+    alike: str = ""  # a clause about members of the class that nothing separates
     unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
@@ -226,7 +226,7 @@ def class_interval(result: Selection) -> tuple[float, float]:
 
 
 def threads_alone(run: Run, records: Sequence[Record]) -> str:
-    """Return one sentence where configs differ in their threads alone and move equal bytes, so that
+    """Return a clause where configs differ in their threads alone and move equal bytes, so that
     nothing without a Mac separates them; else an empty text."""
     groups: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
     for record in records:
@@ -239,10 +239,10 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
     many = sum(len(each) for each in groups.values() if len(each) > 1)
     if not many:
         return ""
-    which = "They" if many == len(records) else f"{many} of them"
+    which = "them" if many == len(records) else f"{many} of them"
     return (
-        f"{which} differ from one another in their threads alone and move equal bytes: nothing "
-        "separates them without a Mac."
+        f"nothing separates {which} without a Mac, as they differ in their threads alone and move "
+        "equal bytes"
     )
 
 
@@ -342,8 +342,10 @@ def class_sentence(result: Selection) -> str:
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     default = next((r for r in each if r.default), None)
     held = ", the default among them," if default else ""
-    text = f"Any of these {len(each)}{held} is {span}, and they are not ranked: {shown}{more}."
-    return f"{text} {result.alike}".rstrip()
+    reason = f"; {result.alike}" if result.alike else ""
+    return (
+        f"Any of these {len(each)}{held} is {span}, and they are not ranked: {shown}{more}{reason}."
+    )
 
 
 NAMED = 3  # configs of a class that its sentence names
