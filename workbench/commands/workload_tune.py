@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TABLE = Path("tuned.json")
 DEFAULT_DEVICE = "h200"
-LEAST_S = 10.0  # of a signature on a GPU: starting the workers takes some of it
+LEAST_S = 20.0  # of a signature on a GPU: inputs of 1.6 GB take 6 s of it
 MOVES = (GpuGone, WorkerRefused)  # end no signature
 _ADOPTING = threading.Lock()  # imports the program's modules
 PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
