@@ -50,6 +50,7 @@ def command(wanted: argparse.Namespace, folder: Path, workers: int) -> list[str]
     kernel = str(folder / "toy.py") if wanted.stand_in else wanted.kernel
     sizes = [word for text in wanted.sizes for word in ("--sizes", text)]
     more = ["--metrics", str(folder / "events.jsonl")]
+    more += ["--impl", wanted.impl] if wanted.impl else []
     return [*words, "sweep", wanted.sweep, "--kernel", kernel, *sizes, *own, *more]
 
 
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--kernel", default="matmul")
     parser.add_argument("--sweep", default="tile_size")
     parser.add_argument("--sizes", action="append", help="repeated; four of matmul by default")
+    parser.add_argument("--impl", help="of the kernel; all by default")
     parser.add_argument("--workload", help="tune this recorded workload instead")
     parser.add_argument("--budget", default="20m", help="of a workload; it must not end it early")
     parser.add_argument("--trust", action="store_true", help="as of `workload tune`")
@@ -202,8 +204,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         if not wanted.stand_in:
             say("a first run fills the compile cache")
-            run(wanted, Path(place) / "warm", 1)
-        for name, workers, kill in (("one", 1, False), ("two", 2, False), ("killed", 2, True)):
+            run(wanted, Path(place) / "warm", 2)
+        for name, workers, kill in (("two", 2, False), ("one", 1, False), ("killed", 2, True)):
             result[name] = run(wanted, Path(place) / name, workers, kill)
             say(f"{name}: exit {result[name]['exit']}, {result[name]['wall_s']:.1f} s")
             save(wanted.out, result)

@@ -106,7 +106,7 @@ class Loop:
             return self.record()
         script = [sys.executable, str(HERE / "workload_observed.py"), self.name]
         ended = launched(
-            [*script, "--compile", str(max(2, len(os.sched_getaffinity(0)) - 2))],
+            [*script, "--compile", str(min(12, len(os.sched_getaffinity(0))))],
             self.limit_s(),
             TRITON_CACHE_DIR=str(self.cache),
             FLA_CACHE_RESULTS="0",  # it would keep which config "was fastest"
@@ -143,7 +143,8 @@ class Loop:
         """Tune the recording; a run that was ended goes on."""
         answer = self.folder / f"{self.name}.tune.json"
         answer.unlink(missing_ok=True)
-        more = ["--tuned", str(self.table), "--out", str(self.folder / "results"), "--widen"]
+        more = ["--tuned", str(self.table), "--out", str(self.folder / "results")]
+        more += [] if self.name in AUTOTUNED else ["--widen"]  # lists of up to 48 are wide
         more += ["--budget", f"{self.budget}s", "--json", str(answer)]
         more += ["--database", f"sqlite:///{self.folder}/history.db"]
         ended = self.workbench("tune", str(self.file), *more, limit_s=self.budget + 90.0)

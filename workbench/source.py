@@ -47,6 +47,11 @@ class Loaded:
     spec: Spec
     hashes: Mapping[str, str]
 
+    def load(self) -> None:
+        """Import all that launches need, so that it is no part of a config's time."""
+        for impl in self.spec.impls:
+            impl.load()
+
     def impl(self, name: str, code: str) -> Impl:
         """Return the Impl of this name. Raises SourceChanged where its code is not that of the hash
         `code`, which may be empty if it is unknown."""

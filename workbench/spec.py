@@ -405,6 +405,9 @@ class Impl:
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
+    def load(self) -> None:
+        """Import what a launch needs beyond the kernel's file, which may take seconds: nothing."""
+
     @property
     def title(self) -> str:
         """Name of this Impl in tables and messages: `matmul.tiles`."""

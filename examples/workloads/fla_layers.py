@@ -48,7 +48,7 @@ def main():
     steps = parser.parse_args().steps
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
-    batch, length, width, heads = (2, 4096, 2048, 16) if gpu else (1, 64, 64, 2)
+    batch, length, width, heads = (4, 4096, 2048, 16) if gpu else (1, 64, 64, 2)
     torch.manual_seed(0)
     with torch.device(device):
         layers = torch.nn.Sequential(LinearAttention(width, heads), DeltaRule(width, heads))

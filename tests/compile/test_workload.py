@@ -102,6 +102,27 @@ def test_a_kernel_that_a_process_of_inductor_compiled_is_recorded(tmp_path, load
     assert each.signature.function.text_hash == text_hash(whole.fn)
 
 
+def test_heuristics_around_an_autotuner_leave_it_to_that(tmp_path):
+    both = triton.heuristics({"EVEN": lambda a: a["n"] % 2 == 0})(
+        triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])(
+            chosen_below
+        )
+    )
+    x = torch.ones(64)
+    with workbench.workload.record(tmp_path / "a.workload"):
+        for _ in range(3):
+            both[(4,)](x, 64)
+    assert "run" not in vars(both)
+    (each,) = files.read(tmp_path / "a.workload").signatures
+    assert each.launches == 3 and each.signature.origin == "autotune" and each.signature.key
+    assert each.signature.arguments["EVEN"].value is True
+
+
+@triton.jit
+def chosen_below(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    pass
+
+
 def test_nothing_stays_replaced(recorded):
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction

@@ -68,6 +68,12 @@ class Listed(Impl):
     values."""
 
     listed: tuple[Any, ...] = ()
+    launcher: Launcher | None = None
+
+    def load(self) -> None:
+        """Import the module of the user's function. Raises AdaptedError."""
+        if self.launcher is not None:
+            _ = self.launcher.kernel
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
@@ -136,6 +142,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             call.mutates,
             call.unchecked,
             listed=listed,
+            launcher=launcher,
         )
     )
     return spec

@@ -186,6 +186,19 @@ class Measuring:
         self.spent["flush"] += spent.total - spent.check - spent.timed
         return result
 
+    def aside(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+        """Run another task in the process, between two problems, and return its result. Raises its
+        error; unless that is a sentence, the process is replaced, as a launch may have spoilt it.
+        """
+        self._job, self._begun = None, False
+        try:
+            return self._now.ask(task, *args, timeout_s=timeout_s)
+        except WorkbenchError:
+            raise
+        except Exception:
+            self._replace()
+            raise
+
     def poisoned(self) -> None:
         """Replace the process, which can measure nothing more after a GPU error."""
         self._replace()

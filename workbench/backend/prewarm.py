@@ -6,13 +6,16 @@ starting early lets these overlap.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol
 
 from workbench.backend.measuring import Measuring, MeasuringProcess
 from workbench.backend.processes import prepare
-from workbench.backend.workers import Pool, Workers, cpu_count
+from workbench.backend.workers import BEGIN_S, Pool, Workers, cpu_count
 from workbench.data.environment import gpu_shown
+from workbench.measurement import worker
 
 
 class LiveProcesses(Protocol):
@@ -65,3 +68,57 @@ def compilers(kernel: str) -> Workers:
     pool = Workers(max(1, cpu_count() - 1))  # one CPU is left to launch
     pool.everywhere(prepare, kernel)
     return pool
+
+
+class KeptProcesses:
+    """Processes of live backends that follow each other, such as those of a workload's signatures:
+    each imports a library once, which takes some 10 s of fla-core. A backend's `close` leaves them;
+    `end` ends them. As a pool it runs a task in the measuring process, between two problems."""
+
+    def __init__(self) -> None:
+        self._measuring = Measuring()
+        self._count = max(1, cpu_count() - 1)
+        self._workers = Workers(self._count)
+        self.gpu: MeasuringProcess = _Left(self._measuring)
+        self.compilers: Pool = _Left(self._workers)
+
+    def prepare(self, kernel: str) -> None:
+        """Import a kernel and what its launches need in all processes at once, and wait for it.
+        What fails is said by the backend that begins with it."""
+        every = [
+            self._workers.submit(prepare, kernel, timeout_s=BEGIN_S) for _ in range(self._count)
+        ]
+        with suppress(Exception):
+            self._measuring.aside(worker.import_kernel, kernel, timeout_s=BEGIN_S)
+        for each in every:
+            each.exception()
+
+    def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
+        """Run a task in the measuring process; return a future that is done."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self._measuring.aside(task, *args, timeout_s=timeout_s))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Leave the processes to `end`."""
+
+    def end(self) -> None:
+        """End all processes."""
+        self._workers.close()
+        self._measuring.close()
+
+
+class _Left:
+    """A pool or a measuring process whose `close` leaves it to its owner."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def close(self) -> None:
+        """Leave it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)

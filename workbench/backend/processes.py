@@ -41,7 +41,7 @@ def prepare(kernel: str) -> None:
     from triton.runtime.cache import triton_key
 
     triton_key()
-    loaded(kernel)
+    loaded(kernel).load()
 
 
 @dataclass(frozen=True)

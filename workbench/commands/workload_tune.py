@@ -82,11 +82,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.cluster import ClusterGpu
+    from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
 
 DEFAULT_TABLE = Path("tuned.json")
 DEFAULT_DEVICE = "h200"
-LEAST_S = 10.0  # of a signature on a GPU: starting the workers takes some of it
+LEAST_S = 20.0  # of a signature on a GPU: inputs of 1.6 GB take 6 s of it
 MOVES = (GpuGone, WorkerRefused)  # end no signature
 _ADOPTING = threading.Lock()  # imports the program's modules
 PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
@@ -188,6 +189,7 @@ class WorkloadTuning:
     spread: Spread | None = None  # over the GPUs of a cluster
     used: Sequence[WorkItem] = ()  # whose config Triton chose on a GPU of this model
     gpu: ClusterGpu | None = None  # that one of them; see `_on_gpu`
+    kept: KeptProcesses | None = None  # of this machine's GPU
     journal: TuningJournal = field(init=False)
     started: float = field(default_factory=time.monotonic)
 
@@ -216,6 +218,10 @@ class WorkloadTuning:
         """Run to the end, or to Ctrl-C. Returns the exit code."""
         self.journal.load()
         code = PASSED
+        if self.spread is None and self.open_backend is None and not self.predicts:
+            from workbench.backend.prewarm import KeptProcesses
+
+            self.kept = KeptProcesses()
         try:
             if self.spread is not None:
                 self.spread.run([self._job(group) for group in self._groups()])
@@ -227,6 +233,9 @@ class WorkloadTuning:
         except KeyboardInterrupt:
             code = INTERRUPTED
             note("stopped; the same command continues with what is stored")
+        finally:
+            if self.kept is not None:
+                self.kept.end()
         return self._conclude(code)
 
     @property
@@ -259,6 +268,10 @@ class WorkloadTuning:
 
     def _opener(self, kernel: Path) -> Opener | None:
         """Return what opens the backend of a kernel; None: the usual one of this machine."""
+        if (kept := self.kept) is not None:
+            from workbench.backend.live import Live
+
+            return lambda device, repository: Live(repository, prewarm=kept)
         if (gpu := self.gpu) is None:
             return self.open_backend
         from workbench.backend.remote import ClusterLive
@@ -361,6 +374,8 @@ class WorkloadTuning:
             recorded=True,
             pool=self._aside(),
         )
+        if self.kept is not None:
+            self.kept.prepare(str(path))
         budget = str(len(call.entries)) if self.predicts else f"{seconds:.1f}s"
         sweep = self._sweep_options(path, call.dtype, budget)
         command = SweepCommand(sweep, SweepConsole(True, stderr=True), self._opener(path))
@@ -386,7 +401,7 @@ class WorkloadTuning:
         """Return the pool for the first launch of a function, on the GPU that it is timed on; None:
         a process of this machine."""
         if self.gpu is None:
-            return None
+            return self.kept
         from workbench.backend.remote import AsidePool
 
         return AsidePool(self.gpu)

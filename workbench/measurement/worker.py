@@ -174,6 +174,11 @@ def load() -> None:
         preflight.rehearse()
 
 
+def import_kernel(kernel: str) -> None:
+    """Import a kernel's file and all that its launches need."""
+    loaded(kernel).load()
+
+
 def begin(job: MeasureJob) -> None:
     """Make inputs and reference of a problem. Raises torch.OutOfMemoryError when it is too
     large."""
@@ -196,7 +201,9 @@ def _prepared(job: MeasureJob) -> _State:
     # equal precision: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.cuda.empty_cache()  # of what ran here before
     kernel = loaded(job.kernel)
+    kernel.load()
     spec = kernel.spec
     costs = spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
     bound, hot_bound = bound_s(device, *costs), hot_bound_s(device, *costs)

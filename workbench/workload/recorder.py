@@ -76,7 +76,8 @@ class _Kernel:
 
     jit: Any
     by: Chooser
-    # Key functions by types, and of the first types with this number and these names.
+    # Key functions by types, and of the first types with so many arguments of each kind: other
+    # names are a KeyError.
     keys: dict[tuple[Any, ...], KeyFunction] = field(default_factory=dict)
     usual: dict[tuple[Any, ...], KeyFunction] = field(default_factory=dict)
     counters: dict[Any, _LaunchCounter] = field(default_factory=dict)  # by key
@@ -152,7 +153,7 @@ class LaunchRecorder:
         self._seen += 1
         try:
             kernel = self._kernels[by][id(jit)]
-            key = kernel.usual[len(args), *kwargs](args, kwargs, grid)
+            key = kernel.usual[len(args), len(kwargs)](args, kwargs, grid)
             kernel.counters[key].launches += 1
         except (KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError, IndexError):
             try:
@@ -173,7 +174,7 @@ class LaunchRecorder:
             make = kernel.keys.get(types)
             if make is None:
                 make = kernel.keys[types] = key_function(args, kwargs)
-                kernel.usual.setdefault((len(args), *kwargs), make)
+                kernel.usual.setdefault((len(args), len(kwargs)), make)
             try:
                 key = make(args, kwargs, shape)
                 hash(key)

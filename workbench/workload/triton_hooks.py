@@ -61,6 +61,8 @@ class TritonHooks:
     def __init__(self, sink: LaunchSink) -> None:
         self._sink = sink
         self._context = _LaunchContext()
+        self._bound: list[Any] = []  # heuristics whose `run` is Triton's own again
+        self._choosers: dict[tuple[int, int], Chooser] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
         self._finder: AfterImport | None = None
         self._caught: bool | None = None  # None before the first launch
@@ -104,6 +106,9 @@ class TritonHooks:
         for owner, name, real in reversed(self._replaced):
             setattr(owner, name, real)
         self._replaced.clear()
+        for owner in self._bound:
+            owner.__dict__.pop("run", None)
+        self._bound.clear()
 
     @property
     def caught(self) -> bool:
@@ -170,17 +175,25 @@ class TritonHooks:
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             before = context.by
-            caught = hooks.caught_here(self)
-            context.by = Chooser(self, before.heuristics, caught)
+            context.by = by = hooks.chooser(self, before.heuristics)
             context.grid = kwargs.get("grid")
             try:
-                if not caught:
+                if not by.caught:
                     return real(self, *args, **kwargs)
                 return _first_config(self, args, kwargs)
             finally:
                 context.by, context.grid = before, None
 
         return run
+
+    def chooser(self, tuner: Any, heuristics: Any) -> Chooser:
+        """Return the one Chooser of these two, which it keeps, so that no other gets their ids."""
+        known = self._choosers.get((id(tuner), id(heuristics)))
+        if known is None:
+            caught = tuner is not None and self.caught_here(tuner)
+            known = Chooser(tuner, heuristics, caught)
+            self._choosers[id(tuner), id(heuristics)] = known
+        return known
 
     def caught_here(self, tuner: Any) -> bool:
         """Return whether this autotuner cannot time: there is no GPU, or the interpreter runs."""
@@ -190,11 +203,16 @@ class TritonHooks:
         return type(inner).__name__ == "InterpretedFunction" or self.caught
 
     def _heuristics_run(self, real: Any) -> Any:
-        context = self._context
+        context, hooks = self._context, self
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(self).run is run and hasattr(self.fn, "configs"):
+                # an autotuner below says it all, and each layer costs 3 us of a launch
+                self.run = real.__get__(self)
+                hooks._bound.append(self)
+                return self.run(*args, **kwargs)
             before = context.by
-            context.by = Chooser(before.tuner, self, before.caught)
+            context.by = hooks.chooser(before.tuner, self)
             try:
                 return real(self, *args, **kwargs)
             finally:
