@@ -63,7 +63,7 @@ def describe_blocks(name: str, tensor: Any, block: list[int]) -> Any:
 
 @gluon.jit
 def barriers(SLOTS: gl.constexpr, COUNT: gl.constexpr):
-    """A barrier for each slot of a ring; COUNT arrivals complete one."""
+    """Return a barrier for each slot of a ring; COUNT arrivals complete one."""
     bars = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(SLOTS):
         mbarrier.init(bars.index(i), COUNT)
@@ -72,7 +72,7 @@ def barriers(SLOTS: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def next_slot(slot, phase, SLOTS: gl.constexpr):
-    """The slot after this one. Once around the ring, the phase of its barriers flips."""
+    """Return the slot after this one. Once around the ring, the phase of its barriers flips."""
     slot += 1
     if slot == SLOTS:
         slot = 0
@@ -95,8 +95,8 @@ def _named(op, number):
 
 @gluon.jit
 def named_barrier(OP: gl.constexpr, NUMBER: gl.constexpr, x):
-    """`bar.sync` or `bar.arrive` of 256 threads, two warp groups. Gluon has no named barriers; it
-    uses the numbers 0 to 2 itself in a kernel of three partitions. `x` is any integer."""
+    """Issue `bar.sync` or `bar.arrive` for 256 threads, two warp groups. Gluon has no named barriers;
+    it uses the numbers 0 to 2 itself in a kernel of three partitions. `x` is any integer."""
     gl.inline_asm_elementwise(
         _named(OP, NUMBER), "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1
     )

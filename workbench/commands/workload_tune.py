@@ -575,12 +575,12 @@ class WorkloadTuning:
     def _recorded(self, entries: Sequence[PinnedEntry]) -> list[PinnedEntry]:
         """Return entries of what Triton chose in the recording, of keys that have no other one."""
         known = {(e.module, e.function, e.key) for e in entries}
-        made = []
+        entries = []
         for item in self.used:
             function, key = item.signature.function, item.signature.key
             if (function.module, function.name, key) not in known:
-                made.append(self._entry(item, in_use(item)))
-        return made
+                entries.append(self._entry(item, in_use(item)))
+        return entries
 
     def _entry(self, item: WorkItem, result: TunedSignature) -> PinnedEntry:
         import torch
