@@ -95,8 +95,8 @@ def _named(op, number):
 
 @gluon.jit
 def named_barrier(OP: gl.constexpr, NUMBER: gl.constexpr, x):
-    """Issue `bar.sync` or `bar.arrive` for 256 threads, two warp groups. Gluon has no named barriers;
-    it uses the numbers 0 to 2 itself in a kernel of three partitions. `x` is any integer."""
+    """Issue `bar.sync` or `bar.arrive` for two warp groups, 256 threads. Gluon has no named
+    barriers; it uses numbers 0 to 2 itself in a kernel of three partitions. `x` is any integer."""
     gl.inline_asm_elementwise(
         _named(OP, NUMBER), "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1
     )
