@@ -1,0 +1,91 @@
+"""Settings of the documentation's site, for Sphinx with MyST and Furo: `make site` builds it.
+
+The folder of sources is the repository, so one relative link serves on GitHub and on the site.
+Pages are the Markdown files of PAGES; docs/README.md lists them, and the site's navigation is that
+list. A link to any other file of the repository leads to `repository` where that is given
+(`sphinx-build -D repository=https://.../blob/REVISION`), and otherwise to a copy on the site.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+INDEX = "docs/README"
+ENTRY = re.compile(r"^- .*", flags=re.M)
+PAGE = re.compile(r"\]\(([^)#\s]+)\.md\)")
+
+project = "Kernel Workbench"
+html_title = "Kernel Workbench"
+extensions = ["myst_parser"]
+root_doc = INDEX
+PAGES = ["docs/**", "examples/**/README.md", "benchmarks/**/README.md", "CONTRIBUTING.md"]
+include_patterns = [*PAGES, "CHANGELOG.md", "README.md"]
+exclude_patterns = ["docs/**/*.py", "docs/images/**", "docs/site/**"]
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 6  # the anchors that GitHub gives
+highlight_language = "none"  # of a block that names no language
+suppress_warnings = ["misc.highlighting_failure"]  # `{...}` stands for a part of the JSON left out
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+html_theme = "furo"
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
+html_extra_path = ["site/index.html"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+
+
+def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Add a hidden table of contents to a README: its own list of pages, section by section."""
+    if not re.fullmatch(r"docs/(\w+/)?README", docname):
+        return
+    for section in re.split(r"^## ", source[0], flags=re.M):
+        heading, _, text = section.partition("\n")
+        pages = [page for entry in ENTRY.findall(text) for page in PAGE.findall(entry)]
+        entries = [f"/{relative(docname, page)}" for page in pages]
+        if entries:
+            caption = [f":caption: {heading}"] if docname == INDEX else []
+            lines = ["```{toctree}", ":hidden:", ":titlesonly:", *caption, "", *entries, "```"]
+            source[0] += "\n" + "\n".join(lines) + "\n"
+
+
+def relative(docname: str, target: str) -> str:
+    """Return a link's path from the repository's root."""
+    return os.path.normpath(os.path.join(os.path.dirname(docname), target))
+
+
+def link_files(app: Sphinx, document: nodes.document) -> None:
+    """Resolve links to files and folders of the repository that are no pages of the site."""
+    base, docname = app.config.repository.rstrip("/"), app.env.docname
+    for kind in (addnodes.download_reference, addnodes.pending_xref):
+        for node in list(document.findall(kind)):
+            target = str(node["reftarget"])
+            if kind is addnodes.pending_xref:
+                if node["reftype"] != "myst" or node.get("refdomain") == "doc":
+                    continue
+                path = relative(docname, target)
+                if target.startswith("#") or not (ROOT / path).is_dir():
+                    continue
+            else:
+                path = relative(docname, target)
+            if base:
+                node.replace_self(nodes.reference("", "", *node.children, refuri=f"{base}/{path}"))
+            elif kind is addnodes.pending_xref:
+                node.replace_self(node.children)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect the two changes of the sources."""
+    app.add_config_value("repository", "", "env", str)
+    app.connect("source-read", add_navigation)
+    app.connect("doctree-read", link_files)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
