@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
 EXPERIMENTS = ROOT / "docs" / "experiments.md"
 EXAMPLE = ROOT / "examples" / "rwkv7" / "README.md"
+LEARNING = [
+    *(ROOT / "docs" / name for name in ("start.md", "troubleshooting.md", "glossary.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
@@ -79,7 +84,7 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md")
+    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md", *LEARNING)
     for words in quoted(page)
 ]
 
