@@ -6,6 +6,7 @@ compiler, which predicts, and draw no figures; everything else is the real thing
 command printed.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -39,11 +40,12 @@ pytestmark = pytest.mark.newest
 @pytest.fixture
 def clone(tmp_path, monkeypatch):
     """A folder that looks like a clone, with data of its own; sweeps have no compiler."""
-    for name in ("benchmarks", "docs", "examples", "tests"):
+    for name in ("benchmarks", "docs", "examples", "tests", "workbench"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setattr(
         "workbench.commands.sweep.any_backend",
         lambda device, folder, prewarm=None: Null(predicts=True, device=device or "h200"),
