@@ -45,17 +45,32 @@ html_show_sphinx = False
 
 
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Add a hidden table of contents to a README: its own list of pages, section by section."""
-    if not re.fullmatch(r"docs/(\w+/)?README", docname):
+    """Add to the index a hidden table of contents for each of its sections."""
+    if docname != INDEX:
         return
     for section in re.split(r"^## ", source[0], flags=re.M):
         heading, _, text = section.partition("\n")
-        pages = [page for entry in ENTRY.findall(text) for page in PAGE.findall(entry)]
-        entries = [f"/{relative(docname, page)}" for page in pages]
-        if entries:
-            caption = [f":caption: {heading}"] if docname == INDEX else []
-            lines = ["```{toctree}", ":hidden:", ":titlesonly:", *caption, "", *entries, "```"]
+        if pages := listed(text, docname):
+            entries = [f"/{page}" for page in pages]
+            lines = ["```{toctree}", ":hidden:", f":caption: {heading}", "", *entries, "```"]
             source[0] += "\n" + "\n".join(lines) + "\n"
+
+
+def leave_out(app: Sphinx, document: nodes.document) -> None:
+    """Keep pages that the README of their own folder lists out of the navigation, which every page
+    repeats: one for each kernel would make it long and the build twice as slow."""
+    docname = app.env.docname
+    readme = ROOT / os.path.dirname(docname) / "README.md"
+    if readme.is_file() and readme != ROOT / f"{INDEX}.md":
+        folder = readme.relative_to(ROOT).with_suffix("").as_posix()
+        if docname in listed(readme.read_text(encoding="utf-8"), folder):
+            app.env.metadata[docname]["orphan"] = True
+
+
+def listed(text: str, docname: str) -> list[str]:
+    """Return the pages to which the items of lists in a page link."""
+    links = (page for entry in ENTRY.findall(text) for page in PAGE.findall(entry))
+    return [relative(docname, page) for page in links]
 
 
 def relative(docname: str, target: str) -> str:
@@ -84,8 +99,9 @@ def link_files(app: Sphinx, document: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the two changes of the sources."""
+    """Connect what is done beside MyST's own reading."""
     app.add_config_value("repository", "", "env", str)
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", link_files)
+    app.connect("doctree-read", leave_out)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -30,8 +30,10 @@ PAGES = sorted(
         *(ROOT / "docs" / "howto").glob("*.md"),
     ]
 )
-BLOCK = re.compile(r"^(<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
-                   flags=re.M | re.S)  # fmt: skip
+BLOCK = re.compile(
+    r"^(<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    flags=re.M | re.S,
+)
 FILE = re.compile(r"# ([\w/]+\.\w+)\n")
 
 pytestmark = pytest.mark.newest
