@@ -18,7 +18,9 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
-INDEX = "docs/README"
+INDEX, GLOSSARY = "docs/README", "docs/glossary"
+GLOSSARY_TEXT = (ROOT / f"{GLOSSARY}.md").read_text(encoding="utf-8")
+WORD = re.compile(r"^\| ([^|]+) \|", flags=re.M)
 ENTRY = re.compile(r"^- .*", flags=re.M)
 PAGE = re.compile(r"\]\(([^)#\s]+)\.md\)")
 
@@ -73,6 +75,31 @@ def listed(text: str, docname: str) -> list[str]:
     return [relative(docname, page) for page in links]
 
 
+def glossary_id(word: str) -> str:
+    """Return the anchor of a word in the glossary; a plural has that of its singular."""
+    return "word-" + nodes.make_id(word.lower().removesuffix("s"))
+
+
+def link_words(app: Sphinx, document: nodes.document) -> None:
+    """Give each word of the glossary an anchor, and link a word that a page has in italics, which
+    is how the pages mark its first use."""
+    docname = app.env.docname
+    if docname == GLOSSARY:
+        for row in document.findall(nodes.row):
+            words = row.next_node(nodes.entry).astext().split(", ")
+            row["ids"] += [glossary_id(word) for word in words]
+        return
+    known = {glossary_id(w) for row in WORD.findall(GLOSSARY_TEXT) for w in row.split(", ")}
+    if docname.startswith(("docs/tutorials/", "docs/howto/", "docs/start")):
+        page = os.path.relpath(f"{GLOSSARY}.html", os.path.dirname(docname))
+        for node in list(document.findall(nodes.emphasis)):
+            anchor = glossary_id(node.astext())
+            if anchor in known:
+                link = nodes.reference("", "", refuri=f"{page}#{anchor}")
+                node.replace_self(link)
+                link += node
+
+
 def relative(docname: str, target: str) -> str:
     """Return a link's path from the repository's root."""
     return os.path.normpath(os.path.join(os.path.dirname(docname), target))
@@ -104,4 +131,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", link_files)
     app.connect("doctree-read", leave_out)
+    app.connect("doctree-read", link_words)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -79,7 +79,7 @@ def test_the_blocks_of_a_page_run(page, clone):
         if block["reason"] or language == "text":
             continue
         if language == "sh":
-            for line in filter(None, lines.replace("\\\n", " ").splitlines()):
+            for line in filter(None, lines.splitlines()):
                 run_line(line)
         elif named := FILE.match(lines):
             Path(named[1]).write_text(lines, encoding="utf-8")

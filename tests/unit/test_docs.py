@@ -170,6 +170,16 @@ def test_the_models_constants_are_the_codes():
     assert f"`{cost_model.MODEL}`" in text(ROOT / "docs" / "architecture.md")
 
 
+@pytest.mark.parametrize("page", LEARNING, ids=relative)
+def test_words_in_italics_are_in_the_glossary(page):
+    rows = re.findall(r"^\| ([^|]+) \|", text(ROOT / "docs" / "glossary.md"), flags=re.M)
+    words = {word.lower().removesuffix("s") for row in rows for word in row.split(", ")}
+    prose = re.sub(r"```.*?```|`[^`\n]*`|\*\*[^*]+\*\*|^\|.*$", "", text(page), flags=re.S | re.M)
+    used = re.findall(r"\*([A-Za-z][^*\n]*)\*", prose)
+    assert not [word for word in used if word.lower().removesuffix("s") not in words]
+    assert page.parent.name != "tutorials" or used, "a tutorial names no word of the glossary"
+
+
 # Kernels
 
 
