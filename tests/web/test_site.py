@@ -1,8 +1,10 @@
-"""The documentation as a site: it builds without a warning, and no link of it is broken."""
+"""The documentation as a site: it builds without a warning, no link of it is broken, and its pages
+fit on a small screen."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -10,7 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from playwright.sync_api import sync_playwright
 
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 ROOT = Path(__file__).parents[2]
 BASE = "https://example.org/blob/main"
 
@@ -43,3 +49,26 @@ def test_every_page_is_in_the_navigation_and_no_link_is_broken(site: Path) -> No
             assert there.exists(), f"{page.name} links to {target}"
             if anchor and there in pages:
                 assert f'id="{unquote(anchor)}"' in pages[there], f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_in_420_pixels_and_ask_for_nothing(site: Path, scheme: str) -> None:
+    names = ("README", "start", "commands", "troubleshooting", "gallery", "kernels/matmul")
+    complaints: list[str] = []
+    with sync_playwright() as run:
+        chromium = run.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        context = chromium.new_context(
+            viewport={"width": 420, "height": 900}, color_scheme=scheme, offline=True
+        )
+        tab = context.new_page()
+        tab.on("requestfailed", lambda request: complaints.append(request.url))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        for name in names:
+            tab.goto((site / "docs" / f"{name}.html").as_uri())
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 420, name
+        dark = (
+            tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        )
+        assert dark == (scheme == "dark")
+        chromium.close()
+    assert not complaints
