@@ -54,8 +54,8 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
         heading, _, text = section.partition("\n")
         if pages := listed(text, docname):
             entries = [f"/{page}" for page in pages]
-            lines = ["```{toctree}", ":hidden:", f":caption: {heading}", "", *entries, "```"]
-            source[0] += "\n" + "\n".join(lines) + "\n"
+            options = [":hidden:", ":titlesonly:", f":caption: {heading}", ""]
+            source[0] += "\n".join(["", "```{toctree}", *options, *entries, "```", ""])
 
 
 def leave_out(app: Sphinx, document: nodes.document) -> None:
@@ -106,23 +106,18 @@ def relative(docname: str, target: str) -> str:
 
 
 def link_files(app: Sphinx, document: nodes.document) -> None:
-    """Resolve links to files and folders of the repository that are no pages of the site."""
-    base, docname = app.config.repository.rstrip("/"), app.env.docname
-    for kind in (addnodes.download_reference, addnodes.pending_xref):
-        for node in list(document.findall(kind)):
-            target = str(node["reftarget"])
-            if kind is addnodes.pending_xref:
-                if node["reftype"] != "myst" or node.get("refdomain") == "doc":
-                    continue
-                path = relative(docname, target)
-                if target.startswith("#") or not (ROOT / path).is_dir():
-                    continue
-            else:
-                path = relative(docname, target)
-            if base:
-                node.replace_self(nodes.reference("", "", *node.children, refuri=f"{base}/{path}"))
-            elif kind is addnodes.pending_xref:
-                node.replace_self(node.children)
+    """Resolve links to files and folders of the repository that are no pages of the site: to
+    `repository`, or else files to a copy on the site and folders to nothing."""
+    base = app.config.repository.rstrip("/")
+    for node in list(document.findall(addnodes.download_reference)):
+        path = relative(app.env.docname, node["reftarget"])
+        if base:
+            node.replace_self(nodes.reference("", "", *node.children, refuri=f"{base}/{path}"))
+    for node in list(document.findall(addnodes.pending_xref)):
+        path = relative(app.env.docname, node["reftarget"])
+        if node["reftype"] == "myst" and node.get("refdomain") != "doc" and (ROOT / path).is_dir():
+            link = nodes.reference("", "", *node.children, refuri=f"{base}/{path}")
+            node.replace_self(link if base else node.children)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
