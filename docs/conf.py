@@ -22,7 +22,7 @@ INDEX, GLOSSARY = "docs/README", "docs/glossary"
 GLOSSARY_TEXT = (ROOT / f"{GLOSSARY}.md").read_text(encoding="utf-8")
 WORD = re.compile(r"^\| ([^|]+) \|", flags=re.M)
 ENTRY = re.compile(r"^- .*", flags=re.M)
-PAGE = re.compile(r"\]\(([^)#\s]+)\.md\)")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)\.md\)")
 
 project = "Kernel Workbench"
 html_title = "Kernel Workbench"
@@ -30,7 +30,7 @@ extensions = ["myst_parser"]
 root_doc = INDEX
 PAGES = ["docs/**", "examples/**/README.md", "benchmarks/**/README.md", "CONTRIBUTING.md"]
 include_patterns = [*PAGES, "CHANGELOG.md", "README.md"]
-exclude_patterns = ["docs/**/*.py", "docs/images/**", "docs/site/**"]
+exclude_patterns = [".*", "build", "results", "runs", "tests", "workbench", "docs/site"]  # not walked
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 6  # the anchors that GitHub gives
 highlight_language = "none"  # of a block that names no language
@@ -53,7 +53,7 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     for section in re.split(r"^## ", source[0], flags=re.M):
         heading, _, text = section.partition("\n")
         if pages := listed(text, docname):
-            entries = [f"/{page}" for page in pages]
+            entries = [f"{title} </{page}>" for page, title in pages.items()]
             options = [":hidden:", ":titlesonly:", f":caption: {heading}", ""]
             source[0] += "\n".join(["", "```{toctree}", *options, *entries, "```", ""])
 
@@ -69,10 +69,10 @@ def leave_out(app: Sphinx, document: nodes.document) -> None:
             app.env.metadata[docname]["orphan"] = True
 
 
-def listed(text: str, docname: str) -> list[str]:
-    """Return the pages to which the items of lists in a page link."""
-    links = (page for entry in ENTRY.findall(text) for page in PAGE.findall(entry))
-    return [relative(docname, page) for page in links]
+def listed(text: str, docname: str) -> dict[str, str]:
+    """Return the pages to which the items of lists in a page link, with the words of the links."""
+    links = (link for entry in ENTRY.findall(text) for link in LINK.findall(entry))
+    return {relative(docname, page): words for words, page in links}
 
 
 def glossary_id(word: str) -> str:
