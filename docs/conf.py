@@ -30,7 +30,8 @@ extensions = ["myst_parser"]
 root_doc = INDEX
 PAGES = ["docs/**", "examples/**/README.md", "benchmarks/**/README.md", "CONTRIBUTING.md"]
 include_patterns = [*PAGES, "CHANGELOG.md", "README.md"]
-exclude_patterns = [".*", "build", "results", "runs", "tests", "workbench", "docs/site"]  # not walked
+# Folders without pages are not walked.
+exclude_patterns = [".*", "build", "results", "runs", "tests", "workbench", "docs/site"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 6  # the anchors that GitHub gives
 highlight_language = "none"  # of a block that names no language
