@@ -17,12 +17,13 @@ OLDEST := 3.6.0
 NEWEST := 3.9.0
 endif
 
-.PHONY: help install sweep test lint mutants stress clean
+.PHONY: help install sweep test lint site mutants stress clean
 
 help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
 	@echo "make test    lint, and every test that this machine can run"
 	@echo "make lint    ruff and mypy alone"
+	@echo "make site    the documentation as a site, in build/site"
 	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
 	@echo "make stress  malformed command lines, hostile files and kills (an hour); STRESS='--seed 7 lines'"
 	@echo "make clean   remove $(VENV) and all caches"
@@ -66,6 +67,10 @@ lint: $(VENV)/.installed-tests
 
 test: lint
 	@$(BIN)/python tests/run.py
+
+site: $(VENV)/.installed-tests
+	@$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees -c docs . build/site
+	@echo "build/site/index.html"
 
 mutants: $(VENV)/.installed-tests
 	@$(BIN)/python tests/mutants/run.py $(MUTANTS)

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
 EXPERIMENTS = ROOT / "docs" / "experiments.md"
 EXAMPLE = ROOT / "examples" / "rwkv7" / "README.md"
+LEARNING = [
+    *(ROOT / "docs" / name for name in ("start.md", "troubleshooting.md", "glossary.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
@@ -79,7 +84,7 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md")
+    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md", *LEARNING)
     for words in quoted(page)
 ]
 
@@ -163,6 +168,16 @@ def test_the_models_constants_are_the_codes():
     rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", message, flags=re.M)
     assert {name: float(value) for name, value in rows} == asdict(cost_model.CONSTANTS)
     assert f"`{cost_model.MODEL}`" in text(ROOT / "docs" / "architecture.md")
+
+
+@pytest.mark.parametrize("page", LEARNING, ids=relative)
+def test_words_in_italics_are_in_the_glossary(page):
+    rows = re.findall(r"^\| ([^|]+) \|", text(ROOT / "docs" / "glossary.md"), flags=re.M)
+    words = {word.lower().removesuffix("s") for row in rows for word in row.split(", ")}
+    prose = re.sub(r"```.*?```|`[^`\n]*`|\*\*[^*]+\*\*|^\|.*$", "", text(page), flags=re.S | re.M)
+    used = re.findall(r"\*([A-Za-z][^*\n]*)\*", prose)
+    assert not [word for word in used if word.lower().removesuffix("s") not in words]
+    assert page.parent.name != "tutorials" or used, "a tutorial names no word of the glossary"
 
 
 # Kernels

@@ -1,0 +1,54 @@
+"""docs/troubleshooting.md quotes sentences that the code has."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "troubleshooting.md"
+SENTENCES = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), flags=re.M)
+GAP = "\0"
+
+pytestmark = pytest.mark.unit
+
+
+def strings(path: Path) -> list[str]:
+    """Texts of a module without backticks; what an f-string puts in is a gap."""
+    result = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else GAP for p in node.values)
+            result.append("".join(map(str, parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            result.append(node.value)
+    return [text.replace("`", "") for text in result]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Every text of the package."""
+    files = sorted((ROOT / "workbench").rglob("*.py"))
+    return [text.replace("\n", " ") for path in files for text in strings(path)]
+
+
+def holds(text: str, parts: list[str]) -> bool:
+    """Return whether the parts stand in a text, in their order, with a gap between any two."""
+    at = 0
+    for i, part in enumerate(parts):
+        there = text.find(part, at)
+        if there < 0 or (i and GAP not in text[at:there]):
+            return False
+        at = there + len(part)
+    return True
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_sentence_is_one_of_the_codes(sentence: str, texts: list[str]) -> None:
+    parts = [part.strip() for part in sentence.split("...") if part.strip()]
+    assert any(holds(text, parts) for text in texts), sentence
+
+
+def test_the_page_has_sentences() -> None:
+    assert len(SENTENCES) == len(set(SENTENCES)) >= 35
