@@ -80,6 +80,7 @@ OPERATIONS = Path(__file__).parents[1] / "workload_operations.py"
 WITHOUT_EFFECT = {"chunk_hgrn_fwd_kernel_o"}
 
 
+@pytest.mark.timeout(900)  # 60 functions in the interpreter: 110 s of each on a quiet machine
 @pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
 def test_every_launch_of_their_operations_is_adopted_with_an_answer(tmp_path, library, functions):
     """Recorded as a compiled program launches them; the answers are the interpreter's."""
