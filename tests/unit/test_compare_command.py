@@ -16,8 +16,9 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
+from workbench.commands.changed_kernels import has_kernel
 from workbench.commands.compare import CompareCommand
-from workbench.commands.gate import GateCommand, has_kernel
+from workbench.commands.gate import GateCommand
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
 from workbench.commands.options import CompareOptions, GateOptions
 from workbench.commands.report import draw

@@ -116,9 +116,10 @@ def console_for(options: Output) -> Console:
 
 
 def prints_aside(options: Output) -> bool:
-    """Return whether a command prints to standard error, as standard output is that of `--json -`
-    or `--metrics -`."""
-    return is_stdout(options.json) or is_stdout(getattr(options, "metrics", None))
+    """Return whether a command prints to standard error, as standard output is that of
+    `--json -`, `--metrics -` or `--markdown -`."""
+    named = options.json, getattr(options, "metrics", None), getattr(options, "markdown", None)
+    return any(map(is_stdout, named))
 
 
 def say_result(console: Console, text: str, style: str | None = None, whole: bool = True) -> None:
