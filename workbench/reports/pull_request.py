@@ -22,9 +22,9 @@ from workbench.reports.compilers import conclusion as code_conclusion
 from workbench.spec import sizes_text
 
 MARKER = "<!-- kernel-workbench gate -->"  # by which the comment is found again
-ROOM = 50_000  # characters of the tables; GitHub takes 65,536 in a comment
+# Characters of the table, of the folded one and of the list; GitHub takes 65,536 in a comment
+ROOM, MIX_ROOM, LIST_ROOM = 35_000, 10_000, 8_000
 CELL = 240  # characters of a cell: a compiler's message may have thousands
-LISTED = 20  # kernels that were left out
 
 HEADINGS = {
     PASSED: "nothing got slower",
@@ -89,21 +89,28 @@ def escaped(text: str, most: int = CELL) -> str:
     return html.escape(shown, quote=False).translate(_ENTITIES)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int]) -> str:
-    """Return a Markdown table of the first rows that `ROOM` holds; columns in `text` are set to the
-    left, the others to the right."""
-    lines = [
-        _row(heads),
-        _row([":--" if n in text else "--:" for n in range(len(heads))], plain=True),
-    ]
-    left = ROOM
-    for n, row in enumerate(rows):
-        line = _row(row)
-        left -= len(line)
-        if left < 0:
-            return "\n".join(lines) + f"\n\n{len(rows) - n} more rows are on the page of the run."
-        lines.append(line)
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int], room: int = ROOM
+) -> str:
+    """Return a Markdown table of the first rows that `room` characters hold; columns in `text` are
+    set to the left, the others to the right."""
+    sides = [":--" if n in text else "--:" for n in range(len(heads))]
+    kept, more = _fitting([_row(row) for row in rows], room)
+    lines = [_row(heads), _row(sides, plain=True), *kept]
+    if more:
+        lines += ["", f"{more} more rows are on the page of the run."]
     return "\n".join(lines)
+
+
+def _fitting(lines: Sequence[str], room: int) -> tuple[list[str], int]:
+    """Return the first lines that `room` characters hold, and the number of the others."""
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept, len(lines) - len(kept)
 
 
 def _row(cells: Sequence[str], plain: bool = False) -> str:
@@ -136,9 +143,8 @@ def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:
     mix = content["heads"].index(MIX)
     rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
     if rows:
-        drawn = table(
-            ("kernel", "device", "instructions of the hot loop, by kind"), rows[:20], (0, 1, 2)
-        )
+        heads = "kernel", "device", "instructions of the hot loop, by kind"
+        drawn = table(heads, rows, (0, 1, 2), MIX_ROOM)
         title = "<summary>Instruction mix of the hot loops</summary>"
         yield f"<details>{title}\n\n{drawn}\n\n</details>"
 
@@ -165,7 +171,8 @@ def _times(each: Compared) -> list[str]:
 
 
 def _left_out(every: Sequence[tuple[str, str]]) -> str:
-    lines = [f"- {escaped(what)}: {escaped(reason)}" for what, reason in every[:LISTED]]
-    if len(every) > LISTED:
-        lines.append(f"- and {counted(len(every) - LISTED, 'more kernel')}")
-    return "Not compared:\n\n" + "\n".join(lines)
+    lines = [f"- {escaped(what)}: {escaped(reason)}" for what, reason in every]
+    kept, more = _fitting(lines, LIST_ROOM)
+    if more:
+        kept.append(f"- and {counted(more, 'more kernel')}")
+    return "Not compared:\n\n" + "\n".join(kept)
