@@ -220,6 +220,7 @@ def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
     runner.values["inputs.fail-on-suspicion"] = "true"
     assert runner.step(RESULT).returncode == 3
 
+    runner.values["inputs.measure"] = "never"
     write(runner.repository, {**BEFORE, "same.py": kernel("same", **{LOAD: "nothing"})})
     assert runner.step(COMPARE).returncode == 0 and runner.step(COMMENT).returncode == 0
     _, body = runner.bodies
@@ -229,7 +230,7 @@ def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
 
 
 def test_without_a_kernel_there_is_a_comment_too_and_a_read_only_token_is_no_failure(runner):
-    runner.values["inputs.baseline"] = "HEAD"
+    runner.values["inputs.baseline"], runner.values["inputs.measure"] = "HEAD", "never"
     assert runner.step(COMPARE).returncode == 0
     done = runner.step(COMMENT)
     assert done.returncode == 0 and "::warning" in done.stdout and "403" in done.stderr
