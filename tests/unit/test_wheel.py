@@ -19,16 +19,24 @@ OWN = ("kernel_workbench", "_kernel_workbench", "__editable__")
 
 def pip(environment, *words):
     """Run pip for an environment; returns the finished process."""
-    command = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(environment / "bin" / "python"),
+    ]
     return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False,
                           env=plain_environment(environment))  # fmt: skip
 
 
 def plain_environment(folder):
     """Variables of a user who has no clone, and whose files lie in `folder`."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    own = ("PYTHONPATH", "VIRTUAL_ENV")
+    kept = {k: v for k, v in os.environ.items() if k not in own and not k.startswith("PIP_")}
     homes = {n: str(folder / "home") for n in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")}
-    return {**kept, **homes, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**kept, **homes, "PIP_CONFIG_FILE": os.devnull}
 
 
 def environment_with(folder, packages):
