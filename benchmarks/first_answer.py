@@ -7,7 +7,7 @@ and the prediction from the resources that the compiler gave. As in a sweep, the
 best guesses are tried, in the order of the strategy `model`, in batches of two a core of which
 two are under way. Printed is, for each shape, after how many configs the top config of the whole
 sweep was known, and for how many shapes the first answer is that config. The size of the batch was
-chosen with these tables in view. Nothing is compiled or measured here; what the first answer costs is seen with `time workbench sweep ... --fresh`.
+chosen with these tables in view. Nothing is compiled or measured here.
 """
 
 from __future__ import annotations
