@@ -107,9 +107,8 @@ def _imported(path: Path) -> set[bytes]:
         text = _source(path)
     except OSError:
         return set()
-    return {
-        name for found in _IMPORT.findall(text) for part in found for name in _NAME.findall(part)
-    }
+    parts = [part for matched in _IMPORT.findall(text) for part in matched]
+    return {name for part in parts for name in _NAME.findall(part)}
 
 
 def _source(file: Path) -> bytes:

@@ -180,7 +180,7 @@ class SweepConsole:
         elif self._redirection is None:
             self._lines = ProgressLines(lambda: self._line.plain, self.console.print, EVERY_S)
 
-    def first_answer(self, sentence: str, done: int, total: int) -> None:
+    def first_recommendation(self, sentence: str, done: int, total: int) -> None:
         """Print what is the best so far, long before all configs are tried."""
         if not self.quiet:
             text = f"First recommendation, after {done} of {total} configs: {sentence}"

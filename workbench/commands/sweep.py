@@ -250,8 +250,8 @@ class SweepCommand:
 
 
 # A sweep that predicts recommends after 24 configs, or from 16 on once 25 s have passed. By the
-# stored tables (benchmarks/first_answer.py) the top config of the whole sweep is among the first 16
-# at 16 of 17 shapes, and among the first 24 at all.
+# stored tables (benchmarks/first_recommendation.py) the top config of the whole sweep is among the
+# first 16 at 16 of 17 shapes, and among the first 24 at all.
 FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 24, 16, 25.0
 
 
@@ -442,7 +442,7 @@ class _OneSize:
         selection = select(recorder.run, recorder.outcomes)
         if tried < total and selection.winner is not None and selection.ranked:
             text = sentence(replace(selection, ties=(), edges=()))
-            self.command.console.first_answer(text, tried, total)
+            self.command.console.first_recommendation(text, tried, total)
 
     def _show_again(self, old: Run) -> int:
         """Show the result and the page of an earlier run that holds every outcome. Returns the exit

@@ -94,9 +94,9 @@ def table(
 ) -> str:
     """Return a Markdown table of the first rows that `room` characters hold; columns in `text` are
     set to the left, the others to the right."""
-    sides = [":--" if n in text else "--:" for n in range(len(heads))]
+    alignment = [":--" if n in text else "--:" for n in range(len(heads))]
     kept, more = _fitting([_row(row) for row in rows], room)
-    lines = [_row(heads), _row(sides, plain=True), *kept]
+    lines = [_row(heads), _row(alignment, plain=True), *kept]
     if more:
         lines += ["", f"{more} more rows are on the page of the run."]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The first recommendation of a sweep without a GPU against that of the whole sweep, by the model.
 
-    python benchmarks/first_answer.py
+    python benchmarks/first_recommendation.py
 
 Replays the search on the stored tables of `data/`: each config has the guess before it is compiled
 and the prediction from the resources that the compiler gave. As in a sweep, the 208 configs of the
