@@ -129,7 +129,7 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     return {"heads": ["device", *present], "rows": rows}
 
 
-KERNEL, SHARED, MIX, MEASURED = "kernel", "shared, KiB", "mix of the loop", "measured"
+KERNEL, SHARED, MIX, MEASURED = "kernel", "shared, KiB", "instruction mix", "measured"
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,18 @@ def case_name(pair: CodePair) -> str:
 
 
 def mix_text(pair: CodePair) -> str:
-    """Return the instructions of both hot loops by kind: `matrix 8, integer 30 > 41`."""
-    loops = [f.loop if isinstance(f, CompiledCode) else None for f in (pair.before, pair.after)]
-    kinds = dict.fromkeys(kind for loop in loops if loop for kind in loop.groups)
+    """Return the instructions of both hot loops by kind: `matrix 8, integer 30 > 41`; those of all
+    code, in brackets, where one has no loop."""
+    both = [f for f in (pair.before, pair.after) if isinstance(f, CompiledCode)]
+    loops = [f.loop for f in both if f.loop]
+    whole = len(loops) < len(both)
+    mixes = [f.groups for f in both] if whole else [loop.groups for loop in loops]
     texts = []
-    for kind in kinds:
-        counts = [str(loop.groups.get(kind, 0)) if loop else "-" for loop in loops]
-        texts.append(f"{kind} {counts[0] if counts[0] == counts[1] else ' > '.join(counts)}")
-    return ", ".join(texts)
+    for kind in dict.fromkeys(kind for mix in mixes for kind in mix):
+        counts = [str(mix.get(kind, 0)) for mix in mixes]
+        texts.append(f"{kind} {counts[0] if len(set(counts)) == 1 else ' > '.join(counts)}")
+    text = ", ".join(texts)
+    return f"({text})" if whole and text else text
 
 
 NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "predicted")

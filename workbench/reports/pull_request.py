@@ -143,9 +143,9 @@ def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:
     mix = content["heads"].index(MIX)
     rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
     if rows:
-        heads = "kernel", "device", "instructions of the hot loop, by kind"
+        heads = "kernel", "device", "instructions by kind"
         drawn = table(heads, rows, (0, 1, 2), MIX_ROOM)
-        title = "<summary>Instruction mix of the hot loops</summary>"
+        title = "<summary>Instruction mix of the hot loops; in brackets of all code</summary>"
         yield f"<details>{title}\n\n{drawn}\n\n</details>"
 
 
