@@ -385,7 +385,7 @@ class ProblemConsole(SweepConsole):
     def __init__(self, lines: GpuLines, problem: str, gpu: str) -> None:
         self.console, self.quiet = lines.console, lines.quiet
         self._gpus, self._problem, self._gpu = lines, problem, gpu
-        self._live = None
+        self._live = self._lines = self._redirection = None  # GpuLines shows the progress
         self._line = ProgressLine()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
