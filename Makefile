@@ -37,9 +37,12 @@ $(BIN)/pip:
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 1; }
 
+# A line every ten seconds for as long as a shell lives, also where no terminal is
+TICK := (while sleep 10 > /dev/null 2>&1; do echo "  $$(du -sm $(VENV) | cut -f1) MB so far"; done) & trap "kill $$!" EXIT;
+
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing the workbench, torch and Triton into $(VENV) (minutes, the first time)"
-	@$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e .
+	@$(TICK) $(PIP) -c constraints.txt $(TORCH) $(TRITON) -e .
 	@touch $@
 
 $(VENV)/.installed-tests: $(VENV)/.installed

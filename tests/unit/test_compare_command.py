@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,9 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
+from workbench.commands.changed_kernels import has_kernel, importers
 from workbench.commands.compare import CompareCommand
-from workbench.commands.gate import GateCommand, has_kernel
+from workbench.commands.gate import GateCommand
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
 from workbench.commands.options import CompareOptions, GateOptions
 from workbench.commands.report import draw
@@ -378,6 +380,12 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
     assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
     assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
+    comment = tmp_path / "gate.md"
+    assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, markdown=comment) == 1
+    assert "### Kernel Workbench: slower" in comment.read_text()
+    assert "| SLOW | toy." in comment.read_text()
+    with pytest.raises(CommandError, match="--json and --markdown both name"):
+        place.gate("HEAD~1", kernel=kernels, markdown=summary, json=summary)
 
 
 # What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code
@@ -491,6 +499,52 @@ def test_by_default_the_gate_takes_what_changed(place, monkeypatch):
     assert place.gate("HEAD") == 0
     (text,) = place.comparisons()
     assert "at HEAD" in text.left and text.right.endswith(f"at {WORKING}")
+
+
+def test_removed_kernels_and_impls_are_listed_and_fail_nothing(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    text = place.kernel.read_text()
+    for name in ("gone.py", "emptied.py", "moved.py", "helper.py"):
+        (place.folder / name).write_text(text if name != "helper.py" else "x = 1\n")
+    git(place.folder, "add", "-A")
+    git(place.folder, "commit", "-q", "-m", "more")
+    (place.folder / "gone.py").unlink()
+    (place.folder / "emptied.py").write_text("x = 1\n")
+    (place.folder / "moved.py").rename(place.folder / "there.py")
+    (place.folder / "helper.py").unlink()
+    comment = place.folder / "comment.md"
+    assert place.gate("HEAD", markdown=comment) == 0
+    for name in ("gone.py", "emptied.py", "moved.py"):
+        assert f"left out  {name}: removed since HEAD" in place.text()
+    assert "helper.py" not in place.text() and "- gone.py: removed" in comment.read_text()
+    assert "new since HEAD" in place.text()
+
+    place.kernel.write_text(text.replace("def blocks(", "def other("))
+    place.gate("HEAD", kernel=(str(place.kernel),))
+    assert "toy.blocks: removed since HEAD" in place.text()
+
+
+module_names = st.sampled_from(["a", "b", "c", "d", "e"])
+
+
+@given(st.dictionaries(module_names, st.sets(module_names)), st.sets(module_names, min_size=1))
+def test_what_a_change_reaches_is_the_closure_of_the_imports(tmp_path_factory, imports, changed):
+    folder = tmp_path_factory.mktemp("modules")
+    forms = (
+        "import {}",
+        "from {} import f",
+        "from .{} import (\n    f,\n)",
+        "from p import (\n {},\n)",
+    )
+    for name, imported in imports.items():
+        lines = [forms[n % 4].format(each) for n, each in enumerate(sorted(imported))]
+        (folder / f"{name}.py").write_text("\n".join(lines) + "\n")
+    reached = set(changed)
+    while more := {n for n, of in imports.items() if of & reached} - reached:
+        reached |= more
+    files = {Path(f"{name}.py") for name in imports}
+    result = importers(folder, files, [Path(f"{name}.py") for name in changed])
+    assert {file.stem for file in result} == (reached & imports.keys()) - changed
 
 
 def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):

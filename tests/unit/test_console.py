@@ -3,6 +3,8 @@
 import io
 import os
 import re
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from synthetic import matmul
 
 from workbench.commands.console import ProgressLine, SweepConsole, breakdown_line, doing, plan_line
 from workbench.commands.options import SweepOptions
+from workbench.commands.progress import ProgressLines
 from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Record
 from workbench.tuner.engine import TimeBreakdown
@@ -131,7 +134,7 @@ def test_known_outcomes_do_not_make_the_rest_seem_quick():
     assert line._left() == "", "nothing has been obtained yet"
 
 
-def printed(context, quiet, terminal=False, width=80, **environment):
+def printed(context, quiet, terminal=False, width=80, null=None, **environment):
     """What a whole sweep writes."""
     out = io.StringIO()
     speaker = SweepConsole(quiet)
@@ -143,7 +146,7 @@ def printed(context, quiet, terminal=False, width=80, **environment):
     session = SweepCommand(
         SweepOptions(**context.words()),
         speaker,
-        lambda device, folder: Null(lambda c: Fate(takes_s=0.02)),
+        lambda device, folder: null or Null(lambda c: Fate(takes_s=0.02)),
     )
     assert session.go() == 0
     return out.getvalue()
@@ -165,6 +168,39 @@ def test_no_control_characters_where_nobody_looks(context):
     assert lines[3] == "11 measured, 1 refused"
     assert lines[-2].startswith("events  ") and lines[-1].startswith("report  ")
     assert len(lines) == 7, text
+
+
+def test_lines_of_progress_where_no_terminal_is(context, monkeypatch):
+    monkeypatch.setattr("workbench.commands.console.EVERY_S", 0.02)
+    text = printed(context, quiet=False)
+    lines = re.findall(r"^0:0\d  (\d+)/11  .+$", text, flags=re.M)
+    assert lines and sorted(map(int, lines)) == list(map(int, lines)) and not CONTROL.search(text)
+    assert "/11  " not in printed(context, quiet=True)
+    before = threading.active_count()
+    shown = []
+    lines = ProgressLines(lambda: "so far", shown.append, 0.01)
+    while len(shown) < 2:
+        time.sleep(0.01)
+    lines.end()
+    many = len(shown)
+    time.sleep(0.03)
+    assert set(shown) == {"so far"} and len(shown) == many and threading.active_count() == before
+
+
+def test_a_prediction_recommends_once_before_the_end(context, monkeypatch):
+    monkeypatch.setattr("workbench.commands.sweep.FIRST_CONFIGS", 4)
+    text = printed(context, quiet=False, null=Null(lambda c: Fate(), predicts=True))
+    (line,) = [line for line in text.splitlines() if line.startswith("First recommendation")]
+    assert "after 4 of 11 configs" in line and "predicted" in line and "extend" not in line
+    first, last = text.index(line), text.index("11 predicted")
+    assert first < last
+    assert "First" not in printed(context, quiet=False), "it is finished"
+
+
+def test_a_measured_sweep_or_a_short_one_has_no_first_recommendation(context, monkeypatch):
+    assert "First" not in printed(context, False, null=Null(lambda c: Fate(), predicts=True))
+    monkeypatch.setattr("workbench.commands.sweep.FIRST_CONFIGS", 4)
+    assert "First" not in printed(context, False)
 
 
 def test_quiet_says_the_answer_and_the_page(context):

@@ -10,6 +10,7 @@ import pytest
 
 from workbench import catalog
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
+from workbench.source import loaded
 
 pytestmark = pytest.mark.unit
 
@@ -326,6 +327,17 @@ def test_each_version_has_the_modules_of_its_own_checkout(ranking_there, order):
         assert {r: warps(s) for r, s in specs.items()} == expected
         assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 2
     assert sys.path == path
+
+
+@pytest.mark.parametrize("order", [("HEAD", WORKING), (WORKING, "HEAD")])
+def test_a_worker_that_imported_the_baseline_first_does_not_mix_the_versions(ranking_there, order):
+    """A gate would else compile the working kernel with the module of the baseline, and call it the
+    same."""
+    kernel = str(ranking_there / "toy.py")
+    with Worktrees(Repository.of(ranking_there)) as trees:
+        versions = {r: None if r == WORKING else str(trees.file(r, Path("toy.py"))) for r in order}
+        result = {r: warps(loaded(kernel, version).spec) for r, version in versions.items()}
+    assert result == {"HEAD": 2, WORKING: 4}
 
 
 def test_a_package_of_folders_alone_is_of_its_checkout_too(ranking_there):

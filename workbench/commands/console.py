@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.commands.progress import redirection
+from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
 from workbench.device.apple_model import EMULATED
@@ -116,9 +116,10 @@ def console_for(options: Output) -> Console:
 
 
 def prints_aside(options: Output) -> bool:
-    """Return whether a command prints to standard error, as standard output is that of `--json -`
-    or `--metrics -`."""
-    return is_stdout(options.json) or is_stdout(getattr(options, "metrics", None))
+    """Return whether a command prints to standard error, as standard output is that of
+    `--json -`, `--metrics -` or `--markdown -`."""
+    named = options.json, getattr(options, "metrics", None), getattr(options, "markdown", None)
+    return any(map(is_stdout, named))
 
 
 def say_result(console: Console, text: str, style: str | None = None, whole: bool = True) -> None:
@@ -147,6 +148,7 @@ class SweepConsole:
         self.quiet = quiet
         self._redirection = redirection()
         self._live: Any = None
+        self._lines: ProgressLines | None = None  # where no terminal is
         self._line = ProgressLine()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
@@ -175,6 +177,14 @@ class SweepConsole:
         self._show()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
+        elif self._redirection is None:
+            self._lines = ProgressLines(lambda: self._line.plain, self.console.print, EVERY_S)
+
+    def first_recommendation(self, sentence: str, done: int, total: int) -> None:
+        """Print what is the best so far, long before all configs are tried."""
+        if not self.quiet:
+            text = f"First recommendation, after {done} of {total} configs: {sentence}"
+            self.console.print(text, style="bold")
 
     def joined(self, known: int) -> None:
         """Print how many configs another process obtained meanwhile."""
@@ -253,7 +263,10 @@ class SweepConsole:
             self._redirection.show(line.words, line.done, line.total)
 
     def end(self) -> None:
-        """Remove the bar."""
+        """Remove the bar, or print no more lines of progress."""
+        if self._lines is not None:
+            self._lines.end()
+            self._lines = None
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -361,6 +374,12 @@ class ProgressLine:
         """Return counts, the best so far and the time left."""
         parts = [self.step or _words(self.counts, COUNTED) or "starting workers"]
         return "  ".join(part for part in (*parts, *self._best(), self._left()) if part)
+
+    @property
+    def plain(self) -> str:
+        """Return the line without the bar, for where no terminal is."""
+        spent = int(time.monotonic() - self._started)
+        return f"{spent // 60}:{spent % 60:02d}  {self.done}/{self.total}  {self.words}"
 
     def draw(self, width: int, bar: str = "━─") -> Text:
         """Return the line in at most `width` cells. The least important parts are dropped first:

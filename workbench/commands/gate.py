@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import errno
-import os
-import re
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +10,12 @@ from typing import TYPE_CHECKING, Any
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.commands.changed_kernels import (
+    ChangedKernels,
+    LeftOut,
+    leave,
+    removed_impls,
+)
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -24,6 +25,7 @@ from workbench.commands.comparison import (
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
+from workbench.commands.gate_comment import write_comment
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import GateOptions
 from workbench.commands.problem import check_dtype
@@ -44,10 +46,9 @@ from workbench.commands.worktree import WORKING, Repository, WorktreeError, Work
 from workbench.data import verdict
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.files import reason_of
 from workbench.data.record import Run
 from workbench.device.hardware import METAL
-from workbench.spec import Impl, Limits, ResolveError, sizes_text
+from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -70,15 +71,6 @@ def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | 
     return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A kernel that was not compared, and the reason; `broken` if it should have been."""
-
-    what: str
-    reason: str
-    broken: bool = False
-
-
 @dataclass
 class GateCommand:
     """Run a gate from the options to the page."""
@@ -96,6 +88,8 @@ class GateCommand:
         repository.known(options.baseline)
         check_outputs(options)
         files = self._files(repository)
+        if not options.kernel:
+            self._changed(repository).leave_removed()
         if not files:
             unread = any(left.broken for left in self.left_out)
             reason = "a changed file cannot be read" if unread else "no kernel's file has changed"
@@ -104,7 +98,7 @@ class GateCommand:
             from workbench.commands.gate_offline import OfflineGate
 
             named = [(_kernel_name(file), file) for file in files]
-            return OfflineGate(options, self.console, repository).go(named)
+            return OfflineGate(options, self.console, repository, self.left_out).go(named)
         require_gpu(self.open_backend)
         with (
             Worktrees(repository) as trees,
@@ -129,18 +123,10 @@ class GateCommand:
         home = Path(workbench.__file__).resolve().parent
         if home.parent == repository.root:
             return [home / "kernels" / f"{name}.py" for name in catalog.kernel_names()]
-        new = repository.untracked()
-        changed = repository.changed_since(self.options.baseline)
-        return [repository.root / f for f in changed if self._holds_kernel(repository, f, f in new)]
+        return self._changed(repository).files()
 
-    def _holds_kernel(self, repository: Repository, file: Path, new: bool) -> bool:
-        """Return whether a changed file registers an Impl. One that cannot be read is left out; if
-        git tracks it, that is a failure, since it may be a kernel that cannot run any more."""
-        try:
-            return has_kernel(_source(repository.root / file))
-        except OSError as error:
-            self._leave(str(file), f"it cannot be read ({reason_of(error)})", broken=not new)
-            return False
+    def _changed(self, repository: Repository) -> ChangedKernels:
+        return ChangedKernels(repository, self.options.baseline, self.left_out)
 
     def _go(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> int:
         options, backend = self.options, opened.backend
@@ -194,6 +180,7 @@ class GateCommand:
         if then_file is None:
             return self._leave(problem.spec.name, f"new since {baseline}")
         language = METAL if backend.device.backend == METAL else "triton"
+        self._leave_removed(problem.spec, then_file, language)
         for impl in [i for i in problem.spec.impls if i.backend == language]:
             try:
                 then = catalog.version_of(then_file)
@@ -211,11 +198,16 @@ class GateCommand:
             except (catalog.CatalogError, OperandError, WorktreeError) as error:
                 self._leave(impl.title, str(error), broken=True)
 
+    def _leave_removed(self, spec: Spec, then_file: Path, language: str) -> None:
+        try:
+            then = catalog.version_of(then_file)
+        except catalog.CatalogError:  # said of each Impl below
+            return
+        for title in removed_impls(then, spec, language):
+            self._leave(title, f"removed since {self.options.baseline}")
+
     def _leave(self, what: str, reason: str, broken: bool = False) -> None:
-        shown = what if what.isprintable() else ascii(what)[1:-1]  # the name of a file
-        left = LeftOut(shown, " ".join(reason.split()), broken)
-        if left not in self.left_out:  # once, not for each size
-            self.left_out.append(left)
+        leave(self.left_out, what, reason, broken)
 
     def _code(self, recorder: Recorder) -> int:
         from workbench.reports.compare import corrected
@@ -235,7 +227,9 @@ class GateCommand:
             self._say_left_out()
         text = f"Nothing to compare with {self.options.baseline}: {reason}."
         say_result(self.console, text, whole=False)
-        return self._write(COULD_NOT_RUN if broken else PASSED, [], comparisons=[])
+        code = COULD_NOT_RUN if broken else PASSED
+        write_comment(self.options, code, self.left_out, nothing=reason)
+        return self._write(code, [], comparisons=[])
 
     def _say(self, compared: Compared) -> None:
         from workbench.reports.compare import line
@@ -253,6 +247,8 @@ class GateCommand:
             if v is None or v.word in ("SLOW", "CLOCK"):
                 say_result(self.console, f"  {compared.name}: {conclusion([compared])}")
         say_page(self.console, page)
+        gpu = recorder.run.environment.gpu or recorder.run.device
+        write_comment(self.options, code, self.left_out, compared=every, gpu=gpu)
         return self._write(
             code,
             [recorder.result(page)],
@@ -270,44 +266,6 @@ class GateCommand:
             "left_out": [asdict(left) for left in self.left_out],
         }
         return write_result(self.options, "gate", code, runs, **whole)
-
-
-LARGEST = 4 << 20  # bytes of a kernel's file; the largest built-in one has 40 kB
-
-
-def _source(file: Path) -> bytes:
-    """Return the content of a file that may be a kernel. Raises OSError for one that is no regular
-    file, that is a link to none, or that is larger than any kernel."""
-    with open(file, "rb", opener=_without_waiting) as opened:
-        described = os.fstat(opened.fileno())
-        if not stat.S_ISREG(described.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        if described.st_size > LARGEST:
-            raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB")
-        return opened.read()
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO without a writer
-
-
-def has_kernel(text: str | bytes) -> bool:
-    """Return whether a Python file registers an Impl: a top-level function under `@name.impl(...)`.
-    Of a file that cannot be parsed, whether it has the text of such a line: it is then a kernel
-    that cannot be imported."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        return re.search(rb"^@\w+\.impl\(", raw, re.MULTILINE) is not None
-    calls = [
-        d.func
-        for f in body
-        if isinstance(f, ast.FunctionDef)
-        for d in f.decorator_list
-        if isinstance(d, ast.Call)
-    ]
-    return any(isinstance(call, ast.Attribute) and call.attr == "impl" for call in calls)
 
 
 def check_own_files(files: Sequence[Path]) -> None:

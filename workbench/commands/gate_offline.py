@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, FactsJob
+from workbench.commands.changed_kernels import LeftOut, leave, removed_impls
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
 from workbench.commands.console import say_result
+from workbench.commands.gate_comment import write_comment
 from workbench.commands.options import GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import CommandError, check_outputs, require_triton
@@ -35,15 +37,6 @@ if TYPE_CHECKING:
 Both = tuple[FactsJob, FactsJob, Device]
 
 
-@dataclass(frozen=True)
-class CodeLeftOut:
-    """An Impl that is not compared, and the reason; `broken` if it should have been."""
-
-    what: str
-    reason: str
-    broken: bool = False
-
-
 @dataclass
 class OfflineGate:
     """Compile the changed kernels at the baseline and as they are, for the named devices."""
@@ -51,7 +44,7 @@ class OfflineGate:
     options: GateOptions
     console: Console
     repository: Repository
-    left_out: list[CodeLeftOut] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
     unchanged: int = 0  # configs with the same code and config: not compiled
 
     def go(self, files: Sequence[tuple[str, Path]]) -> int:
@@ -99,6 +92,8 @@ class OfflineGate:
         if dtype not in spec.tolerance:
             self._leave(spec.name, f"it does not support {dtype}")
             return
+        for title in removed_impls(then, spec, "triton"):
+            self._leave(title, f"removed since {baseline}")
         for impl in [i for i in spec.impls if i.backend == "triton"]:
             if impl.name not in [i.name for i in then.impls]:
                 self._leave(impl.title, f"new since {baseline}")
@@ -140,9 +135,7 @@ class OfflineGate:
         return FactsJob(kernel, case, code_hash(impl), version)
 
     def _leave(self, what: str, reason: str, broken: bool = False) -> None:
-        left = CodeLeftOut(what, " ".join(reason.split()), broken)
-        if left not in self.left_out:
-            self.left_out.append(left)
+        leave(self.left_out, what, reason, broken)
 
     def _go(
         self,
@@ -164,6 +157,8 @@ class OfflineGate:
             text = f"Nothing to compile: {text} {options.baseline}."
             say_result(self.console, text, whole=False)
             code = COULD_NOT_RUN if broken else PASSED
+            nothing = f"{counted(self.unchanged, 'config')} have the same code and config"
+            write_comment(options, code, self.left_out, nothing=nothing)
             return write_result(options, "gate", code, **more)
         pairs, interrupted = list[CodePair](), False
         with closing(CodeStore(file, run)) as store:
@@ -198,4 +193,5 @@ class OfflineGate:
         )
         result = finish(self.console, changes, folder_of(options.out, run))
         code = INTERRUPTED if interrupted else exit_code_of(pairs, broken)
+        write_comment(options, code, self.left_out, changes=changes)
         return write_result(options, "gate", code, code_changes=result, **more)

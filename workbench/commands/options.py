@@ -243,6 +243,9 @@ class GateOptions(Options):
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
+    markdown: Path | None = option(
+        None, "Write the result as Markdown, for a comment on a pull request.", stored=False
+    )
     database: str | None = database()
 
     def __post_init__(self) -> None:

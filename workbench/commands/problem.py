@@ -139,7 +139,10 @@ def strategy_named(name: str) -> Strategy:
 
 def default_search(plan: Plan, backend: Backend) -> SearchPlan:
     """Return the search of a sweep without options: a space of usual size whole; of a larger one
-    MOST[False] configs, chosen by the strategy model."""
+    MOST[False] configs, chosen by the strategy model. That strategy also orders the whole space
+    where times are predicted, so that the best are among the first."""
+    if backend.predicts and backend.device.backend != hardware.METAL:
+        return SearchPlan(Strategy.MODEL)
     if backend.predicts or len(plan.candidates) <= MOST[False]:
         return SearchPlan()
     return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]))

@@ -1,8 +1,9 @@
-"""Redirect what a command prints, and its progress, while it is called from Python."""
+"""Show the progress of a command: to its caller in Python, or in lines where no terminal is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -57,3 +58,26 @@ def show_part(text: str, done: int, total: int) -> None:
     """Show that part `done` of `total` begins; the command line prints each part at its end."""
     if (to := redirection()) is not None:
         to.show(text, done, total)
+
+
+EVERY_S = 5.0  # between two lines
+
+
+class ProgressLines:
+    """Prints a line of progress every few seconds from a thread of its own, until `end`: where no
+    terminal shows a live line, and in the log of a CI job."""
+
+    def __init__(self, line: Callable[[], str], out: Callable[[str], None], every_s: float) -> None:
+        self._line, self._out, self._every_s = line, out, every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            self._out(self._line())
+
+    def end(self) -> None:
+        """Print no more lines."""
+        self._ended.set()
+        self._thread.join()

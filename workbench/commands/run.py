@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -127,18 +128,19 @@ def give_ceilings(backend: Backend, history: History) -> None:
 def check_outputs(options: RunOptions) -> None:
     """Raise CommandError where `--out`, `--metrics` or `--json` cannot be written to."""
     check_writable(options.out)
-    check_files(options.metrics, options.json)
+    check_files(options.metrics, options.json, getattr(options, "markdown", None))
 
 
-def check_files(metrics: Path | None, json: Path | None) -> None:
-    """Raise CommandError where the files of `--metrics` and `--json` could not be written, or are
-    one: the document would replace the events."""
-    check_file(metrics, "--metrics")
-    check_file(json, "--json")
-    if metrics is None or json is None:
-        return
-    if real_path(metrics) == real_path(json) or (is_stdout(metrics) and is_stdout(json)):
-        raise CommandError(f"--metrics and --json both name {json}; give each its own file.")
+def check_files(metrics: Path | None, json: Path | None, markdown: Path | None = None) -> None:
+    """Raise CommandError where the files of `--metrics`, `--json` and `--markdown` could not be
+    written, or two are one: the second would replace the first."""
+    named = {"--metrics": metrics, "--json": json, "--markdown": markdown}
+    for flag, file in named.items():
+        check_file(file, flag)
+    given = [(flag, file) for flag, file in named.items() if file is not None]
+    for (flag, file), (other, second) in combinations(given, 2):
+        if real_path(file) == real_path(second) or (is_stdout(file) and is_stdout(second)):
+            raise CommandError(f"{flag} and {other} both name {second}; give each its own file.")
 
 
 def check_file(file: Path | None, flag: str) -> None:

@@ -384,21 +384,21 @@ class ProblemConsole(SweepConsole):
 
     def __init__(self, lines: GpuLines, problem: str, gpu: str) -> None:
         self.console, self.quiet = lines.console, lines.quiet
-        self._lines, self._problem, self._gpu = lines, problem, gpu
-        self._live = None
+        self._gpus, self._problem, self._gpu = lines, problem, gpu
+        self._live = self._lines = self._redirection = None  # GpuLines shows the progress
         self._line = ProgressLine()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
         """Print which problem begins on which GPU, and show its progress."""
         known = f", {earlier} known from earlier runs" if earlier else ""
         many = f"{len(plan.candidates)} configs to try{known}"
-        self._lines.say(f"{self._problem} on {self._gpu}: {many}")
+        self._gpus.say(f"{self._problem} on {self._gpu}: {many}")
         self._line = ProgressLine(len(plan.candidates), earlier)
-        self._lines.show(self._gpu, self._problem, self._line)
+        self._gpus.show(self._gpu, self._problem, self._line)
 
     def end(self) -> None:
         """Show the progress no longer."""
-        self._lines.drop(self._gpu)
+        self._gpus.drop(self._gpu)
 
     def conclude(
         self,
@@ -409,6 +409,6 @@ class ProblemConsole(SweepConsole):
         events: Path | None,
     ) -> None:
         """Print the result of the problem, its lines together."""
-        with self._lines.lock:
+        with self._gpus.lock:
             self.console.print(f"{self._problem} on {self._gpu}:")
             super().conclude(sentence, counts, breakdown, page, events)

@@ -90,6 +90,26 @@ class Repository:
         named = {Path(name) for name in changed.split("\0") if name}
         return sorted(named | self.untracked())
 
+    def removed_since(self, revision: str) -> list[Path]:
+        """Return the Python files that a revision has and the work tree lacks, as paths from the
+        root."""
+        kinds = ("--name-only", "--no-renames", "--diff-filter=D", "-z")
+        named = _git(self.root, "diff", *kinds, self.known(revision), "--", "*.py")
+        return [Path(name) for name in named.split("\0") if name]
+
+    def text_at(self, revision: str, file: Path) -> str:
+        """Return the text of a file at a revision, by its path from the root; empty where there was
+        none."""
+        try:
+            return _git(self.root, "show", f"{self.known(revision)}:{file.as_posix()}")
+        except WorktreeError:
+            return ""
+
+    def tracked(self) -> set[Path]:
+        """Return the Python files that git tracks, as paths from the root."""
+        every = _git(self.root, "ls-files", "-z", "--", "*.py")
+        return {Path(name) for name in every.split("\0") if name}
+
     def untracked(self) -> set[Path]:
         """Return the Python files that git does not track and does not ignore, as paths from the
         root."""

@@ -45,7 +45,7 @@ def page(changes: CodeChanges) -> str:
         conclusion=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
-        rows=pair_rows(changed(pairs), config=True),
+        rows=pair_rows(changed(pairs), config=True, whole=True),
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
         left_out=changes.left_out,
@@ -129,31 +129,57 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     return {"heads": ["device", *present], "rows": rows}
 
 
-HEADS = ("", "kernel", "device", "registers", "scratch, B", "occupancy, %", "loop", "predicted",
-         "what changed")  # fmt: skip
+KERNEL, SHARED, MIX, MEASURED = "kernel", "shared, KiB", "instruction mix", "measured"
 
 
-def pair_rows(pairs: Sequence[CodePair], config: bool) -> dict[str, Any]:
-    """Return one row a pair, with the config if asked; `a > b` is before and after."""
-    rows = []
-    for pair in pairs:
-        case = pair.case
-        name = f"{case.kernel}.{case.impl}" + (" (tuned)" if pair.tuned else "")
-        if config:
-            name += f" {brief(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
-        rows.append(([
-            pair.word, name, case.device,
-            _both(pair, lambda f: str(f.resources.registers)),
-            _both(pair, lambda f: str(f.resources.spill_bytes)),
-            _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}"),
-            _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-"),
-            _both(pair, _predicted),
-            *([measured_text(pair)] if was_measured(pairs) else []),
-            pair.reasons or "other instructions",
-        ], pair.word in BAD))  # fmt: skip
-    if was_measured(pairs):
-        return {"heads": [*HEADS[:-1], "measured", HEADS[-1]], "rows": rows, "text": (1, 2, 8, 9)}
-    return {"heads": list(HEADS), "rows": rows, "text": (1, 2, 8)}
+@dataclass(frozen=True)
+class PairColumn:
+    """A column of the table of pairs; `text` is set to the left and may be broken."""
+
+    heading: str
+    cell: Callable[[CodePair], str]
+    text: bool = False
+
+
+def pair_rows(pairs: Sequence[CodePair], config: bool, whole: bool = False) -> dict[str, Any]:
+    """Return one row a pair, with the config if asked; `a > b` is before and after. `whole` rows
+    also have the shared memory and the instruction mix of the hot loop."""
+    left_out = set() if was_measured(pairs) else {MEASURED}
+    left_out |= set() if whole else {SHARED, MIX}
+    columns = [column for column in COLUMNS if column.heading not in left_out]
+    name = case_name if config else impl_name
+    rows = [
+        ([name(p) if c.heading == KERNEL else c.cell(p) for c in columns], p.word in BAD)
+        for p in pairs
+    ]
+    text = tuple(n for n, column in enumerate(columns) if column.text)
+    return {"heads": [column.heading for column in columns], "rows": rows, "text": text}
+
+
+def impl_name(pair: CodePair) -> str:
+    """Return the name of a pair's Impl: `matmul.tiles (tuned)`."""
+    return f"{pair.case.kernel}.{pair.case.impl}" + (" (tuned)" if pair.tuned else "")
+
+
+def case_name(pair: CodePair) -> str:
+    """Return the name of a pair's Impl with config, sizes and dtype."""
+    case = pair.case
+    return f"{impl_name(pair)} {brief(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
+
+
+def mix_text(pair: CodePair) -> str:
+    """Return the instructions of both hot loops by kind: `matrix 8, integer 30 > 41`; those of all
+    code, in brackets, where one has no loop."""
+    both = [f for f in (pair.before, pair.after) if isinstance(f, CompiledCode)]
+    loops = [f.loop for f in both if f.loop]
+    whole = len(loops) < len(both)
+    mixes = [f.groups for f in both] if whole else [loop.groups for loop in loops]
+    texts = []
+    for kind in dict.fromkeys(kind for mix in mixes for kind in mix):
+        counts = [str(mix.get(kind, 0)) for mix in mixes]
+        texts.append(f"{kind} {counts[0] if len(set(counts)) == 1 else ' > '.join(counts)}")
+    text = ", ".join(texts)
+    return f"({text})" if whole and text else text
 
 
 NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "predicted")
@@ -181,3 +207,25 @@ def _both(pair: CodePair, cell: Callable[[CompiledCode], str]) -> str:
 
 def _predicted(facts: CompiledCode) -> str:
     return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"
+
+
+COLUMNS = (
+    PairColumn("", lambda pair: pair.word),
+    PairColumn(KERNEL, impl_name, text=True),
+    PairColumn("device", lambda pair: pair.case.device, text=True),
+    PairColumn("registers", lambda pair: _both(pair, lambda f: str(f.resources.registers))),
+    PairColumn("scratch, B", lambda pair: _both(pair, lambda f: str(f.resources.spill_bytes))),
+    PairColumn(
+        SHARED, lambda pair: _both(pair, lambda f: f"{f.resources.shared_bytes / 1024:.4g}")
+    ),
+    PairColumn(
+        "occupancy, %", lambda pair: _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}")
+    ),
+    PairColumn(
+        "loop", lambda pair: _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-")
+    ),
+    PairColumn(MIX, mix_text, text=True),
+    PairColumn("predicted", lambda pair: _both(pair, _predicted)),
+    PairColumn(MEASURED, measured_text, text=True),
+    PairColumn("what changed", lambda pair: pair.reasons or "other instructions", text=True),
+)

@@ -55,6 +55,8 @@ class SearchPlan:
 
 
 BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
+# ... and where nothing is measured: the search learns from what is compiled, and sooner
+PREDICTED_BATCH = 2
 
 
 # Reported for each compiled candidate: its launch geometry is known, its time is not.
@@ -125,7 +127,8 @@ class FirstPass:
     def _batch(self) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
-        size = BATCH * cpu_count() if changes else len(self._by_key)
+        batch = PREDICTED_BATCH if self._backend.predicts else BATCH
+        size = batch * cpu_count() if changes else len(self._by_key)
         results: list[Candidate] = []
         while points := self._search.order(size - len(results)):
             results += [p for p in points if p.key not in self._skipped]

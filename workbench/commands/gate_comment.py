@@ -1,0 +1,24 @@
+"""Write the result of a gate as Markdown, for `gate --markdown`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.commands.changed_kernels import LeftOut
+from workbench.commands.options import GateOptions
+from workbench.data.files import write_files
+
+
+def write_comment(
+    options: GateOptions, exit_code: int, left_out: Sequence[LeftOut], **parts: Any
+) -> None:
+    """Write the Markdown where `--markdown` says, if it does. `parts` are the fields of a
+    GateResult that say what was compared. Raises FileError where the file cannot be written."""
+    if options.markdown is None:
+        return
+    from workbench.reports.pull_request import GateResult, markdown
+
+    listed = [(left.what, left.reason) for left in left_out]
+    result = GateResult(options.baseline, exit_code, options.command, listed, **parts)
+    write_files([(options.markdown, markdown(result))], make_folders=True)

@@ -1,0 +1,178 @@
+"""Draw the result of a gate as Markdown: the comment on a pull request and the job's summary.
+
+Names and messages come from the branch that is compared, so all of them are escaped: none of them
+can mention a person, refer to an issue, or end a table.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import workbench
+from workbench.data.code_pair import MEANINGS, ORDER, CodePair
+from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
+from workbench.data.units import counted, quantity
+from workbench.reports import compare
+from workbench.reports.compare import Compared
+from workbench.reports.compilers import MIX, CodeChanges, changed, pair_rows
+from workbench.reports.compilers import conclusion as code_conclusion
+from workbench.spec import sizes_text
+
+MARKER = "<!-- kernel-workbench gate -->"  # by which the comment is found again
+# Characters of the table, of the folded one and of the list; GitHub takes 65,536 in a comment
+ROOM, MIX_ROOM, LIST_ROOM = 35_000, 10_000, 8_000
+CELL = 240  # characters of a cell: a compiler's message may have thousands
+
+HEADINGS = {
+    PASSED: "nothing got slower",
+    FAILED: "slower",
+    COULD_NOT_RUN: "a kernel does not run any more",
+    UNDECIDED: "undecided",
+    INTERRUPTED: "stopped before the end",
+}
+COMPILED_HEADINGS = {
+    PASSED: "no suspicion in the machine code",
+    COULD_NOT_RUN: "a kernel does not compile or load any more",
+    UNDECIDED: "suspected to be slower, by the machine code",
+}
+TIMES = ("", "kernel", "sizes", "before", "after", "time after over before", "95 % interval")
+
+# Characters of Markdown, and of mentions and references, as HTML entities
+_ENTITIES = {ord(c): f"&#{ord(c)};" for c in "|`*[]@#~\\$"}
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """All that the Markdown of a gate shows: of compiled code, or of measured times."""
+
+    baseline: str
+    exit_code: int
+    command: str
+    left_out: Sequence[tuple[str, str]] = ()  # kernel, reason
+    changes: CodeChanges | None = None
+    compared: Sequence[Compared] = field(default_factory=list)
+    gpu: str = ""  # that measured
+    nothing: str = ""  # why nothing was compared
+
+
+def markdown(result: GateResult) -> str:
+    """Return the comment, with the marker in its first line. It has at most 65,536 characters."""
+    if result.changes is not None:
+        parts = list(_of_code(result.changes))
+    elif result.compared:
+        parts = list(_of_times(result.compared, result.gpu))
+    else:
+        parts = [escaped(f"Nothing to compare with {result.baseline}: {result.nothing}.")]
+    blocks = [MARKER, f"### Kernel Workbench: {_heading(result)}", *parts]
+    if result.left_out:
+        blocks.append(_left_out(result.left_out))
+    version = f"Kernel Workbench {workbench.__version__}"
+    blocks.append(f"<sub><code>{escaped(result.command)}</code>; {version}</sub>")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _heading(result: GateResult) -> str:
+    if not (result.changes or result.compared) and result.exit_code == PASSED:
+        return "nothing to compare"
+    known = HEADINGS | (COMPILED_HEADINGS if result.changes is not None else {})
+    return known.get(result.exit_code, "stopped before the end")
+
+
+def escaped(text: str, most: int = CELL) -> str:
+    """Return text as one line of Markdown that shows it literally, cut at `most` characters."""
+    line = " ".join(text.split())
+    line = line if len(line) <= most else line[: most - 3] + "..."
+    shown = "".join(c for c in line if c.isprintable())
+    return html.escape(shown, quote=False).translate(_ENTITIES)
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int], room: int = ROOM
+) -> str:
+    """Return a Markdown table of the first rows that `room` characters hold; columns in `text` are
+    set to the left, the others to the right."""
+    alignment = [":--" if n in text else "--:" for n in range(len(heads))]
+    kept, more = _fitting([_row(row) for row in rows], room)
+    lines = [_row(heads), _row(alignment, plain=True), *kept]
+    if more:
+        lines += ["", f"{more} more rows are on the page of the run."]
+    return "\n".join(lines)
+
+
+def _fitting(lines: Sequence[str], room: int) -> tuple[list[str], int]:
+    """Return the first lines that `room` characters hold, and the number of the others."""
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept, len(lines) - len(kept)
+
+
+def _row(cells: Sequence[str], plain: bool = False) -> str:
+    return f"| {' | '.join(cells if plain else map(escaped, cells))} |"
+
+
+# Machine code
+
+
+def _of_code(changes: CodeChanges) -> Iterator[str]:
+    yield escaped(code_conclusion(changes), 2 * CELL)
+    differing = changed(changes.pairs)
+    if differing:
+        content = pair_rows(differing, config=True, whole=True)
+        kept = [n for n, head in enumerate(content["heads"]) if head != MIX]
+        heads = [content["heads"][n] for n in kept]
+        rows = [[cells[n] for n in kept] for cells, _ in content["rows"]]
+        text = [place for place, n in enumerate(kept) if n in content["text"] or n == 0]
+        yield table(heads, rows, text)
+        yield from _mixes(differing)
+    words = Counter(pair.word for pair in changes.pairs)
+    yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
+    if differing:
+        yield "Before &gt; after, one value where both are equal. Times with ~ are predicted."
+
+
+def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:
+    """Yield the instruction mix of the hot loops of suspected pairs, folded."""
+    content = pair_rows([p for p in pairs if p.word == "WORSE"], config=True, whole=True)
+    mix = content["heads"].index(MIX)
+    rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
+    if rows:
+        heads = "kernel", "device", "instructions by kind"
+        drawn = table(heads, rows, (0, 1, 2), MIX_ROOM)
+        title = "<summary>Instruction mix of the hot loops; in brackets of all code</summary>"
+        yield f"<details>{title}\n\n{drawn}\n\n</details>"
+
+
+# Measured times
+
+
+def _of_times(compared: Sequence[Compared], gpu: str) -> Iterator[str]:
+    where = f" Measured on {gpu}." if gpu else ""
+    yield escaped(compare.conclusion(compared) + where, 2 * CELL)
+    yield table(TIMES, [_times(each) for each in compared], (0, 1, 2, 6))
+
+
+def _times(each: Compared) -> list[str]:
+    c, v = each.comparison, each.comparison.verdict
+    impl = each.right.case.impl if each.right else ""
+    at = [f"{c.kernel}.{impl}" if impl else c.kernel, f"{sizes_text(c.sizes, ' ')} {c.dtype}"]
+    if v is None:
+        return ["no verdict", *at, "", "", "", "; ".join(compare.troubles(each))]
+    operands = each.operands
+    times = [quantity(t.median_s, "s") for t in operands.timings] if operands else ["", ""]
+    span = f"{v.time.low:.4f} to {v.time.high:.4f}"
+    return [v.word, *at, *times, f"{v.time.middle:.4f}", span]
+
+
+def _left_out(every: Sequence[tuple[str, str]]) -> str:
+    lines = [f"- {escaped(what)}: {escaped(reason)}" for what, reason in every]
+    kept, more = _fitting(lines, LIST_ROOM)
+    if more:
+        kept.append(f"- and {counted(more, 'more kernel')}")
+    return "Not compared:\n\n" + "\n".join(kept)
