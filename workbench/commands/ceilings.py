@@ -52,7 +52,7 @@ from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import CeilingGroup
 from workbench.measurement import transfers
 from workbench.measurement.protocol import Protocol
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Limits
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class CeilingsCommand:
     def _write_page(self, run: Run, outcomes: Sequence[Outcome]) -> Path:
         from workbench.reports.ceilings import page
 
-        return write_page(folder_of(self.options.out, run.id) / "report.html", page(run, outcomes))
+        return write_run_page(folder_of(self.options.out, run.id), page(run, outcomes))
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:

@@ -20,6 +20,7 @@ from workbench.data.exits import PASSED
 from workbench.data.files import FileError, is_stream, real_path, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
+from workbench.reports.run_index import PAGE, write_index
 
 if TYPE_CHECKING:
     from workbench.reports.figures.roofline_points import Sheet
@@ -89,7 +90,10 @@ def _with_document(
 ) -> list[Path]:
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
-        return [_shown(write_page(place, text))]
+        written = [_shown(write_page(place, text))]
+        if options.out is None and place.name == PAGE:
+            write_index(place.parent.parent)
+        return written
     runs = [
         RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
         for k in every

@@ -32,7 +32,7 @@ from workbench.data.trace_compare import STEPS
 from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
 
 if TYPE_CHECKING:
@@ -393,6 +393,6 @@ def keep(
             store.begin(run)
             store.keep_all(kept.records)
         store.keep_all((*kept.findings, *kept.profiles))
-        path = write_page(folder / "report.html", html)
+        path = write_run_page(folder, html)
         store.end("complete", {"profiles": len(kept.profiles)}, {})
     return path

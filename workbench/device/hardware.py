@@ -23,7 +23,7 @@ from workbench.spec import Limits, WorkbenchError
 KIB = 1024
 MIB = 1024 * KIB
 
-Kind = Literal["datasheet", "measured", "computed", "driver"]
+Kind = Literal["datasheet", "published", "computed", "driver"]
 
 
 @dataclass(frozen=True)

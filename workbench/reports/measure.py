@@ -44,7 +44,7 @@ from workbench.reports.figures.traffic import (
     is_emulated,
     traffic_table,
 )
-from workbench.reports.sweep import legend_of
+from workbench.reports.sweep import Look, legend_of
 from workbench.tuner.selection import interval_of, memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
     configs."""
     groups = groups_of(run, outcomes)
     impls = list(dict.fromkeys(o.case.impl for o in outcomes))
+    marks = legend_of(impls, outcomes)
     return render(
         "measure.html.j2",
         run=run,
@@ -76,10 +77,10 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
         curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
-        groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
-        shares=_shares(groups, impls),
+        groups=[_shown(n, g, marks) for n, g in enumerate(groups)],
+        shares=_shares(groups, marks),
         profiled=profiled_table(profiles, outcomes),
-        marks=legend_of(impls, outcomes),
+        marks=marks,
         how=[
             *how_timed(outcomes),
             *energy.energy_how(outcomes),
@@ -231,7 +232,7 @@ def show_group(
 # The page.
 
 
-def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
+def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     plain = [r for r in group.records if not interval_of(r)]
     ceilings = [result for r in plain if (result := group.ceiling(r))]
     lines = rows(group)
@@ -246,24 +247,28 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
             *energy.energy_notes(group.outcomes, group.run.environment),
         ],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
-        "figure": _figure(n, group, impls),
+        "figure": _figure(n, group, marks),
     }
 
 
-def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
+def _figure(n: int, group: Group, marks: Sequence[Look]) -> Markup | None:
     """Return medians, intervals and samples of the cold times."""
     finals = sorted((r for r in group.records if r.phase == "final"), key=lambda r: r.time_s)
     if not finals:
         return None
     unit = unit_of(finals[0].time_s)
     numbers = {id(r): row for row, r in enumerate(finals)}
-    board = Board(numbers, impls, unit, finals[0], {"final": finals[0].time_s})
+    libraries = [i for i, _, mark in marks if mark in sweep.LIBRARY_MARKS]
+    impls = [i for i, _, _ in marks]
+    times = {finals[0].phase: finals[0].time_s}
+    board = Board(numbers, impls, unit, finals[0], times, baselines=libraries)
     return sweep.finals(board, finals, f"g{n}")
 
 
-def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
+def _shares(groups: Sequence[Group], marks: Sequence[Look]) -> Markup | None:
+    number, mark = {i: n for n, (i, _, _) in enumerate(marks)}, {i: m for i, _, m in marks}
     results = [
-        Share(group.name, r, impls.index(r.case.impl), 100 * ceiling[0])
+        Share(group.name, r, number[r.case.impl], mark[r.case.impl], 100 * ceiling[0])
         for group in groups
         for r in group.records
         if r.phase in ("final", "predict") and not interval_of(r) and (ceiling := group.ceiling(r))

@@ -382,9 +382,12 @@ def _nothing(result: Selection) -> str:
     if result.unpredicted:
         return _without_prediction(result)
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
-    each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
-    return f"{each} failed, so there is no time: {stages}{reason}."
+    if result.failed.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
+        return f"No config was timed: {stages}."
+    if result.configs == 1:
+        return f"The only config failed, so there is no time: {stages}{reason}."
+    return f"None of {result.configs} configs gave a time: {stages}{reason}."
 
 
 def _without_prediction(result: Selection) -> str:
