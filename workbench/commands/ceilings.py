@@ -43,6 +43,7 @@ from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.project import project_id
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
@@ -264,6 +265,7 @@ def run_of(device: hardware.Device) -> dict[str, Any]:
 def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
     """Return a run without outcomes, with the stated ceilings of a device."""
     return Run(
+        project=project_id(),
         **run_of(device),
         engine="ceilings",
         name="stated",

@@ -16,6 +16,7 @@ from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
+from workbench.data.project import project_id
 from workbench.data.record import Evidence, Finding, Profile, Run
 from workbench.data.rule_metrics import (
     call_metrics,
@@ -70,6 +71,7 @@ def as_run(
     id, where its folder is there already."""
     trace = summary.trace
     run = Run(
+        project=project_id(),
         id=identity or run_id(engine, Path(name).name.split(".")[0] or trace.tool),
         engine=engine,
         name=trace.tool,

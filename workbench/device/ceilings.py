@@ -182,7 +182,7 @@ def ceiling_of(
 
 
 def origin_of(name: str, text: Mapping[str, Any], own: bool = False) -> Origin:
-    """Return the origin of a ceiling of `Run.ceilings`. Runs before version 0.2 state what others
+    """Return the origin of a ceiling of `Run.ceilings`. Older runs state what others
     measured and published as `measured`; names of ceilings that were measured here end in
     `_measured`, those of a run that measures ceilings (`own`) have a spread."""
     kind: Origin = text.get("kind", "datasheet")

@@ -258,7 +258,7 @@ def _stated_cells(one: Plain) -> list[str]:
 
 
 def kind_of(stated: Plain) -> str:
-    """Return the origin of a stated figure; runs before version 0.2 have `measured` for what others
+    """Return the origin of a stated figure; older runs have `measured` for what others
     published."""
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
