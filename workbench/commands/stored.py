@@ -16,8 +16,8 @@ _FIRST, _ALL = 20, 1_000_000  # runs: more than a database holds
 
 def last_run(history: History, what: str, wanted: Callable[[Run], bool]) -> Run:
     """Return the newest run of this project for which `wanted` is true, of `what`: `a profile`.
-    Runs stored before projects were have none and belong to every one. Raises HistoryError where there
-    is none."""
+    Older runs state no project and belong to every one. Raises HistoryError where there is none.
+    """
     project, seen = project_id(), 0
     for limit in (_FIRST, _ALL):
         for run in history.runs(limit=limit)[seen:]:

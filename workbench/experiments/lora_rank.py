@@ -160,7 +160,8 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     text = "; ".join(_text(each, kinds[each.name]) for each in layers)
     kind: Kind = "predicted" if "predicted" in kinds.values() else "measured"
     word = worded(_WORDS[overall], kind)
-    if kind == "predicted" and overall == "undecided":
+    # An H200 took 2.4 to 5.3 times as long at rank 64 as at 4 where the model predicted the same.
+    if kind == "predicted":
         word = CANNOT_TELL
     if context.metal and not any(each.ours for each in layers):
         word = "no verdict"

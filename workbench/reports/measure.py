@@ -29,6 +29,7 @@ from workbench.data.units import (
     whole_percent,
 )
 from workbench.device import apple_model
+from workbench.device.error_band import band_words
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
@@ -103,7 +104,9 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     if run.predicted:
         unranked = any(interval_of(r) for g in groups for r in g.records)
         order = "; times whose intervals overlap are not ranked" if unranked else ""
-        return f"Predicted for {run.device}: {run.kernel} at {many}{order}."
+        bands = {band_words(r): None for g in groups for r in g.records if not r.measured}
+        error = "; ".join(bands)
+        return f"Predicted for {run.device}: {run.kernel} at {many}{order}; {error}."
     if not ratios:
         return f"{run.kernel} at {many}; no baseline to compare with."
     spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
