@@ -283,7 +283,7 @@ def test_the_error_bands_are_those_of_the_stored_measurements():
 
 
 def test_a_device_without_measurements_says_so():
-    assert "0.66 to 1.4 times the predicted, 8873 times of matmul" in device_words("h200")
+    assert "0.66 to 1.4 for matrix products (8,873 times of matmul)" in device_words("h200")
     for name in (*DEVICES, *UNCOMPILED):
         known = {**DEVICES, **UNCOMPILED}[name].bands
         assert ("never validated" in device_words(name)) == (not known)

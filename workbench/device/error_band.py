@@ -41,13 +41,18 @@ def device_words(name: str) -> str:
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    bands = "; ".join(f"{_clause(b)}, {b.times} times of {b.kernels}" for b in device.bands)
-    return f"Error of the model here, 5th to 95th percentile: {bands}."
+    bands = (
+        f"{_range(b)} for {_NAMED[b.kind]} ({b.times:,} times of {b.kernels})" for b in device.bands
+    )
+    return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
 
 
 def _clause(band: Band) -> str:
-    named = _NAMED[band.kind]
-    return f"measured times of {named} are {band.low:.2g} to {band.high:.2g} times the predicted"
+    return f"measured times of {_NAMED[band.kind]} are {_range(band)} times the predicted"
+
+
+def _range(band: Band) -> str:
+    return f"{band.low:.2g} to {band.high:.2g}"
 
 
 def _known(name: str) -> Device | None:
