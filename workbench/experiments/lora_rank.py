@@ -200,7 +200,7 @@ def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evi
     spread = each.spread
     if spread is not None:
         shape = shape_of(spread, kind)
-        met = None if shape == "undecided" else shape == "flat"
+        met = None if shape == "undecided" or kind == "predicted" else shape == "flat"
         rows.append(row("largest over least time", spread, "1", kind, each.name, f"<= {FLAT}", met))
     if (launch := at.best("launch")) is not None:
         rows.append(ceiling_row(launch, each.name, "one launch"))
