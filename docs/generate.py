@@ -1,6 +1,6 @@
 """Write docs/kernels/: one page a kernel, from its file and from what was measured; the table of
-rules in docs/evaluate.md; the functions in docs/api.md; and of `workbench.ops` the types and the
-measured ranking.
+rules in docs/evaluate.md; the functions in docs/api.md; the schema of `--json` in
+docs/result.schema.json; and of `workbench.ops` the types and the measured ranking.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -30,6 +30,7 @@ from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, v
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import kernels  # noqa: E402
+from result_schema import result_schema  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
 OPS = ROOT / "workbench" / "ops"
@@ -37,6 +38,7 @@ EVALUATE = ROOT / "docs" / "evaluate.md"
 DATA = ROOT / "benchmarks" / "data"
 MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
 API = ROOT / "docs" / "api.md"
+RESULT = ROOT / "docs" / "result.schema.json"
 ARGUMENT = r"^    ([\w, ]+): (.*(?:\n        .*)*)"  # one of a docstring
 
 
@@ -214,6 +216,7 @@ def all_pages() -> dict[Path, str]:
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
     made |= {PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
+    made[RESULT] = json.dumps(result_schema(), indent=1) + "\n"
     specs = {name: catalog.spec_of(name) for name in names}
     return {**made, OPS / "__init__.pyi": stub(specs), OPS / "measured.json": ranked(measured)}
 

@@ -70,14 +70,18 @@ _MATMUL = {
 _KNOBS = {"num_warps": "threads", "num_stages": "stages"}
 
 
-def matmul(predicted: bool = False, finals: bool = True) -> tuple[Run, list[Outcome]]:
+def matmul(
+    predicted: bool = False,
+    finals: bool = True,
+    choices: Mapping[str, Mapping[str, tuple[int, ...]]] = _MATMUL,
+) -> tuple[Run, list[Outcome]]:
     """A tile sweep of two Impls, 324 configs: failures of every stage, finals and baselines."""
     sizes = {"M": 4096, "N": 4096, "K": 4096}
-    run = _run("tile_size", "matmul", sizes, "bf16", _MATMUL, ("tile",), predicted)
+    run = _run("tile_size", "matmul", sizes, "bf16", choices, ("tile",), predicted)
     dice = random.Random(7)
     outcomes: list[Outcome] = []
-    for impl, choices in _MATMUL.items():
-        for config in _product(choices):
+    for impl, own in choices.items():
+        for config in _product(own):
             outcomes.append(_matmul_one(run, impl, config, dice))
     if finals and not predicted:
         outcomes += _finals(run, outcomes, dice)

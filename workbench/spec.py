@@ -604,7 +604,7 @@ def label(config: Mapping[str, int]) -> str:
     """Return a config as text: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge is
     named by it, `block_n 1024, 4 warps`. In older records an edge or a number of warps may be 0,
     which the launcher replaced by a value that depends on the sizes: `auto`."""
-    text = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
+    text = {k: knob_text(k, v) for k, v in config.items()}
     block = {k: v for k, v in text.items() if k.startswith("block_")}
     rest = {k: v for k, v in text.items() if k not in block}
     words = {"num_warps": "warp", "num_stages": "stage"}
@@ -612,12 +612,14 @@ def label(config: Mapping[str, int]) -> str:
     parts = edges or (["x".join(map(str, block.values()))] if block else [])
     for name, value in rest.items():
         noun = words.get(name)
-        parts.append(f"{value} {noun}{'s' * (value != 1)}" if noun else f"{name} {value}")
+        parts.append(f"{value} {noun}{'s' * (value != '1')}" if noun else f"{name} {value}")
     return ", ".join(parts) or "as the library chooses"
 
 
-def _left_open(name: str, value: int) -> bool:
-    return value == 0 and (name.startswith("block_") or name == "num_warps")
+def knob_text(name: str, value: int) -> str:
+    """Return a knob's value as text: `auto` where the launcher chooses it from the sizes."""
+    open_ = value == 0 and (name.startswith("block_") or name == "num_warps")
+    return "auto" if open_ or value == AUTO else str(value)
 
 
 def brief(config: Mapping[str, int]) -> str:

@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,13 @@ from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
+from workbench.commands.report import WITH_TIME
+from workbench.commands.stored import last_run
 from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
 from workbench.data.interrupts import ctrl_c
+from workbench.data.project import project_id
 
 ROOT = Path(__file__).parents[2]
 SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy", "pandas",
@@ -351,3 +356,34 @@ def test_output_that_cannot_be_written_is_one_sentence_and_a_closed_pipe_none():
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (exits.stopped_by(13), "")
+
+
+def test_last_is_the_last_run_of_its_kind_in_this_project(tmp_path, monkeypatch, capsys):
+    """Not a newer run of another kind, without a time, or of another project."""
+    url, here, there = f"sqlite:///{tmp_path / 'h.db'}", tmp_path / "here", tmp_path / "there"
+    (here / ".git").mkdir(parents=True)
+    (here / "inside").mkdir()
+    there.mkdir()
+    run, outcomes = softmax()
+    mine, others = project_id(here / "inside"), project_id(there)
+    assert mine == project_id(here) != others
+    runs = [("a", "sweep", mine, True), ("b", "sweep", mine, False), ("c", "measure", mine, True),
+            ("d", "sweep", others, True), ("e", "compare", mine, False)]  # fmt: skip
+    with open_history(url) as history:
+        for n, (name, engine, project, timed) in enumerate(runs):
+            one = replace(run, id=f"{name}-run", engine=engine, project=project,
+                          started=f"2026-11-2{n}T09:30:00+00:00")  # fmt: skip
+            history.add_run(one)
+            for o in outcomes if timed else ():
+                history.add(replace(o, run=one.id))
+    monkeypatch.chdir(here / "inside")
+    with open_history(url) as history:
+        drawn = partial(last_run, history, "it")
+        assert drawn(lambda r: r.engine == "sweep").id == "b-run"
+        assert drawn(lambda r: WITH_TIME.test(history, r)).id == "c-run"
+    assert "no run with a profile of this project" in sentence(
+        capsys, "diagnose", "last", "--database", url
+    )
+    monkeypatch.chdir(there)
+    with open_history(url) as history:
+        assert last_run(history, "it", lambda r: True).id == "d-run"

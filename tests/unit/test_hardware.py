@@ -29,7 +29,7 @@ from workbench.device.hardware import (
 
 every_device = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
-KINDS = {"datasheet", "measured", "computed", "driver"}
+KINDS = {"datasheet", "published", "computed", "driver"}
 DTYPES = {"fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8", "int8"}
 
 
@@ -329,7 +329,7 @@ def test_a_family_is_of_apple_gpus_alone(tmp_path):
 def test_ceilings_are_plain_data():
     plain = ceilings(DEVICES["h200"], "bf16")
     assert plain["dram"]["value"] == 4.8e12 and plain["dram"]["unit"] == "B/s"
-    assert plain["dram"]["kind"] == "datasheet" and plain["cache"]["kind"] == "measured"
+    assert plain["dram"]["kind"] == "datasheet" and plain["cache"]["kind"] == "published"
     assert plain["compute"]["value"] == 989.4e12 and plain["compute"]["dtype"] == "bf16"
     for ceiling in plain.values():
         assert {"value", "unit", "source", "kind"} <= set(ceiling)

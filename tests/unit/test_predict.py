@@ -17,8 +17,9 @@ from workbench import catalog
 from workbench.data import stats
 from workbench.data.record import Predicted, Resources
 from workbench.device.cost_model import CONSTANTS, guess, predict
-from workbench.device.hardware import DEVICES, device_named
-from workbench.spec import Work
+from workbench.device.error_band import device_words
+from workbench.device.hardware import DEVICES, UNCOMPILED, device_named
+from workbench.spec import Work, values
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16_2026-11-21.csv.gz"
 H200 = device_named("h200")
@@ -243,3 +244,46 @@ def test_unknown_figures_are_not_guessed():
     nameless = replace(H200, dram=None)
     with pytest.raises(ValueError, match="memory bandwidth"):
         predict(nameless, work, result, dtype="bf16", flops=0, bytes_=1 << 20)
+
+
+def launch_sized():
+    """Measured and predicted seconds of launch-sized kernels at their defaults, by kernel."""
+    with (TABLE.parent / "h200_launch_sized.csv").open() as file:
+        for row in csv.DictReader(file):
+            spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
+            impl = spec.impls[0]
+            config = impl.default(H200.limits, dtype, at)
+            work = impl.work_of(config, H200.limits, dtype, at)
+            stages = values(config).get("num_stages", 1)
+            created = guess(H200, work, dtype, warps=values(config)["num_warps"], stages=stages)
+            predicted = predict(
+                H200, work, created, dtype=dtype, flops=spec.flops(**at),
+                bytes_=spec.bytes(at, dtype), stages=stages,
+            )  # fmt: skip
+            yield row["kernel"], float(row["median_us"]) * 1e-6, predicted.predicted_s
+
+
+def test_launch_sized_kernels_are_predicted_within_30_percent():
+    rows = list(launch_sized())
+    assert len(rows) == 7
+    for kernel, measured_s, predicted_s in rows:
+        assert abs(predicted_s / measured_s - 1) <= 0.3, kernel
+
+
+def test_the_error_bands_are_those_of_the_stored_measurements():
+    ratios = {"product": [], "stream": [], "launch": [m / p for _, m, p in launch_sized()]}
+    for kernel, sizes in tables():
+        kind = {"matmul": "product"}.get(kernel, "stream")
+        ratios[kind] += [m / p for p, m, _ in predictions(kernel, sizes)]
+    assert {band.kind for band in H200.bands} == ratios.keys()
+    for band in H200.bands:
+        low, high = (stats.quantile(ratios[band.kind], share) for share in (0.05, 0.95))
+        assert band.times == len(ratios[band.kind])
+        assert (band.low, band.high) == pytest.approx((low, high), abs=0.006)
+
+
+def test_a_device_without_measurements_says_so():
+    assert "0.66 to 1.4 for matrix products (8,873 times of matmul)" in device_words("h200")
+    for name in (*DEVICES, *UNCOMPILED):
+        known = {**DEVICES, **UNCOMPILED}[name].bands
+        assert ("never validated" in device_words(name)) == (not known)

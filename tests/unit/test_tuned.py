@@ -905,3 +905,22 @@ def test_printed_code_of_a_users_kernel_has_the_fields_and_says_so(some):
         meta = {k: v for k, v in e.config.items() if k != "num_warps"}
         warps = f", num_warps={e.config['num_warps']}" if "num_warps" in e.config else ""
         assert f"triton.Config({meta}{warps})" in calls
+
+
+def test_a_winner_is_stored_only_if_the_default_was_in_the_same_final(tmp_path):
+    """Neither without a final of the default, nor with one of another run; but where it failed."""
+    path, spec = tmp_path / "tuned.json", a_spec()
+    default = [o for o in OUTCOMES if o.default and o.case.impl == "tiles"]
+    rest = [o for o in OUTCOMES if o not in default]
+    finals = [o for o in default if isinstance(o, Record) and o.phase == "final"]
+    assert finals and {e.impl for e in remember(RUN, OUTCOMES, spec, path)} == {
+        "tiles",
+        "persistent",
+    }
+    path.unlink()
+    for others in ([], [replace(o, run="another") for o in finals]):
+        with pytest.raises(TunedError, match="tiles is not kept: it was not in one final"):
+            remember(RUN, [*rest, *others], spec, path)
+        assert {e.impl for e in Tuned.load(path).entries.values()} == {"persistent"}
+    failed = replace(synthetic.failure(RUN, default[0], "compile", "no"), default=True)
+    assert "tiles" in {e.impl for e in remember(RUN, [*rest, failed], spec, path)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
-from workbench.data.record import Failure, Record
+from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.reports import write_page
+from workbench.reports.run_index import write_index, write_run_page
 from workbench.reports.sweep import page as sweep_page
 
 BROWSER = next(
@@ -38,11 +41,28 @@ MAKERS = {
     "no energy": lambda: synthetic.matmul_with_energy("this GPU has no energy counter"),
     "predicted": lambda: synthetic.matmul(predicted=True),
     "softmax": synthetic.softmax,
+    "seven": lambda: seven(),
     "copy": synthetic.copy,
     "failed": synthetic.all_failed,
     "empty": synthetic.empty,
 }
 Open = Callable[..., Any]
+
+
+def _blocks(o: Outcome) -> tuple[int | None, int | None]:
+    return o.case.config.get("block_m"), o.case.config.get("block_n")
+
+
+def seven() -> tuple[Run, list[Outcome]]:
+    """A sweep of seven Impls, in which some pairs of blocks were not tried."""
+    run, outcomes = synthetic.matmul()
+    own = [o for o in outcomes if _blocks(o) != (32, 64)]
+    more = [o for o in own if o.case.impl == "tiles" and o.case.config["block_k"] == 64]
+    for n in range(5):
+        own += [replace(o, case=replace(o.case, impl=f"other{n}")) for o in more]
+    return run, own
+
+
 SECONDS = {"start": 4.0, "wait": 1.0, "check": 2.0, "timed": 3.5, "flush": 1.5, "idle": 0.5}
 
 # Text against what lies under it: colours composed up the tree; in figures, the cell below.
@@ -448,3 +468,120 @@ def test_the_predicted_page_opens_with_the_word(show: Open) -> None:
     assert hollow == "none"
     solid = point(show("matmul"), "Roofline", "0").evaluate("e => getComputedStyle(e).fill")
     assert solid != "none"
+
+
+def test_a_link_keeps_filter_order_and_row(show: Open) -> None:
+    tab = show("matmul")
+    tab.fill("#filter", "block_m=128,num_warps=8")
+    tab.select_option("#impl", "tiles")
+    tab.locator("#configs thead th button", has_text="registers").click()
+    row = tab.locator("#configs tbody tr:not([hidden])").nth(3)
+    row.click()
+    shown = tab.locator("#configs tbody tr:not([hidden])").all_inner_texts()
+    kept, again = tab.url, show("matmul")
+    again.goto(kept)
+    again.reload()
+    assert again.locator("#configs tbody tr:not([hidden])").all_inner_texts() == shown
+    assert again.locator('[aria-current="true"]').get_attribute("id") == row.get_attribute("id")
+    assert again.locator("#configs th[aria-sort]").inner_text().startswith("registers")
+
+
+def test_a_knob_as_the_command_line_writes_it_filters(show: Open) -> None:
+    tab = show("matmul")
+    _, outcomes = synthetic.matmul()
+    wanted = {
+        tuple(o.case.config.items())
+        for o in outcomes
+        if o.case.impl == "tiles"
+        and (o.case.config["block_m"], o.case.config["num_stages"]) == (64, 3)
+    }
+    tab.fill("#filter", "tiles:block_m=64,num_stages=3")
+    tab.select_option("#impl", "tiles")
+    assert tab.locator("#configs tbody tr:not([hidden])").count() == len(wanted) > 5
+
+
+def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
+    tab = show("matmul")
+    assert tab.inner_text("#copy") == "Copy the winner as triton.Config"
+    row = tab.locator("#configs tbody tr[data-c]", has_text="64x128x32, 4w, 2s").first
+    row.click()
+    inner = '{"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32}'
+    assert (
+        tab.get_attribute("#copy", "title") == f"triton.Config({inner}, num_warps=4, num_stages=2)"
+    )
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.click("#copy")
+    assert tab.inner_text("#copy") == "Copied"
+    assert tab.evaluate("navigator.clipboard.readText()") == tab.get_attribute("#copy", "title")
+    tab.locator("#configs tbody tr", has_text="library").first.click()
+    assert tab.locator("#copy").is_disabled()
+
+
+@pytest.mark.parametrize("name", ["matmul", "predicted"])
+def test_the_json_holds_every_row(show: Open, name: str) -> None:
+    tab = show(name)
+    with tab.expect_download() as waited:
+        tab.click("#json")
+    rows = json.loads(Path(waited.value.path()).read_text(encoding="utf-8"))["rows"]
+    _, outcomes = MAKERS[name]()
+    configs = {(o.case.impl, tuple(o.case.config.items())) for o in outcomes}
+    assert {(r["impl"], tuple(r.get("config", {}).items())) for r in rows} == configs
+    time = "median, µs" if name == "matmul" else "time, µs"
+    assert sum(isinstance(r.get(time), float) for r in rows) > 100
+
+
+def test_every_impl_has_its_own_mark(show: Open) -> None:
+    """Seven Impls and two libraries have nine marks, in the key as in the figure."""
+    tab = show("seven")
+    marks = tab.locator('[aria-labelledby="h-finals"] .key use').evaluate_all(
+        "all => all.map(use => use.getAttribute('href'))"
+    )
+    assert len(marks) == len({*marks}) == 9
+    drawn = tab.locator('svg[aria-label="Finalists"] .points use').evaluate_all(
+        "all => all.map(use => use.getAttribute('href'))"
+    )
+    assert {*drawn} <= {*marks}
+
+
+def test_cells_without_a_time_have_a_key(show: Open) -> None:
+    key = show("seven").inner_text('[aria-label="Colour key"]')
+    assert "not tried" in key and "no config gave a time" in key
+    assert "not tried" not in show("matmul").inner_text('[aria-label="Colour key"]')
+
+
+def test_no_figure_of_the_final_is_cut_on_a_phone(show: Open) -> None:
+    cut = show("matmul", width=420).evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        ".map(e => e.textContent.slice(0, 60))"
+    )
+    assert cut == []
+
+
+def test_the_index_of_runs_links_their_pages(show: Open, tmp_path: Path) -> None:
+    for name, make in (("20261121-093000-a", synthetic.matmul), ("odd & even", synthetic.copy)):
+        write_run_page(tmp_path / "results" / name, sweep_page(*make()))
+    (tmp_path / "results" / "broken").mkdir()
+    (tmp_path / "results" / "broken" / "report.html").write_bytes(
+        b'<meta name="run" content="{">\xff'
+    )
+    write_index(tmp_path / "results")
+    tab = show("matmul")
+    tab.goto((tmp_path / "results" / "index.html").as_uri())
+    assert tab.locator("#configs tbody tr").count() == 3
+    tab.fill("#filter", "copy")
+    with tab.expect_download() as waited:
+        tab.click('[data-tables="json"]')
+    table = json.loads(Path(waited.value.path()).read_text(encoding="utf-8"))["tables"][0]
+    assert len(table["rows"]) == 3 and table["columns"][2].startswith("kernel")
+    tab.locator("#configs tbody tr:not([hidden]) a").click()
+    assert tab.locator("h1").inner_text().startswith("copy")
+
+
+def test_a_page_of_a_thousand_configs_is_small() -> None:
+    tiles = {"block_m": (32, 64, 128, 256), "block_n": (32, 64, 128, 256), "block_k": (32, 64, 128)}
+    choices = {**tiles, "num_warps": (4, 8), "num_stages": (1, 2, 3, 4)}
+    more = {"tiles": {**choices, "num_warps": (2, 4, 8)}, "persistent": choices}
+    run, outcomes = synthetic.matmul(choices=more)
+    html = sweep_page(run, outcomes, SECONDS)
+    rows = html.count('<tr id="r')
+    assert rows > 950 and len(html.encode()) / rows * 1000 <= 700_000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Finding, Measured, Outcome, Profile, Record, Run
 from workbench.data.units import quantity, text_of, unit_of
+from workbench.device.ceilings import origin_of
 from workbench.reports import colour, figure
 from workbench.reports.figures.curve import curve_figure
 from workbench.reports.figures.curve_data import curves_of
@@ -79,10 +80,12 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
 
 def _ranked(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
     ink, record = colour(f"impl-{n % 4}"), places[0][1]
-    look = {"linestyle": "", "markersize": 5, "label": record.case.impl, "color": ink}
+    look: dict[str, Any] = {"linestyle": "", "markersize": 5, "color": ink}
+    look["label"] = record.case.impl
     face = ink if record.measured else "none"
     ys = [r.time_s / scale for _, r in places]
-    ax.plot([at for at, _ in places], ys, marker=MARKERS[n % 4], markerfacecolor=face, **look)
+    look |= {"marker": MARKERS[n % len(MARKERS)], "markerfacecolor": face}
+    ax.plot([at for at, _ in places], ys, **look)
 
 
 def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
@@ -142,7 +145,7 @@ def ceilings_figure(ceilings: Mapping[str, Mapping[str, Any]]) -> Figure | None:
             name,
             float(c["value"]),
             quantity(c["value"], c["unit"]),
-            c.get("kind") == "measured",
+            origin_of(name, c) == "measured",
             group=units.index(c["unit"]),
         )
         for name, c in rates.items()

@@ -48,7 +48,7 @@ from workbench.experiments.analysis.ceilings import known
 from workbench.measurement.functions import Call, Refused, TimedGpu, gpu_here, time_functions
 from workbench.measurement.preflight import gpu_lock
 from workbench.measurement.worker import arithmetic_s, bound_s
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Sizes, Spec, sizes_text
 
 NEEDS_GPU = (
@@ -196,7 +196,7 @@ class BenchCommand:
         from workbench.reports.measure import page
 
         html = page(recorder.run, recorder.outcomes)
-        return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
+        return write_run_page(folder_of(self.options.out, recorder.run.id), html)
 
 
 @dataclass(frozen=True)

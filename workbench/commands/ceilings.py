@@ -43,6 +43,7 @@ from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.project import project_id
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
@@ -52,7 +53,7 @@ from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import CeilingGroup
 from workbench.measurement import transfers
 from workbench.measurement.protocol import Protocol
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Limits
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class CeilingsCommand:
     def _write_page(self, run: Run, outcomes: Sequence[Outcome]) -> Path:
         from workbench.reports.ceilings import page
 
-        return write_page(folder_of(self.options.out, run.id) / "report.html", page(run, outcomes))
+        return write_run_page(folder_of(self.options.out, run.id), page(run, outcomes))
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:
@@ -264,6 +265,7 @@ def run_of(device: hardware.Device) -> dict[str, Any]:
 def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
     """Return a run without outcomes, with the stated ceilings of a device."""
     return Run(
+        project=project_id(),
         **run_of(device),
         engine="ceilings",
         name="stated",

@@ -11,7 +11,6 @@ from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.run import say_page
 from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
-from workbench.reports import write_page
 from workbench.reports.compilers import (
     CodeChanges,
     changed,
@@ -21,6 +20,7 @@ from workbench.reports.compilers import (
     pair_rows,
     tune_again,
 )
+from workbench.reports.run_index import write_run_page
 from workbench.spec import brief
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
 def finish(console: Console, changes: CodeChanges, folder: Path) -> dict[str, Any]:
     """Print the result, write the page, and return what the JSON document holds of it."""
     say_changes(console, changes)
-    file = write_page(folder / "report.html", page(changes))
+    file = write_run_page(folder, page(changes))
     say_page(console, file)
     return {
         "before": changes.before,

@@ -53,7 +53,7 @@ from workbench.data.database import History
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Comparison, Measured, Profile, Record, Run
 from workbench.device import hardware
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import label, sizes_text
 from workbench.tuner.selection import select
 from workbench.tuner.space import RecordFactory
@@ -287,8 +287,8 @@ def _suspicion_page(
     comparison = Comparison(
         run.id, run.started, case.kernel, case.sizes, case.dtype, *names, left.key, right.key, None
     )
-    return write_page(
-        folder_of(options.out, run.id) / "report.html", page(run, [left, right], [comparison], text)
+    return write_run_page(
+        folder_of(options.out, run.id), page(run, [left, right], [comparison], text)
     )
 
 

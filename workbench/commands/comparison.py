@@ -27,7 +27,7 @@ from workbench.data.record import Comparison, Profile, Run, Verdict, key_of
 from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 
@@ -189,7 +189,7 @@ def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profil
     from workbench.reports.compare import page
 
     html = page(recorder.run, recorder.outcomes, recorder.comparisons, profiles=profiles)
-    return write_page(folder / "report.html", html)
+    return write_run_page(folder, html)
 
 
 def say_begin(console: Console, run: Run, threshold: float) -> None:

@@ -14,6 +14,7 @@ from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
 from workbench.device.apple_model import EMULATED
+from workbench.device.error_band import device_words
 from workbench.device.hardware import METAL, backend_of
 from workbench.spec import label
 
@@ -426,10 +427,10 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 def plan_line(run: Run) -> str:
     """Return the first line: measured on this GPU, or predicted for another device."""
     if run.predicted and backend_of(run.device) == METAL:
-        return f"Times are predicted for {run.device}: {EMULATED}."
+        return f"Times are predicted for {run.device}: {EMULATED}. {device_words(run.device)}"
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
-            "Triton's interpreter, timed by the analytic model."
+            "Triton's interpreter, timed by the analytic model. " + device_words(run.device)
         )
     return f"Times are measured on {run.environment.gpu or run.device}."

@@ -13,6 +13,7 @@ from workbench.commands.operands import is_run
 from workbench.commands.options import DiagnoseOptions, OptionError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
+from workbench.commands.stored import LAST
 from workbench.data.code_facts import FACTS
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 CODE_FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
 OF_A_KERNEL = ("impl", "sizes", "dtype", "device")
-LAST = "last"
 KINDS: Mapping[str, Callable[[], Mapping[str, AnyRule]]] = {
     "timeline": rules,
     "counters": kernel_rules,
@@ -92,9 +92,10 @@ def _kind(target: str) -> str:
 
 def _of_run(options: DiagnoseOptions) -> DiagnosisReport:
     from workbench.commands.diagnose_trace import of_run
-    from workbench.commands.report import stored_run
+    from workbench.commands.report import WITH_PROFILE, stored_run
 
-    return of_run(stored_run(options.targets[0], options.database))
+    which = options.targets[0]
+    return of_run(stored_run(which, options.database, WITH_PROFILE))
 
 
 def _of_files(options: DiagnoseOptions) -> DiagnosisReport:

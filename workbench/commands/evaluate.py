@@ -28,6 +28,7 @@ from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
 from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.data.project import project_id
 from workbench.data.record import (
     Case,
     Checked,
@@ -212,6 +213,7 @@ def events_of(
 def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
     facts, device, wanted = evaluation.facts, evaluation.device, evaluation.wanted
     return Run(
+        project=project_id(),
         id=run_id("evaluate", facts.name),
         engine="evaluate",
         name=facts.name,

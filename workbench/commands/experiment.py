@@ -54,7 +54,7 @@ from workbench.experiments import (
 from workbench.experiments.analysis import ceilings
 from workbench.measurement.candidate import Refusal
 from workbench.measurement.protocol import BOOST, Protocol
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import ITEMSIZE, Impl, Sizes
 from workbench.tuner import tuned
 from workbench.tuner.space import RecordFactory
@@ -234,7 +234,7 @@ class ExperimentCommand:
         from workbench.reports.experiment import page
 
         html = page(recorder.run, recorder.outcomes, recorder.findings)
-        return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
+        return write_run_page(folder_of(self.options.out, recorder.run.id), html)
 
 
 def check_device(options: ExperimentOptions, experiment: Experiment) -> None:

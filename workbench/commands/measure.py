@@ -46,7 +46,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Outcome, Phase, Profile, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.tuner import tuned
 from workbench.tuner.energy import with_energies
@@ -157,7 +157,7 @@ class MeasureCommand:
         from workbench.reports.measure import page
 
         html = page(recorder.run, recorder.outcomes, profiles)
-        return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
+        return write_run_page(folder_of(self.options.out, recorder.run.id), html)
 
     def _say_begin(self, run: Run) -> None:
         self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")

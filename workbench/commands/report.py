@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from workbench.catalog import names_in, unknown
 from workbench.commands.console import console_for, note
 from workbench.commands.options import ReportOptions
 from workbench.commands.result import RunResult, document, is_stdout, json_text
-from workbench.commands.stored import stored_runs
+from workbench.commands.stored import LAST, last_run, stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
@@ -20,12 +20,29 @@ from workbench.data.exits import PASSED
 from workbench.data.files import FileError, is_stream, real_path, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
+from workbench.reports.run_index import PAGE, write_index
 
 if TYPE_CHECKING:
     from workbench.reports.figures.roofline_points import Sheet
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Kind of run that `last` stands for."""
+
+    what: str  # `a profile`
+    test: Callable[[History, Run], bool]
+
+
+ANY_RUN = Wanted("an id", lambda _, run: bool(run.id))
+WITH_PROFILE = Wanted("a profile", lambda history, run: bool(history.profiles(run.id)))
+WITH_FINDING = Wanted("a finding", lambda history, run: bool(history.findings(run.id)))
+WITH_TIME = Wanted(
+    "a time", lambda history, run: any(isinstance(o, Record) for o in history.outcomes(run.id))
+)
 
 
 @dataclass(frozen=True)
@@ -76,8 +93,10 @@ def make(options: ReportOptions) -> list[Path]:
             f"the report {options.name} draws one run, and {len(options.runs)} are named; name "
             f"one, or ask for one of {', '.join(SEVERAL)}."
         )
-    kept = _kept(options.runs[0] if options.runs else "last", options.database)[-1]
     module = import_module(f"workbench.reports.{options.name}")
+    engines: tuple[str, ...] = getattr(module, "ENGINES", (options.name,))
+    wanted = Wanted(f"a page of {options.name}", lambda _, run: run.engine in engines)
+    kept = _kept(options.runs[0] if options.runs else LAST, options.database, wanted)[-1]
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
     place = options.out or _place([kept.run], "report.html")
@@ -89,7 +108,10 @@ def _with_document(
 ) -> list[Path]:
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
-        return [_shown(write_page(place, text))]
+        written = [_shown(write_page(place, text))]
+        if options.out is None and place.name == PAGE:
+            write_index(place.parent.parent)
+        return written
     runs = [
         RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
         for k in every
@@ -115,7 +137,7 @@ def sheet(
     from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
     if not (kernel or device):
-        kept = _all_kept(runs, database)
+        kept = _all_kept(runs, database, WITH_TIME)
         once = {each.run.id: each for each in kept}
         stored = [
             RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in once.values()
@@ -190,7 +212,7 @@ def _shown(path: Path) -> Path:
 def _markdown(options: ReportOptions) -> list[Path]:
     from workbench.reports.findings import markdown
 
-    kept = _all_kept(options.runs, options.database)
+    kept = _all_kept(options.runs, options.database, WITH_FINDING)
     text = markdown([(k.run, k.outcomes, k.findings) for k in kept])
     place = _place([k.run for k in kept], "FINDINGS.md")
     return _with_document(options, options.out or place, text, kept)
@@ -242,24 +264,27 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None) -> list[StoredRun]:
+def _kept(which: str, database: str | None, wanted: Wanted) -> list[StoredRun]:
     """Return the run of the database that this names, or all runs of an events file, the last one
     last."""
     if _is_file(which):
         return _from_file(Path(which))
-    return [stored_run(which, database)]
+    return [stored_run(which, database, wanted)]
 
 
-def stored_run(which: str, database: str | None) -> StoredRun:
-    """Return the run of the database with this id, or the last one. Raises HistoryError where there
-    is none."""
+def stored_run(which: str, database: str | None, wanted: Wanted = ANY_RUN) -> StoredRun:
+    """Return the run of the database with this id, or the last one of the wanted kind in this
+    project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
-        return _of_history(history, history.run(which))
+        if which != LAST:
+            return _of_history(history, history.run(which))
+        run = last_run(history, wanted.what, lambda run: wanted.test(history, run))
+        return _of_history(history, run)
 
 
-def _all_kept(runs: Sequence[str], database: str | None) -> list[StoredRun]:
-    """Return what all of these name, or the last run if none is named."""
-    return [each for which in runs or ["last"] for each in _kept(which, database)]
+def _all_kept(runs: Sequence[str], database: str | None, wanted: Wanted) -> list[StoredRun]:
+    """Return what all of these name, or the last run of the wanted kind if none is named."""
+    return [each for which in runs or [LAST] for each in _kept(which, database, wanted)]
 
 
 def _of_history(history: History, run: Run) -> StoredRun:

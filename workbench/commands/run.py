@@ -31,6 +31,7 @@ from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
 from workbench.data.files import STDOUT, real_path
 from workbench.data.interrupts import Interrupts
+from workbench.data.project import project_id
 from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Entry, Store
 from workbench.device import hardware
@@ -313,6 +314,7 @@ def new_run(
     dtypes = list(dict.fromkeys(p.dtype for p in problems))
     alike = all(dict(p.sizes) == dict(problems[0].sizes) for p in problems)
     return Run(
+        project=project_id(),
         id=run_id(tag or engine, kernels[0] if len(kernels) == 1 else "suite"),
         engine=engine,
         name=name,

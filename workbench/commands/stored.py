@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from workbench.commands.console import note
-from workbench.data.database import History, open_history
+from workbench.data.database import History, HistoryError, open_history
+from workbench.data.project import project_id
+from workbench.data.record import Run
+
+LAST = "last"
+_FIRST, _ALL = 20, 1_000_000  # runs: more than a database holds
+
+
+def last_run(history: History, what: str, wanted: Callable[[Run], bool]) -> Run:
+    """Return the newest run of this project for which `wanted` is true, of `what`: `a profile`.
+    Older runs state no project and belong to every one. Raises HistoryError where there is none.
+    """
+    project, seen = project_id(), 0
+    for limit in (_FIRST, _ALL):
+        for run in history.runs(limit=limit)[seen:]:
+            if run.project in ("", project) and wanted(run):
+                return run
+        seen = _FIRST
+    raise HistoryError(
+        f"{history.name} holds no run with {what} of this project, which is the Git repository or "
+        "the working folder; name a run by its id, as `workbench history` lists them"
+    )
 
 
 @contextmanager

@@ -68,6 +68,7 @@ from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, write_page
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
@@ -229,7 +230,7 @@ class SweepCommand:
 
         seconds = self.seconds.get(result.run.id) or None
         html = page(result.run, result.outcomes, seconds, profiles=profiles)
-        return write_page(folder_of(self.options.out, result.run.id) / "report.html", html)
+        return write_run_page(folder_of(self.options.out, result.run.id), html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
         """Write and print the smallest set of configs that serves all sizes, if there are
@@ -468,7 +469,7 @@ class _OneSize:
 
         with DRAWING:
             html = page(run, outcomes, self.breakdown.seconds or None, selection)
-        return write_page(folder_of(self.command.options.out, run.id) / "report.html", html)
+        return write_run_page(folder_of(self.command.options.out, run.id), html)
 
     def _conclude(self, result: RunResult, selection: Selection) -> None:
         command, outcomes, page = self.command, list(result.outcomes), result.page

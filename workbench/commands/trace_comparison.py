@@ -35,7 +35,7 @@ from workbench.data.trace_compare import (
 )
 from workbench.data.trace_summary import summarise
 from workbench.data.units import duration
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +156,7 @@ def _page(
     identity = run_id("compare", "traces")
     title = options.expect or ""
     html = comparison_page(result, options.command, identity, timestamp(), title, expected)
-    return write_page(folder_of(options.out, identity) / "report.html", html)
+    return write_run_page(folder_of(options.out, identity), html)
 
 
 def sentence(result: TraceComparison) -> str:

@@ -16,6 +16,7 @@ from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
+from workbench.data.project import project_id
 from workbench.data.record import Evidence, Finding, Profile, Run
 from workbench.data.rule_metrics import (
     call_metrics,
@@ -32,7 +33,7 @@ from workbench.data.trace_compare import STEPS
 from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
-from workbench.reports import write_page
+from workbench.reports.run_index import write_run_page
 from workbench.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def as_run(
     id, where its folder is there already."""
     trace = summary.trace
     run = Run(
+        project=project_id(),
         id=identity or run_id(engine, Path(name).name.split(".")[0] or trace.tool),
         engine=engine,
         name=trace.tool,
@@ -393,6 +395,6 @@ def keep(
             store.begin(run)
             store.keep_all(kept.records)
         store.keep_all((*kept.findings, *kept.profiles))
-        path = write_page(folder / "report.html", html)
+        path = write_run_page(folder, html)
         store.end("complete", {"profiles": len(kept.profiles)}, {})
     return path

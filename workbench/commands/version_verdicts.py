@@ -15,6 +15,7 @@ from workbench.data.clock import timestamp
 from workbench.data.code_pair import CodePair
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.events import RunState
+from workbench.data.project import project_id
 from workbench.data.record import Case, Comparison, Environment, Outcome, Run, key_of
 from workbench.data.store import Store
 from workbench.device import hardware
@@ -123,6 +124,7 @@ def run_of_verdicts(
     alike = all(case.kernel == cases[0].kernel and case.sizes == cases[0].sizes for case in cases)
     versions = {**environment.versions, "triton": " and ".join(c.version for c in compilers)}
     return Run(
+        project=project_id(),
         id=identity,
         engine="compare",
         name=COMPILERS,

@@ -421,6 +421,7 @@ class Run:
     # library references of that GPU by name, in B/s and FLOP/s: times of GPUs whose references
     # differ by more than 3 % are not ranked together
     references: Mapping[str, float] = field(default_factory=dict)
+    project: str = ""  # `project_id` where it began; empty in older runs
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]

@@ -174,13 +174,20 @@ def ceiling_of(
     level = _level(name, str(unit))
     if level is None:
         return None
-    kind = text.get("kind", "datasheet")
-    here = name.endswith("_measured") or (own and kind == "measured" and "low" in text)
-    origin: Origin = "measured" if here else "published" if kind == "measured" else kind
+    origin = origin_of(name, text, own)
     dtype = str(text.get("dtype") or _dtype(name)) if level == "compute" else ""
     source, ends = str(text.get("source", "source not stated")), (text.get("low"), text.get("high"))
     clock = state_of(name, text), text.get("clock_mhz")
     return Ceiling(device, name, level, float(value), origin, source, dtype, *ends, run, *clock)
+
+
+def origin_of(name: str, text: Mapping[str, Any], own: bool = False) -> Origin:
+    """Return the origin of a ceiling of `Run.ceilings`. Older runs state what others
+    measured and published as `measured`; names of ceilings that were measured here end in
+    `_measured`, those of a run that measures ceilings (`own`) have a spread."""
+    kind: Origin = text.get("kind", "datasheet")
+    here = name.endswith("_measured") or (own and kind == "measured" and "low" in text)
+    return "measured" if here else "published" if kind == "measured" else kind
 
 
 def _level(name: str, unit: str) -> Level | None:

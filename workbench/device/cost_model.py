@@ -53,8 +53,8 @@ class Constants:
 
 
 CONSTANTS = Constants()
-MODEL = "analytic-1"
-LAUNCH_S = 0.8e-6  # of an empty launch in a graph: measured as 0.82 us on an H200
+MODEL = "analytic-2"
+LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
 
 
 def predict(
@@ -79,6 +79,8 @@ def predict(
     core = rounds * model.tile(model.resident)
     if rest:
         core += model.tile(math.ceil(rest / device.limits.cores))
+    # An empty launch starts a block and waits for its end, too, so that counts once.
+    core = max(0.0, core - constants.latency_s - constants.tile_cycles / model.clock)
     named = model.terms(bytes_)
     return Predicted(
         predicted_s=LAUNCH_S + _norm([core, named["memory"]], constants.sharpness),
@@ -228,7 +230,8 @@ class _Model:
             # a buffer is filled (latency), used (own), and only then filled again
             latency = max(own, (c.latency_s + own) / (self.stages - 1))
         else:
-            latency = c.latency_s + own + (cache + issue) / blocks
+            loaded = c.latency_s if self.work.load_bytes else 0.0
+            latency = loaded + own + (cache + issue) / blocks
         return compute, cache, shared, issue, latency
 
     def spills(self, blocks: int) -> float:

@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from workbench.spec import Limits, WorkbenchError
 
 KIB = 1024
 MIB = 1024 * KIB
 
-Kind = Literal["datasheet", "measured", "computed", "driver"]
+Kind = Literal["datasheet", "published", "computed", "driver"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,21 @@ class Quantity:
     unit: str
     source: str
     kind: Kind = "datasheet"
+
+
+BandKind = Literal["product", "stream", "launch"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Measured over predicted time of one kind of kernel, from the 5th to the 95th percentile."""
+
+    kind: BandKind
+    low: float
+    high: float
+    times: int  # that were compared
+    kernels: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,7 @@ class Device:
     fp32_flops_per_clock: int | None = None  # of one core on its vector units; None when unknown
     family: str = ""  # of an Apple GPU, as Metal's feature set tables name it: "apple8"
     memory: Quantity | None = None  # bytes of the largest configuration, which no buffer exceeds
+    bands: tuple[Band, ...] = ()  # of the analytic model; empty where it was never compared
 
     def has_name(self, live: str) -> bool:
         """Return whether this is the name that a driver gives to such a GPU."""
@@ -194,6 +210,7 @@ def read_device(path: Path) -> Device:
         fp32_flops_per_clock=limits.count("fp32_flops_per_clock", _UNKNOWN) or None,
         family=top.text("family") if backend == METAL else "",
         memory=top.figure("memory", "B"),
+        bands=tuple(map(_band, top.tables("bands"))),
     )
     limits.end()
     top.end()
@@ -217,6 +234,21 @@ def _peaks(groups: Sequence[_Table]) -> dict[str, Quantity]:
         group.known += DTYPES
         group.end()
     return peaks
+
+
+def _band(table: _Table) -> Band:
+    """Return an error band of the model."""
+    kind = table.text("kind")
+    if kind not in get_args(BandKind):
+        kinds = ", ".join(get_args(BandKind))
+        raise table.error(f"must have one of {kinds} for the key kind, not {kind!r}")
+    named = cast("BandKind", kind)
+    low, high = table.number("low"), table.number("high")
+    if not low <= high:
+        raise table.error(f"must have a low of at most its high, not {low:g} to {high:g}")
+    band = Band(named, low, high, table.count("times"), table.text("kernels"), table.text("source"))
+    table.end()
+    return band
 
 
 class _Table:
@@ -285,12 +317,17 @@ class _Table:
         table.end()
         return figure
 
-    def scaled(self, key: str, unit: str, base: str) -> float:
-        """Return the number of this key, which is in `unit`, in the unit `base`."""
+    def number(self, key: str) -> float:
+        """Return the number of this key, which is not negative."""
         value = self._taken(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
             raise self.error(f"must have a number for the key {key}, not {value!r}")
+        return float(value)
+
+    def scaled(self, key: str, unit: str, base: str) -> float:
+        """Return the number of this key, which is in `unit`, in the unit `base`."""
+        value = self.number(key)
         factor, driver = UNITS.get(unit, (0.0, ""))
         if driver != base:
             units = " or ".join(u for u, (_, of) in UNITS.items() if of == base)

@@ -29,6 +29,7 @@ from workbench.data.record import (
     Record,
     State,
 )
+from workbench.device.error_band import device_words
 from workbench.device.hardware import METAL, Device
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError
 
@@ -159,7 +160,9 @@ class Analysis:
         """Return the finding of this analysis, with its run, date, kernel and sizes."""
         sizes = dict(self.sizes or context.sizes or {})
         about = experiment, kernel_name(context.kernel), sizes, context.dtype
-        lists = tuple(self.evidence), tuple(self.charts), tuple(self.caveats)
+        predicted = any(each.kind == "predicted" for each in self.evidence)
+        error = (f"Predicted times: {device_words(context.device.name)}",) if predicted else ()
+        lists = tuple(self.evidence), tuple(self.charts), (*error, *self.caveats)
         return Finding(run, at, *about, self.word, self.sentence, *lists)
 
 

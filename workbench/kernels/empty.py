@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, threads
+from workbench.spec import Spec, Tensor, Tolerance, Work, threads
 
 
 def reference(x):
@@ -39,7 +39,11 @@ class Once:
     num_warps: int = threads(1, 16, default=1)
 
 
-@empty.impl(Once)
+def once_work(config, limits, *, itemsize):
+    return Work(tiles=1, steps=1, load_bytes=0, store_bytes=itemsize)
+
+
+@empty.impl(Once, work=once_work)
 def once(x, *, config):
     """One program writes one zero."""
     y = x.new_empty(1)

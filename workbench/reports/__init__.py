@@ -94,6 +94,8 @@ def render(template_name: str, **context: Any) -> str:
     Markup. Raises jinja2.TemplateError, and UndefinedError for a name that is not given."""
     import jinja2
 
+    from workbench.device.error_band import device_words
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -101,6 +103,7 @@ def render(template_name: str, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["error_of_model"] = device_words
     return environment.get_template(template_name).render(**context)
 
 

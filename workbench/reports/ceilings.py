@@ -258,7 +258,8 @@ def _stated_cells(one: Plain) -> list[str]:
 
 
 def kind_of(stated: Plain) -> str:
-    """Return the origin of a stated figure; `measured` means here, others' are `published`."""
+    """Return the origin of a stated figure; older runs have `measured` for what others
+    published."""
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 

@@ -50,6 +50,7 @@ def page(changes: CodeChanges) -> str:
         commands=tune_again(pairs),
         left_out=changes.left_out,
         measured=was_measured(pairs),
+        devices=sorted({pair.case.device for pair in pairs}),
     )
 
 

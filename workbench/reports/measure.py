@@ -29,6 +29,7 @@ from workbench.data.units import (
     whole_percent,
 )
 from workbench.device import apple_model
+from workbench.device.error_band import band_words
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
@@ -44,7 +45,7 @@ from workbench.reports.figures.traffic import (
     is_emulated,
     traffic_table,
 )
-from workbench.reports.sweep import legend_of
+from workbench.reports.sweep import Look, legend_of
 from workbench.tuner.selection import interval_of, memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
     configs."""
     groups = groups_of(run, outcomes)
     impls = list(dict.fromkeys(o.case.impl for o in outcomes))
+    marks = legend_of(impls, outcomes)
     return render(
         "measure.html.j2",
         run=run,
@@ -76,10 +78,10 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
         curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
-        groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
-        shares=_shares(groups, impls),
+        groups=[_shown(n, g, marks) for n, g in enumerate(groups)],
+        shares=_shares(groups, marks),
         profiled=profiled_table(profiles, outcomes),
-        marks=legend_of(impls, outcomes),
+        marks=marks,
         how=[
             *how_timed(outcomes),
             *energy.energy_how(outcomes),
@@ -102,7 +104,9 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     if run.predicted:
         unranked = any(interval_of(r) for g in groups for r in g.records)
         order = "; times whose intervals overlap are not ranked" if unranked else ""
-        return f"Predicted for {run.device}: {run.kernel} at {many}{order}."
+        bands = {band_words(r): None for g in groups for r in g.records if not r.measured}
+        error = "; ".join(bands)
+        return f"Predicted for {run.device}: {run.kernel} at {many}{order}; {error}."
     if not ratios:
         return f"{run.kernel} at {many}; no baseline to compare with."
     spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
@@ -231,7 +235,7 @@ def show_group(
 # The page.
 
 
-def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
+def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     plain = [r for r in group.records if not interval_of(r)]
     ceilings = [result for r in plain if (result := group.ceiling(r))]
     lines = rows(group)
@@ -246,24 +250,28 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
             *energy.energy_notes(group.outcomes, group.run.environment),
         ],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
-        "figure": _figure(n, group, impls),
+        "figure": _figure(n, group, marks),
     }
 
 
-def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
+def _figure(n: int, group: Group, marks: Sequence[Look]) -> Markup | None:
     """Return medians, intervals and samples of the cold times."""
     finals = sorted((r for r in group.records if r.phase == "final"), key=lambda r: r.time_s)
     if not finals:
         return None
     unit = unit_of(finals[0].time_s)
     numbers = {id(r): row for row, r in enumerate(finals)}
-    board = Board(numbers, impls, unit, finals[0], {"final": finals[0].time_s})
+    libraries = [i for i, _, mark in marks if mark in sweep.LIBRARY_MARKS]
+    impls = [i for i, _, _ in marks]
+    times = {finals[0].phase: finals[0].time_s}
+    board = Board(numbers, impls, unit, finals[0], times, baselines=libraries)
     return sweep.finals(board, finals, f"g{n}")
 
 
-def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
+def _shares(groups: Sequence[Group], marks: Sequence[Look]) -> Markup | None:
+    number, mark = {i: n for n, (i, _, _) in enumerate(marks)}, {i: m for i, _, m in marks}
     results = [
-        Share(group.name, r, impls.index(r.case.impl), 100 * ceiling[0])
+        Share(group.name, r, number[r.case.impl], mark[r.case.impl], 100 * ceiling[0])
         for group in groups
         for r in group.records
         if r.phase in ("final", "predict") and not interval_of(r) and (ceiling := group.ceiling(r))

@@ -26,8 +26,29 @@
       if (on()) off.delete(button.dataset.word);
       else off.add(button.dataset.word);
       show();
+      kept?.keep();
     });
   }
+
+  // The switches that stand otherwise than at first, in the fragment beside filter and order.
+  const kept = window.kept; // none on a page without rows
+  const first = new Set(off);
+  const buttons = [...document.querySelectorAll("[data-word]")];
+  kept?.others.push([
+    "switched",
+    () => buttons.map((b) => b.dataset.word).filter((word) => first.has(word) !== off.has(word)).join(","),
+    (text) => {
+      const switched = new Set(text.split(","));
+      for (const button of buttons) {
+        const { word } = button.dataset;
+        const hidden = first.has(word) !== switched.has(word);
+        button.setAttribute("aria-pressed", String(!hidden));
+        if (hidden) off.add(word);
+        else off.delete(word);
+      }
+      show();
+    },
+  ]);
 
   // Every number drawn, as a file. A column of words holds places in its list of words.
   const heads = data.columns.map(([name]) => name);
@@ -55,4 +76,5 @@
       setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     });
   }
+  kept?.load();
 })();

@@ -38,6 +38,7 @@ from workbench.reports.figures.roofline_points import (
     rows,
 )
 from workbench.reports.figures.strip import strip
+from workbench.reports.figures.table import knob_names, knob_numbers
 
 ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, but is no engine's own page
 
@@ -54,6 +55,7 @@ _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predic
 def page(sheet: Sheet) -> str:
     """Return the page as HTML. A sheet without points gives a page, too."""
     scene, heads = scene_of(sheet), _heads(sheet)
+    knobs = knob_names([p.record for p in sheet.points])
     return render(
         "roofline.html.j2",
         sheet=sheet,
@@ -81,7 +83,11 @@ def page(sheet: Sheet) -> str:
         ],
         pair=_pair(sheet),
         heads=heads,
-        rows=[_row(n, p, heads) for n, p in enumerate(sheet.points)],
+        knobs=knobs,
+        rows=[
+            _row(n, p, heads) | {"numbers": knob_numbers(p.record, knobs)}
+            for n, p in enumerate(sheet.points)
+        ],
         kernels=sorted({p.record.case.kernel for p in sheet.points}),
         data=Markup(_data(sheet)),
         protocols=_protocols(sheet),

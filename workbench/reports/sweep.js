@@ -23,6 +23,13 @@
     marks.set(row, [...(marks.get(row) || []), mark]);
   }
 
+  // Configs by row: the numbers of data-c, of which the first is the place of their names.
+  const fields = JSON.parse(table.dataset.fields || "[]");
+  const configs = new Map(rows.filter((row) => row.dataset.c).map((row) => {
+    const [place, ...numbers] = row.dataset.c.split(" ");
+    return [row, Object.fromEntries(fields[place].map((name, n) => [name, numbers[n]]))];
+  }));
+
   // The CSV: what the table shows, but for its rounded times, then what only the data holds. A cell
   // "=" repeats the one before it.
   const csv = document.getElementById("csv");
@@ -37,11 +44,11 @@
     }
     return cells;
   }
-  function wholeCsv() {
+  function everyLine() {
     const asked = JSON.parse(csv.dataset.problem), shared = JSON.parse(csv.dataset.shared);
     const heads = JSON.parse(csv.dataset.heads);
     const lines = document.getElementById("csv-rows").content.textContent.split("\n");
-    const kept = names.map((_, n) => n).slice(4).filter((n) => !/^(time|95 %)/.test(names[n]));
+    const kept = names.map((_, n) => n).slice(4).filter((n) => !heads.length || !/^(time|95 %)/.test(names[n]));
     const top = ["rank", "impl", "config", "tags", "state", "reason", ...kept.map((n) => names[n])];
     const out = [[...Object.keys(asked), ...top, ...heads, ...Object.keys(shared)]];
     for (const row of rows) {
@@ -55,18 +62,38 @@
         ...Object.values(shared).map((cell) => (line ? cell : "")),
       ]);
     }
-    return out.map(spell).join("\r\n") + "\r\n";
+    return out;
   }
-  if (csv) csv.addEventListener("click", () => {
+  // In JSON the config is an object, and a cell that is a number is one.
+  function wholeJson() {
+    const [heads, ...lines] = everyLine();
+    const whole = lines.map((line, n) => {
+      const pairs = heads.map((head, at) => {
+        if (head === "config") return [head, numbered(Object.entries(configs.get(rows[n]) || {}))];
+        return [head, /^-?\d+(\.\d+)?$/.test(line[at]) ? Number(line[at]) : line[at]];
+      });
+      return Object.fromEntries(pairs.filter(([, value]) => value !== ""));
+    });
+    return JSON.stringify({ title: document.title, rows: whole }, null, 1) + "\n";
+  }
+  const numbered = (pairs) => Object.fromEntries(pairs.map(([name, value]) => [name, Number(value)]));
+  function save(name, text, type) {
     const link = document.createElement("a");
-    link.download = csv.dataset.name;
-    link.href = URL.createObjectURL(new Blob([wholeCsv()], { type: "text/csv" }));
+    link.download = name;
+    link.href = URL.createObjectURL(new Blob([text], { type }));
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  });
+  }
+  if (csv) {
+    const { name } = csv.dataset;
+    csv.addEventListener("click", () => save(`${name}.csv`, everyLine().map(spell).join("\r\n") + "\r\n", "text/csv"));
+    document.getElementById("json").addEventListener("click", () => save(`${name}.json`, wholeJson(), "text/json"));
+  }
 
   // Sorting. What has no value comes last, whichever way.
+  let sorted = "";
   function sort(column, descending) {
+    sorted = (descending ? "-" : "") + names[column];
     const text = "text" in heads[column].firstElementChild.dataset;
     const read = (row) => {
       const value = values.get(row)[column];
@@ -90,6 +117,7 @@
     button.addEventListener("click", () => {
       const now = head.getAttribute("aria-sort");
       sort(column, now ? now === "ascending" : button.dataset.first === "descending");
+      keep();
     });
   });
 
@@ -98,12 +126,20 @@
   const state = document.getElementById("state");
   const impl = document.getElementById("impl");
   const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
+  // `block_m=128,num_warps=4`, as the command line writes a config, asks for these values; any
+  // other word, and a name that is no knob of the row, for text of the row.
+  function fits(row, word) {
+    const [, name, value] = /^(?:[\w.]+:)?(\w+)=(\S*)$/.exec(word) || [];
+    const config = configs.get(row);
+    if (config && name in config) return config[name] === value || (value === "auto" && config[name] < 1);
+    return texts.get(row).includes(word);
+  }
   function sift() {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = filter.value.toLowerCase().split(/\s+|,(?=[^,]*=)/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
       const failed = row.classList.contains("f");
-      const keep = words.every((word) => texts.get(row).includes(word)) &&
+      const keep = words.every((word) => fits(row, word)) &&
         (!state.value || (state.value === "failed") === failed) &&
         (!impl || !impl.value || values.get(row)[1] === impl.value);
       row.hidden = !keep;
@@ -115,7 +151,10 @@
     document.getElementById("shown").textContent = `${shown} of ${rows.length} shown`;
     rove(body.contains(current) && !current.hidden ? current : visible()[0]);
   }
-  for (const control of [filter, state, impl]) control && control.addEventListener("input", sift);
+  for (const control of [filter, state, impl]) control && control.addEventListener("input", () => {
+    sift();
+    keep();
+  });
 
   // One tab stop for the table; arrows move inside it.
   let current = rows[0];
@@ -174,7 +213,44 @@
     row.classList.add("sel");
     row.setAttribute("aria-current", "true");
     light(row);
+    keep();
+    offer();
   }
+
+  // The selected row's config, or the winner's, as Triton's autotuner takes it.
+  const copy = document.getElementById("copy");
+  const winner = body.querySelector("tr.w");
+  const options = ["num_warps", "num_stages", "num_ctas", "maxnreg"];
+  function asConfig(config) {
+    const own = Object.entries(config).filter(([name]) => !options.includes(name));
+    const inner = own.map(([name, value]) => `"${name.startsWith("block_") ? name.toUpperCase() : name}": ${value}`);
+    const named = options.filter((name) => config[name] > 0).map((name) => `, ${name}=${config[name]}`);
+    return `triton.Config({${inner.join(", ")}}${named.join("")})`;
+  }
+  function offer() {
+    if (!copy) return;
+    const row = chosen || winner;
+    const config = row && configs.get(row);
+    const which = chosen ? `row ${row.cells[0].textContent.trim() || "selected"}` : "the winner";
+    copy.disabled = !config;
+    copy.textContent = config ? `Copy ${which} as triton.Config` : "Select a config to copy it";
+    copy.title = config ? asConfig(config) : "";
+  }
+  if (copy) copy.addEventListener("click", async () => {
+    const text = copy.title;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    copy.textContent = "Copied";
+    setTimeout(offer, 1500);
+  });
   function find(row) {
     if (row.hidden) {
       filter.value = state.value = "";
@@ -254,4 +330,41 @@
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hush();
   });
+
+  // Filter, order and selected row live in the fragment, so that a link holds them.
+  const controls = { filter, state, impl };
+  const others = []; // [name, read, write] of what another script keeps there
+  let loading = true;
+  function keep() {
+    if (loading) return;
+    const set = new URLSearchParams();
+    for (const [name, control] of Object.entries(controls)) if (control && control.value) set.set(name, control.value);
+    if (sorted) set.set("sort", sorted);
+    for (const [name, read] of others) if (read()) set.set(name, read());
+    if (chosen) set.set("row", chosen.id.slice(1));
+    const hash = set.toString();
+    history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+  }
+  function load() {
+    loading = true;
+    const plain = /^#r(\d+)$/.exec(location.hash);
+    const set = new URLSearchParams(plain ? `row=${plain[1]}` : location.hash.slice(1));
+    for (const [name, control] of Object.entries(controls)) {
+      if (!control) continue;
+      control.value = set.get(name) || "";
+      if (control.selectedIndex === -1) control.value = ""; // no such choice on this page
+    }
+    const order = set.get("sort") || "";
+    const column = names.indexOf(order.replace(/^-/, ""));
+    if (column >= 0) sort(column, order.startsWith("-"));
+    for (const [name, , write] of others) write(set.get(name) || "");
+    sift();
+    const row = document.getElementById("r" + set.get("row"));
+    if (row) find(row);
+    loading = false;
+    offer();
+  }
+  window.kept = { others, keep, load };
+  addEventListener("hashchange", load);
+  load();
 })();

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -14,7 +15,7 @@ from markupsafe import Markup
 from workbench.data.record import Measured, Outcome, Predicted, Profile, Record, Run, grouped
 from workbench.data.units import counted, rough, unit_of, whole_percent
 from workbench.device import apple_model
-from workbench.device.ceilings import clock_words, state_of
+from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -30,13 +31,14 @@ from workbench.reports.figures.energy import (
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
-from workbench.reports.figures.table import PHASE_WORDS, columns, row
+from workbench.reports.figures.table import PHASE_WORDS, columns, knob_names, knob_numbers, row
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.figures.traffic import (
     assumptions,
     emulated_words,
     traffic_table,
 )
+from workbench.spec import knob_text
 from workbench.tuner.selection import (
     ConfigKey,
     Selection,
@@ -54,6 +56,7 @@ from workbench.tuner.selection import (
     sentence,
 )
 
+Look = tuple[str, int, str]  # name, number of the colour and mark of an Impl
 _NEAR_CEILING = 0.6  # share of a ceiling from which on it is called the limit
 _CLASS_LEGEND = ((0, "not told from the shortest"), (6, "longer, by the model's whole interval"))
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
@@ -80,6 +83,7 @@ def page(
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
     shown = columns(board, records, bool(emulated_words(run, stand)))
     finals = [r for r in records if r.phase == "final"]
+    knobs = knob_names(stand)
     words, lined = _words(result), lines(finals, result.winner)
     libraries = {o.case.impl for o in stand if o.case.is_baseline}
     return render(
@@ -114,7 +118,11 @@ def page(
         profiled=profiled_table(profiles, outcomes),
         marks=legend_of(board.impls, stand),
         columns=shown,
-        rows=[row(n, o, shown, board, result) for n, o in enumerate(stand)],
+        knobs=knobs,
+        rows=[
+            row(n, o, shown, board, result) | {"numbers": knob_numbers(o, knobs)}
+            for n, o in enumerate(stand)
+        ],
         impls=board.impls,
         baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
@@ -137,9 +145,9 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
     if result.ranked:
-        return Board(numbers, [*order, *extra], unit, result.winner, result.times)
+        return Board(numbers, [*order, *extra], unit, result.winner, result.times, baselines=extra)
     alike = frozenset(config_key(r.case) for r in members(result))
-    return Board(numbers, [*order, *extra], unit, None, {}, alike)
+    return Board(numbers, [*order, *extra], unit, None, {}, alike, extra)
 
 
 def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
@@ -166,11 +174,11 @@ def _evened(
     return replace(board, rows=rows, best=best), pictured
 
 
-def legend_of(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[tuple[str, int, str]]:
-    """Return name, number of the colour and mark of each Impl."""
+def legend_of(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[Look]:
+    """Return the look of each Impl."""
     libraries = {o.case.impl for o in outcomes if o.case.is_baseline}
-    marks = ["cross" if i in libraries else draw.mark_of(n) for n, i in enumerate(impls)]
-    return [(impl, n % 4, marks[n]) for n, impl in enumerate(impls)]
+    marks = draw.marks_of(impls, libraries)
+    return [(impl, n % 4, marks[impl]) for n, impl in enumerate(impls)]
 
 
 # The head of the page.
@@ -369,6 +377,7 @@ def _with_unit(value: float | None, unit: str) -> str:
 def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     """Return the figure of the varied fields: for each Impl a heat map, or dots for one field."""
     panels: list[dict[str, Any]] = []
+    blanks: set[str] = set()
     for n, impl in enumerate(board.impls):
         swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
         fields = _varied(run, swept)
@@ -380,6 +389,7 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
             svg = draw.one_field(board, records, fields[0], f"one{n}", namer)
         else:
             svg = draw.heat_map(board, swept, (fields[0], fields[1]), impl, f"heat{n}")
+            blanks |= draw.blanks(swept, (fields[0], fields[1]))
         named = tuple(fields[:2])
         panels.append({"impl": impl, "fields": named, "rest": fields[2:], "svg": svg})
     if not panels:
@@ -393,7 +403,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     rest = list(dict.fromkeys(f for p in panels for f in p["rest"]))
     heat = any(len(p["fields"]) > 1 for p in panels)
     what = "Predicted" if board.members is not None else "Best"
-    return {"title": f"{what} time for each {title}", "heat": heat, "panels": panels, "rest": rest}
+    shown = {"heat": heat, "panels": panels, "rest": rest, "blanks": blanks}
+    return {"title": f"{what} time for each {title}", **shown}
 
 
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
@@ -418,8 +429,9 @@ def _namer(field: str, swept: Sequence[Outcome]) -> Callable[[int], str]:
         if o.resources and field in o.case.config
     }
     if field != "num_warps" or not threads:
-        return str
-    return lambda v: f"{v}\n{threads[v]} threads" if v in threads else str(v)
+        return partial(knob_text, field)
+    open_ = partial(knob_text, field)
+    return lambda v: f"{open_(v)}\n{threads[v]} threads" if v in threads else open_(v)
 
 
 def _roofline_note(run: Run, board: Board, records: Sequence[Record]) -> dict[str, Any]:
@@ -478,7 +490,7 @@ def _rates(run: Run) -> dict[str, Any]:
 def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:
     """Return how a ceiling is drawn (kind of limit, whether dashed), its words and its source."""
     what = ceilings.what_of(name, ceiling)
-    kind = ceiling.get("kind", "datasheet")
+    kind = origin_of(name, ceiling)
     value, unit = ceiling.get("value", 0), ceiling.get("unit", "")
     shown = f"{value / 1e12:.4g} T{unit}" if value >= 1e11 else f"{value / 1e9:.4g} G{unit}"
     drawn = "compute" if unit == "FLOP/s" else "cache" if name.startswith("cache") else "memory"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
 from workbench.data.units import counted, rough, three_digits
+from workbench.device.error_band import band_words
 from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
@@ -201,7 +202,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         baselines=_baselines([o for o in stand if not _swept(o)], winner, outcomes),
         ties=tuple(r for r in near if r is not winner and not _same_code(r, winner)),
         duplicates=tuple(r for r in others if _same_code(r, winner)),
-        edges=_edges(run, winner) if ranked else (),
+        edges=_sure(_edges(run, winner), near) if ranked else (),
     )
 
 
@@ -314,6 +315,8 @@ def sentence(result: Selection) -> str:
             if result.predicted
             else f"{n} configs tie within noise"
         )
+    if result.predicted:
+        parts.append(band_words(winner))
     if winner.checked == "not here":
         parts.append(NOT_CHECKED)
     if winner.phase == "first_pass":
@@ -335,7 +338,7 @@ def class_sentence(result: Selection) -> str:
     assert result.winner is not None
     names = [r.case.label if result.impls > 1 else label(r.case.config) for r in each]
     low, high = (rough(s) for s in class_interval(result))
-    span = f"predicted to take {low} to {high}"
+    span = f"predicted to take {low} to {high} ({band_words(result.winner)})"
     if len(each) == 1:
         return f"{names[0]}: {span}."
     shown = "; ".join(names[:NAMED])
@@ -343,9 +346,8 @@ def class_sentence(result: Selection) -> str:
     default = next((r for r in each if r.default), None)
     held = ", the default among them," if default else ""
     reason = f"; {result.alike}" if result.alike else ""
-    return (
-        f"Any of these {len(each)}{held} is {span}, and they are not ranked: {shown}{more}{reason}."
-    )
+    start = f"Any of these {len(each)}{held} is {span}, and they are not ranked"
+    return f"{start}: {shown}{more}{reason}."
 
 
 NAMED = 3  # configs of a class that its sentence names
@@ -382,9 +384,12 @@ def _nothing(result: Selection) -> str:
     if result.unpredicted:
         return _without_prediction(result)
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
-    each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
-    return f"{each} failed, so there is no time: {stages}{reason}."
+    if result.failed.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
+        return f"No config was timed: {stages}."
+    if result.configs == 1:
+        return f"The only config failed, so there is no time: {stages}{reason}."
+    return f"None of {result.configs} configs gave a time: {stages}{reason}."
 
 
 def _without_prediction(result: Selection) -> str:
@@ -506,6 +511,12 @@ def _edges(run: Run, winner: Record) -> tuple[Edge, ...]:
         if value in (low, high) and _extends(name, value, value == high, winner):
             results.append(Edge(name, value, highest=value == high))
     return tuple(results)
+
+
+def _sure(edges: Sequence[Edge], near: Sequence[Record]) -> tuple[Edge, ...]:
+    """Return the edges at which all configs lie that cannot be told from the fastest: where one of
+    them lies elsewhere, nothing says that the knob matters."""
+    return tuple(e for e in edges if all(r.case.config.get(e.field) == e.value for r in near))
 
 
 def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:

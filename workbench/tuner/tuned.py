@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
 from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Limits, Spec, values
@@ -115,6 +115,20 @@ def _entry(
     )
 
 
+_ALONE = "was not in one final benchmark with the default, so nothing says that it is faster"
+
+
+def _met_default(entry: Entry, outcomes: Sequence[Outcome]) -> bool:
+    """Return whether a measured winner was timed in the same final benchmark as the default of its
+    Impl, or is it. A default that failed cannot be, and any config that works replaces it."""
+    own = [o for o in outcomes if o.case.impl == entry.impl and not o.case.is_baseline]
+    finals = [o for o in own if isinstance(o, Record) and o.phase == "final"]
+    won = [r for r in finals if dict(r.case.config) == dict(entry.config)]
+    together = {(r.run, r.gpu) for r in finals if r.default}
+    failed = any(isinstance(o, Failure) and o.default for o in own)
+    return entry.predicted or failed or any((r.run, r.gpu) in together for r in won)
+
+
 def _reached(outcomes: Sequence[Outcome]) -> bool:
     """Return whether an Impl came into the final benchmark by its times, not by its default
     alone."""
@@ -137,8 +151,8 @@ def remember(
     """Keep the winners of a finished sweep. Returns the entries that are now stored. With `limits`
     of the device the bits of each are compared with those of its Impl's default, else only where
     that is the run's. Raises TunedError where the tuned cache cannot be read or written; and, after
-    the others are kept, for a winner that cannot be kept, such as one whose knob is no whole
-    number.
+    the others are kept, for a winner that cannot be kept: one whose knob is no whole number, or
+    that was in no final benchmark together with its Impl's default.
 
     An older entry stays if a narrower sweep did worse: it tried fewer configs, and its time lies
     wholly above the older one under the same protocol, so it never tried the better config.
@@ -149,6 +163,7 @@ def remember(
     if not result:
         return []
     reasons = {e.impl: reason for e in result if (reason := unusable(asdict(e))) is not None}
+    reasons |= {e.impl: _ALONE for e in result if not _met_default(e, outcomes)}
     with changing(path or default_path()) as tuned:
         for entry in result:
             if entry.impl in reasons:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 820, 400  # px
-MARKS = (*MARKERS, "v", "P", "*", "h")  # of Impls, whose colours repeat after four
 LIBRARIES = ("x", "+", "1", "2")  # marks of library baselines
 TIME_UNIT = "µs"  # of curves without declared bytes and FLOPs
 LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
@@ -74,7 +73,7 @@ def curve_figure(curve: Curve) -> Figure:
     _scale(ax, curve)
     own = [line for line in curve.lines if not line.library]
     for n, line in enumerate(own):
-        _draw(ax, line, f"impl-{n % 4}", MARKS[n % 8])
+        _draw(ax, line, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
     for n, line in enumerate(line for line in curve.lines if line.library):
         _draw(ax, line, "muted", LIBRARIES[n % 4])
     if curve.bound is not None:

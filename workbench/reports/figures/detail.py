@@ -12,7 +12,7 @@ from typing import Any
 from workbench.data.record import Measured, Outcome, Record, Run
 from workbench.data.stats import Summary, summary
 from workbench.data.units import counted
-from workbench.device.ceilings import clock_words, state_of
+from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.reports.figures.limit_lines import shares_of, what_of
 from workbench.reports.figures.sweep import Board
 from workbench.tuner.selection import config_key
@@ -43,7 +43,7 @@ class SampleTimes:
             memory = ceiling["unit"] == "B/s"
             clock = clock_words(state_of(name, ceiling))
             what = ", ".join(filter(None, (what_of(name, ceiling), clock)))
-            if ceiling.get("kind", "datasheet") == kind and share > 0:
+            if origin_of(name, ceiling) == kind and share > 0:
                 results += [] if memory and self.timing.regime == "hot" else [(share, what)]
         return max(results, default=None)
 
@@ -163,28 +163,27 @@ def doubts(record: Record) -> list[str]:
 
 
 def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
-    """Return the data for the page's CSV that the table of all configs does not show.
+    """Return the data for the page's files that the table of all configs does not show.
 
     Heads, cells that all rows share, and the rest as one line a row with tabs between cells: a page
-    of 827 configs stays under 700 kB. {} where no time was measured.
+    of 1,000 configs stays under 700 kB. The lines are empty where no time was measured.
     """
     records = [times_of(run, o) if isinstance(o, Record) else None for o in stand]
     timed = [t for t in records if t is not None]
-    if not timed:
-        return {}
-    known = [f for f in fields(board) if f.head not in _SHOWN]
+    known = [f for f in fields(board) if timed and f.head not in _SHOWN]
     seen = {field.head: {field.cell(t) for t in timed} for field in known}
     shared = {head: cells.pop() for head, cells in seen.items() if len(cells) == 1}
     rest = [f for f in known if f.head not in shared]
     lines = ["" if t is None else _line([f.cell(t) for f in rest]) for t in records]
     wanted = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
-    wanted["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
+    if timed:
+        wanted["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
     return {
         "problem": {name: str(value) for name, value in wanted.items()},
         "shared": shared,
         "heads": [f.head for f in rest],
         "lines": "\n".join(lines),
-        "name": f"{run.id}.csv",
+        "name": run.id,
     }
 
 
@@ -214,8 +213,8 @@ def _which(result: tuple[float, str] | None) -> str:
 # Wall time of the whole sweep by part.
 
 _STEPS: Mapping[str, str] = {
-    "start": "processes and the GPU made ready, until the first config could be tried",
-    "wait": "the GPU waited for the compilers",
+    "start": "made ready, until the first config could be tried",
+    "wait": "waiting for the compilers",
     "check": "each result compared with the reference",
     "timed": "inside timed samples",
     "flush": "inputs made ready, the cache flushed, the clock settled",
@@ -250,4 +249,5 @@ def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
     many = counted(len(new), "config")
     pace = 60 * len(new) / whole_s
-    return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute, the final included."
+    final = "" if run.predicted else ", the final included"
+    return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute{final}."

@@ -8,7 +8,14 @@ from typing import Any, Literal
 from workbench.reports import colour
 
 SMALL, SMALLER = 12, 11  # px, of text in figures
-MARKERS = ("o", "s", "^", "D")  # matplotlib's names of `sweep.MARKS`
+_HOURGLASS = ((-1, 1), (1, 1), (-1, -1), (1, -1), (-1, 1))
+_BAR = ((-0.4, -1), (0.4, -1), (0.4, 1), (-0.4, 1), (-0.4, -1))
+_DASH = tuple((y, x) for x, y in _BAR)
+_HALF = ((-1, -0.5), (1, -0.5), (0.87, 0.1), (0.5, 0.5), (0, 0.6), (-0.5, 0.5), (-0.87, 0.1),
+         (-1, -0.5))  # fmt: skip
+# What matplotlib draws for `sweep.MARKS` and `sweep.LIBRARY_MARKS`, in the same order.
+MARKERS: tuple[Any, ...] = ("o", "s", "^", "D", "v", "*", _HOURGLASS, _BAR, "<", ">", _DASH, _HALF)
+LIBRARY_MARKERS = ("X", "P", "1", "2")
 ROW = ("axes fraction", "data")  # coordinates of a note beside a row
 
 

@@ -66,7 +66,7 @@ def _line(ax: Any, n: int, series: Series) -> None:
     ink = colour(f"impl-{n % 4}")
     measured = series.kind == "measured"
     look = {"linestyle": "-" if measured else (0, (5, 3)), "linewidth": 1.6, "zorder": 3}
-    look |= {"marker": MARKERS[n % 4] if _timed(series) else "", "markersize": 5}
+    look |= {"marker": MARKERS[n % len(MARKERS)] if _timed(series) else "", "markersize": 5}
     look |= {"markerfacecolor": ink if measured else "none"}
     ax.plot(series.x, series.y, color=ink, label=series.name, **look)
     if series.low and series.high:

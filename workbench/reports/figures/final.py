@@ -46,7 +46,7 @@ def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> 
 
 
 def _drawn(board: Board, times: Series, clocks: Series, who: Lines, prefix: str) -> Markup:
-    width, left, upper, lower = 590, 62, 190, 130
+    width, left, upper, lower = 590, 72, 190, 130
     fig = figure(width, upper + (lower + 24 if clocks else 0) + 66)
     above = axes(fig, left, 14, width - left - 14, upper, "y")
     _panel(above, board, times, who)

@@ -10,7 +10,14 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import Record
-from workbench.device.ceilings import clock_state, clock_words, in_state, state_of, stem_of
+from workbench.device.ceilings import (
+    clock_state,
+    clock_words,
+    in_state,
+    origin_of,
+    state_of,
+    stem_of,
+)
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, laid
@@ -39,13 +46,13 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     top = max((c["value"] for _, c in ceiling_set), default=peak)
     for n, (name, flat) in enumerate(ceiling_set):
         start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
-        ax.plot([start, hi], [flat["value"]] * 2, **_ceiling_style("compute", flat))
+        ax.plot([start, hi], [flat["value"]] * 2, **_ceiling_style("compute", name, flat))
         words, aside = _ceiling_name(name, flat), (-4, 5 if n == 0 else -14)
         note(ax, words, (hi, flat["value"]), aside, "roof-compute", ha="right")
     for name, slope in slopes:
         kind = "cache" if name.startswith("cache") else "memory"
         ends = [lo, top / slope["value"]], [lo * slope["value"], top]
-        ax.plot(*ends, **_ceiling_style(kind, slope))
+        ax.plot(*ends, **_ceiling_style(kind, name, slope))
     if ceiling_set and slopes:
         flat, x = ceiling_set[0][1]["value"], ridges[0]
         ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
@@ -65,7 +72,7 @@ def _times(record: Record) -> tuple[float, float, float]:
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
-    """Return the rate of least bytes under the memory ceilings, for a kernel without arithmetic."""
+    """Return the rate of least bytes under the memory ceilings; for kernels without FLOPs."""
     slopes = _known(_of_records(ceilings, records), "B/s")
     rates = [r.bytes / s / 1e9 for r in records for s in _times(r)]
     # The cache's ceiling only where it is close, as it would compress the range of the points.
@@ -79,7 +86,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     frame(ax, ("bottom",))
     for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
         kind = "cache" if name.startswith("cache") else "memory"
-        ax.axvline(slope["value"] / 1e9, **_ceiling_style(kind, slope))
+        ax.axvline(slope["value"] / 1e9, **_ceiling_style(kind, name, slope))
         words, above = _ceiling_name(name, slope), (0, 5 + 14 * (n % 3))
         note(ax, words, (slope["value"] / 1e9, 1), above, f"roof-{kind}", ha="right")
     heights = [0.75 * jitter(board.row(r)) for r in records]
@@ -135,14 +142,14 @@ def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
 
-def _ceiling_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
-    dash: Any = "-" if ceiling.get("kind") == "measured" else (0, (5, 3))
+def _ceiling_style(kind: str, name: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
+    dash: Any = "-" if origin_of(name, ceiling) == "measured" else (0, (5, 3))
     return {"color": colour(f"roof-{kind}"), "linewidth": 1.4, "linestyle": dash, "zorder": 2}
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
     rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
-    parts = f"{what_of(name, ceiling)} {rate}", ceiling.get("kind", "datasheet")
+    parts = f"{what_of(name, ceiling)} {rate}", origin_of(name, ceiling)
     return ", ".join(filter(None, (*parts, clock_words(state_of(name, ceiling)))))
 
 

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from workbench.data.record import Record
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import MARKERS, axes, beside, name_rows, note
+from workbench.reports.figures.drawing import axes, beside, name_rows, note
+from workbench.reports.figures.sweep import marker_of
 
 _LINE = 24  # px between rows
 
@@ -21,6 +22,7 @@ class Share:
     group: str
     record: Record
     impl: int  # index among the Impls of the page
+    mark: str  # name of its marker
     percent: float
 
 
@@ -50,7 +52,7 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
         ax.plot([0, share.percent], [row, row], color=colour("rule"), linewidth=3, zorder=1)
         face = ink if share.record.measured else "none"
         look = {"markersize": 8, "color": ink, "markerfacecolor": face, "zorder": 2}
-        mark = "X" if share.record.case.is_baseline else MARKERS[share.impl % 4]
+        mark = marker_of(share.mark)
         ax.plot([share.percent], [row], marker=mark, **look)
         beside(ax, row, f"{share.percent:.0f} %")
     return figure_svg(fig, prefix, "Share of the nearest ceiling")

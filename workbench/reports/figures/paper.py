@@ -16,6 +16,7 @@ from workbench.reports.figures.drawing import plain_ticks
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline import Line, Room, Scene, labelled, mark_of, scene_of
 from workbench.reports.figures.roofline_points import Point, Sheet
+from workbench.reports.figures.sweep import marker_of
 
 KINDS = ("png", "svg", "pdf")
 WIDTH_IN = 85 / 25.4
@@ -40,7 +41,6 @@ RING: Mapping[str, Any] = {  # a profiled point
     "marker": "o", "markersize": 3.6, "markerfacecolor": "none", "markeredgewidth": 0.6,
     "markeredgecolor": INK["ink"],
 }  # fmt: skip
-_MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "X"}
 _CEILING = {
     "dram": "roof-memory",
     "cache": "roof-cache",
@@ -181,7 +181,7 @@ def _words(fig: Any, scene: Scene) -> None:
         words.append(f"{start}{what} {quantity(c.value, c.unit)}{state}{ridge}")
     points = scene.sheet.points
     numbers = {p.device if several else p.record.case.dtype: scene.number(p) for p in points}
-    marks = [(k, _MARKERS[mark_of(n)], INK[f"impl-{n % 4}"], True) for k, n in numbers.items()]
+    marks = [(k, marker_of(mark_of(n)), INK[f"impl-{n % 4}"], True) for k, n in numbers.items()]
     if any(p.record.case.is_baseline for p in points):
         marks.append(("library", "X", INK["muted"], True))
     if any(p.regime == "predicted" for p in points):
@@ -225,7 +225,7 @@ def _mark(ax: Any, scene: Scene, n: int, x: float, y: float) -> None:
         "markeredgewidth": 0.6 if point.regime == "predicted" else 0.3,
         "markeredgecolor": ink if point.regime != "cold" else INK["ground"],
     }
-    marker = _MARKERS[scene.mark(point)]
+    marker = marker_of(scene.mark(point))
     ax.plot([x], [y], linestyle="", marker=marker, markersize=size, zorder=4, **look)
     if point.held.above:
         warned = {"size": TEXT, "weight": "bold", "color": INK["warn"], "ha": "center"}

@@ -1,4 +1,4 @@
-"""Strip of the roofline report: kernels that do no arithmetic, under the bandwidths."""
+"""Strip of the roofline report: kernels that declare no FLOPs, under the bandwidths."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ hundred configs in four figures small and links each point with its row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from workbench.data.record import Failure, Measured, Outcome, Phase, Record
 from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
+    LIBRARY_MARKERS,
+    MARKERS,
     ROW,
     SMALL,
     axes,
@@ -25,9 +27,13 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
+from workbench.spec import knob_text
 from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
-MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
+# Marks of the Impls, in this order, and of library baselines; each repeats after its last.
+MARKS = ("circle", "square", "triangle", "diamond", "down", "star", "hourglass", "bar", "left",
+         "right", "dash", "half")  # fmt: skip
+LIBRARY_MARKS = ("cross", "plus", "wye", "fork")
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
 FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
 
@@ -43,6 +49,7 @@ class Board:
     libraries: Mapping[Phase, float]  # the best config's seconds in each phase that timed it
     # configs that the model does not tell from the shortest time; None where configs are ranked
     members: frozenset[ConfigKey] | None = None
+    baselines: Sequence[str] = ()  # those of `impls` that are libraries
 
     def row(self, outcome: Outcome) -> int:
         """Return the number of the table row that shows this outcome."""
@@ -82,12 +89,22 @@ class Board:
 
     def mark(self, record: Record) -> str:
         """Return the name of the marker of a record's Impl."""
-        return "cross" if record.case.is_baseline else mark_of(self.impls.index(record.case.impl))
+        return marks_of(self.impls, self.baselines)[record.case.impl]
 
 
-def mark_of(number: int) -> str:
-    """Return the name of the marker of an Impl by its number on the page."""
-    return MARKS[number % len(MARKS)]
+def marks_of(impls: Sequence[str], baselines: Collection[str]) -> dict[str, str]:
+    """Return the name of the marker of each Impl by its name: one of its own for each of twelve
+    Impls and four libraries."""
+    own = [impl for impl in impls if impl not in baselines]
+    others = [impl for impl in impls if impl in baselines]
+    marks = {impl: MARKS[n % len(MARKS)] for n, impl in enumerate(own)}
+    return marks | {impl: LIBRARY_MARKS[n % len(LIBRARY_MARKS)] for n, impl in enumerate(others)}
+
+
+def marker_of(mark: str) -> Any:
+    """Return matplotlib's marker of one of these names."""
+    every = (*MARKS, *LIBRARY_MARKS), (*MARKERS, *LIBRARY_MARKERS)
+    return dict(zip(*every, strict=True))[mark]
 
 
 def heat_map(
@@ -104,8 +121,8 @@ def heat_map(
     ax = axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
     ax.set(xlabel=_in_threads(across, mine), ylabel=_in_threads(down, mine))
-    ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(x) for x in xs])
-    ax.set_yticks([i + 0.5 for i in range(len(ys))], [str(y) for y in ys])
+    ax.set_xticks([i + 0.5 for i in range(len(xs))], [knob_text(across, x) for x in xs])
+    ax.set_yticks([i + 0.5 for i in range(len(ys))], [knob_text(down, y) for y in ys])
     ax.tick_params(length=0)
     frame(ax, ())
     best = best_per_group(mine, (down, across))
@@ -122,6 +139,15 @@ def heat_map(
             targets.append(_target(ax, i, j, board, record, here))
     title = f"Best time for each {down} and {across}, {impl}"
     return figure_svg(fig, prefix, title, "".join(("<g class='cells'>", *targets, "</g>")))
+
+
+def blanks(outcomes: Sequence[Outcome], fields: tuple[str, str]) -> set[str]:
+    """Return the kinds of cells without a time in the heat map of one Impl: `failed`, `untried`."""
+    own = [o for o in outcomes if {*fields} <= o.case.config.keys()]
+    pairs = {tuple(o.case.config[f] for f in fields) for o in own}
+    ways = math.prod(len({pair[n] for pair in pairs}) for n in (0, 1))
+    failed = {"failed"} if pairs - best_per_group(own, fields).keys() else set()
+    return failed | ({"untried"} if len(pairs) < ways else set())
 
 
 def heat_step(ratio: float) -> int:
@@ -331,7 +357,7 @@ def _terse(config: Mapping[str, int]) -> str:
     short = {"num_warps": "{}w", "num_stages": "{}s"}
     words = [
         short[k].format(v) if k in short else f"{k.removeprefix('block_')[:3]}{v}"
-        for k, v in config.items()
+        for k, v in ((k, knob_text(k, value)) for k, value in config.items())
     ]
     return " ".join(words[:3])
 

@@ -191,6 +191,21 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     }
 
 
+def knob_names(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """Return each set of knobs that a Triton config of these has, by its names in order."""
+    own = [o for o in outcomes if o.case.backend == "triton" and o.case.config]
+    return list(dict.fromkeys(tuple(o.case.config) for o in own))
+
+
+def knob_numbers(outcome: Outcome, names: Sequence[tuple[str, ...]]) -> str:
+    """Return a config as numbers for the page's script: the place of its names, then its values;
+    empty for what is no Triton config."""
+    config = outcome.case.config
+    if outcome.case.backend != "triton" or not config:
+        return ""
+    return " ".join(map(str, (names.index(tuple(config)), *config.values())))
+
+
 ANY = "any of these"  # the tag of a class whose members are not ranked
 
 

@@ -1,0 +1,59 @@
+"""Error bands of the analytic model: how far measured times of a device lay from its predictions.
+
+A band belongs to a device and a kind of kernel, and stands in the device's file; it is computed
+from the tables in `benchmarks/data`. A device without bands was never compared with the model.
+"""
+
+from __future__ import annotations
+
+from workbench.data.record import Record
+from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
+
+LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
+NEVER = "never validated on this device"
+_NAMED = {"product": "matrix products", "stream": "other kernels", "launch": "launch-sized kernels"}
+
+
+def kind_of(record: Record) -> BandKind:
+    """Return the kind of kernel that a record is of."""
+    if record.time_s <= LAUNCH_SIZED_S:
+        return "launch"
+    unit = record.resources.matrix_unit if record.resources else None
+    return "product" if unit else "stream"
+
+
+def band_of(record: Record) -> Band | None:
+    """Return the band of a predicted record; None where its device was never compared."""
+    device = _known(record.case.device)
+    bands = device.bands if device else ()
+    return next((band for band in bands if band.kind == kind_of(record)), None)
+
+
+def band_words(record: Record) -> str:
+    """Return the error of a record's predicted time in a clause: `measured times of matrix products
+    are 0.63 to 1.4 times the predicted`, or `never validated on this device`."""
+    band = band_of(record)
+    return _clause(band) if band else NEVER
+
+
+def device_words(name: str) -> str:
+    """Return the error of predictions for a device in one sentence."""
+    device = _known(name)
+    if device is None or not device.bands:
+        return f"The model was {NEVER}."
+    bands = (
+        f"{_range(b)} for {_NAMED[b.kind]} ({b.times:,} times of {b.kernels})" for b in device.bands
+    )
+    return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
+
+
+def _clause(band: Band) -> str:
+    return f"measured times of {_NAMED[band.kind]} are {_range(band)} times the predicted"
+
+
+def _range(band: Band) -> str:
+    return f"{band.low:.2g} to {band.high:.2g}"
+
+
+def _known(name: str) -> Device | None:
+    return DEVICES.get(name) or UNCOMPILED.get(name)
