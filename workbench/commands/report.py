@@ -30,17 +30,17 @@ _ALL = 1_000_000  # runs: more than a database holds
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunKind:
     """Kind of run that `last` stands for."""
 
     what: str  # `a profile`
     test: Callable[[History, Run], bool]
 
 
-ANY_RUN = Wanted("an id", lambda _, run: bool(run.id))
-WITH_PROFILE = Wanted("a profile", lambda history, run: bool(history.profiles(run.id)))
-WITH_FINDING = Wanted("a finding", lambda history, run: bool(history.findings(run.id)))
-WITH_TIME = Wanted(
+ANY_RUN = RunKind("an id", lambda _, run: bool(run.id))
+WITH_PROFILE = RunKind("a profile", lambda history, run: bool(history.profiles(run.id)))
+WITH_FINDING = RunKind("a finding", lambda history, run: bool(history.findings(run.id)))
+WITH_TIME = RunKind(
     "a time", lambda history, run: any(isinstance(o, Record) for o in history.outcomes(run.id))
 )
 
@@ -95,8 +95,8 @@ def make(options: ReportOptions) -> list[Path]:
         )
     module = import_module(f"workbench.reports.{options.name}")
     engines: tuple[str, ...] = getattr(module, "ENGINES", (options.name,))
-    wanted = Wanted(f"a page of {options.name}", lambda _, run: run.engine in engines)
-    kept = _kept(options.runs[0] if options.runs else LAST, options.database, wanted)[-1]
+    kind = RunKind(f"a page of {options.name}", lambda _, run: run.engine in engines)
+    kept = _kept(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
     place = options.out or _place([kept.run], "report.html")
@@ -264,27 +264,27 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None, wanted: Wanted) -> list[StoredRun]:
+def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
     """Return the run of the database that this names, or all runs of an events file, the last one
     last."""
     if _is_file(which):
         return _from_file(Path(which))
-    return [stored_run(which, database, wanted)]
+    return [stored_run(which, database, kind)]
 
 
-def stored_run(which: str, database: str | None, wanted: Wanted = ANY_RUN) -> StoredRun:
-    """Return the run of the database with this id, or the last one of the wanted kind in this
+def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> StoredRun:
+    """Return the run of the database with this id, or the last one of this kind in this
     project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
         if which != LAST:
             return _of_history(history, history.run(which))
-        run = last_run(history, wanted.what, lambda run: wanted.test(history, run))
+        run = last_run(history, kind.what, lambda run: kind.test(history, run))
         return _of_history(history, run)
 
 
-def _all_kept(runs: Sequence[str], database: str | None, wanted: Wanted) -> list[StoredRun]:
-    """Return what all of these name, or the last run of the wanted kind if none is named."""
-    return [each for which in runs or [LAST] for each in _kept(which, database, wanted)]
+def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[StoredRun]:
+    """Return what all of these name, or the last run of this kind if none is named."""
+    return [each for which in runs or [LAST] for each in _kept(which, database, kind)]
 
 
 def _of_history(history: History, run: Run) -> StoredRun:

@@ -124,9 +124,9 @@ def _met_default(entry: Entry, outcomes: Sequence[Outcome]) -> bool:
     own = [o for o in outcomes if o.case.impl == entry.impl and not o.case.is_baseline]
     finals = [o for o in own if isinstance(o, Record) and o.phase == "final"]
     won = [r for r in finals if dict(r.case.config) == dict(entry.config)]
-    together = {(r.run, r.gpu) for r in finals if r.default}
+    contested = {(r.run, r.gpu) for r in finals if r.default}
     failed = any(isinstance(o, Failure) and o.default for o in own)
-    return entry.predicted or failed or any((r.run, r.gpu) in together for r in won)
+    return entry.predicted or failed or any((r.run, r.gpu) in contested for r in won)
 
 
 def _reached(outcomes: Sequence[Outcome]) -> bool:
