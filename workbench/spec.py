@@ -619,7 +619,7 @@ def label(config: Mapping[str, int]) -> str:
 def knob_text(name: str, value: int) -> str:
     """Return a knob's value as text: `auto` where the launcher chooses it from the sizes."""
     open_ = value == 0 and (name.startswith("block_") or name == "num_warps")
-    return "auto" if open_ or value == AUTO else str(value)
+    return "auto" if open_ else str(value)
 
 
 def brief(config: Mapping[str, int]) -> str:

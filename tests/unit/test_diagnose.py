@@ -193,8 +193,10 @@ def test_a_run_without_a_profile_says_what_to_do(capsys, database):
     run, _ = softmax()
     with open_history(database) as history:
         history.add_run(run)
-    code, _, err = said(capsys, "last", "--database", database)
+    code, _, err = said(capsys, run.id, "--database", database)
     assert code == 2 and "neither counters nor a timeline" in err and "workbench profile" in err
+    code, _, err = said(capsys, "last", "--database", database)
+    assert code == 2 and "holds no run with a profile of this project" in err
 
 
 # What is no run, file or kernel

@@ -62,7 +62,7 @@ class Recorded:
     def end(self):
         self.out, self.err = self.process.communicate(timeout=120)
         self.code = self.process.returncode
-        (self.files,) = self.folder.glob("results/*")
+        (self.files,) = self.folder.glob("results/*/")
         return self
 
 
@@ -133,7 +133,7 @@ def test_a_kernel_is_checked_and_its_reference_recorded(tmp_path, monkeypatch, c
     out, err = capfd.readouterr()
     assert not err and "softmax.reference is recorded on the CPU" in out
     assert "in place of softmax.rows" in out
-    (files,) = tmp_path.glob("results/*")
+    (files,) = tmp_path.glob("results/*/")
     names = {path.name for path in files.iterdir()}
     assert names >= {"events.jsonl", "call.py", "torch.pt.trace.json", "operators.csv"}
     ranges = [a.name for a in read([files / "torch.pt.trace.json"]).activities]

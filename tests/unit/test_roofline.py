@@ -502,7 +502,7 @@ def many(n):
 def test_three_hundred_points_are_a_small_page_that_needs_nothing_else():
     sheet = many(300)
     html = page(sheet)
-    assert len(sheet.points) == 300 and len(html.encode()) < 500_000
+    assert len(sheet.points) == 300 and len(html.encode()) < 520_000
     assert len(re.findall(r'<use href="#k-\w+"[^>]* data-r="', html)) == 300
     assert not re.search(r'(?:src|href)="(?!#|data:)', html) and "@import" not in html
     assert not re.search(r"url\((?!#)", html)

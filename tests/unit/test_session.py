@@ -37,6 +37,11 @@ def context(tmp_path, monkeypatch):
     return Place(tmp_path)
 
 
+def folders(out):
+    """The folders of runs; beside them lies an index of their pages."""
+    return [path for path in out.iterdir() if path.is_dir()]
+
+
 def of(outcomes, phase):
     return [o for o in outcomes if isinstance(o, Record) and o.phase == phase]
 
@@ -75,7 +80,7 @@ def test_the_events_and_the_database_agree_and_the_page_is_written(context):
     run, *logged = context.logged()
     assert context.stored() == outcomes == logged
     assert run.ceilings["dram_measured"]["value"] == 4e12 and "compute" in run.ceilings
-    (folder,) = context.out.iterdir()
+    (folder,) = folders(context.out)
     assert {p.name for p in folder.iterdir()} == {"events.jsonl", "report.html"}
     end = read(folder / "events.jsonl").events[-1]
     assert isinstance(end, RunFinished) and end.state == "complete"
@@ -266,7 +271,7 @@ def test_a_finished_sweep_run_again_asks_for_nothing(context, predicts):
     assert context.null.begun == 1
     again = context.sweep(predicts=predicts)
     assert again == first and context.null.requests == [] and context.null.begun == 0
-    assert len(list(context.out.iterdir())) == 1, "the earlier run is the answer"
+    assert len(folders(context.out)) == 1, "the earlier run is the answer"
     (page,) = context.out.glob("*/report.html")
     page.unlink()
     context.sweep(predicts=predicts)
@@ -361,7 +366,7 @@ def test_what_several_runs_obtained_becomes_a_run_of_its_own(context):
     context.sweep(predicts=True)
     outcomes = context.sweep(predicts=True, only=True)
     assert context.null.requests == [] and context.null.begun == 0
-    assert len({o.run for o in outcomes}) == 1 and len(list(context.out.iterdir())) == 3
+    assert len({o.run for o in outcomes}) == 1 and len(folders(context.out)) == 3
 
 
 def test_new_configs_are_obtained_alone(context):
@@ -661,7 +666,7 @@ def test_ctrl_c_keeps_all_so_far_and_writes_the_page(context):
     assert child.returncode == 130, complained
     assert "Traceback" not in complained and "report  " in text
     assert re.search(r"Stopped after \d of 11 configs; the same command obtains the rest", text)
-    (folder,) = context.out.iterdir()
+    (folder,) = folders(context.out)
     assert "<html" in (folder / "report.html").read_text()
     events = read(folder / "events.jsonl").events
     assert isinstance(events[-1], RunFinished) and events[-1].state == "interrupted"

@@ -153,7 +153,7 @@ def test_stored_traces_are_compared_as_their_files_are(capsys, tmp_path, monkeyp
     database = ("--database", f"sqlite:///{tmp_path}/h.db")
     for name in ("eager_trace.json.gz", "graph_trace.json.gz"):
         assert main(["read", str(GOLDEN / name), *database]) == 0
-    runs = sorted(path.name for path in (tmp_path / "results").iterdir())
+    runs = sorted(path.name for path in (tmp_path / "results").iterdir() if path.is_dir())
     runs.sort(key=lambda name: "graph" in name)
     capsys.readouterr()
     code, out, _ = said(capsys, *runs, *database)

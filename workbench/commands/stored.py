@@ -24,9 +24,10 @@ def last_run(history: History, what: str, wanted: Callable[[Run], bool]) -> Run:
             if run.project in ("", project) and wanted(run):
                 return run
         seen = _FIRST
+    damaged = " (a part of it is damaged)" if history.damaged else ""
     raise HistoryError(
         f"{history.name} holds no run with {what} of this project, which is the Git repository or "
-        "the working folder; name a run by its id, as `workbench history` lists them"
+        f"the working folder{damaged}; name a run by its id, as `workbench history` lists them"
     )
 
 
