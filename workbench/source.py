@@ -76,7 +76,7 @@ def code_of_file(file: Path) -> str:
 def loaded(kernel: str, version: str | None = None) -> Loaded:
     """Import a kernel, or its file at another version, and return it; once in each process. Modules
     that it imports are those of its own checkout, whichever version was imported before it."""
-    file = version or (kernel if catalog.is_path(kernel) else None)
+    file = version or (kernel if catalog.is_path(kernel) and Path(kernel).is_file() else None)
     spec = catalog.version_of(Path(file)) if file else catalog.spec_of(kernel)
     return Loaded(spec, {impl.name: code_hash(impl) for impl in spec.impls})
 
