@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -80,6 +80,13 @@ def tile_count(config: Any, **extents: int) -> int:
     return total
 
 
+def widest_block(limits: Limits, down: int, N: int, widths: Sequence[int]) -> int:
+    """Return the first of these widths that gives 3 of 4 cores a tile, where tiles of the widths
+    cover N columns in `down` rows of tiles; the last where none does."""
+    enough = (n for n in widths if 4 * down * -(-N // n) >= 3 * limits.cores)
+    return next(enough, widths[-1])
+
+
 def pretended() -> Limits | None:
     """Return the limits of the device that launchers are made to see, or None."""
     return _pretended.get()
@@ -130,6 +137,19 @@ def describable(rows: Any) -> bool:
     outer = zip(rows.stride()[:-1], rows.stride()[1:], extents[1:], strict=True)
     apart = all(far >= near * extent and far * size % 16 == 0 for far, near, extent in outer)
     return bool(rows.stride(-1) == 1 and apart and rows.data_ptr() % 16 == 0)
+
+
+def block_strides(name: str, tensor: Any) -> list[int]:
+    """Return the strides with which a descriptor of blocks takes a tensor. Those of axes of extent
+    1 mean nothing, and are replaced. Raises ValueError, which calls the tensor `name`, where its
+    rows overlap, are not dense, or do not start at multiples of 16 bytes."""
+    size, row = tensor.element_size(), tensor.shape[-1]
+    outer = zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+    strides = [stride if extent > 1 else row for stride, extent in outer]
+    odd = any(stride < row or stride * size % 16 for stride in strides)
+    if tensor.stride(-1) != 1 or tensor.data_ptr() % 16 or odd:
+        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    return [*strides, 1]
 
 
 def describe(name: str, tensor: Any, block: list[int]) -> Any:
@@ -249,6 +269,7 @@ __all__ = [
     "TensorDescriptor",
     "ThirdParty",
     "baseline",
+    "block_strides",
     "compiled",
     "cores",
     "describable",
@@ -266,4 +287,5 @@ __all__ = [
     "tl",
     "triton",
     "upcast",
+    "widest_block",
 ]

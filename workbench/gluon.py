@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.dsl import block_strides
 from workbench.spec import Limits
 
 try:
@@ -48,17 +49,12 @@ def refuse_hopper(limits: Limits) -> str | None:
 
 
 def describe_blocks(name: str, tensor: Any, block: list[int]) -> Any:
-    """Return a descriptor of blocks of a tensor for the copy engine. Strides of axes of extent 1
-    mean nothing and are replaced. Raises ValueError, which calls it `name`, where rows are not
-    dense or do not start at multiples of 16 bytes."""
-    size, row = tensor.element_size(), tensor.shape[-1]
-    outer = zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
-    strides = [s if n > 1 else row for s, n in outer]
-    if tensor.stride(-1) != 1 or tensor.data_ptr() % 16 or any(s * size % 16 for s in strides):
-        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    """Return a descriptor of blocks of a tensor for the copy engine. Raises ValueError, which calls
+    it `name`, where the tensor cannot have one."""
+    strides = block_strides(name, tensor)
     kind = getattr(gl, str(tensor.dtype).removeprefix("torch."))
     layout = gl.NVMMASharedLayout.get_default_for(block, kind)
-    return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], block, layout)
+    return TensorDescriptor(tensor, list(tensor.shape), strides, block, layout)
 
 
 @gluon.jit

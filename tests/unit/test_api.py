@@ -15,6 +15,7 @@ from null_backend import Fate, Null
 from nullside import kernel_in
 
 import workbench as wb
+from workbench.api import arguments
 from workbench.api import progress as displays
 from workbench.api.arguments import sizes_mappings, sizes_texts
 from workbench.commands import ceilings, compare, experiment, history, measure, profile, sweep
@@ -146,14 +147,33 @@ LEFT_OUT = {
 def test_arguments_are_the_options_of_the_command(name):
     fields = {f.name: f.default for f in dataclasses.fields(commands()[name])}
     parameters = dict(inspect.signature(getattr(wb, name)).parameters)
+    more = more_of(parameters.pop("more", None))
     parameters.pop("progress", None)
     left_out = OF_THE_COMMAND_LINE | LEFT_OUT.get(name, set())
-    assert set(parameters) == set(fields) - left_out
+    assert not set(parameters) & more
+    assert set(parameters) | more - {"progress"} == set(fields) - left_out
+    documented = getattr(wb, name).__doc__
+    for argument in (*parameters, *more):
+        assert re.search(rf"^ +(\w+, )*{argument}(, \w+)*:", documented, flags=re.M)
     for argument, parameter in parameters.items():
         given = {"name": "full", "sizes": None, "out": "results"}.get(argument, fields[argument])
         if (name, argument) != ("experiment", "name"):  # the command lists them without one
             assert parameter.default in (given, parameter.empty) or argument == "name"
-        assert re.search(rf"^ +(\w+, )*{argument}(, \w+)*:", getattr(wb, name).__doc__, flags=re.M)
+
+
+def more_of(parameter):
+    """The names of the TypedDict that `**more` unpacks."""
+    if parameter is None:
+        return set()
+    (kind,) = re.findall(r"Unpack\[(\w+)\]", str(parameter.annotation))
+    return set(getattr(arguments, kind).__annotations__)
+
+
+def test_an_argument_that_does_not_exist_is_an_error():
+    with pytest.raises(TypeError, match=r"sweep\(\) got an unexpected keyword argument 'sizess'"):
+        wb.sweep("softmax", sizess={"M": 1})
+    with pytest.raises(TypeError, match=r"compare\(\) got an unexpected keyword argument 'json'"):
+        wb.compare("a", "b", json="x")
 
 
 def test_sizes_are_texts_mappings_or_lists():

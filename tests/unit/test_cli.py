@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
-from workbench.commands.report import WITH_TIME
-from workbench.commands.stored import last_run
+from workbench.commands.stored import ANY_RUN, WITH_TIME, RunKind, last_run
 from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
@@ -378,12 +376,11 @@ def test_last_is_the_last_run_of_its_kind_in_this_project(tmp_path, monkeypatch,
                 history.add(replace(o, run=one.id))
     monkeypatch.chdir(here / "inside")
     with open_history(url) as history:
-        drawn = partial(last_run, history, "it")
-        assert drawn(lambda r: r.engine == "sweep").id == "b-run"
-        assert drawn(lambda r: WITH_TIME.test(history, r)).id == "c-run"
+        assert last_run(history, RunKind("sweep", lambda _, r: r.engine == "sweep")).id == "b-run"
+        assert last_run(history, WITH_TIME).id == "c-run"
     assert "no run with a profile of this project" in sentence(
         capsys, "diagnose", "last", "--database", url
     )
     monkeypatch.chdir(there)
     with open_history(url) as history:
-        assert last_run(history, "it", lambda r: True).id == "d-run"
+        assert last_run(history, ANY_RUN).id == "d-run"

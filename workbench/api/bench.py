@@ -17,7 +17,6 @@ from workbench.commands.options import MeasureOptions, OptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-RESULTS = "results"
 PROVIDER = "provider"  # the argument that names the provider
 
 
@@ -58,7 +57,7 @@ class BenchFunction(Generic[P, R]):
         sizes: MappedSizes | None = None,
         device: str | None = None,
         strict: bool = False,
-        out: str | Path = RESULTS,
+        out: str | Path = "results",
         database: str | None = None,
         progress: bool | None = None,
     ) -> BenchResult:

@@ -1,9 +1,10 @@
 """The commands as functions. Each argument is an option of the command of the same name.
 
-All of them take:
+Each function names the arguments that are given most; `more` has the others, which its docstring
+lists too. All of them take:
 
 - `progress`: False for no display; by default a bar in a notebook, and a line on a terminal;
-- `out`: folder for the page and the events file;
+- `out`: folder for the page and the events file, `results` by default;
 - `database`: URL of the database; SQLite in the user's data folder by default.
 
 All raise WorkbenchError where the command line prints an error, with the same sentence, and
@@ -18,9 +19,15 @@ from typing import Any, Unpack
 
 from workbench.adapted.grid import Grid
 from workbench.api.arguments import (
+    CompareArguments,
     ManySizes,
     OneSize,
+    PlaceArguments,
+    RunArguments,
+    SweepArguments,
+    TimedArguments,
     Words,
+    as_options,
     one_size,
     optional_path,
     sizes_texts,
@@ -46,8 +53,6 @@ from workbench.commands.options import (
 )
 from workbench.commands.tune_options import Best, TuneOptions
 
-RESULTS = "results"
-
 
 def sweep(
     kernel: str | Path = "matmul",
@@ -57,21 +62,8 @@ def sweep(
     sizes: ManySizes | None = None,
     dtype: str = "bf16",
     device: str | None = None,
-    only: bool = False,
     budget: str | int | None = None,
-    search: str | None = None,
-    same_bits_as: str | None = None,
-    energy: bool = False,
-    profile: bool = False,
-    sanitize: bool = False,
-    strict: bool = False,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    fresh: bool = False,
-    retry_failures: bool = False,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[SweepArguments],
 ) -> SweepResult:
     """Try the configs of a kernel, reject wrong results, time the others; return the selection.
 
@@ -106,22 +98,10 @@ def sweep(
         sizes=sizes_texts(sizes),
         dtype=dtype,
         device=device,
-        only=only,
         budget=None if budget is None else str(budget),
-        search=search,
-        same_bits_as=same_bits_as,
-        energy=energy,
-        profile=profile,
-        sanitize=sanitize,
-        strict=strict,
-        workers=workers,
-        scheduler=scheduler,
-        fresh=fresh,
-        retry_failures=retry_failures,
-        out=Path(out),
-        database=database,
+        **as_options("sweep", SweepArguments, more),
     )
-    return SweepResult(call(options, progress))
+    return SweepResult(call(options, more.get("progress")))
 
 
 def measure(
@@ -131,12 +111,7 @@ def measure(
     sizes: ManySizes | None = None,
     dtype: Words = ("bf16",),
     device: str | None = None,
-    energy: bool = False,
-    profile: bool = False,
-    strict: bool = False,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[TimedArguments],
 ) -> MeasureResult:
     """Return times of Impls at their tuned or default configs, over sizes and dtypes, beside those
     of library baselines.
@@ -161,13 +136,9 @@ def measure(
         sizes=sizes_texts(sizes),
         dtype=words(dtype),
         device=device,
-        energy=energy,
-        profile=profile,
-        strict=strict,
-        out=Path(out),
-        database=database,
+        **as_options("measure", TimedArguments, more),
     )
-    return MeasureResult(call(options, progress))
+    return MeasureResult(call(options, more.get("progress")))
 
 
 def compare(
@@ -179,13 +150,7 @@ def compare(
     sizes: OneSize | None = None,
     dtype: str = "bf16",
     threshold: float = 0.01,
-    energy: bool = False,
-    profile: bool = False,
-    strict: bool = False,
-    trust: bool = False,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[CompareArguments],
 ) -> CompareResult:
     """Compare two operands on the GPU, and return whether the right one is slower. Two stored runs
     are compared without a GPU; a result stands for its last run.
@@ -212,14 +177,9 @@ def compare(
         sizes=one_size(sizes),
         dtype=dtype,
         threshold=threshold,
-        energy=energy,
-        profile=profile,
-        strict=strict,
-        trust=trust,
-        out=Path(out),
-        database=database,
+        **as_options("compare", CompareArguments, more),
     )
-    return CompareResult(call(options, progress))
+    return CompareResult(call(options, more.get("progress")))
 
 
 def experiment(
@@ -230,10 +190,7 @@ def experiment(
     dtype: str | None = None,
     device: str | None = None,
     time: str | None = None,
-    strict: bool = False,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[RunArguments],
 ) -> ExperimentResult:
     """Run an experiment on kernels, and return its findings.
 
@@ -254,20 +211,15 @@ def experiment(
         dtype=dtype,
         device=device,
         time=time,
-        strict=strict,
-        out=Path(out),
-        database=database,
+        **as_options("experiment", RunArguments, more),
     )
-    return ExperimentResult(call(options, progress))
+    return ExperimentResult(call(options, more.get("progress")))
 
 
 def ceilings(
     *,
     device: str | None = None,
-    strict: bool = False,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[RunArguments],
 ) -> CeilingsResult:
     """Measure the rates that this GPU reaches, or return those stated of a device.
 
@@ -276,8 +228,8 @@ def ceilings(
         strict: refuse to measure while other processes use the GPU.
         out, database, progress: see above.
     """
-    options = CeilingsOptions(device=device, strict=strict, out=Path(out), database=database)
-    return CeilingsResult(call(options, progress))
+    options = CeilingsOptions(device=device, **as_options("ceilings", RunArguments, more))
+    return CeilingsResult(call(options, more.get("progress")))
 
 
 def profile(
@@ -288,9 +240,7 @@ def profile(
     dtype: str | None = None,
     calls: int | None = None,
     counters: str | None = None,
-    out: str | Path = RESULTS,
-    database: str | None = None,
-    progress: bool | None = None,
+    **more: Unpack[PlaceArguments],
 ) -> ProfileResult:
     """Profile a kernel, or a program in a process of its own, and return what the tool recorded.
 
@@ -313,10 +263,9 @@ def profile(
         dtype=dtype,
         calls=calls,
         counters=counters,
-        out=Path(out),
-        database=database,
+        **as_options("profile", PlaceArguments, more),
     )
-    return ProfileResult(call(options, progress))
+    return ProfileResult(call(options, more.get("progress")))
 
 
 def history(

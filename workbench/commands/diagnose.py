@@ -13,7 +13,7 @@ from workbench.commands.operands import is_run
 from workbench.commands.options import DiagnoseOptions, OptionError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
-from workbench.commands.stored import LAST
+from workbench.commands.stored import LAST, WITH_PROFILE
 from workbench.data.code_facts import FACTS
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
@@ -92,7 +92,7 @@ def _kind(target: str) -> str:
 
 def _of_run(options: DiagnoseOptions) -> DiagnosisReport:
     from workbench.commands.diagnose_trace import of_run
-    from workbench.commands.report import WITH_PROFILE, stored_run
+    from workbench.commands.report import stored_run
 
     which = options.targets[0]
     return of_run(stored_run(which, options.database, WITH_PROFILE))

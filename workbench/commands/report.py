@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,15 @@ from workbench.catalog import names_in, unknown
 from workbench.commands.console import console_for, note
 from workbench.commands.options import ReportOptions
 from workbench.commands.result import RunResult, document, is_stdout, json_text
-from workbench.commands.stored import LAST, last_run, stored_runs
+from workbench.commands.stored import (
+    ANY_RUN,
+    LAST,
+    WITH_FINDING,
+    WITH_TIME,
+    RunKind,
+    last_run,
+    stored_runs,
+)
 from workbench.data.clock import folder_of
 from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
@@ -27,22 +35,6 @@ if TYPE_CHECKING:
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
-
-
-@dataclass(frozen=True)
-class RunKind:
-    """Kind of run that `last` stands for."""
-
-    what: str  # `a profile`
-    test: Callable[[History, Run], bool]
-
-
-ANY_RUN = RunKind("an id", lambda _, run: bool(run.id))
-WITH_PROFILE = RunKind("a profile", lambda history, run: bool(history.profiles(run.id)))
-WITH_FINDING = RunKind("a finding", lambda history, run: bool(history.findings(run.id)))
-WITH_TIME = RunKind(
-    "a time", lambda history, run: any(isinstance(o, Record) for o in history.outcomes(run.id))
-)
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,9 @@ def make(options: ReportOptions) -> list[Path]:
         )
     module = import_module(f"workbench.reports.{options.name}")
     engines: tuple[str, ...] = getattr(module, "ENGINES", (options.name,))
-    kind = RunKind(f"a page of {options.name}", lambda _, run: run.engine in engines)
+    kind = RunKind(
+        f"run that the report {options.name} draws", lambda _, run: run.engine in engines
+    )
     kept = _kept(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
@@ -273,17 +267,16 @@ def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
 
 
 def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> StoredRun:
-    """Return the run of the database with this id, or the last one of this kind in this
+    """Return the run of the database with this id, or the last one of a kind in this
     project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
         if which != LAST:
             return _of_history(history, history.run(which))
-        run = last_run(history, kind.what, lambda run: kind.test(history, run))
-        return _of_history(history, run)
+        return _of_history(history, last_run(history, kind))
 
 
 def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[StoredRun]:
-    """Return what all of these name, or the last run of this kind if none is named."""
+    """Return what all of these name, or the last run of the kind if none is named."""
     return [each for which in runs or [LAST] for each in _kept(which, database, kind)]
 
 

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from workbench.commands.console import note
 from workbench.data.database import History, HistoryError, open_history
 from workbench.data.project import project_id
-from workbench.data.record import Run
+from workbench.data.record import Record, Run
 
 LAST = "last"
-_FIRST, _ALL = 20, 1_000_000  # runs: more than a database holds
 
 
-def last_run(history: History, what: str, wanted: Callable[[Run], bool]) -> Run:
-    """Return the newest run of this project for which `wanted` is true, of `what`: `a profile`.
-    Older runs state no project and belong to every one. Raises HistoryError where there is none.
-    """
-    project, seen = project_id(), 0
-    for limit in (_FIRST, _ALL):
-        for run in history.runs(limit=limit)[seen:]:
-            if run.project in ("", project) and wanted(run):
-                return run
-        seen = _FIRST
+@dataclass(frozen=True)
+class RunKind:
+    """A kind of run that `last` stands for."""
+
+    what: str  # `run with a profile`
+    test: Callable[[History, Run], bool]
+
+
+ANY_RUN = RunKind("run", lambda history, run: True)
+WITH_PROFILE = RunKind("run with a profile", lambda history, run: bool(history.profiles(run.id)))
+WITH_FINDING = RunKind("run with a finding", lambda history, run: bool(history.findings(run.id)))
+WITH_TIME = RunKind(
+    "run with a time",
+    lambda history, run: any(isinstance(o, Record) for o in history.outcomes(run.id)),
+)
+
+
+def last_run(history: History, kind: RunKind) -> Run:
+    """Return the newest run of a kind in this project. Older runs state no project and belong to
+    every one. Raises HistoryError where there is none."""
+    project = project_id()
+    for run in history.newest_runs():
+        if run.project in ("", project) and kind.test(history, run):
+            return run
     damaged = " (a part of it is damaged)" if history.damaged else ""
     raise HistoryError(
-        f"{history.name} holds no run with {what} of this project, which is the Git repository or "
-        f"the working folder{damaged}; name a run by its id, as `workbench history` lists them"
+        f"{history.name} holds no {kind.what} of this project, which is the Git repository or the "
+        f"working folder{damaged}; name a run by its id, as `workbench history` lists them"
     )
 
 

@@ -7,6 +7,7 @@ line of JSON, so nothing is lost, and the columns can be rebuilt from it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -190,6 +191,7 @@ _PROFILES = sa.Table(
 )
 
 _BUSY_S = 30  # how long to wait for another process that is writing
+_RUNS_AT_ONCE = 50
 _KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
 _BATCH = 500  # events of an import that are added in one transaction
 _MANY_BAD = 100  # lines of a file whose faults are kept: more than anybody reads
@@ -465,6 +467,18 @@ class History:
         query = sa.select(_RUNS.c.payload).order_by(*_NEWEST_RUN).limit(limit)
         query = _equal(query, _RUNS, kernel=kernel, engine=engine, device=device)
         return self._all(query, Run)
+
+    def newest_runs(self) -> Iterator[Run]:
+        """Yield all runs, the newest first; the database is read a page at a time."""
+        query = sa.select(_RUNS.c.payload).order_by(*_NEWEST_RUN).limit(_RUNS_AT_ONCE)
+        for start in itertools.count(0, _RUNS_AT_ONCE):
+            with self._reading() as db:
+                payloads = list(db.scalars(query.offset(start)))
+            for payload in payloads:
+                if (run := self._loaded(payload, Run)) is not None:
+                    yield run
+            if len(payloads) < _RUNS_AT_ONCE:
+                return
 
     def run(self, which: str) -> Run:
         """Return the run with this id, or the only one whose id begins so; "last" is the newest.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import TensorDescriptor, cores, meta, strides, tl, triton, upcast
+from workbench.dsl import TensorDescriptor, block_strides, cores, meta, strides, tl, triton, upcast
 from workbench.gluon import (
     UNCHECKED,
     barriers,
@@ -289,9 +289,8 @@ def _overlapped(
 # other group takes exponentials. Weights stay in registers. Blocks go from the last to the first,
 # so only a tile's first block, which stands before the loop, is ever masked.
 
-ROWS = gl.constexpr(64)  # queries of a warp group: the rows of its product
-TILE_ROWS = 128  # queries of a tile
-TILE = gl.constexpr(TILE_ROWS)
+GROUP_ROWS, TILE_ROWS = 64, 128  # queries of a warp group, the rows of its product, and of a tile
+ROWS, TILE = gl.constexpr(GROUP_ROWS), gl.constexpr(TILE_ROWS)
 
 
 @gluon.jit
@@ -637,12 +636,8 @@ def launch_overlapped(q, k, v, config, causal=False):
 
 
 def described(name, x, rows, columns):
-    """A descriptor of blocks of one head; strides of axes of extent 1 mean nothing and are D."""
-    D, size = x.shape[3], x.element_size()
-    strides = [s if n > 1 else D for s, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-    if x.stride(3) != 1 or x.data_ptr() % 16 or any(s < D or s * size % 16 for s in strides):
-        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, rows, 1, columns])
+    """A descriptor of blocks of one head."""
+    return TensorDescriptor(x, list(x.shape), block_strides(name, x), [1, rows, 1, columns])
 
 
 @attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
@@ -656,7 +651,8 @@ def launch_ping_pong(q, k, v, config, causal=False):
     (B, S, H, D), T = q.shape, k.shape[1]
     o = q.new_empty(B, S, H, D)
     width = max(64, triton.next_power_of_2(D))  # columns beyond D are zeros
-    rows = {"q": (q, 64), "k": (k, config.block_n), "v": (v, config.block_n), "o": (o, 64)}
+    keys = config.block_n
+    rows = {"q": (q, GROUP_ROWS), "k": (k, keys), "v": (v, keys), "o": (o, GROUP_ROWS)}
     maps = [describe_blocks(name, x, [1, n, 1, width]) for name, (x, n) in rows.items()]
     grid_m = triton.cdiv(S, TILE_ROWS)
     grid = min(cores(q), B * H * grid_m)

@@ -30,6 +30,7 @@ from workbench.dsl import (
     tl,
     triton,
     upcast,
+    widest_block,
 )
 from workbench.spec import AUTO, Spec, Tensor, Work, among, given, of_rms, stages, threads, tile
 
@@ -382,8 +383,7 @@ def narrow_work(config, limits, *, itemsize, M, N, K):
 
 def size_width(config, limits, *, itemsize, M, N, K):
     """Return the config of `narrow` with the widest tile that gives 3 of 4 cores one."""
-    wanted, down = 3 * limits.cores, -(-M // config.block_m)
-    wide = next((n for n in (128, 64) if 4 * down * -(-N // n) >= wanted), 32)
+    wide = widest_block(limits, -(-M // config.block_m), N, (128, 64, 32))
     return replace(config, block_n=given(config.block_n, wide))
 
 

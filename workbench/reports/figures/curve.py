@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes
+from workbench.reports.figures.drawing import LIBRARY_MARKERS, MARKERS, SMALL, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 820, 400  # px
-LIBRARIES = ("x", "+", "1", "2")  # marks of library baselines
 TIME_UNIT = "µs"  # of curves without declared bytes and FLOPs
 LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
 
@@ -75,7 +74,7 @@ def curve_figure(curve: Curve) -> Figure:
     for n, line in enumerate(own):
         _draw(ax, line, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
     for n, line in enumerate(line for line in curve.lines if line.library):
-        _draw(ax, line, "muted", LIBRARIES[n % 4])
+        _draw(ax, line, "muted", LIBRARY_MARKERS[n % len(LIBRARY_MARKERS)])
     if curve.bound is not None:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
         ax.plot(curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=curve.bound.name)
