@@ -1,7 +1,7 @@
 """Two GPUs of one host against one: seconds of a sweep of several sizes to the same tables, and
 what a killed worker costs. Needs a host with two GPUs and the extra `cluster`.
 
-    python benchmarks/cluster.py --impl tiles --configs 24 --total-s 150 --folder kept --out kept/cluster.json
+    python benchmarks/cluster.py --impl tiles --configs 24 --total-s 150 --folder kept --out c.json
     python benchmarks/cluster.py --workload run.workload --trust
 
 Of each size so many configs are measured (--configs), in the order of the sweep. The first part

@@ -2,7 +2,7 @@
 
     python benchmarks/workload_loop.py --out FOLDER --only fla_layers --budget 3m
 
-With nine minutes of one GPU, for the figures that were missed on 25 November 2026 first (what recording
+With nine minutes of one GPU, the figures first that were missed on 25 November 2026 (what recording
 costs, `tune --widen` of fla_layers, verdicts of compare):
 
     python benchmarks/workload_loop.py --out FOLDER --missed --limit-s 520 --budget 100 --steps 40
