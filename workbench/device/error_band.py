@@ -1,7 +1,9 @@
 """Error bands of the analytic model: how far measured times of a device lay from its predictions.
 
-A band belongs to a device and a kind of kernel, and stands in the device's file; it is computed
-from the tables in `benchmarks/data`. A device without bands was never compared with the model.
+A band belongs to a device and a class of kernels, and stands in the device's file;
+`benchmarks/bands.py` computes it from the tables in `benchmarks/data`. A kernel that was never
+compared has the band of its kind, which is of all kernels that were: with a matrix instruction,
+without one, or as short as a launch. A device without bands was never compared with the model.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Devic
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
 NEVER = "never validated on this device"
-_NAMED = {"product": "matrix products", "stream": "other kernels", "launch": "launch-sized kernels"}
 
 
 def kind_of(record: Record) -> BandKind:
@@ -23,15 +24,17 @@ def kind_of(record: Record) -> BandKind:
 
 
 def band_of(record: Record) -> Band | None:
-    """Return the band of a predicted record; None where its device was never compared."""
-    device = _known(record.case.device)
+    """Return the band of a predicted record: of its kernel, else of its kind of kernel; None where
+    its device was never compared."""
+    device, kernel = _known(record.case.device), record.case.kernel
     bands = device.bands if device else ()
-    return next((band for band in bands if band.kind == kind_of(record)), None)
+    own = (band for band in bands if band.kind is None and kernel in band.kernels)
+    return next(own, None) or next((b for b in bands if b.kind == kind_of(record)), None)
 
 
 def band_words(record: Record) -> str:
-    """Return the error of a record's predicted time in a clause: `measured times of matrix products
-    are 0.63 to 1.4 times the predicted`, or `never validated on this device`."""
+    """Return the error of a record's predicted time in a clause: `measured times of attention are
+    0.81 to 1.6 times the predicted`, or `never validated on this device`."""
     band = band_of(record)
     return _clause(band) if band else NEVER
 
@@ -41,14 +44,12 @@ def device_words(name: str) -> str:
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    bands = (
-        f"{_range(b)} for {_NAMED[b.kind]} ({b.times:,} times of {b.kernels})" for b in device.bands
-    )
+    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in device.bands)
     return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
 
 
 def _clause(band: Band) -> str:
-    return f"measured times of {_NAMED[band.kind]} are {_range(band)} times the predicted"
+    return f"measured times of {band.title} are {_range(band)} times the predicted"
 
 
 def _range(band: Band) -> str:
