@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +39,14 @@ class Gate:
         self._file.close()
 
 
-def wait(folder: Path) -> float:
-    """Wait until the gate in this folder is opened. Returns the seconds. The process ends if the
-    one that would open it has ended."""
-    began = time.perf_counter()
+def wait(folder: Path) -> None:
+    """Wait until the gate in this folder is opened. The process ends if the one that would open it
+    has ended."""
     (folder / f"{os.getpid()}.waiting").touch()
     with (folder / FILE).open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
     if not (folder / OPENED).exists():
         sys.exit("The comparison that this run belongs to has ended.")
-    return time.perf_counter() - began
 
 
 def before_gpu(then: Any) -> None:

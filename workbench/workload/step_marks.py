@@ -51,8 +51,9 @@ class StepMarks:
     def wait(self) -> None:
         """Wait for the gate of this run, once."""
         if self._waits and os.getpid() == self._process:
-            self._waits = False
-            self._write({"waited": gate.wait(self._folder)})
+            self._waits, began = False, now()
+            gate.wait(self._folder)
+            self._write({"waited": now() - began})
 
     def step(self) -> None:
         """Mark the end of a step, once the GPU has done it."""
