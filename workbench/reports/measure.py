@@ -29,7 +29,7 @@ from workbench.data.units import (
     whole_percent,
 )
 from workbench.device import apple_model
-from workbench.device.error_band import band_words
+from workbench.device.error_band import EXPECTED, band_words, expected_words, factor_words
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 SPREAD = ("median", "95 % interval", "mean", "std", "min", "p5", "p95", "max", "n")
 COSTS = ("to issue, µs", "read, MB", "written, MB")  # the host's time; least bytes
 NAMED = ("impl", "regime", "predicted interval")
-RATES = ("rate", "of ceiling", "vs baseline")
+RATES = (EXPECTED, "rate", "of ceiling", "vs baseline")
 HEADS = (*NAMED, *SPREAD, *RATES, *COSTS, *energy.HEADS)
 # for 100 columns
 NARROW = (*NAMED, "median", *RATES, energy.HEADS[0])
@@ -82,6 +82,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         shares=_shares(groups, marks),
         profiled=profiled_table(profiles, outcomes),
         marks=marks,
+        band=factor_words(r for g in groups for r in g.records if not interval_of(r)),
         how=[
             *how_timed(outcomes),
             *energy.energy_how(outcomes),
@@ -145,7 +146,8 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""
-    return [name, *spread, speed, share, ratio, *cost_cells(record), *energies]
+    expected = "" if span else expected_words(record)
+    return [name, *spread, expected, speed, share, ratio, *cost_cells(record), *energies]
 
 
 def span_words(record: Record) -> str:
@@ -195,7 +197,8 @@ def result_line(group: Group) -> str:
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
     tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
-    time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}"
+    error = "" if best.measured else f" ({factor_words([best])})"
+    time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}{error}"
     against = group.against(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
     return f"{group.run.kernel}, {group.name}: {best.case.short} {time}{ratio}"
