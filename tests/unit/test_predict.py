@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.data import stats
-from workbench.data.record import Predicted, Resources
+from workbench.data.record import Case, Predicted, Record, Resources
 from workbench.device.cost_model import CONSTANTS, guess, predict
-from workbench.device.error_band import device_words
+from workbench.device.error_band import (
+    NEVER,
+    band_of,
+    device_words,
+    expected_s,
+    expected_words,
+    factor_words,
+)
 from workbench.device.hardware import DEVICES, UNCOMPILED, device_named
 from workbench.spec import Work, values
 
@@ -287,3 +294,28 @@ def test_a_device_without_measurements_says_so():
     for name in (*DEVICES, *UNCOMPILED):
         known = {**DEVICES, **UNCOMPILED}[name].bands
         assert ("never validated" in device_words(name)) == (not known)
+
+
+def predicted_record(device, time_s, interval_s=()):
+    case = Case("copy", "blocks", "triton", {}, {"N": 1}, "bf16", device)
+    timing = Predicted(time_s, "analytic-2", 0.0, 0.0, 0.0, 0.0, 0.0, "memory", *interval_s)
+    return Record(case, "k", "r", "2026-11-25", "predict", timing, 0, 1, "interpreter", 0.0)
+
+
+@given(st.floats(1e-7, 1.0), LEGAL)
+def test_a_measurement_is_expected_within_the_band(time_s, device):
+    record = predicted_record(device, time_s)
+    ends, band = expected_s(record), band_of(record)
+    assert (ends is None) == (band is None)
+    assert (expected_words(record) == NEVER) == (factor_words([record]) == NEVER) == (band is None)
+    if band is not None:
+        assert ends == (band.low * time_s, band.high * time_s)
+        assert f"{band.low:.2g} to {band.high:.2g} times this" in factor_words([record, record])
+
+
+def test_kinds_of_kernels_with_different_bands_are_named():
+    launch, stream = predicted_record("h200", 2e-6), predicted_record("h200", 1e-3)
+    words = factor_words([stream, launch])
+    assert "other kernels" in words and "launch-sized kernels" in words
+    assert expected_s(predicted_record("h200", 1e-3, (9e-4, 2e-3))) is None
+    assert factor_words([]) == ""

@@ -206,8 +206,8 @@ class Result:
         if not devices:
             return ""
         if self.predicted:
-            names = (result.run.device for result in self.runs)
-            return " ".join(f"Predicted; no GPU took part. {line}" for line in devices_words(names))
+            errors = " ".join(devices_words(result.run.device for result in self.runs))
+            return f"predicted for {devices}: no GPU took part. {errors}"
         return f"measured on {devices}"
 
     def _figure(self) -> Figure | None:
