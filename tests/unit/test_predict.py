@@ -310,7 +310,9 @@ def test_a_measurement_is_expected_within_the_band(time_s, device):
     assert (expected_words(record) == NEVER) == (factor_words([record]) == NEVER) == (band is None)
     if band is not None:
         assert ends == (band.low * time_s, band.high * time_s)
-        assert f"{band.low:.2g} to {band.high:.2g} times this" in factor_words([record, record])
+        assert f"{band.low:.2g} to {band.high:.2g} times the predicted" in factor_words(
+            [record, record]
+        )
 
 
 def test_kinds_of_kernels_with_different_bands_are_named():

@@ -14,8 +14,8 @@ PREDICTED_HEADS = tuple({"95 % interval": EXPECTED}.get(head, head) for head in 
 
 
 def time_text(record: Record) -> str:
-    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted (measured is 0.66 to 1.4
-    times this)`."""
+    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted (measured
+    times are 0.66 to 1.4 times the predicted)`."""
     text = duration(record.time_s)
     return (
         f"{text} measured" if record.measured else f"~{text} predicted ({factor_words([record])})"

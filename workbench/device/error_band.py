@@ -61,15 +61,16 @@ def expected_words(record: Record) -> str:
 
 
 def factor_words(records: Iterable[Record]) -> str:
-    """Return the error of predicted numbers that stand together, for a head, a key or an axis:
-    `measured is 0.66 to 1.4 times this`, or `never validated on this device`; the kinds of kernels
-    where their bands differ. Empty where nothing is predicted."""
+    """Return the error of predicted numbers that stand together, for a head, a key or an axis; true
+    beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
+    `never validated on this device`; the kinds of kernels where their bands differ. Empty where
+    nothing is predicted."""
     bands = {band_of(r): kind_of(r) for r in records if not r.measured}
     known = {band: kind for band, kind in bands.items() if band is not None}
     if not known:
         return NEVER if bands else ""
     if len(known) == 1:
-        return f"measured is {_range(next(iter(known)))} times this"
+        return f"measured times are {_range(next(iter(known)))} times the predicted"
     each = (f"{_range(band)} for {_NAMED[kind]}" for band, kind in known.items())
     return f"measured over predicted: {', '.join(each)}"
 

@@ -178,6 +178,12 @@ def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
 
+def head_words(head: str, group: Group) -> str:
+    """Return a head as it is shown: a predicted time is no median."""
+    predicted = head == "median" and not any(r.measured for r in group.records)
+    return "predicted time" if predicted else head
+
+
 def shown_heads(width: int | None) -> Sequence[str]:
     """Return the heads for a terminal of this width; all for a file or a pipe, whose width is
     None."""
@@ -224,7 +230,9 @@ def show_group(
         shown = [n for n in filled(HEADS, lines) if HEADS[n] in heads]
         table = Table(box=None, pad_edge=False)
         for n in shown:
-            table.add_column(HEADS[n], no_wrap=n > 0, justify="left" if n < 2 else "right")
+            table.add_column(
+                head_words(HEADS[n], group), no_wrap=n > 0, justify="left" if n < 2 else "right"
+            )
         for cells in lines:
             table.add_row(*(Text(cells[n]) for n in shown))
         if lines:
@@ -245,7 +253,7 @@ def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     columns = filled(HEADS, lines)
     return {
         "name": group.name,
-        "heads": [HEADS[c] for c in columns],
+        "heads": [head_words(HEADS[c], group) for c in columns],
         "rows": [[line[c] for c in columns] for line in lines],
         "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
