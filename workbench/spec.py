@@ -228,10 +228,15 @@ class Work:
     store_bytes: int  # written at the end of one tile
     dot: tuple[int, int, int] | None = None  # m, n, k of the matrix product in one trip
     band: int = 1  # tile rows that are visited together, so that they share loads in the cache
+    vector_ops: int = 0  # of one trip beside the product: one for each element and instruction
+    special_ops: int = 0  # of one trip: exponentials, roots, reciprocals
+    overlapped: bool = False  # other warps of the block do them while the product runs
+    stages: int | None = None  # buffers of a load's tiles; None is the config's `num_stages`
 
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""
-        least = {"tiles": 1, "steps": 0, "load_bytes": 0, "store_bytes": 0, "band": 1}
+        least = dict(tiles=1, steps=0, load_bytes=0, store_bytes=0, band=1)
+        least |= dict(vector_ops=0, special_ops=0) | ({} if self.stages is None else {"stages": 1})
         for name, low in least.items():
             if not is_number(value := getattr(self, name), low):
                 return f"{name} = {short(value)}"

@@ -1,21 +1,16 @@
-"""The analytic model against measured tables of one H200, and against plain physics."""
+"""The analytic model against measured tables, and against plain physics."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections import defaultdict
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import catalog
+from benchmarks.bands import GOALS, bands, launch_sized, pairs_of
 from workbench.data import stats
-from workbench.data.record import Case, Predicted, Record, Resources
+from workbench.data.record import Case, Predicted, Record
 from workbench.device.cost_model import CONSTANTS, guess, predict
 from workbench.device.error_band import (
     NEVER,
@@ -26,9 +21,8 @@ from workbench.device.error_band import (
     factor_words,
 )
 from workbench.device.hardware import DEVICES, UNCOMPILED, device_named
-from workbench.spec import Work, values
+from workbench.spec import Work
 
-TABLE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16_2026-11-21.csv.gz"
 H200 = device_named("h200")
 
 # Sizes that no constant was fitted to, then those that were: (least Spearman, most regret of the
@@ -44,42 +38,11 @@ MATMUL = {
 }
 
 
-def numbers(text):
-    return {k: int(v) for k, v in (part.split("=") for part in text.split())}
-
-
-@cache
-def tables():
-    result = defaultdict(list)
-    with gzip.open(TABLE, "rt") as file:
-        for row in csv.DictReader(file):
-            result[row["kernel"], row["sizes"]].append(row)
-    return result
-
-
-def resources(row):
-    warps = int(row["threads"]) // 32
-    return Resources(
-        binary=row["binary"], registers=int(row["registers"]), spill_bytes=int(row["spill_bytes"]),
-        shared_bytes=int(row["shared_bytes"]), threads=int(row["threads"]),
-        blocks_per_core=int(row["blocks_per_core"]), occupancy=warps / 64, limiter="registers",
-        programs=int(row["programs"]), waves=1.0, tail=0.0, load_bits=int(row["load_bits"]),
-        matrix_unit=row["matrix_unit"] or None, compile_s=0.0,
-        copy_engine=row["copy_engine"] == "1",
-    )  # fmt: skip
-
-
 def predictions(kernel, sizes):
-    spec, at = catalog.spec_of(kernel), numbers(sizes)
-    for row in tables()[kernel, sizes]:
-        impl = catalog.impl_of(spec, row["impl"])
-        config = numbers(row["config"])
-        work = impl.work(impl.config(**config), H200.limits, itemsize=2, **at)
-        created = predict(
-            H200, work, resources(row), dtype="bf16", flops=spec.flops(**at),
-            bytes_=spec.bytes(at, "bf16"), stages=config.get("num_stages", 1),
-        )  # fmt: skip
-        yield created.predicted_s, float(row["median_us"]) * 1e-6, row["binary"]
+    """Predicted and measured seconds of each config in the table, and its binary."""
+    for pair in pairs_of("h200_bf16_2026-11-21.csv.gz", "h200"):
+        if (pair.kernel, pair.sizes) == (kernel, sizes):
+            yield pair.predicted_s, pair.measured_s, pair.binary
 
 
 def agreement(kernel, sizes):
@@ -253,58 +216,70 @@ def test_unknown_figures_are_not_guessed():
         predict(nameless, work, result, dtype="bf16", flops=0, bytes_=1 << 20)
 
 
-def launch_sized():
-    """Measured and predicted seconds of launch-sized kernels at their defaults, by kernel."""
-    with (TABLE.parent / "h200_launch_sized.csv").open() as file:
-        for row in csv.DictReader(file):
-            spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
-            impl = spec.impls[0]
-            config = impl.default(H200.limits, dtype, at)
-            work = impl.work_of(config, H200.limits, dtype, at)
-            stages = values(config).get("num_stages", 1)
-            created = guess(H200, work, dtype, warps=values(config)["num_warps"], stages=stages)
-            predicted = predict(
-                H200, work, created, dtype=dtype, flops=spec.flops(**at),
-                bytes_=spec.bytes(at, dtype), stages=stages,
-            )  # fmt: skip
-            yield row["kernel"], float(row["median_us"]) * 1e-6, predicted.predicted_s
-
-
 def test_launch_sized_kernels_are_predicted_within_30_percent():
-    rows = list(launch_sized())
-    assert len(rows) == 7
-    for kernel, measured_s, predicted_s in rows:
-        assert abs(predicted_s / measured_s - 1) <= 0.3, kernel
+    pairs = list(launch_sized("h200"))
+    assert len(pairs) == 7
+    for pair in pairs:
+        assert abs(1 / pair.ratio - 1) <= 0.3, pair.kernel
 
 
-def test_the_error_bands_are_those_of_the_stored_measurements():
-    ratios = {"product": [], "stream": [], "launch": [m / p for _, m, p in launch_sized()]}
-    for kernel, sizes in tables():
-        kind = {"matmul": "product"}.get(kernel, "stream")
-        ratios[kind] += [m / p for p, m, _ in predictions(kernel, sizes)]
-    assert {band.kind for band in H200.bands} == ratios.keys()
-    for band in H200.bands:
-        low, high = (stats.quantile(ratios[band.kind], share) for share in (0.05, 0.95))
-        assert band.times == len(ratios[band.kind])
-        assert (band.low, band.high) == pytest.approx((low, high), abs=0.006)
+@pytest.mark.parametrize("device", GOALS)
+def test_the_error_bands_are_those_of_the_stored_measurements(device):
+    stated = {band.title: band for band in device_named(device).bands}
+    computed = bands(device)
+    assert stated.keys() == {band.title for band in computed}
+    for band in computed:
+        low, high = band.ends
+        known = stated[band.title]
+        assert (known.kind, known.kernels) == (band.kind, band.kernels)
+        assert (known.low, known.high, known.times) == (low, high, len(band.ratios))
+
+
+@pytest.mark.parametrize("device", GOALS)
+def test_half_of_the_defaults_are_predicted_within_15_percent(device):
+    errors = [abs(1 / pair.ratio - 1) for pair in pairs_of(GOALS[device], device)]
+    assert stats.median(errors) <= 0.15
+
+
+def test_a_kernel_has_the_band_of_its_own_class_first():
+    kernels = {k for band in H200.bands if band.kind is None for k in band.kernels}
+    for kernel in (*kernels, "mine"):
+        own = [b for b in H200.bands if b.kind is None and kernel in b.kernels]
+        for unit, time_s in ((None, 1e-3), ("wgmma", 1e-3), (None, 1e-6)):
+            kind = "launch" if time_s < 4e-6 else "product" if unit else "stream"
+            (of_kind,) = [b for b in H200.bands if b.kind == kind]
+            assert band_of(predicted_record(kernel, unit, time_s)) == (own or [of_kind])[0]
+
+
+def predicted_record(kernel, unit, time_s):
+    """A predicted record of a kernel on the H200."""
+    work = Work(1024, 1, 8192, 8192)
+    created = replace(guess(H200, work, "bf16", warps=4, stages=1), matrix_unit=unit)
+    timing = predict(H200, work, created, dtype="bf16", flops=1, bytes_=1 << 20)
+    return Record(
+        case=Case(kernel, "rows", "triton", {}, {"M": 1}, "bf16", "h200"), key="k", run="r",
+        at="2026-11-25T00:00:00Z", phase="predict", timing=replace(timing, predicted_s=time_s),
+        flops=1, bytes=2, bytes_read=1, bytes_written=1, checked="interpreter", error=0.1,
+        resources=created, default=True,
+    )  # fmt: skip
 
 
 def test_a_device_without_measurements_says_so():
-    assert "0.66 to 1.4 for matrix products (8,873 times of matmul)" in device_words("h200")
+    assert "0.66 to 1.4 for matrix products (8,911 times)" in device_words("h200")
     for name in (*DEVICES, *UNCOMPILED):
         known = {**DEVICES, **UNCOMPILED}[name].bands
         assert ("never validated" in device_words(name)) == (not known)
 
 
-def predicted_record(device, time_s, interval_s=()):
-    case = Case("copy", "blocks", "triton", {}, {"N": 1}, "bf16", device)
+def copy_record(device, time_s, interval_s=(), kernel="copy"):
+    case = Case(kernel, "blocks", "triton", {}, {"N": 1}, "bf16", device)
     timing = Predicted(time_s, "analytic-2", 0.0, 0.0, 0.0, 0.0, 0.0, "memory", *interval_s)
     return Record(case, "k", "r", "2026-11-25", "predict", timing, 0, 1, "interpreter", 0.0)
 
 
 @given(st.floats(1e-7, 1.0), LEGAL)
 def test_a_measurement_is_expected_within_the_band(time_s, device):
-    record = predicted_record(device, time_s)
+    record = copy_record(device, time_s)
     ends, band = expected_s(record), band_of(record)
     assert (ends is None) == (band is None)
     assert (expected_words(record) == NEVER) == (factor_words([record]) == NEVER) == (band is None)
@@ -316,8 +291,46 @@ def test_a_measurement_is_expected_within_the_band(time_s, device):
 
 
 def test_kinds_of_kernels_with_different_bands_are_named():
-    launch, stream = predicted_record("h200", 2e-6), predicted_record("h200", 1e-3)
-    words = factor_words([stream, launch])
-    assert "other kernels" in words and "launch-sized kernels" in words
-    assert expected_s(predicted_record("h200", 1e-3, (9e-4, 2e-3))) is None
+    known, other = copy_record("h200", 1e-3), copy_record("h200", 1e-3, (), "unheard_of")
+    words = factor_words([known, other])
+    assert band_of(known) != band_of(other)
+    assert all(band_of(record).title in words for record in (known, other))
+    assert f"others {NEVER}" in factor_words([known, copy_record("mi300x", 1e-3)])
+    assert expected_s(copy_record("h200", 1e-3, (9e-4, 2e-3))) is None
     assert factor_words([]) == ""
+
+
+OPS = st.integers(0, 1 << 22)
+
+
+@given(OPS, OPS, OPS, st.booleans(), EDGE, st.integers(1, 5))
+def test_operations_beside_the_product_take_time_and_overlap_saves_some(
+    vector, special, more, overlapped, edge, stages
+):
+    """More of them never take less time; other warps that do them never cost any."""
+
+    def time(**ops):
+        work = Work(2048, 16, 4 * edge * 64, 2 * edge * edge, (edge, edge, 64), **ops)
+        created = guess(H200, work, "bf16", warps=8, stages=stages)
+        return predict(
+            H200, work, created, dtype="bf16", flops=1 << 36, bytes_=1 << 26, stages=stages
+        ).predicted_s
+
+    both = dict(vector_ops=vector, special_ops=special, overlapped=overlapped)
+    assert time(**both) <= time(**{**both, "vector_ops": vector + more}) * (1 + 1e-12)
+    assert time(**both) <= time(**{**both, "special_ops": special + more}) * (1 + 1e-12)
+    assert time(**{**both, "overlapped": True}) <= time(**{**both, "overlapped": False}) + 1e-15
+    per_core = 2048 * 16 / 132
+    least = max(
+        vector * 264 / H200.peaks["fp32"].value, special * 264 * 8 / H200.peaks["fp32"].value
+    )
+    assert time(**both) >= per_core * least
+
+
+@given(EDGE, st.integers(2, 5), st.integers(1, 5))
+def test_stages_that_the_launch_declares_outweigh_those_of_the_config(edge, declared, stages):
+    work = Work(264, 64, 4 * edge * 64, 2 * edge * edge, (edge, edge, 64))
+    created = guess(H200, work, "bf16", warps=8, stages=3)
+    rest = dict(dtype="bf16", flops=1 << 34, bytes_=1 << 24)
+    told = predict(H200, replace(work, stages=declared), created, **rest, stages=stages)
+    assert told == predict(H200, work, created, **rest, stages=declared)

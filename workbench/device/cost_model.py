@@ -7,7 +7,9 @@ the cache's bandwidth, so a period is the longest of
     compute     blocks x FLOP of a step / matrix (or vector) rate of the core
     cache       blocks x bytes of a step / the core's part of the cache bandwidth
     shared      blocks x bytes that pass through shared memory / its bandwidth
-    issue       blocks x load instructions, which counts when loads are narrow
+    issue       blocks x load instructions, which counts when loads are narrow, and other
+                instructions of the vector units that the kernel declares
+    special     blocks x exponentials, roots and reciprocals / their rate
     latency     wait of a single block: a buffer's round of load and use over the stages that
                 share it, or memory latency, arithmetic and barriers in a row where loads are
                 not pipelined
@@ -39,6 +41,7 @@ class Constants:
     tile_cycles: float = 234.0  # prologue and epilogue of one tile beside their memory time
     issue_cycles: float = 22.0  # of a warp's load by hand for a tile: address, mask, pack, store
     stream_cycles: float = 7.0  # of a warp's load that stays in registers
+    special_share: float = 1 / 8  # rate of exponentials over that of additions: 16 of 128 a clock
     old_mma: float = 0.48  # share of the peak of mma.sync where wgmma or tcgen05 exists
     matrix: float = 0.89  # share of the peak of a loop of matrix instructions
     start_cycles: float = 150.0  # least distance of two block starts on one core
@@ -53,7 +56,8 @@ class Constants:
 
 
 CONSTANTS = Constants()
-MODEL = "analytic-2"
+MODEL = "analytic-3"
+THROUGHPUTS = ("cache", "shared memory", "instructions", "special functions")
 LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
 
 
@@ -74,7 +78,7 @@ def predict(
     clock, bandwidths or peak are unknown, rather than guess them.
     """
     _require(device, dtype)
-    model = _Model(device, work, resources, dtype, flops, stages, constants)
+    model = _Model(device, work, resources, dtype, flops, work.stages or stages, constants)
     rounds, rest = divmod(work.tiles, model.places)
     core = rounds * model.tile(model.resident)
     if rest:
@@ -87,7 +91,7 @@ def predict(
         model=MODEL,
         compute_s=named["compute"],
         dram_s=named["memory"],
-        cache_s=max(named[term] for term in ("cache", "shared memory", "load instructions")),
+        cache_s=max(named[term] for term in THROUGHPUTS),
         latency_s=named["latency"],
         launch_s=LAUNCH_S,
         bound=max(named, key=lambda name: named[name]),
@@ -211,10 +215,24 @@ class _Model:
     def pipelined(self) -> bool:
         """Return whether loads run ahead of the arithmetic, straight into shared memory."""
         wide = self.resources.copy_engine or self.resources.load_bits >= 32
-        return self.stages > 1 and self.work.steps > 1 and wide and self.work.dot is not None
+        ahead = self.persistent or (self.work.steps > 1 and self.work.dot is not None)
+        return self.stages > 1 and wide and ahead
 
-    def step(self, blocks: int) -> tuple[float, float, float, float, float]:
-        """Return compute, cache, shared, issue and latency seconds of a step of `blocks`."""
+    @property
+    def vector_s(self) -> float:
+        """Return the seconds of one block's declared vector operations in a step, on a core of its
+        own."""
+        return self.work.vector_ops * self.cores * 2 / self.device.peaks["fp32"].value
+
+    @property
+    def special_s(self) -> float:
+        """Return the seconds of one block's exponentials and the like in a step."""
+        rate = self.device.peaks["fp32"].value / self.cores / 2 * self.constants.special_share
+        return self.work.special_ops / rate
+
+    def step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
+        """Return compute, cache, shared, issue, special and latency seconds of a step of
+        `blocks`."""
         c, device = self.constants, self.device
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
@@ -225,14 +243,17 @@ class _Model:
         loads = self.work.load_bytes / (width / 8) / device.limits.warp_size
         each = c.stream_cycles if self.work.dot is None else c.issue_cycles
         issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
-        own = alone + c.step_cycles / self.clock
+        issue += blocks * self.vector_s
+        beside = (self.vector_s + self.special_s) / min(1.0, warps / 4)
+        own = max(alone, beside) if self.work.overlapped else alone + beside
+        own += c.step_cycles / self.clock
         if self.pipelined:
             # a buffer is filled (latency), used (own), and only then filled again
             latency = max(own, (c.latency_s + own) / (self.stages - 1))
         else:
             loaded = c.latency_s if self.work.load_bytes else 0.0
             latency = loaded + own + (cache + issue) / blocks
-        return compute, cache, shared, issue, latency
+        return compute, cache, shared, issue, blocks * self.special_s, latency
 
     def spills(self, blocks: int) -> float:
         """Return the seconds of a step's spilled registers: written and read once, in the core's
@@ -264,7 +285,7 @@ class _Model:
         rounds = self.work.tiles / self.places
         compute, *others = (rounds * self.work.steps * t for t in self.step(self.resident))
         dram = self.dram_bytes(bytes_) / (self.device.dram.value * self.constants.dram)
-        names = "cache", "shared memory", "load instructions", "latency"
+        names = (*THROUGHPUTS, "latency")
         return {"compute": compute, "memory": dram, **dict(zip(names, others, strict=True))}
 
     def dram_bytes(self, least: int) -> float:

@@ -1,7 +1,9 @@
 """Error bands of the analytic model: how far measured times of a device lay from its predictions.
 
-A band belongs to a device and a kind of kernel, and stands in the device's file; it is computed
-from the tables in `benchmarks/data`. A device without bands was never compared with the model.
+A band belongs to a device and a class of kernels, and stands in the device's file;
+`benchmarks/bands.py` computes it from the tables in `benchmarks/data`. A kernel that was never
+compared has the band of its kind, which is of all kernels that were: with a matrix instruction,
+without one, or as short as a launch. A device without bands was never compared with the model.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Devic
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
 NEVER = "never validated on this device"
 EXPECTED = "expected if measured"  # head of the column of `expected_words`
-_NAMED = {"product": "matrix products", "stream": "other kernels", "launch": "launch-sized kernels"}
 
 
 def kind_of(record: Record) -> BandKind:
@@ -27,15 +28,17 @@ def kind_of(record: Record) -> BandKind:
 
 
 def band_of(record: Record) -> Band | None:
-    """Return the band of a predicted record; None where its device was never compared."""
-    device = _known(record.case.device)
+    """Return the band of a predicted record: of its kernel, else of its kind of kernel; None where
+    its device was never compared."""
+    device, kernel = _known(record.case.device), record.case.kernel
     bands = device.bands if device else ()
-    return next((band for band in bands if band.kind == kind_of(record)), None)
+    own = (band for band in bands if band.kind is None and kernel in band.kernels)
+    return next(own, None) or next((b for b in bands if b.kind == kind_of(record)), None)
 
 
 def band_words(record: Record) -> str:
-    """Return the error of a record's predicted time in a clause: `measured times of matrix products
-    are 0.63 to 1.4 times the predicted`, or `never validated on this device`."""
+    """Return the error of a record's predicted time in a clause: `measured times of attention are
+    0.81 to 1.6 times the predicted`, or `never validated on this device`."""
     band = band_of(record)
     return _clause(band) if band else NEVER
 
@@ -63,16 +66,17 @@ def expected_words(record: Record) -> str:
 def factor_words(records: Iterable[Record]) -> str:
     """Return the error of predicted numbers that stand together, for a head, a key or an axis; true
     beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
-    `never validated on this device`; the kinds of kernels where their bands differ. Empty where
+    `never validated on this device`; the classes of kernels where their bands differ. Empty where
     nothing is predicted."""
-    bands = {band_of(r): kind_of(r) for r in records if not r.measured}
-    known = {band: kind for band, kind in bands.items() if band is not None}
+    bands = dict.fromkeys(band_of(r) for r in records if not r.measured)
+    known = [band for band in bands if band is not None]
     if not known:
         return NEVER if bands else ""
-    if len(known) == 1:
-        return f"measured times are {_range(next(iter(known)))} times the predicted"
-    each = (f"{_range(band)} for {_NAMED[kind]}" for band, kind in known.items())
-    return f"measured over predicted: {', '.join(each)}"
+    if len(bands) == 1:
+        return f"measured times are {_range(known[0])} times the predicted"
+    each = [f"{_range(band)} for {band.title}" for band in known]
+    others = [f"others {NEVER}"] if None in bands else []
+    return f"measured over predicted: {', '.join(each + others)}"
 
 
 def devices_words(names: Iterable[str]) -> list[str]:
@@ -85,14 +89,12 @@ def device_words(name: str) -> str:
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    bands = (
-        f"{_range(b)} for {_NAMED[b.kind]} ({b.times:,} times of {b.kernels})" for b in device.bands
-    )
+    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in device.bands)
     return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
 
 
 def _clause(band: Band) -> str:
-    return f"measured times of {_NAMED[band.kind]} are {_range(band)} times the predicted"
+    return f"measured times of {band.title} are {_range(band)} times the predicted"
 
 
 def _range(band: Band) -> str:

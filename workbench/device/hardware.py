@@ -42,13 +42,15 @@ BandKind = Literal["product", "stream", "launch"]
 
 @dataclass(frozen=True)
 class Band:
-    """Measured over predicted time of one kind of kernel, from the 5th to the 95th percentile."""
+    """Measured over predicted time of some kernels: from the 5th to the 95th percentile, and of
+    all where fewer than 20 were compared."""
 
-    kind: BandKind
+    title: str  # of the kernels, in a clause: "attention"
+    kernels: tuple[str, ...]  # that were compared
+    kind: BandKind | None  # of kernels that no other band names, which it serves, too
     low: float
     high: float
     times: int  # that were compared
-    kernels: str
     source: str
 
 
@@ -238,15 +240,22 @@ def _peaks(groups: Sequence[_Table]) -> dict[str, Quantity]:
 
 def _band(table: _Table) -> Band:
     """Return an error band of the model."""
-    kind = table.text("kind")
-    if kind not in get_args(BandKind):
+    kind = table.text("kind") if "kind" in table.left else None
+    if kind is not None and kind not in get_args(BandKind):
         kinds = ", ".join(get_args(BandKind))
         raise table.error(f"must have one of {kinds} for the key kind, not {kind!r}")
-    named = cast("BandKind", kind)
     low, high = table.number("low"), table.number("high")
     if not low <= high:
         raise table.error(f"must have a low of at most its high, not {low:g} to {high:g}")
-    band = Band(named, low, high, table.count("times"), table.text("kernels"), table.text("source"))
+    band = Band(
+        table.text("title"),
+        tuple(table.text("kernels").split(", ")),
+        cast("BandKind | None", kind),
+        low,
+        high,
+        table.count("times"),
+        table.text("source"),
+    )
     table.end()
     return band
 

@@ -547,22 +547,35 @@ def crowded(held, shared, limits):
 
 
 def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+    width = 1 << (D - 1).bit_length()  # padded
     return Work(
         tiles=B * Hkv * G * -(-S // config.block_m),
         steps=-(-T // config.block_n),
         load_bytes=2 * config.block_n * D * itemsize,
         store_bytes=config.block_m * D * itemsize,
-        dot=(config.block_m, config.block_n, 2 * D),
+        dot=(config.block_m, config.block_n, 2 * width),
+        **softmax_ops(config.block_m, config.block_n, width),
     )
 
 
+def softmax_ops(rows, columns, width):
+    """Return the operations beside the products: of each score a scale, a maximum, a difference, a
+    sum, a conversion and an exponential; of each sum a scale."""
+    scores = rows * columns
+    return dict(vector_ops=5 * scores + rows * width, special_ops=scores)
+
+
 def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+    width = max(64, 1 << (D - 1).bit_length())  # padded
     return Work(
         tiles=B * Hkv * G * -(-S // TILE_ROWS),
         steps=-(-T // config.block_n),
         load_bytes=2 * config.block_n * D * itemsize,
         store_bytes=TILE_ROWS * D * itemsize,
-        dot=(TILE_ROWS, config.block_n, 2 * D),
+        dot=(TILE_ROWS, config.block_n, 2 * width),
+        **softmax_ops(TILE_ROWS, config.block_n, width),
+        overlapped=True,  # two groups of warps take turns, and a third loads
+        stages=config.num_stages + 1,
     )
 
 

@@ -378,7 +378,9 @@ def refuse_narrow(config, limits, *, itemsize, M, N, K):
 
 
 def narrow_work(config, limits, *, itemsize, M, N, K):
-    return work(tiles_of(config, itemsize), limits, itemsize=itemsize, M=M, N=N, K=K)
+    tiles = tiles_of(config, itemsize)
+    whole = work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return replace(whole, stages=tiles.num_stages)
 
 
 def size_width(config, limits, *, itemsize, M, N, K):

@@ -606,6 +606,7 @@ def slices_work(config, limits, *, itemsize, M, N, K):
         load_bytes=config.slices * (n * 144 + min(M, columns) * 256 * itemsize),
         store_bytes=n * min(M, columns) * itemsize,
         dot=(n, max(columns, 8), 256 * config.slices),
+        vector_ops=(5 + min(M, 7)) * n * 256 * config.slices // 2,
     )
 
 
@@ -757,6 +758,9 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
     return limits.refuse_shared(shared)
 
 
+UNPACK = 7  # instructions a weight: counted in the PTX of sm_90 as 6.3, with those of addresses
+
+
 def tiles_work(config, limits, *, itemsize, M, N, K):
     return Work(
         tiles=tile_count(config, M=M, N=N),
@@ -765,6 +769,7 @@ def tiles_work(config, limits, *, itemsize, M, N, K):
         store_bytes=config.block_n * config.block_m * itemsize,
         dot=(config.block_n, config.block_m, 256),
         band=-(-M // config.block_m),
+        vector_ops=UNPACK * config.block_n * 256,
     )
 
 
@@ -906,7 +911,9 @@ def ordered_work(config, limits, *, itemsize, M, N, K):
     whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
     BM, BN = config.block_m, config.block_n
     moved = BN * 80 + BM * 128 * itemsize
-    return replace(whole, steps=K // 128, load_bytes=moved, dot=(BN, BM, 128))
+    return replace(
+        whole, steps=K // 128, load_bytes=moved, dot=(BN, BM, 128), vector_ops=UNPACK * BN * 128
+    )
 
 
 # 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS; on sm_80 64 rows of x spill

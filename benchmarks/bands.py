@@ -1,0 +1,209 @@
+"""Compute the error bands of the analytic model: measured over predicted times, by device.
+
+    python benchmarks/bands.py h200
+
+It prints the `[[bands]]` of `workbench/devices/NAME.toml`, from the tables of that device in
+`benchmarks/data`. A band is the range from the 5th to the 95th percentile, and that of all times
+where there are fewer than 20. A band with a kind serves kernels that no other band names.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from workbench import catalog
+from workbench.data import stats
+from workbench.data.record import Resources
+from workbench.device.cost_model import guess, predict
+from workbench.device.hardware import Device, device_named
+from workbench.spec import Sizes, Work, values
+
+DATA = Path(__file__).parent / "data"
+SCREENS: Mapping[str, tuple[str, ...]] = {"h200": ("h200_bf16_2026-11-21.csv.gz",), "h100": ()}
+GOALS: Mapping[str, str] = {
+    "h200": "h200_goals_2026-11-24.csv.gz",
+    "h100": "h100_goals_2026-11-25.csv.gz",
+}
+LAUNCHES: Mapping[str, str] = {"h200": "h200_launch_sized.csv"}
+CLASSES: Mapping[str, tuple[str, ...]] = {
+    "matrix products": ("matmul", "fp8_matmul", "fp8_block_matmul", "patch_embed", "lora"),
+    "quantised products": ("q4_k_matmul",),
+    "attention": ("attention", "causal_attention", "decode_attention"),
+    "recurrences": ("wkv6", "wkv7"),
+    "sampling": ("sample_topk_topp", "sample_top_p"),
+    "low-rank updates": ("lora_delta",),
+    "rows and elements": (
+        *("softmax", "rms_norm", "fused_add_rms_norm", "layer_norm", "swiglu", "rope", "copy"),
+    ),
+}
+FEW = 20  # times below which a band is the whole range
+LEAST = 4  # times without which a class has no band
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A measured time and its prediction, in seconds."""
+
+    kernel: str
+    impl: str
+    sizes: str
+    measured_s: float
+    predicted_s: float
+    matrix: bool
+    table: str
+    binary: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured_s / self.predicted_s
+
+
+def numbers(text: str) -> dict[str, int]:
+    """Return the numbers of `block_m=1 num_warps=8`."""
+    return {name: int(n) for name, n in re.findall(r"(\w+)=(-?\d+)", text)}
+
+
+def resources_of(row: Mapping[str, str]) -> Resources:
+    """Return the resources of a line of a table."""
+    warps = int(row["threads"]) // 32
+    return Resources(
+        binary=row["binary"], registers=int(row["registers"]), spill_bytes=int(row["spill_bytes"]),
+        shared_bytes=int(row["shared_bytes"]), threads=int(row["threads"]),
+        blocks_per_core=int(row["blocks_per_core"]), occupancy=warps / 64, limiter="registers",
+        programs=int(row["programs"]), waves=1.0, tail=0.0, load_bits=int(row["load_bits"]),
+        matrix_unit=row["matrix_unit"] or None, compile_s=0.0,
+        copy_engine=row["copy_engine"] == "1",
+    )  # fmt: skip
+
+
+@cache
+def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
+    """Return the times of a table, each beside what the model predicts from its resources."""
+    with gzip.open(DATA / name, "rt") as file:
+        return tuple(_pair(row, device_named(device), name) for row in csv.DictReader(file))
+
+
+def _pair(row: Mapping[str, str], device: Device, table: str) -> Pair:
+    spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
+    impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
+    created, bytes_ = resources_of(row), spec.bytes(at, dtype)
+    work = impl.work_of(impl.config(**config), device.limits, dtype, at)
+    if work is None:  # as `backend.offline.predicted_time`
+        programs = max(1, created.programs)
+        work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
+    computed = predict(
+        device, work, created, dtype=dtype, flops=spec.flops(**at), bytes_=bytes_,
+        stages=config.get("num_stages", 1),
+    )  # fmt: skip
+    more = (int(row.get("launches", 1)) - 1) * computed.launch_s
+    return Pair(
+        row["kernel"], row["impl"], row["sizes"], float(row["median_us"]) * 1e-6,
+        computed.predicted_s + more, bool(created.matrix_unit), table, row["binary"],
+    )  # fmt: skip
+
+
+def launch_sized(device: str) -> Iterator[Pair]:
+    """Yield launch-sized kernels at their defaults, predicted before compiling."""
+    if device not in LAUNCHES:
+        return
+    known = device_named(device)
+    with (DATA / LAUNCHES[device]).open() as file:
+        for row in csv.DictReader(file):
+            spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
+            impl = spec.impls[0]
+            config = impl.default(known.limits, dtype, at)
+            knobs = values(config)
+            predicted = predict(
+                known, work := _work(impl, config, known, dtype, at),
+                guess(known, work, dtype, warps=knobs["num_warps"],
+                      stages=knobs.get("num_stages", 1)),
+                dtype=dtype, flops=spec.flops(**at), bytes_=spec.bytes(at, dtype),
+                stages=knobs.get("num_stages", 1),
+            )  # fmt: skip
+            measured_s = float(row["median_us"]) * 1e-6
+            yield Pair(
+                row["kernel"], impl.name, row["sizes"], measured_s, predicted.predicted_s, False,
+                LAUNCHES[device],
+            )  # fmt: skip
+
+
+def _work(impl: object, config: object, device: Device, dtype: str, at: Sizes) -> Work:
+    work: Work | None = impl.work_of(config, device.limits, dtype, at)  # type: ignore[attr-defined]
+    assert work is not None
+    return work
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An error band."""
+
+    title: str
+    kind: str | None
+    kernels: tuple[str, ...]
+    ratios: tuple[float, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Low and high end, of two decimals."""
+        if len(self.ratios) < FEW:
+            low, high = min(self.ratios), max(self.ratios)
+        else:
+            low, high = (stats.quantile(self.ratios, share) for share in (0.05, 0.95))
+        return round(low, 2), round(high, 2)
+
+    def toml(self) -> str:
+        """Return it as a table of a device's file."""
+        low, high = self.ends
+        kind = f'kind = "{self.kind}"\n' if self.kind else ""
+        return (
+            f'[[bands]]\ntitle = "{self.title}"\n{kind}kernels = "{", ".join(self.kernels)}"\n'
+            f"low = {low:.2f}\nhigh = {high:.2f}\ntimes = {len(self.ratios)}\n"
+            f'source = "{", ".join(self.sources)}"\n'
+        )
+
+
+def bands(device: str) -> list[Computed]:
+    """Return the bands of a device: one for each class of kernels with times, and one for each kind
+    of kernels that no class names, of the times of all classes."""
+    goals, screens = pairs_of(GOALS[device], device), list[Pair]()
+    for name in SCREENS[device]:
+        screens += pairs_of(name, device)
+    result = []
+    for title, kernels in CLASSES.items():
+        ours = [p for p in (*screens, *goals) if p.kernel in kernels]
+        if len(ours) >= LEAST:
+            result.append(_computed(title, None, ours))
+    kinds = {"product": "other kernels with matrix products", "stream": "other kernels"}
+    for kind, title in kinds.items():
+        ours = [p for p in goals if p.matrix == (kind == "product")]
+        if ours:
+            result.append(_computed(title, kind, ours))
+    if launches := list(launch_sized(device)):
+        result.append(_computed("other launch-sized kernels", "launch", launches))
+    return result
+
+
+def _computed(title: str, kind: str | None, ours: list[Pair]) -> Computed:
+    kernels = tuple(dict.fromkeys(p.kernel for p in ours))
+    tables = tuple(f"benchmarks/data/{name}" for name in dict.fromkeys(p.table for p in ours))
+    return Computed(title, kind, kernels, tuple(p.ratio for p in ours), tables)
+
+
+def main() -> None:
+    for device in sys.argv[1:] or GOALS:
+        errors = [abs(1 / p.ratio - 1) for p in pairs_of(GOALS[device], device)]
+        print(f"# {device}: median error of {len(errors)} defaults {stats.median(errors):.1%}")
+        print("\n".join(band.toml() for band in bands(device)))
+
+
+if __name__ == "__main__":
+    main()
