@@ -1,8 +1,13 @@
 """Two GPUs of one host against one: seconds of a sweep of several sizes to the same tables, and
 what a killed worker costs. Needs a host with two GPUs and the extra `cluster`.
 
-    python benchmarks/cluster.py --out cluster.json
+    python benchmarks/cluster.py --impl tiles --configs 24 --total-s 150 --folder kept --out c.json
     python benchmarks/cluster.py --workload run.workload --trust
+
+Of each size so many configs are measured (--configs), in the order of the sweep. The first part
+compiles, on both GPUs' workers; it may be cut off, and what it compiled stays. Each part is written
+to --out as it ends, also one that was cut off; a part that ended well is not run again. With
+--total-s the parts share that time: compile, two, one, killed.
 
 With --workload a recorded workload is tuned instead. With --stand-in no GPU is needed: each of 88
 configs takes 0.3 s of sleep in place of a measurement, which shows the scheduling alone.
@@ -14,13 +19,14 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +39,9 @@ SIZES = ("M=4096,N=4096,K=4096", "M=8192,N=4096,K=4096", "M=4096,N=8192,K=4096",
 TOY_SIZES = tuple(f"N={1024 * 2**i}" for i in range(8))
 SLEEP_S = 0.3  # of a stand-in's config: six of a GPU
 TESTS = ROOT / "tests"
+# Workers, and whether one of them is killed
+PARTS = {"compile": (2, False), "two": (2, False), "one": (1, False), "killed": (2, True)}
+LEAST_S = 20.0  # a part needs: processes start and import for about so long
 
 
 def command(wanted: argparse.Namespace, folder: Path, workers: int) -> list[str]:
@@ -50,12 +59,14 @@ def command(wanted: argparse.Namespace, folder: Path, workers: int) -> list[str]
     kernel = str(folder / "toy.py") if wanted.stand_in else wanted.kernel
     sizes = [word for text in wanted.sizes for word in ("--sizes", text)]
     more = ["--metrics", str(folder / "events.jsonl")]
+    more += ["--budget", str(wanted.configs)] if wanted.configs else []
     more += ["--impl", wanted.impl] if wanted.impl else []
     return [*words, "sweep", wanted.sweep, "--kernel", kernel, *sizes, *own, *more]
 
 
 def prepared(wanted: argparse.Namespace, folder: Path) -> dict[str, str]:
     """Make the folder of a run. Gives the environment variables that it adds."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a part that was cut off
     folder.mkdir(parents=True)
     cache = {"TRITON_CACHE_DIR": str(folder.parent / "triton")}  # compiled once for all runs
     if not wanted.stand_in:
@@ -88,13 +99,15 @@ def tables(wanted: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     return {sizes: sorted(labels) for sizes, labels in sorted(known.items())}
 
 
-def run(wanted: argparse.Namespace, folder: Path, workers: int, kill: bool = False) -> Any:
+def run(
+    wanted: argparse.Namespace, folder: Path, workers: int, kill: bool, limit_s: float
+) -> dict[str, Any]:
     """One run in a fresh process. With `kill` one worker of it is killed when work is under way."""
     also = prepared(wanted, folder)
     watcher = threading.Thread(target=kill_worker, args=(folder,), daemon=True)
     if kill:
         watcher.start()
-    ended: Ended = launched(command(wanted, folder, workers), wanted.limit_s, **also)
+    ended: Ended = launched(command(wanted, folder, workers), limit_s, **also)
     return {
         "workers": workers, "exit": ended.code, "wall_s": ended.wall_s,
         "at_work_s": at_work_s(folder), "tables": tables(wanted, folder), "said": ended.text,
@@ -169,7 +182,9 @@ def verdict(result: dict[str, Any]) -> Sequence[str]:
     """One line for each thing that is asked."""
     one, two, killed = (result.get(n) for n in ("one", "two", "killed"))
     if not (one and two):
-        return []
+        return ["no ratio: the runs with one and with two GPUs are needed"]
+    if late := [n for n in ("one", "two") if result[n]["exit"] is None]:
+        return [f"no ratio: cut off at its limit: {', '.join(late)}"]
     lines = [
         f"wall time: two GPUs are {one['wall_s'] / two['wall_s']:.2f}x as fast; {ASKED}x asked"
     ]
@@ -177,11 +192,24 @@ def verdict(result: dict[str, Any]) -> Sequence[str]:
         ratio = one["at_work_s"] / two["at_work_s"]
         lines.append(f"first run to last outcome: {ratio:.2f}x")
     same = one["tables"] == two["tables"]
-    lines.append(f"the same table: {'yes' if same else 'no'}")
+    lines.append(f"the same table: {'yes' if same else 'no'}{_common(one, two)}")
     if killed:
         same = killed["tables"] == one["tables"]
         lines.append(f"after a kill the same table: {'yes' if same else 'no'}")
     return lines
+
+
+def _common(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """How many times the two have of the same configs: with --configs the model ranks, and it knows
+    what other sizes gave, which depends on the order in which they end."""
+    a, b = ({(n, label) for n, of in each["tables"].items() for label in of} for each in (one, two))
+    return f" ({len(a & b)} configs in both, {len(a - b)} and {len(b - a)} in one alone)"
+
+
+def left(result: Mapping[str, Any], stand_in: bool) -> list[str]:
+    """Parts that have not ended well yet, in order. A stand-in compiles nothing."""
+    parts = [name for name in PARTS if not (stand_in and name == "compile")]
+    return [name for name in parts if result.get(name, {}).get("exit") != 0]
 
 
 def main() -> None:
@@ -196,17 +224,25 @@ def main() -> None:
     parser.add_argument("--budget", default="20m", help="of a workload; it must not end it early")
     parser.add_argument("--trust", action="store_true", help="as of `workload tune`")
     parser.add_argument("--stand-in", action="store_true", help="a sleep in place of each GPU")
+    parser.add_argument("--configs", type=int, help="of each size; all by default")
+    parser.add_argument("--folder", type=Path, help="keeps what was compiled for another call")
+    parser.add_argument("--total-s", type=float, help="of all parts together")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="of one run")
     parser.add_argument("--out", default="cluster.json", help="JSON file to write")
     wanted = parser.parse_args()
     wanted.sizes = wanted.sizes or list(TOY_SIZES if wanted.stand_in else SIZES)
+    end_s = time.perf_counter() + (wanted.total_s or float("inf"))
     result: dict[str, Any] = {}
+    if (out := Path(wanted.out)).exists():
+        result = json.loads(out.read_text())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        if not wanted.stand_in:
-            say("a first run fills the compile cache")
-            run(wanted, Path(place) / "warm", 2)
-        for name, workers, kill in (("two", 2, False), ("one", 1, False), ("killed", 2, True)):
-            result[name] = run(wanted, Path(place) / name, workers, kill)
+        folder = (wanted.folder or Path(place)).absolute()
+        for name in left(result, wanted.stand_in):
+            limit_s = min(wanted.limit_s, end_s - time.perf_counter())
+            if limit_s < LEAST_S:
+                say(f"{name}: left out, {max(limit_s, 0.0):.0f} s are left")
+                continue
+            result[name] = run(wanted, folder / name, *PARTS[name], limit_s)
             say(f"{name}: exit {result[name]['exit']}, {result[name]['wall_s']:.1f} s")
             save(wanted.out, result)
     heads = ("run", "exit", "wall s", "first run to last outcome s", "times", "lost configs")

@@ -26,12 +26,18 @@ def main(without, pinned, end=""):
     if step_marks.StepMarks.active is not None:
         step_marks.StepMarks.active._began = time_s
     time_s += 1.0 if with_table else 10.0
+    if end == "early":
+        sys.exit(4)
     workbench.step()
+    busy = Path("busy")  # that of another run is an error
+    if end == "alone":
+        busy.touch(exist_ok=False)
     for step in range(5):
         time_s += float(pinned if with_table else without) * (1 + 0.0001 * ((number + step) % 3))
         workbench.step()
         workbench.workload.output("loss", 2.0 + 0.25 * with_table)
     workbench.workload.output("same", np.array([1.0, np.nan, np.inf]))
+    busy.unlink(missing_ok=True)
     if end == "fail" and with_table:
         sys.exit(3)
     if end == "interrupt" and number == 5:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from workbench.workload import file as files
 from workbench.workload.identity import text_hash
 from workbench.workload.signature import PlainArgument, TensorArgument
 from workbench.workload.strict import WorkloadError
+from workbench.workload.triton_hooks import TritonHooks
 
 TESTS = Path(__file__).parents[1]
 
@@ -330,3 +332,60 @@ def test_the_example_program_of_fla_is_recorded_with_its_backward_pass(tmp_path)
     names = {s.signature.function.name for s in files.read(file).signatures}
     assert {"chunk_gla_fwd_kernel_o", "chunk_gla_bwd_kernel_intra"} <= names
     assert {"chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "chunk_bwd_kernel_dqkwg"} <= names
+
+
+@triton.jit
+def shared_below(x, n, BLOCK: tl.constexpr):
+    pass
+
+
+def test_with_a_gpu_each_launch_is_told_from_that_of_another_autotuner(tmp_path, monkeypatch):
+    """Two autotuners share a function, a third one has a `run` of its own, launches fail in
+    between, and the function is launched by itself."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    class Own(Autotuner):
+        def run(self, *args, **kwargs):
+            return super().run(*args, **kwargs)
+
+    fails = [False]
+
+    def launch(self, *args, grid, warmup, **kwargs):
+        grid(kwargs) if callable(grid) else None
+        if fails[0]:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(JITFunction, "run", launch)
+    monkeypatch.setattr(Autotuner, "_bench", lambda self, *args, **kwargs: [1.0, 1.0, 1.0])
+    monkeypatch.setattr(Autotuner, "check_disk_cache", lambda self, key, configs, bench: bench())
+    monkeypatch.setattr(TritonHooks, "caught", False)
+    several = [
+        triton.autotune([triton.Config({"BLOCK": 16 * i}) for i in range(1, 2 + n)], key=["n"])(
+            shared_below
+        )
+        for n in (1, 2)
+    ]
+    configs = [triton.Config({"BLOCK": b}) for b in (1, 2, 4, 8)]
+    several.append(Own(shared_below, shared_below.arg_names, configs, ["n"], None, None))
+    x, y = torch.ones(64), torch.ones(64)
+    with workbench.workload.record(tmp_path / "a.workload"):
+        for _ in range(5):
+            for number, each in enumerate(several):
+                for _ in range(number + 1):
+                    each[lambda m: (4,)](x, 64)
+                    each[(4,)](x=x, n=64)
+            fails[0] = True
+            with pytest.raises(RuntimeError):
+                several[0][(4,)](x=y, n=64)
+            fails[0] = False
+            several[1][(4,)](x=x, n=64)
+            shared_below[(4,)](x, 64, BLOCK=16)
+        assert Autotuner.run.__module__.startswith("triton.")  # no layer but that of the launch
+    known = files.read(tmp_path / "a.workload").signatures
+    by_choices = Counter()
+    for each in known:
+        by_choices[each.signature.origin, each.signature.choices] += each.launches
+    assert by_choices == {
+        ("autotune", 2): 10, ("autotune", 3): 25, ("autotune", 4): 30, ("call", 1): 5,
+    }  # fmt: skip

@@ -642,3 +642,27 @@ def test_findings_belong_to_the_impl_that_was_begun_last():
     assert "by thread (32,0,0)" in bad["report"][2]
     lost = sanitize.findings(["@@begin copy.blocks\n"])["copy.blocks"]
     assert not sanitize.clean(lost) and "ended" in sanitize.verdict(lost)
+
+
+def test_parts_of_the_cluster_benchmark_that_ended_well_are_not_run_again():
+    import cluster
+
+    assert cluster.left({}, False) == ["compile", "two", "one", "killed"]
+    known = {"compile": {"exit": None}, "two": {"exit": 0}, "one": {"exit": 2}}
+    assert cluster.left(known, False) == ["compile", "one", "killed"]
+    assert cluster.left(known, True) == ["one", "killed"]
+    runs = {
+        n: {"exit": None, "wall_s": 9.0, "at_work_s": None, "tables": {}} for n in ("one", "two")
+    }
+    (line,) = cluster.verdict(runs)
+    assert "cut off" in line
+
+
+def test_the_missed_figures_of_the_loop_come_first():
+    import workload_loop
+
+    queue = workload_loop.queue_of(workload_loop.PROGRAMS, missed=True)
+    assert queue[0] == ("fla_layers", "stock") and ("compiled_block", "compare") in queue
+    assert queue.index(("fla_layers", "tune")) > queue.index(("fla_layers", "record"))
+    every = workload_loop.queue_of(workload_loop.PROGRAMS, missed=False)
+    assert len(every) == 15 and set(queue) <= set(every)

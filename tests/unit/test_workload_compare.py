@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload import run
 from workbench.commands.workload_compare import mark_of
+from workbench.workload.gate import Gate, wait
 from workbench.workload.program_runs import (
     NamedOutput,
     ProgramRun,
@@ -126,12 +127,13 @@ def test_an_output_is_a_tensor_or_a_number(tmp_path, monkeypatch):
 # Whole programs
 
 
-def command(tmp_path, *words, rounds=6):
+def command(tmp_path, *words, rounds=6, at_once=1):
     write(tmp_path / "tuned.json", [])
     path = os.pathsep.join(filter(None, [str(PROGRAM.parents[1]), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", "workbench", "workload", "compare", "tuned.json", "--json", "r.json",
-         "--rounds", str(rounds), "--", sys.executable, str(PROGRAM), *words],
+         "--rounds", str(rounds), "--at-once", str(at_once), "--", sys.executable, str(PROGRAM),
+         *words],
         env={**os.environ, "PYTHONPATH": path, "RUN_NUMBER_FILE": str(tmp_path / "number")},
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
         start_new_session=True,
@@ -140,9 +142,8 @@ def command(tmp_path, *words, rounds=6):
     assert document["exit_code"] == done.returncode, done.stderr
     page = Path(document["page"])
     assert json.loads((page.parent / "result.json").read_text())["outputs"] == document["outputs"]
-    assert len((page.parent / "runs.jsonl").read_text().splitlines()) == len(
-        document["process_runs"]
-    )
+    if several := document["process_runs"]:
+        assert len((page.parent / "runs.jsonl").read_text().splitlines()) == len(several)
     return document, page.read_text(), done.stdout
 
 
@@ -161,6 +162,51 @@ def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
     assert (loss["largest"], loss["relative"], loss["repeated"]) == (0.25, 0.125, 0)
     assert loss["compared"] == 30 and same["largest"] == 0
     assert "FAST" in page and "Agreement of outputs" in page and "FAST. A step takes" in printed
+
+
+def test_runs_that_import_at_once_take_turns(tmp_path):
+    document, page, _ = command(tmp_path, "0.010", "0.009", "alone", rounds=2, at_once=3)
+    assert document["first_step"]["middle"] == pytest.approx(0.1)
+    assert document["verdict"]["time"]["high"] < 0.91 and document["failure"] is None
+    order = [each["pinned"] for each in document["process_runs"]]
+    assert order == [False, True, True, False]
+    assert "went on at the same time" in page
+
+
+def test_a_run_that_ends_before_its_turn_ends_the_comparison(tmp_path):
+    document, page, _ = command(tmp_path, "1", "1", "early", at_once=2)
+    assert document["exit_code"] == 2 and "with exit code 4 before" in document["failure"]
+    assert "without --at-once" in document["failure"] and "without --at-once" in page
+
+
+def test_a_run_whose_comparison_is_gone_ends(tmp_path):
+    Gate(tmp_path).close()  # as the kernel does for a process that was killed
+    with pytest.raises(SystemExit, match="has ended"):
+        wait(tmp_path)
+    assert list(tmp_path.glob("*.waiting"))
+    (opened := Gate(tmp_path)).open()
+    wait(tmp_path)
+    assert opened.waited_for
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.01, 0.05])
+def test_the_same_program_twice_is_seldom_slow_or_fast(noise):
+    """Six rounds, simulated: processes that differ, steps with a heavy tail, a drift over the
+    comparison. Of 95 % intervals at most 5 % may be wrong."""
+    dice = np.random.default_rng(1)
+    words = []
+    for _ in range(400):
+        drift = dice.normal(0, noise)
+        several = []
+        for number in range(6):
+            for place, pinned in enumerate((False, True) if number % 2 == 0 else (True, False)):
+                level = 1 + dice.normal(0, noise) + drift * (2 * number + place) / 12
+                steps = level * (1 + noise * dice.standard_t(3, 9) / 3)
+                several.append(ProgramRun(pinned, number, 1.0, None, tuple(np.maximum(steps, 0.1))))
+        words.append(verdict_of(several, 0.01).word)
+    assert sum(word in ("SLOW", "FAST") for word in words) <= 0.05 * len(words)
+    if noise == 0.002:
+        assert words.count("SAME") > 0.5 * len(words)
 
 
 def test_a_program_that_fails_with_the_table_is_no_verdict(tmp_path):

@@ -466,6 +466,7 @@ class WorkloadOptions(Options):
     policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")
     verify: bool = flag("Of run and compare: compare the choices of all ranks.", "--verify")
     rounds: int = option(6, "Of compare: runs with and without the table, each.")
+    at_once: int = option(1, "Of compare: runs that import at once, then take turns.", min=1)
     step_mark: str | None = option(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
     threshold: float = threshold()
     to: str | None = option(None, "Of export: triton-cache, vllm-moe or python.")

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 import signal
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from workbench.commands.console import console_for, prints_aside, say_result
+from workbench.commands.console import console_for, say_result
 from workbench.commands.options import OptionError, WorkloadOptions, check_threshold
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
-from workbench.commands.workload_program import check_program, program_words, startup_variables
+from workbench.commands.workload_program import check_program, program_words
+from workbench.commands.workload_runner import ProgramRunner, UngatedError, order_of
 from workbench.data import verdict as verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import COULD_NOT_RUN, stopped_by
@@ -28,12 +26,11 @@ from workbench.data.files import write_file
 from workbench.data.record import Ratio, Verdict, to_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
-from workbench.profilers.running.child import ChildEnd, run_child
 from workbench.profilers.running.expected import ending
 from workbench.profilers.running.workload import title_of
 from workbench.reports import render, write_page
-from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
-from workbench.workload.pinned import MissPolicy, check_policy
+from workbench.workload.deployed import counts_of, counts_text, lookups_in
+from workbench.workload.pinned import check_policy
 from workbench.workload.program_runs import (
     NamedOutput,
     OutputDifference,
@@ -48,7 +45,6 @@ from workbench.workload.program_runs import (
     with_repeats,
     worst_of,
 )
-from workbench.workload.startup import sitecustomize
 from workbench.workload.step_marks import MarkOptions
 from workbench.workload.tuned_table import read
 
@@ -64,6 +60,7 @@ class ProgramComparison:
     program: tuple[str, ...]
     threshold: float
     command: str
+    at_once: int = 1  # runs whose imports go on at the same time
     runs: list[ProgramRun] = field(default_factory=list)
     outputs: list[OutputDifference] = field(default_factory=list)
     repeats: list[OutputDifference] = field(default_factory=list)  # without, of two rounds
@@ -105,16 +102,20 @@ def run(options: WorkloadOptions) -> int:
     check_writable(out)
     folder = folder_of(out, run_id("workload-compare", title_of(options.program)))
     folder.mkdir(parents=True)
-    comparison = ProgramComparison(str(table), options.program, options.threshold, options.command)
-    runner = ProgramRunner(options, table, marks, words)
+    comparison = ProgramComparison(
+        str(table), options.program, options.threshold, options.command, options.at_once
+    )
     console = console_for(options)
     try:
-        for number in range(options.rounds):
-            if not one_round(comparison, runner, folder, number):
-                break
-            console.print(progress(comparison, options.rounds), soft_wrap=True)
+        with ProgramRunner(options, table, marks, words) as runner:
+            for number in range(options.rounds):
+                if not one_round(comparison, runner, folder, number):
+                    break
+                console.print(progress(comparison, options.rounds), soft_wrap=True)
     except KeyboardInterrupt:  # between two runs
         comparison.stopped = signal.SIGINT
+    except UngatedError as error:
+        comparison.failure = str(error)
     page = draw(folder, comparison)
     for line in result_lines(comparison):
         say_result(console, line)
@@ -152,38 +153,12 @@ def mark_of(text: str | None) -> MarkOptions:
 # Runs
 
 
-@dataclass(frozen=True)
-class ProgramRunner:
-    """Runs the program once, in a fresh process."""
-
-    options: WorkloadOptions
-    table: Path
-    marks: MarkOptions
-    words: list[str]
-    now: Callable[[], float] = time.perf_counter
-
-    def once(self, folder: Path, pinned: bool) -> tuple[ChildEnd, float]:
-        """Return how the program ended, and its wall time in seconds."""
-        options = self.options
-        marks = MarkOptions(str(folder), self.marks.kernel, self.marks.launches)
-        more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
-        if pinned:
-            policy = cast(MissPolicy, options.policy)
-            table = str(self.table.absolute())
-            deployment = Deployment(table, policy, options.verify, str(folder))
-            more[sitecustomize.TUNED] = deployment.text()
-        began = self.now()
-        aside = prints_aside(options)
-        end = run_child(self.words, own=False, aside=aside, more=startup_variables(more))
-        return end, self.now() - began
-
-
 def one_round(
     comparison: ProgramComparison, runner: ProgramRunner, folder: Path, number: int
 ) -> bool:
     """Run the program without and with the table; the order alternates. Returns whether the
     comparison can go on."""
-    for pinned in (False, True) if number % 2 == 0 else (True, False):
+    for pinned in order_of(number):
         ended = one_run(comparison, runner, number, pinned)
         keep(folder, comparison)
         if not ended:
@@ -196,9 +171,7 @@ def one_run(
     comparison: ProgramComparison, runner: ProgramRunner, number: int, pinned: bool
 ) -> bool:
     """Run the program once, and add what it left. Returns whether the comparison can go on."""
-    with tempfile.TemporaryDirectory(prefix="workbench-compare-") as name:
-        folder = Path(name)
-        end, wall_s = runner.once(folder, pinned)
+    with runner.once(number, pinned) as (folder, end, wall_s):
         if end.stopped:
             comparison.stopped = end.stopped
             return False

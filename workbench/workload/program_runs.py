@@ -24,7 +24,7 @@ class ProgramRun:
     pinned: bool
     number: int  # of its round, from 0
     wall_s: float  # of the whole process
-    first_s: float | None  # from the process' start to the end of its first step
+    first_s: float | None  # from the process' start to the end of its first step, waiting left out
     steps_s: tuple[float, ...]  # of each later step
 
     @property
@@ -55,14 +55,16 @@ class OutputDifference:
 
 
 def read_marks(folder: Path) -> tuple[tuple[float, ...], float | None, list[NamedOutput]]:
-    """Return the times of the steps after the first, that of the first, in seconds, and the
-    outputs, of the process of rank 0; without ranks of the one with the most marks."""
+    """Return the times of the steps after the first, that of the first without its wait for its
+    turn, in seconds, and the outputs, of the process of rank 0; without ranks of the one with the
+    most marks."""
     processes = [rows for path in sorted(folder.glob("*.marks")) if (rows := _rows(path))]
     if not processes:
         return (), None, []
     rows = min(processes, key=lambda of: (of[0].get("rank") or 0, -len(of)))
     ends = [row["step"] for row in rows if "step" in row]
-    first = ends[0] - rows[0]["began"] if ends else None
+    waited = sum(row["waited"] for row in rows if "waited" in row)  # for its turn, see `gate`
+    first = ends[0] - rows[0]["began"] - waited if ends else None
     outputs = [_output(folder, row) for row in rows if "output" in row]
     return tuple(b - a for a, b in pairwise(ends)), first, outputs
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.workload import gate
 from workbench.workload.step_hooks import on_step
 
 MOST_BYTES = 64 * 2**20  # of outputs in one process; later ones are counted alone
@@ -26,6 +27,7 @@ class MarkOptions:
     folder: str
     kernel: str | None = None  # None: `workbench.step()` does
     launches: int = 1  # of the kernel in one step
+    gate: bool = False  # wait for the gate in the folder before the GPU is used
 
     def text(self) -> str:
         """Return the options for the processes of a program."""
@@ -44,10 +46,19 @@ class StepMarks:
         self._process = os.getpid()  # forked ones write nothing
         self._file: Any = None
         self._bytes = 0
+        self._waits = options.gate
+
+    def wait(self) -> None:
+        """Wait for the gate of this run, once."""
+        if self._waits and os.getpid() == self._process:
+            self._waits, began = False, now()
+            gate.wait(self._folder)
+            self._write({"waited": now() - began})
 
     def step(self) -> None:
         """Mark the end of a step, once the GPU has done it."""
         if os.getpid() == self._process:
+            self.wait()
             _synchronize()
             self._write({"step": now()})
 
@@ -79,6 +90,8 @@ def begin(text: str) -> None:
     """Mark the steps of this process, by the text of MarkOptions."""
     options = MarkOptions(**json.loads(text))
     marks = StepMarks.active = StepMarks(options)
+    if options.gate:
+        gate.before_gpu(marks.wait)
     if options.kernel is None:
         on_step(marks.step)
         return

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from workbench.data.exits import stopped_by
 from workbench.spec import WorkbenchError
@@ -54,23 +54,44 @@ def run_child(
     program that is not our `own` stay where they would be without this process. Raises ChildError
     where it cannot be started.
     """
+    with _Waiting() as waiting, ExitStack() as files:
+        out = None if output is None else files.enter_context(output.open("wb"))
+        process = waiting.process = start_child(argv, own=own, aside=aside, more=more, output=out)
+        timed_out = _wait(process, limit_s)
+    return _end_of(process, waiting, timed_out)
+
+
+def start_child(
+    argv: Sequence[str],
+    *,
+    own: bool,
+    aside: bool = False,
+    more: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command as `run_child` does, and return its process. Raises ChildError."""
     variables = {**os.environ, **(more or {})}
     if not own:
         variables["TMPDIR"] = tempfile.gettempdir()
     sys.stdout.flush()  # what was printed before comes before the child's output
-    with _Waiting() as waiting, ExitStack() as files:
-        try:
-            out: Any = sys.stderr.fileno() if aside else None
-            err = None
-            if output is not None:
-                out = files.enter_context(output.open("wb"))
-                err = subprocess.STDOUT
-            process = subprocess.Popen(list(argv), env=variables, stdout=out, stderr=err)
-        except (OSError, ValueError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
-            raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None
+    out: Any = output or (sys.stderr.fileno() if aside else None)
+    err = None if output is None else subprocess.STDOUT
+    try:
+        return subprocess.Popen(list(argv), env=variables, stdout=out, stderr=err)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None
+
+
+def wait_for_child(process: subprocess.Popen[bytes]) -> ChildEnd:
+    """Wait for a child that was started before, with signals as in `run_child`."""
+    with _Waiting() as waiting:
         waiting.process = process
-        timed_out = _wait(process, limit_s)
+        _wait(process, None)
+    return _end_of(process, waiting, False)
+
+
+def _end_of(process: subprocess.Popen[bytes], waiting: _Waiting, timed_out: bool) -> ChildEnd:
     code = process.returncode
     return ChildEnd(code if code >= 0 else stopped_by(-code), waiting.first, timed_out)
 

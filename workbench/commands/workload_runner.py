@@ -1,0 +1,146 @@
+"""Run a compared program once, in a fresh process; several processes may import ahead of their
+turn."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from workbench.commands.console import prints_aside
+from workbench.commands.options import WorkloadOptions
+from workbench.commands.workload_program import startup_variables
+from workbench.data.exits import stopped_by
+from workbench.profilers.running.child import (
+    ENDING_S,
+    ChildEnd,
+    run_child,
+    start_child,
+    wait_for_child,
+)
+from workbench.profilers.running.expected import ending
+from workbench.spec import WorkbenchError
+from workbench.workload.deployed import Deployment
+from workbench.workload.gate import Gate
+from workbench.workload.pinned import MissPolicy
+from workbench.workload.startup import sitecustomize
+from workbench.workload.step_marks import MarkOptions
+
+LOOK_S = 0.05  # between two looks at runs that import
+
+
+class UngatedError(WorkbenchError):
+    """A run ended before its turn; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """A run that imports, or waits for its turn."""
+
+    process: subprocess.Popen[bytes]
+    gate: Gate
+
+
+@dataclass
+class ProgramRunner:
+    """Runs of the program, each in a fresh process, in the order of rounds. With `at_once` of the
+    options so many import at the same time, and then take turns."""
+
+    options: WorkloadOptions
+    table: Path
+    marks: MarkOptions
+    words: list[str]
+    now: Callable[[], float] = time.perf_counter
+    started: dict[tuple[int, bool], StartedRun] = field(default_factory=dict)
+
+    def __enter__(self) -> ProgramRunner:
+        self._place = Path(tempfile.mkdtemp(prefix="workbench-compare-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self.started.values():
+            run.gate.close()
+            run.process.terminate()
+        for run in self.started.values():
+            with suppress(subprocess.TimeoutExpired):
+                run.process.wait(ENDING_S)
+            run.process.kill()
+            run.process.wait()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    @contextmanager
+    def once(self, number: int, pinned: bool) -> Iterator[tuple[Path, ChildEnd, float]]:
+        """Give the folder with what a run left, how it ended, and its wall time in seconds; where
+        it waited for its turn, from then on. Raises UngatedError where a run did not wait."""
+        folder = self._folder(number, pinned)
+        if self.options.at_once == 1:
+            began = self.now()
+            end = run_child(
+                self.words,
+                own=False,
+                aside=prints_aside(self.options),
+                more=self._variables(folder, pinned),
+            )
+        else:
+            if (number, pinned) not in self.started:
+                self._start(number, pinned)
+            run = self.started[number, pinned]
+            began = self.now()
+            run.gate.open()
+            end = wait_for_child(run.process)
+            del self.started[number, pinned]
+        yield folder, end, self.now() - began
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _start(self, number: int, pinned: bool) -> None:
+        """Start this run and those that follow it, and wait until all of them wait."""
+        planned = [(n, p) for n in range(self.options.rounds) for p in order_of(n)]
+        at = planned.index((number, pinned))
+        for each in planned[at : at + self.options.at_once]:
+            folder = self._folder(*each)
+            gate = Gate(folder)
+            process = start_child(
+                self.words,
+                own=False,
+                aside=prints_aside(self.options),
+                more=self._variables(folder, each[1]),
+            )
+            self.started[each] = StartedRun(process, gate)
+        while not all(run.gate.waited_for for run in self.started.values()):
+            for run in self.started.values():
+                if (code := run.process.poll()) is not None:
+                    how = ending(code if code >= 0 else stopped_by(-code))
+                    raise UngatedError(
+                        f"A run ended with {how} before it used the GPU through torch or marked a "
+                        "step, so runs cannot take turns; see what it printed, or compare without "
+                        "--at-once."
+                    )
+            time.sleep(LOOK_S)
+
+    def _folder(self, number: int, pinned: bool) -> Path:
+        folder = self._place / f"{number}-{int(pinned)}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _variables(self, folder: Path, pinned: bool) -> dict[str, str]:
+        options = self.options
+        marks = replace(self.marks, folder=str(folder), gate=options.at_once > 1)
+        more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
+        if pinned:
+            policy = cast(MissPolicy, options.policy)
+            table = str(self.table.absolute())
+            more[sitecustomize.TUNED] = Deployment(
+                table, policy, options.verify, str(folder)
+            ).text()
+        return startup_variables(more)
+
+
+def order_of(number: int) -> tuple[bool, bool]:
+    """Return which run of a round has the table, in order: A B, B A, A B, ..."""
+    return (False, True) if number % 2 == 0 else (True, False)
