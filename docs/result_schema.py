@@ -32,6 +32,8 @@ def result_schema() -> dict[str, Any]:
     }  # fmt: skip
     seconds = {name: {"type": "number"} for name in STATISTICS}
     definitions["Record"]["properties"]["statistics"] = {"type": "object", "properties": seconds}
+    ends = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    definitions["Record"]["properties"]["expected_s"] = {"anyOf": [ends, {"type": "null"}]}
     definitions["RunResult"] = _object(parts)
     head = {
         "schema": {"const": SCHEMA}, "command": {"type": "string"}, "version": {"type": "string"},

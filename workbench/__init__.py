@@ -12,7 +12,7 @@ it is imported at the first use of a name.
 import sys
 from types import ModuleType
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

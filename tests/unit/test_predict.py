@@ -12,7 +12,14 @@ from benchmarks.bands import GOALS, bands, launch_sized, pairs_of
 from workbench.data import stats
 from workbench.data.record import Case, Predicted, Record
 from workbench.device.cost_model import CONSTANTS, guess, predict
-from workbench.device.error_band import band_of, device_words
+from workbench.device.error_band import (
+    NEVER,
+    band_of,
+    device_words,
+    expected_s,
+    expected_words,
+    factor_words,
+)
 from workbench.device.hardware import DEVICES, UNCOMPILED, device_named
 from workbench.spec import Work
 
@@ -262,6 +269,35 @@ def test_a_device_without_measurements_says_so():
     for name in (*DEVICES, *UNCOMPILED):
         known = {**DEVICES, **UNCOMPILED}[name].bands
         assert ("never validated" in device_words(name)) == (not known)
+
+
+def copy_record(device, time_s, interval_s=(), kernel="copy"):
+    case = Case(kernel, "blocks", "triton", {}, {"N": 1}, "bf16", device)
+    timing = Predicted(time_s, "analytic-2", 0.0, 0.0, 0.0, 0.0, 0.0, "memory", *interval_s)
+    return Record(case, "k", "r", "2026-11-25", "predict", timing, 0, 1, "interpreter", 0.0)
+
+
+@given(st.floats(1e-7, 1.0), LEGAL)
+def test_a_measurement_is_expected_within_the_band(time_s, device):
+    record = copy_record(device, time_s)
+    ends, band = expected_s(record), band_of(record)
+    assert (ends is None) == (band is None)
+    assert (expected_words(record) == NEVER) == (factor_words([record]) == NEVER) == (band is None)
+    if band is not None:
+        assert ends == (band.low * time_s, band.high * time_s)
+        assert f"{band.low:.2g} to {band.high:.2g} times the predicted" in factor_words(
+            [record, record]
+        )
+
+
+def test_kinds_of_kernels_with_different_bands_are_named():
+    known, other = copy_record("h200", 1e-3), copy_record("h200", 1e-3, (), "unheard_of")
+    words = factor_words([known, other])
+    assert band_of(known) != band_of(other)
+    assert all(band_of(record).title in words for record in (known, other))
+    assert f"others {NEVER}" in factor_words([known, copy_record("mi300x", 1e-3)])
+    assert expected_s(copy_record("h200", 1e-3, (9e-4, 2e-3))) is None
+    assert factor_words([]) == ""
 
 
 OPS = st.integers(0, 1 << 22)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.data.record import Finding, Measured, Outcome, Profile, Record, Run
 from workbench.data.units import quantity, text_of, unit_of
 from workbench.device.ceilings import origin_of
+from workbench.device.error_band import expected_s, factor_words
 from workbench.reports import colour, figure
 from workbench.reports.figures.curve import curve_figure
 from workbench.reports.figures.curve_data import curves_of
@@ -69,7 +70,7 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
             look = {"color": colour("muted"), "size": 11, "va": "bottom"}
             ax.text(len(own), record.time_s / scale, record.case.impl, ha="right", **look)
     _mark(ax, own, winner, scale)
-    kind = "measured" if own[0].measured else "predicted"
+    kind = "measured" if own[0].measured else f"predicted\n{factor_words(own)}"
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set(xlabel="configs, fastest first", ylabel=f"time of one call, {unit}, {kind}")
     ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
@@ -117,13 +118,16 @@ def times_figure(records: Sequence[Record]) -> Figure | None:
     impls = list(dict.fromkeys(r.case.impl for r in records))
     several = len({r.case.kernel for r in records}) > 1
     bars = [_time_bar(r, scale, impls.index(r.case.impl), several) for r in records]
-    return bars_figure(bars, f"time of one call, {unit}")
+    error = factor_words(records)
+    predicted = f"; hollow: predicted, {error}" if error else ""
+    return bars_figure(bars, f"time of one call, {unit}{predicted}")
 
 
 def _time_bar(record: Record, scale: float, group: int, several: bool) -> ValueRow:
     timing, tilde = record.timing, "" if record.measured else "~"
     text = f"{tilde}{text_of(record.time_s, scale)}"
     ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
+    ends = ends or expected_s(record)
     low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
     value = record.time_s / scale
     name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label

@@ -16,6 +16,7 @@ from workbench.data.record import (
     Record,
     Resources,
 )
+from workbench.device.error_band import expected_s
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 # Columns of every outcome; those of the axes and of the knobs follow `dtype`.
 FIRST = ("kernel", "impl", "config", "dtype")
 LAST = (
-    *("device", "kind", "phase", "measured_s", "low_s", "high_s", "predicted_s", "gbps", "tflops"),
+    *("device", "kind", "phase", "measured_s", "low_s", "high_s", "predicted_s"),
+    *("expected_low_s", "expected_high_s", "gbps", "tflops"),
     *("flops", "bytes", "regime", "checked", "default", "registers", "spill_bytes"),
     *("shared_bytes", "occupancy", "stage", "reason", "run", "at"),
 )
@@ -33,7 +35,9 @@ RESOURCES = ("registers", "spill_bytes", "shared_bytes", "occupancy")
 
 def outcomes_frame(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
     """Return one row an outcome, failures last. `kind` is measured, predicted or failure. A
-    prediction has no `measured_s`, a measurement no `predicted_s`: seconds of one call."""
+    prediction has no `measured_s`, a measurement no `predicted_s`: seconds of one call. A
+    measured time of a prediction is expected from `expected_low_s` to `expected_high_s`; both are
+    empty where the model was never validated on the device."""
     axes = dict.fromkeys(axis for o in outcomes for axis in o.case.sizes)
     knobs = dict.fromkeys(knob for o in outcomes for knob in o.case.config)
     timed_first = sorted(outcomes, key=lambda o: isinstance(o, Failure))
@@ -75,6 +79,8 @@ def _times(record: Record) -> dict[str, Any]:
         return {**row, **ends, "kind": "measured", "measured_s": timing.median_s}
     low, high = timing.interval_s or (None, None)
     ends = {"low_s": low, "high_s": high}
+    low, high = expected_s(record) or (None, None)
+    ends |= {"expected_low_s": low, "expected_high_s": high}
     return {**row, **ends, "kind": "predicted", "predicted_s": timing.predicted_s}
 
 

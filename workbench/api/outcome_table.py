@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from workbench.data.record import Failure, Measured, Outcome, Record, grouped
 from workbench.data.units import duration
+from workbench.device.error_band import EXPECTED, expected_words, factor_words
 from workbench.spec import sizes_text
 
 HEADS = ("impl and config", "sizes", "dtype", "time", "95 % interval", "rate", "regime")
+PREDICTED_HEADS = tuple({"95 % interval": EXPECTED}.get(head, head) for head in HEADS)
 
 
 def time_text(record: Record) -> str:
-    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted`."""
+    """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted (measured
+    times are 0.66 to 1.4 times the predicted)`."""
     text = duration(record.time_s)
-    return f"{text} measured" if record.measured else f"~{text} predicted"
+    return (
+        f"{text} measured" if record.measured else f"~{text} predicted ({factor_words([record])})"
+    )
 
 
 def outcome_table(
-    records: Iterable[Record], failures: Sequence[Failure]
+    records: Sequence[Record], failures: Sequence[Failure]
 ) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Return the heads and the cells of outcomes, the fastest of each size first; failures follow
-    with their reason."""
+    with their reason. Where times are predicted, the column of intervals has the times at which a
+    measurement is expected."""
     phases = ("final", "predict", "compare", "first_pass", "hot")
     by_size = grouped(records, _of)
+    heads = HEADS if all(r.measured for r in records) else PREDICTED_HEADS
     rows = [
         _cells(record)
         for some in by_size.values()
         for record in sorted(some, key=lambda r: (phases.index(r.phase), r.time_s))
     ]
     rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
-    return HEADS, rows
+    return heads, rows
 
 
 def _of(outcome: Outcome) -> tuple[str, str]:
@@ -45,6 +52,8 @@ def _cells(record: Record) -> Sequence[str]:
         regime = f"{timing.regime}, {record.phase.replace('_', ' ')}"
     elif timing.interval_s is not None:
         interval = " to ".join(duration(s) for s in timing.interval_s)
+    else:
+        interval = expected_words(record)
     tilde = "" if record.measured else "~"
     rates = [f"{record.bytes / record.time_s / 1e9:.4g} GB/s"] if record.bytes else []
     if record.flops:

@@ -13,6 +13,7 @@ from workbench.api.outcome_table import outcome_table, time_text
 from workbench.commands.result import RunResult, json_text
 from workbench.data.files import write_file
 from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.device.error_band import devices_words
 from workbench.spec import WorkbenchError, sizes_text
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ class Result:
         if not devices:
             return ""
         if self.predicted:
-            return f"predicted for {devices}: no GPU took part"
+            errors = " ".join(devices_words(result.run.device for result in self.runs))
+            return f"predicted for {devices}: no GPU took part. {errors}"
         return f"measured on {devices}"
 
     def _figure(self) -> Figure | None:

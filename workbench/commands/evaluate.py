@@ -40,6 +40,7 @@ from workbench.data.record import (
     Run,
 )
 from workbench.device import hardware
+from workbench.device.error_band import device_words
 from workbench.device.hardware import Device
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.problem import SpecFacts
@@ -294,6 +295,8 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     share = f", {times.bound_s / times.seconds:.0%} of the bound" if times.bound_s else ""
     kind = "predicted" if evaluation.predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
+    if evaluation.predicted:
+        yield f"error   {device_words(evaluation.device.name)}"
     if times.bound_s:
         yield f"bound   {times.bound_s * 1e6:.4g} us by the stated bandwidth and peak rate"
     if times.best_library is not None:

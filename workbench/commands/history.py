@@ -20,6 +20,7 @@ from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.returned import unpack
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
+from workbench.device.error_band import devices_words
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import brief, sizes_text
 
@@ -83,6 +84,8 @@ def show_history(
         table.add_row(*map(Text, cells))
     with aloud(console):
         console.print(table)
+        for line in devices_words(row.device for row in rows if row.predicted and row.time_s):
+            console.print(f"Predicted times of {line}", soft_wrap=True)
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")
     return rows

@@ -38,6 +38,7 @@ from workbench.data.record import (
     Run,
     to_plain,
 )
+from workbench.device.error_band import expected_s
 
 SCHEMA = 1
 MEANINGS = {
@@ -129,10 +130,14 @@ def _text(path: Path | None) -> str | None:
 
 
 def plain_record(record: Record) -> dict[str, Any]:
-    """Return a record as plain data; a measured one with the `statistics` of its samples."""
+    """Return a record as plain data: a measured one with the `statistics` of its samples, a
+    predicted one with `expected_s`, the ends of what a measured time is expected to be, or null
+    where the model was never validated on its device."""
     plain: dict[str, Any] = to_plain(record)
     if isinstance(record.timing, Measured):
         plain["statistics"] = statistics_of(record.timing)
+    else:
+        plain["expected_s"] = expected_s(record)
     return plain
 
 

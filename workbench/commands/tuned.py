@@ -23,6 +23,7 @@ from workbench.data.tuned_cache import (
     write,
 )
 from workbench.data.units import console_microseconds, counted
+from workbench.device.error_band import devices_words
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
         )
         table.add_row(*map(Text, cells[: len(shown)]))
     console.print(table)
+    for line in devices_words(e.device for e in entries if e.predicted):
+        console.print(f"Predicted times of {line}", soft_wrap=True)
 
 
 def time_text(entry: Entry) -> str:

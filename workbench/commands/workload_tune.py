@@ -48,6 +48,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Measured, Record, key_of
 from workbench.data.units import duration, percent
 from workbench.device import hardware
+from workbench.device.error_band import device_words
 from workbench.reports import write_page
 from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
@@ -628,7 +629,8 @@ class WorkloadTuning:
         from workbench.reports.workload import page
 
         rows = [done_cells(item, result) for item, result in done]
-        notes = [
+        notes = [("Model", device_words(self.device.name))] if self.predicts else []
+        notes += [
             (kernel_cell(i), f"{r.reason}; on {r.gpu}" if r.gpu else r.reason) for i, r in done
         ]
         html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)

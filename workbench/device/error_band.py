@@ -8,11 +8,15 @@ without one, or as short as a launch. A device without bands was never compared 
 
 from __future__ import annotations
 
-from workbench.data.record import Record
+from collections.abc import Iterable
+
+from workbench.data.record import Measured, Record
+from workbench.data.units import rough
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
 NEVER = "never validated on this device"
+EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
 
 def kind_of(record: Record) -> BandKind:
@@ -37,6 +41,47 @@ def band_words(record: Record) -> str:
     0.81 to 1.6 times the predicted`, or `never validated on this device`."""
     band = band_of(record)
     return _clause(band) if band else NEVER
+
+
+def expected_s(record: Record) -> tuple[float, float] | None:
+    """Return the seconds between which a measured time of a predicted record is expected: the
+    prediction times the ends of its band, 5th to 95th percentile. None for a measured record, for
+    a prediction that is an interval of its own, and where the device was never compared."""
+    timing = record.timing
+    if isinstance(timing, Measured) or timing.interval_s is not None:
+        return None
+    band = band_of(record)
+    return None if band is None else (band.low * record.time_s, band.high * record.time_s)
+
+
+def expected_words(record: Record) -> str:
+    """Return the cell under `EXPECTED`: `140 µs to 290 µs`, or `never validated on this device`;
+    empty for a measured record."""
+    if record.measured:
+        return ""
+    ends = expected_s(record)
+    return NEVER if ends is None else " to ".join(map(rough, ends))
+
+
+def factor_words(records: Iterable[Record]) -> str:
+    """Return the error of predicted numbers that stand together, for a head, a key or an axis; true
+    beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
+    `never validated on this device`; the classes of kernels where their bands differ. Empty where
+    nothing is predicted."""
+    bands = dict.fromkeys(band_of(r) for r in records if not r.measured)
+    known = [band for band in bands if band is not None]
+    if not known:
+        return NEVER if bands else ""
+    if len(bands) == 1:
+        return f"measured times are {_range(known[0])} times the predicted"
+    each = [f"{_range(band)} for {band.title}" for band in known]
+    others = [f"others {NEVER}"] if None in bands else []
+    return f"measured over predicted: {', '.join(each + others)}"
+
+
+def devices_words(names: Iterable[str]) -> list[str]:
+    """Return the error of predictions as a sentence for each device: `h200: Measured over ...`."""
+    return [f"{name}: {device_words(name)}" for name in dict.fromkeys(names)]
 
 
 def device_words(name: str) -> str:

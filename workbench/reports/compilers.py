@@ -11,6 +11,7 @@ from typing import Any
 from workbench.data.code_pair import MEANINGS, ORDER, CodePair, ranked
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.units import counted, quantity
+from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import brief, sizes_text
 
@@ -50,7 +51,7 @@ def page(changes: CodeChanges) -> str:
         commands=tune_again(pairs),
         left_out=changes.left_out,
         measured=was_measured(pairs),
-        devices=sorted({pair.case.device for pair in pairs}),
+        errors=code_errors(pairs),
     )
 
 
@@ -82,6 +83,11 @@ def conclusion(changes: CodeChanges) -> str:
     if was_measured(pairs):
         return text + _verdicts(pairs)
     return text + " Nothing ran: WORSE is suspected, and a GPU decides." * ("WORSE" in counts)
+
+
+def code_errors(pairs: Sequence[CodePair]) -> list[str]:
+    """Return the error of the predicted times as a sentence for each device."""
+    return devices_words(sorted({pair.case.device for pair in pairs}))
 
 
 def was_measured(pairs: Sequence[CodePair]) -> bool:

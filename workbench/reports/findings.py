@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, Run
 from workbench.data.units import reading
+from workbench.device.error_band import device_words
 from workbench.reports.experiment import is_share
 from workbench.reports.figures.timing import regime_of, timings_of
 from workbench.spec import sizes_text
@@ -94,7 +95,8 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
 def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the origin of the run's times."""
     if run.predicted:
-        return "predicted by the analytic model, marked ~; no GPU took part"
+        error = device_words(run.device)
+        return f"predicted by the analytic model, marked ~; no GPU took part. {error}"
     if run.files:
         return "profiled: taken while a tool watched, never compared with measured ones"
     measured = timings_of(outcomes)

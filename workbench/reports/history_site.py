@@ -17,6 +17,7 @@ from workbench.data.clock import slug
 from workbench.data.record import Ratio
 from workbench.data.series import CommitName, CommitPoint, HistorySeries, LevelChange
 from workbench.data.units import duration, rough, span_text, text_of, unit_of
+from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.figures.history import sparkline
 
@@ -121,6 +122,7 @@ def index_page(site: Site) -> str:
         rows=_matrix(site),
         changes=[_change_row(site, each, "") for each in _ordered(site.changes)],
         measured={s.key.device for s in site.series},
+        errors=devices_words(p.device for p in site.predicted),
         regressions=_count(site, "slower"),
         improvements=_count(site, "faster"),
         data=_script_safe({"branches": list(site.branches)}),

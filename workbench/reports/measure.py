@@ -29,7 +29,7 @@ from workbench.data.units import (
     whole_percent,
 )
 from workbench.device import apple_model
-from workbench.device.error_band import band_words
+from workbench.device.error_band import EXPECTED, band_words, expected_words, factor_words
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 SPREAD = ("median", "95 % interval", "mean", "std", "min", "p5", "p95", "max", "n")
 COSTS = ("to issue, µs", "read, MB", "written, MB")  # the host's time; least bytes
 NAMED = ("impl", "regime", "predicted interval")
-RATES = ("rate", "of ceiling", "vs baseline")
+RATES = (EXPECTED, "rate", "of ceiling", "vs baseline")
 HEADS = (*NAMED, *SPREAD, *RATES, *COSTS, *energy.HEADS)
 # for 100 columns
 NARROW = (*NAMED, "median", *RATES, energy.HEADS[0])
@@ -82,6 +82,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         shares=_shares(groups, marks),
         profiled=profiled_table(profiles, outcomes),
         marks=marks,
+        band=factor_words(r for g in groups for r in g.records if not interval_of(r)),
         how=[
             *how_timed(outcomes),
             *energy.energy_how(outcomes),
@@ -145,7 +146,8 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""
-    return [name, *spread, speed, share, ratio, *cost_cells(record), *energies]
+    expected = "" if span else expected_words(record)
+    return [name, *spread, expected, speed, share, ratio, *cost_cells(record), *energies]
 
 
 def span_words(record: Record) -> str:
@@ -176,6 +178,12 @@ def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
 
+def head_words(head: str, group: Group) -> str:
+    """Return a head as it is shown: a predicted time is no median."""
+    predicted = head == "median" and not any(r.measured for r in group.records)
+    return "predicted time" if predicted else head
+
+
 def shown_heads(width: int | None) -> Sequence[str]:
     """Return the heads for a terminal of this width; all for a file or a pipe, whose width is
     None."""
@@ -195,7 +203,8 @@ def result_line(group: Group) -> str:
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
     tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
-    time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}"
+    error = "" if best.measured else f" ({factor_words([best])})"
+    time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}{error}"
     against = group.against(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
     return f"{group.run.kernel}, {group.name}: {best.case.short} {time}{ratio}"
@@ -221,7 +230,9 @@ def show_group(
         shown = [n for n in filled(HEADS, lines) if HEADS[n] in heads]
         table = Table(box=None, pad_edge=False)
         for n in shown:
-            table.add_column(HEADS[n], no_wrap=n > 0, justify="left" if n < 2 else "right")
+            table.add_column(
+                head_words(HEADS[n], group), no_wrap=n > 0, justify="left" if n < 2 else "right"
+            )
         for cells in lines:
             table.add_row(*(Text(cells[n]) for n in shown))
         if lines:
@@ -242,7 +253,7 @@ def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     columns = filled(HEADS, lines)
     return {
         "name": group.name,
-        "heads": [HEADS[c] for c in columns],
+        "heads": [head_words(HEADS[c], group) for c in columns],
         "rows": [[line[c] for c in columns] for line in lines],
         "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],

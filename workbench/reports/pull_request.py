@@ -17,7 +17,7 @@ from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UND
 from workbench.data.units import counted, quantity
 from workbench.reports import compare
 from workbench.reports.compare import Compared
-from workbench.reports.compilers import MIX, CodeChanges, changed, pair_rows
+from workbench.reports.compilers import MIX, CodeChanges, changed, code_errors, pair_rows
 from workbench.reports.compilers import conclusion as code_conclusion
 from workbench.spec import sizes_text
 
@@ -135,6 +135,7 @@ def _of_code(changes: CodeChanges) -> Iterator[str]:
     yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
     if differing:
         yield "Before &gt; after, one value where both are equal. Times with ~ are predicted."
+        yield "\n".join(f"- {escaped(line)}" for line in code_errors(differing))
 
 
 def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from workbench.data.units import (
 )
 from workbench.device.apple_model import EMULATED, INTERVALS
 from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level, clock_words
+from workbench.device.error_band import EXPECTED, expected_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
 from workbench.reports.figures.profiled_traffic import NAMES, excess
@@ -345,6 +346,7 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("device", lambda p: p.device, text=True),
         Head("time, µs", lambda p: "" if p.load.span_s else microseconds(p.load.time_s)),
         Head("predicted interval, µs", _predicted, text=True),
+        Head(EXPECTED, lambda p: expected_words(p.record), text=True),
         rate("of ceiling, %", lambda p: _or_nothing(p.held.share, _hundred)),
         rate("to gain, µs", lambda p: _or_nothing(p.held.gain_s, microseconds)),
         Head("diagnosis", lambda p: p.held.sentence, text=True),
@@ -365,6 +367,8 @@ def _heads(sheet: Sheet) -> list[Head]:
     if not any(p.traffic for p in sheet.points):
         left_out.add("DRAM traffic, x declared")
     spans = [p.load.span_s is not None for p in sheet.points]
+    if all(spans) or not any(p.regime == "predicted" for p in sheet.points):
+        left_out.add(EXPECTED)
     if not any(spans):
         left_out.add("predicted interval, µs")
     if all(spans):

@@ -16,6 +16,7 @@ from workbench.data.record import Measured, Outcome, Predicted, Profile, Record,
 from workbench.data.units import counted, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
+from workbench.device.error_band import NEVER, expected_s, expected_words, factor_words
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -93,6 +94,8 @@ def page(
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
         model=_model(records, stand),
+        best_band=bool(result.ranked and result.winner and expected_s(result.winner)),
+        band=factor_words(r for r in records if not interval_of(r)),
         sentence=sentence(result),
         result=result,
         emulated=emulated_words(run, stand),
@@ -194,10 +197,11 @@ def _facts(
     unit = board.unit[1]
     if not result.ranked:
         return _class_facts(result)
+    about = "" if winner.measured else "~"
     basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
     facts = [
-        (f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
-        (rate(winner, result.ridge), "rate", basis),
+        (f"{about}{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
+        (about + rate(winner, result.ridge), "rate", basis),
     ]
     for baseline in result.baselines[:2]:
         theirs = f"{board.text(baseline.record.time_s)} {unit}"
@@ -211,10 +215,23 @@ def _facts(
         theirs = f"{board.text(default.record.time_s)} {unit}, {PHASE_WORDS[default.phase]}"
         facts.append((f"{result.default.ratio:.2f}x", "vs the default", theirs))
     if nearest := nearest_ceiling(run, winner):
-        facts.append((whole_percent(nearest[0]), "of the ceiling", nearest[1]))
+        facts.append(
+            (about + whole_percent(nearest[0]), "of the ceiling", _share_words(winner, nearest))
+        )
     for record in hot[:1]:
         facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
     return [*facts, *energy_fact(winner)]
+
+
+def _share_words(winner: Record, nearest: tuple[float, str, bool]) -> str:
+    """Return the name of a ceiling, with the shares of it that a measured time would reach where
+    the winner's is predicted."""
+    share, name, _ = nearest
+    if winner.measured or (ends := expected_s(winner)) is None:
+        return name if winner.measured else f"{name}; {NEVER}"
+    low, high = (whole_percent(share * winner.time_s / end) for end in reversed(ends))
+    reached = f"{low} or more" if share * winner.time_s > ends[0] else f"{low} to {high}"
+    return f"{name}; {reached} if measured"
 
 
 def _class_facts(result: Selection) -> list[tuple[str, str, str]]:
@@ -235,7 +252,9 @@ def _same_config(record: Record, other: Record | None) -> bool:
 def _interval_words(board: Board, record: Record) -> str:
     timing = record.timing
     if isinstance(timing, Predicted):
-        return f"predicted, bound by {timing.bound}"
+        expected = expected_words(record)
+        expected += "" if expected == NEVER else " if measured"
+        return f"predicted, bound by {timing.bound}; {expected}"
     low, high = board.text(timing.low_s), board.text(timing.high_s)
     names = f"{record.phase}, {timing.regime}, {timing.state}"
     return f"{names}; 95 %: {low} to {high}" + ("" if timing.stable else ", unstable")
@@ -460,7 +479,8 @@ def _ceiling_words(run: Run, winner: Record | None) -> str:
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"
-    words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling, {name}"
+    error = "" if winner.measured else f" ({factor_words([winner])})"
+    words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling{error}, {name}"
     others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
     words += "".join(f", and {whole_percent(s)} of {n}" for s, n in others)
     if share > 1:

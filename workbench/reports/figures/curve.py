@@ -22,7 +22,7 @@ LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarit
 @dataclass(frozen=True)
 class RateLine:
     """Rates of one Impl at the sizes at which it has a time; `low` and `high` are the ends of the
-    95 % interval, empty for a prediction."""
+    95 % interval, or of the error band of a prediction; empty where its device has none."""
 
     name: str
     x: tuple[int, ...]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 
 from workbench.data.record import Measured, Outcome, Record, Run, grouped
+from workbench.device.error_band import expected_s
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.spec import sizes_text
@@ -80,11 +81,16 @@ def _line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLi
 
 
 def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the ends of the intervals as rates; none where a time is predicted."""
-    times = [(r, r.timing) for r in records if isinstance(r.timing, Measured)]
-    if len(times) < len(records):
+    """Return the ends of the intervals as rates, those of the error band where a time is predicted;
+    none where a device has no band."""
+    times = [
+        (t.low_s, t.high_s) if isinstance(t := r.timing, Measured) else expected_s(r)
+        for r in records
+    ]
+    known = [(r, span) for r, span in zip(records, times, strict=True) if span is not None]
+    if len(known) < len(records):
         return (), ()
-    ends = [sorted((rate(r, t.low_s), rate(r, t.high_s))) for r, t in times]
+    ends = [sorted(rate(r, seconds) for seconds in span) for r, span in known]
     return tuple(low for low, _ in ends), tuple(high for _, high in ends)
 
 

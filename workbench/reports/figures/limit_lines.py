@@ -18,6 +18,7 @@ from workbench.device.ceilings import (
     state_of,
     stem_of,
 )
+from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, laid
@@ -25,12 +26,14 @@ from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 _BAR: Mapping[str, Any] = {"color": colour("muted"), "linewidth": 1, "zorder": 1}
+_BAND: Mapping[str, Any] = {**_BAR, "color": colour("accent"), "linewidth": 3, "alpha": 0.5}
 
 
 def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
     rates = [r.flops / s for r in records for s in _times(r)]
+    rates += [board.best.flops / s for s in _expected(board)] if board.best else []
     ceilings = _of_records(ceilings, records)
     ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
@@ -62,6 +65,8 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     for record, x, _ in points:
         if interval_of(record):
             ax.plot([x] * 3, [record.flops / s for s in _times(record)], **_BAR)
+        elif record is board.best and (band := expected_s(record)):
+            ax.plot([x] * 2, [record.flops / s for s in band], **_BAND)
     return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
 
 
@@ -71,10 +76,16 @@ def _times(record: Record) -> tuple[float, float, float]:
     return low, record.time_s, high
 
 
+def _expected(board: Board) -> tuple[float, ...]:
+    """Return the seconds between which a measured time of the predicted best is expected."""
+    return (expected_s(board.best) if board.best else None) or ()
+
+
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return the rate of least bytes under the memory ceilings; for kernels without FLOPs."""
     slopes = _known(_of_records(ceilings, records), "B/s")
     rates = [r.bytes / s / 1e9 for r in records for s in _times(r)]
+    rates += [board.best.bytes / s / 1e9 for s in _expected(board)] if board.best else []
     # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
@@ -93,6 +104,8 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     for record, y in zip(records, heights, strict=True):
         if interval_of(record):
             ax.plot([record.bytes / s / 1e9 for s in _times(record)], [y] * 3, **_BAR)
+        elif record is board.best and (band := expected_s(record)):
+            ax.plot([record.bytes / s / 1e9 for s in band], [y] * 2, **_BAND)
     points = [(r, r.bytes / r.time_s / 1e9, y) for r, y in zip(records, heights, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
 
