@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MARK = "<!-- needs a GPU -->\n"
 BLOCK = re.compile(rf"({MARK})?```python\n(.*?)```", flags=re.S)
 
 
+@pytest.mark.newest
 def test_the_blocks_of_the_api_page_run(tmp_path):
     """Those that need a GPU, and are marked so, are only compiled."""
     blocks = BLOCK.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
