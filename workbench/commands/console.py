@@ -426,11 +426,13 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 
 def plan_line(run: Run) -> str:
     """Return the first line: measured on this GPU, or predicted for another device."""
+    error = device_words(run.device, [run.kernel])
     if run.predicted and backend_of(run.device) == METAL:
-        return f"Times are predicted for {run.device}: {EMULATED}. {device_words(run.device)}"
+        return f"Times are predicted for {run.device}: {EMULATED}. {error}"
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
-            "Triton's interpreter, timed by the analytic model. " + device_words(run.device)
+            "Triton's interpreter, timed by the analytic model. "
+            + device_words(run.device, [run.kernel])
         )
     return f"Times are measured on {run.environment.gpu or run.device}."

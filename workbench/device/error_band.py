@@ -84,13 +84,22 @@ def devices_words(names: Iterable[str]) -> list[str]:
     return [f"{name}: {device_words(name)}" for name in dict.fromkeys(names)]
 
 
-def device_words(name: str) -> str:
-    """Return the error of predictions for a device in one sentence."""
+def device_words(name: str, kernels: Iterable[str] = ()) -> str:
+    """Return the error of predictions for a device in one sentence; of these kernels alone where
+    any is named."""
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in device.bands)
+    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in _of(device, set(kernels)))
     return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
+
+
+def _of(device: Device, kernels: set[str]) -> list[Band]:
+    """Return the bands of these kernels, and those of kinds if any of them has none of its own;
+    all bands without kernels."""
+    named = {k for band in device.bands if band.kind is None for k in band.kernels}
+    kinds = not kernels <= named
+    return [b for b in device.bands if not kernels or (kinds if b.kind else kernels & {*b.kernels})]
 
 
 def _clause(band: Band) -> str:
