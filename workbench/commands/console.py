@@ -432,7 +432,6 @@ def plan_line(run: Run) -> str:
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
-            "Triton's interpreter, timed by the analytic model. "
-            + device_words(run.device, [run.kernel])
+            f"Triton's interpreter, timed by the analytic model. {error}"
         )
     return f"Times are measured on {run.environment.gpu or run.device}."
