@@ -252,7 +252,7 @@ class SweepCommand:
 
 # A sweep that predicts recommends after 24 configs, or from 16 on once 25 s have passed. By the
 # stored tables (benchmarks/first_recommendation.py) the top config of the whole sweep is among the
-# first 16 at 16 of 17 shapes, and among the first 24 at all.
+# first 16 at 15 of 17 shapes, and among the first 24 at all.
 FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 24, 16, 25.0
 
 

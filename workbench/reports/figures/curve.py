@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 820, 400  # px
 TIME_UNIT = "µs"  # of curves without declared bytes and FLOPs
+KEY_LETTERS = 30  # of a line of the key, which has 200 px beside its marks
 LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
 
 
@@ -77,7 +79,9 @@ def curve_figure(curve: Curve) -> Figure:
         _draw(ax, line, "muted", LIBRARY_MARKERS[n % len(LIBRARY_MARKERS)])
     if curve.bound is not None:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
-        ax.plot(curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=curve.bound.name)
+        ax.plot(
+            curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=_wrapped(curve.bound.name)
+        )
     tops = [y for line in (*curve.lines, curve.bound) if line for y in (*line.y, *line.high)]
     if curve.unit == TIME_UNIT:
         ax.set_yscale("log")
@@ -88,6 +92,11 @@ def curve_figure(curve: Curve) -> Figure:
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
     return fig
+
+
+def _wrapped(name: str) -> str:
+    """Return a name in lines that fit beside the axes."""
+    return "\n".join(textwrap.fill(line, KEY_LETTERS) for line in name.splitlines())
 
 
 def _scale(ax: Any, curve: Curve) -> None:
