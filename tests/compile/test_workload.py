@@ -381,7 +381,6 @@ def test_with_a_gpu_each_launch_is_told_from_that_of_another_autotuner(tmp_path,
             fails[0] = False
             several[1][(4,)](x=x, n=64)
             shared_below[(4,)](x, 64, BLOCK=16)
-        assert Autotuner.run.__module__.startswith("triton.")  # no layer but that of the launch
     known = files.read(tmp_path / "a.workload").signatures
     by_choices = Counter()
     for each in known:

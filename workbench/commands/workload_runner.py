@@ -76,8 +76,9 @@ class ProgramRunner:
 
     @contextmanager
     def once(self, number: int, pinned: bool) -> Iterator[tuple[Path, ChildEnd, float]]:
-        """Give the folder with what a run left, how it ended, and its wall time in seconds; where
-        it waited for its turn, from then on. Raises UngatedError where a run did not wait."""
+        """Return a context manager of the folder with what a run left, of how it ended, and of its
+        wall time in seconds; where it waited for its turn, from then on. Raises UngatedError where
+        a run did not wait."""
         folder = self._folder(number, pinned)
         if self.options.at_once == 1:
             began = self.now()

@@ -215,8 +215,8 @@ class _Model:
     def pipelined(self) -> bool:
         """Return whether loads run ahead of the arithmetic, straight into shared memory."""
         wide = self.resources.copy_engine or self.resources.load_bits >= 32
-        ahead = self.persistent or (self.work.steps > 1 and self.work.dot is not None)
-        return self.stages > 1 and wide and ahead
+        loops = self.persistent or (self.work.steps > 1 and self.work.dot is not None)
+        return self.stages > 1 and wide and loops
 
     @property
     def vector_s(self) -> float:

@@ -31,26 +31,21 @@ def key_function(args: Sequence[Any], kwargs: Mapping[str, Any]) -> KeyFunction:
     AttributeError."""
     values = {f"a[{i}]": value for i, value in enumerate(args)}
     values |= {f"k[{name!r}]": value for name, value in kwargs.items()}
-    parts, addresses, pointers = [], [], []
+    parts, pointers = [], []
     for number, (source, value) in enumerate(values.items()):
         if _is_tensor(value):
             parts += [f"(t{number} := {source}).shape", f"t{number}.dtype"]
             parts.append(f"t{number}.is_contiguous() or t{number}.stride()")
-            addresses.append(f"(p{number} := t{number}.data_ptr())")
+            parts.append(f"(p{number} := t{number}.data_ptr()) & {ALIGN - 1}")
             pointers.append(f"p{number}")
         elif type(value) in HASHED:
-            parts.append(f"(v{number} := {source})")
-            if value is not None and type(value) is not str:  # these equal no other type's values
-                parts.append(f"type(v{number})")
+            parts += [source, f"{source}.__class__"]
         else:
             parts.append(f"other({source})")
-    if pointers:  # nearly all are aligned
-        each = "".join(f"{p} & {ALIGN - 1}, " for p in pointers)
-        parts.append(f"({' | '.join(addresses)}) & {ALIGN - 1} and ({each})")
     if len(pointers) > 1:
         parts.append(f"len({{{', '.join(pointers)}}})")
     space: dict[str, Any] = {"other": _other}
-    exec(f"def key(a, k, grid, type=type):\n return ({', '.join(['grid', *parts])},)", space)
+    exec(f"def key(a, k, grid):\n return ({', '.join(['grid', *parts])},)", space)
     result: KeyFunction = space["key"]
     return result
 

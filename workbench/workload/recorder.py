@@ -92,7 +92,7 @@ class LaunchRecorder:
     def __init__(self, path: Path, options: RecordOptions) -> None:
         self.path, self.options = path, options
         self._hooks = TritonHooks(self)
-        self._kernels: dict[tuple[int, int], _Kernel] = {}  # by ids of chooser and function
+        self._kernels: dict[Chooser, dict[int, _Kernel]] = {}
         self._signatures: dict[str, tuple[LaunchSignature, _LaunchCounter]] = {}
         self._beyond: dict[KernelFunction, _LaunchCounter] = {}
         self._window = ProfiledWindow(options.profile_steps)
@@ -152,7 +152,7 @@ class LaunchRecorder:
         """Count one launch."""
         self._seen += 1
         try:
-            kernel = self._kernels[id(by), id(jit)]
+            kernel = self._kernels[by][id(jit)]
             key = kernel.usual[len(args), len(kwargs)](args, kwargs, grid)
             kernel.counters[key].launches += 1
         except (KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError, IndexError):
@@ -215,7 +215,7 @@ class LaunchRecorder:
         self._kept_keys += 1
 
     def _all_kernels(self) -> list[_Kernel]:
-        return list(self._kernels.values())
+        return [kernel for of in list(self._kernels.values()) for kernel in list(of.values())]
 
     def _counter_of(self, signature: LaunchSignature) -> _LaunchCounter:
         text = canonical(signature)
@@ -228,14 +228,15 @@ class LaunchRecorder:
         return counter
 
     def _kernel_of(self, jit: Any, by: Chooser) -> _Kernel:
-        """Return the entry of a function; it keeps both, so no other gets their ids."""
+        """Return the entry of a function; it keeps the object, so that no other gets its id."""
         if not self._kernels:
             self._window.first_launch(not self._hooks.caught)
-        return self._kernels.setdefault((id(by), id(jit)), _Kernel(jit, by))
+        kernels = self._kernels.setdefault(by, {})
+        return kernels.setdefault(id(jit), _Kernel(jit, by))
 
     def launched_by_inductor(self, tuner: Any, args: Sequence[Any]) -> None:
         """Count one launch of a kernel of torch.compile."""
-        self.launched(tuner.fn, args, {}, (), self._hooks.of_inductor(tuner))
+        self.launched(tuner.fn, args, {}, (), Chooser(tuner, None, False))
 
     # Signatures
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from sys import _getframe
 from typing import Any, NamedTuple, Protocol
 
 from workbench.profilers.running.after_import import AfterImport
@@ -34,8 +33,6 @@ class Chooser(NamedTuple):
 
 
 NOBODY = Chooser()
-ID_OF_NONE = id(None)
-NO_ARGUMENT = (None,)
 
 
 class LaunchSink(Protocol):
@@ -66,8 +63,6 @@ class TritonHooks:
         self._context = _LaunchContext()
         self._bound: list[Any] = []  # heuristics whose `run` is Triton's own again
         self._choosers: dict[tuple[int, int], Chooser] = {}
-        self._tuners: dict[int, Any] = {}  # by id of the function below; the last one that launched
-        self.tuner_code: Any = None  # of Triton's `Autotuner.run`; None where nobody asks
         self._replaced: list[tuple[Any, str, Any]] = []
         self._finder: AfterImport | None = None
         self._caught: bool | None = None  # None before the first launch
@@ -87,7 +82,6 @@ class TritonHooks:
         self._replace(JITFunction, "run", self._jit_run)
         self._replace(InterpretedFunction, "run", self._interpreted_run)
         self._replace(Autotuner, "_bench", self._bench)
-        self.tuner_code = Autotuner.run.__code__ if choosers else None
         if choosers:
             self._replace(Autotuner, "run", self._autotuner_run)
             self._replace(Heuristics, "run", self._heuristics_run)
@@ -116,12 +110,6 @@ class TritonHooks:
             owner.__dict__.pop("run", None)
         self._bound.clear()
 
-    def restore(self, replaced: Any) -> None:
-        """Put one method back."""
-        for owner, name, real in self._replaced:
-            if getattr(owner, name, None) is replaced:
-                setattr(owner, name, real)
-
     @property
     def caught(self) -> bool:
         """Whether there is no GPU, so that launches are not run."""
@@ -148,33 +136,24 @@ class TritonHooks:
     def _jit_run(self, real: Any) -> Any:
         context, sink, hooks = self._context, self._sink, self
 
-        # Without named parameters Python compares no names: 1.5 us of a launch of 25 arguments.
-        def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if kwargs["warmup"] or context.benchmarking:
-                return real(self, *args, **kwargs)
-            shape = grid = kwargs["grid"]
+        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            if warmup or context.benchmarking:
+                return real(self, *args, grid=grid, warmup=warmup, **kwargs)
             if hooks.caught:
-                del kwargs["grid"], kwargs["warmup"]
                 sink.launched(self, args, kwargs, _evaluated(self, grid, args, kwargs), context.by)
                 return None
-            by = context.by
-            if (caller := _getframe(1)).f_code is hooks.tuner_code:
-                by = hooks.by(self, args, grid, caller)
-            if callable(grid):
+            if not callable(grid):
+                result = real(self, *args, grid=grid, warmup=warmup, **kwargs)
+                sink.launched(self, args, kwargs, grid, context.by)
+                return result
+            shapes: list[Any] = []
 
-                def once(meta: Any) -> Any:
-                    nonlocal shape
-                    shape = grid(meta)
-                    return shape
+            def once(meta: Any) -> Any:
+                shapes.append(shape := grid(meta))
+                return shape
 
-                shape, kwargs["grid"] = None, once
-            try:
-                result = real(self, *args, **kwargs)
-            except BaseException:  # its autotuner would seem to be under way from now on
-                hooks.forget(self)
-                raise
-            del kwargs["grid"], kwargs["warmup"]
-            sink.launched(self, args, kwargs, shape, by)
+            result = real(self, *args, grid=once, warmup=warmup, **kwargs)
+            sink.launched(self, args, kwargs, shapes[-1] if shapes else None, context.by)
             return result
 
         return run
@@ -191,32 +170,10 @@ class TritonHooks:
 
         return run
 
-    def by(self, below: Any, args: Sequence[Any], grid: Any, caller: Any) -> Chooser:
-        """Return the Chooser of a launch by Triton's own `Autotuner.run`, whose frame is given: the
-        autotuner that launched this function last if it is under way with the same first argument,
-        and otherwise the one in the frame, which takes 1 us to read."""
-        self._context.grid = grid
-        tuner = self._tuners.get(id(below))
-        under_way = None if tuner is None else tuner.nargs
-        if (
-            under_way is None
-            or next(iter(under_way.values()), None) is not (args or NO_ARGUMENT)[0]
-        ):
-            tuner = self._tuners[id(below)] = caller.f_locals["self"]
-        return self._choosers.get((id(tuner), ID_OF_NONE)) or self.chooser(tuner, None)
-
-    def forget(self, below: Any) -> None:
-        """Forget which autotuner launched a function last."""
-        self._tuners.pop(id(below), None)
-
     def _autotuner_run(self, real: Any) -> Any:
         context, hooks = self._context, self
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if hooks.can_time(self):
-                # from here on `by` says which autotuner launched: a layer costs 2 us of a launch
-                hooks.restore(run)
-                return real(self, *args, **kwargs)
             before = context.by
             context.by = by = hooks.chooser(self, before.heuristics)
             context.grid = kwargs.get("grid")
@@ -238,13 +195,6 @@ class TritonHooks:
             self._choosers[id(tuner), id(heuristics)] = known
         return known
 
-    def of_inductor(self, tuner: Any) -> Chooser:
-        """Return the one Chooser of an autotuner of Inductor."""
-        known = self._choosers.get((id(tuner), ID_OF_NONE))
-        if known is None:
-            known = self._choosers[id(tuner), ID_OF_NONE] = Chooser(tuner)
-        return known
-
     def caught_here(self, tuner: Any) -> bool:
         """Return whether this autotuner cannot time: there is no GPU, or the interpreter runs."""
         inner = tuner
@@ -252,27 +202,17 @@ class TritonHooks:
             inner = inner.fn
         return type(inner).__name__ == "InterpretedFunction" or self.caught
 
-    def can_time(self, tuner: Any) -> bool:
-        """Return whether this and other autotuners of the process can time: there is a GPU, and
-        functions are compiled."""
-        from triton import knobs
-
-        return not (knobs.runtime.interpret or self.caught_here(tuner))
-
     def _heuristics_run(self, real: Any) -> Any:
         context, hooks = self._context, self
 
-        def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             if type(self).run is run and hasattr(self.fn, "configs"):
                 # an autotuner below says it all, and each layer costs 3 us of a launch
                 self.run = real.__get__(self)
                 hooks._bound.append(self)
                 return self.run(*args, **kwargs)
             before = context.by
-            above = before
-            if (caller := _getframe(1)).f_code is hooks.tuner_code:
-                above = hooks.by(self, args, kwargs.get("grid"), caller)
-            context.by = hooks.chooser(above.tuner, self)
+            context.by = hooks.chooser(before.tuner, self)
             try:
                 return real(self, *args, **kwargs)
             finally:

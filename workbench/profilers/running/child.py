@@ -84,7 +84,7 @@ def start_child(
 
 
 def wait_for_child(process: subprocess.Popen[bytes]) -> ChildEnd:
-    """Wait for a child that was started before, with signals as in `run_child`."""
+    """Wait for a child that was started before, with signals as in `run_child`. Returns its end."""
     with _Waiting() as waiting:
         waiting.process = process
         _wait(process, None)
