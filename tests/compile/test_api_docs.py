@@ -32,5 +32,7 @@ def test_the_blocks_of_the_api_page_run(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "µs predicted (measured times are" in done.stdout and "did you mean softmax?" in done.stdout
+    assert (
+        "µs predicted (measured times are" in done.stdout and "did you mean softmax?" in done.stdout
+    )
     assert {"sweep.png", "sweep.json", "curve.png"} <= {path.name for path in tmp_path.iterdir()}
