@@ -19,14 +19,16 @@ from functools import cache
 from pathlib import Path
 
 from workbench import catalog
+from workbench.backend.offline import predicted_time
+from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.data.record import Resources
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import Device, device_named
-from workbench.spec import Sizes, Work, values
+from workbench.spec import values
 
 DATA = Path(__file__).parent / "data"
-SCREENS: Mapping[str, tuple[str, ...]] = {"h200": ("h200_bf16_2026-11-21.csv.gz",), "h100": ()}
+FIRST_PASSES: Mapping[str, tuple[str, ...]] = {"h200": ("h200_bf16_2026-11-21.csv.gz",), "h100": ()}
 GOALS: Mapping[str, str] = {
     "h200": "h200_goals_2026-11-24.csv.gz",
     "h100": "h100_goals_2026-11-25.csv.gz",
@@ -62,7 +64,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted."""
+        """Return measured over predicted time."""
         return self.measured_s / self.predicted_s
 
 
@@ -94,19 +96,14 @@ def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
 def _pair(row: Mapping[str, str], device: Device, table: str) -> Pair:
     spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
     impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
-    created, bytes_ = resources_of(row), spec.bytes(at, dtype)
-    work = impl.work_of(impl.config(**config), device.limits, dtype, at)
-    if work is None:  # as `backend.offline.predicted_time`
-        programs = max(1, created.programs)
-        work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
-    computed = predict(
-        device, work, created, dtype=dtype, flops=spec.flops(**at), bytes_=bytes_,
-        stages=config.get("num_stages", 1),
+    created = Compiled(resources_of(row), "", (), int(row.get("launches", 1)))
+    predicted = predicted_time(
+        device, created, impl.work_of(impl.config(**config), device.limits, dtype, at), dtype,
+        spec.flops(**at), spec.bytes(at, dtype), config.get("num_stages", 1),
     )  # fmt: skip
-    more = (int(row.get("launches", 1)) - 1) * computed.launch_s
     return Pair(
         row["kernel"], row["impl"], row["sizes"], float(row["median_us"]) * 1e-6,
-        computed.predicted_s + more, bool(created.matrix_unit), table, row["binary"],
+        predicted.predicted_s, bool(row["matrix_unit"]), table, row["binary"],
     )  # fmt: skip
 
 
@@ -121,24 +118,18 @@ def launch_sized(device: str) -> Iterator[Pair]:
             impl = spec.impls[0]
             config = impl.default(known.limits, dtype, at)
             knobs = values(config)
+            stages = knobs.get("num_stages", 1)
+            work = impl.work_of(config, known.limits, dtype, at)
+            assert work is not None
             predicted = predict(
-                known, work := _work(impl, config, known, dtype, at),
-                guess(known, work, dtype, warps=knobs["num_warps"],
-                      stages=knobs.get("num_stages", 1)),
-                dtype=dtype, flops=spec.flops(**at), bytes_=spec.bytes(at, dtype),
-                stages=knobs.get("num_stages", 1),
+                known, work, guess(known, work, dtype, warps=knobs["num_warps"], stages=stages),
+                dtype=dtype, flops=spec.flops(**at), bytes_=spec.bytes(at, dtype), stages=stages,
             )  # fmt: skip
             measured_s = float(row["median_us"]) * 1e-6
             yield Pair(
                 row["kernel"], impl.name, row["sizes"], measured_s, predicted.predicted_s, False,
                 LAUNCHES[device],
             )  # fmt: skip
-
-
-def _work(impl: object, config: object, device: Device, dtype: str, at: Sizes) -> Work:
-    work: Work | None = impl.work_of(config, device.limits, dtype, at)  # type: ignore[attr-defined]
-    assert work is not None
-    return work
 
 
 @dataclass(frozen=True)
@@ -153,7 +144,7 @@ class Computed:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Low and high end, of two decimals."""
+        """Return the low and the high end, of two decimals."""
         if len(self.ratios) < FEW:
             low, high = min(self.ratios), max(self.ratios)
         else:
@@ -174,12 +165,12 @@ class Computed:
 def bands(device: str) -> list[Computed]:
     """Return the bands of a device: one for each class of kernels with times, and one for each kind
     of kernels that no class names, of the times of all classes."""
-    goals, screens = pairs_of(GOALS[device], device), list[Pair]()
-    for name in SCREENS[device]:
-        screens += pairs_of(name, device)
+    goals, first_pass = pairs_of(GOALS[device], device), list[Pair]()
+    for name in FIRST_PASSES[device]:
+        first_pass += pairs_of(name, device)
     result = []
     for title, kernels in CLASSES.items():
-        ours = [p for p in (*screens, *goals) if p.kernel in kernels]
+        ours = [p for p in (*first_pass, *goals) if p.kernel in kernels]
         if len(ours) >= LEAST:
             result.append(_computed(title, None, ours))
     kinds = {"product": "other kernels with matrix products", "stream": "other kernels"}

@@ -1,7 +1,7 @@
 """Write the times of `kernels_*.json` beside the resources of their configs, as one table.
 
-The configs are compiled offline for the device that they were measured on. The table is what the
-error bands of kernels other than products are computed from; see `benchmarks/data/README.md`.
+The configs are compiled offline for the device that they were measured on. `bands.py` computes the
+error bands of the model from these tables; see `benchmarks/data/README.md`.
 
     python benchmarks/goal_table.py benchmarks/data/kernels_h200.json h200 OUT.csv.gz
 """

@@ -3,10 +3,10 @@
     python benchmarks/workload_launches.py --before main --out launches.json
 
 The launches of the programs of examples/workloads are caught on the CPU and made again, through
-Triton's own `Autotuner.run`, with an empty function in place of `JITFunction.run`: what is timed
-beyond it is recording alone. Without recording, with it, and with that of another revision
-(--before), in turns in one process. `cold` are launches with 8 MB of other memory read before each,
-as a program's own work would.
+Triton's own `Autotuner.run`, with an empty function in place of `JITFunction.run`, so that what
+takes longer with recording is recording alone. Launches without recording, with it, and with that
+of another revision (--before) take turns in one process. Before each `cold` launch 8 MB of other
+memory are read, as a program's own work would do.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def test_kinds_of_kernels_with_different_bands_are_named():
 
 def test_a_page_of_one_kernel_names_the_bands_that_concern_it():
     def of(*kernels):
-        return device_words("h200", kernels)
+        return device_words("h200", ", ".join(kernels))
 
     assert of("matmul").count(" for ") == 1 and "matrix products (8,911" in of("matmul")
     assert of("matmul", "wkv7").count(" for ") == 2

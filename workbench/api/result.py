@@ -206,7 +206,7 @@ class Result:
         if not devices:
             return ""
         if self.predicted:
-            errors = " ".join(devices_words(result.run.device for result in self.runs))
+            errors = " ".join(devices_words((r.run.device, r.run.kernel) for r in self.runs))
             return f"predicted for {devices}: no GPU took part. {errors}"
         return f"measured on {devices}"
 

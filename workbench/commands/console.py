@@ -426,7 +426,7 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 
 def plan_line(run: Run) -> str:
     """Return the first line: measured on this GPU, or predicted for another device."""
-    error = device_words(run.device, [run.kernel])
+    error = device_words(run.device, run.kernel)
     if run.predicted and backend_of(run.device) == METAL:
         return f"Times are predicted for {run.device}: {EMULATED}. {error}"
     if run.predicted:

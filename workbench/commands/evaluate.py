@@ -296,7 +296,7 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     kind = "predicted" if evaluation.predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
     if evaluation.predicted:
-        yield f"error   {device_words(evaluation.device.name)}"
+        yield f"error   {device_words(evaluation.device.name, evaluation.facts.name)}"
     if times.bound_s:
         yield f"bound   {times.bound_s * 1e6:.4g} us by the stated bandwidth and peak rate"
     if times.best_library is not None:

@@ -84,7 +84,7 @@ def show_history(
         table.add_row(*map(Text, cells))
     with aloud(console):
         console.print(table)
-        for line in devices_words(row.device for row in rows if row.predicted and row.time_s):
+        for line in devices_words((r.device, r.kernel) for r in rows if r.predicted and r.time_s):
             console.print(f"Predicted times of {line}", soft_wrap=True)
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")

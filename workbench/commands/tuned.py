@@ -153,7 +153,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
         )
         table.add_row(*map(Text, cells[: len(shown)]))
     console.print(table)
-    for line in devices_words(e.device for e in entries if e.predicted):
+    for line in devices_words((e.device, e.kernel) for e in entries if e.predicted):
         console.print(f"Predicted times of {line}", soft_wrap=True)
 
 

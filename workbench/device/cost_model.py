@@ -219,16 +219,10 @@ class _Model:
         return self.stages > 1 and wide and loops
 
     @property
-    def vector_s(self) -> float:
-        """Return the seconds of one block's declared vector operations in a step, on a core of its
-        own."""
-        return self.work.vector_ops * self.cores * 2 / self.device.peaks["fp32"].value
-
-    @property
-    def special_s(self) -> float:
-        """Return the seconds of one block's exponentials and the like in a step."""
-        rate = self.device.peaks["fp32"].value / self.cores / 2 * self.constants.special_share
-        return self.work.special_ops / rate
+    def vector_rate(self) -> float:
+        """Return the vector operations a second of one core, of which the fp32 peak counts two for
+        each fused multiply-add."""
+        return self.device.peaks["fp32"].value / self.cores / 2
 
     def step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
         """Return compute, cache, shared, issue, special and latency seconds of a step of
@@ -243,8 +237,10 @@ class _Model:
         loads = self.work.load_bytes / (width / 8) / device.limits.warp_size
         each = c.stream_cycles if self.work.dot is None else c.issue_cycles
         issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
-        issue += blocks * self.vector_s
-        beside = (self.vector_s + self.special_s) / min(1.0, warps / 4)
+        vector = self.work.vector_ops / self.vector_rate
+        special = self.work.special_ops / (self.vector_rate * c.special_share)
+        issue += blocks * vector
+        beside = (vector + special) / min(1.0, warps / 4)
         own = max(alone, beside) if self.work.overlapped else alone + beside
         own += c.step_cycles / self.clock
         if self.pipelined:
@@ -253,7 +249,7 @@ class _Model:
         else:
             loaded = c.latency_s if self.work.load_bytes else 0.0
             latency = loaded + own + (cache + issue) / blocks
-        return compute, cache, shared, issue, blocks * self.special_s, latency
+        return compute, cache, shared, issue, blocks * special, latency
 
     def spills(self, blocks: int) -> float:
         """Return the seconds of a step's spilled registers: written and read once, in the core's

@@ -45,8 +45,8 @@ def band_words(record: Record) -> str:
 
 def expected_s(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a measured time of a predicted record is expected: the
-    prediction times the ends of its band, 5th to 95th percentile. None for a measured record, for
-    a prediction that is an interval of its own, and where the device was never compared."""
+    prediction times the ends of its band. None for a measured record, for a prediction that is an
+    interval of its own, and where the device was never compared."""
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None:
         return None
@@ -79,27 +79,35 @@ def factor_words(records: Iterable[Record]) -> str:
     return f"measured over predicted: {', '.join(each + others)}"
 
 
-def devices_words(names: Iterable[str]) -> list[str]:
-    """Return the error of predictions as a sentence for each device: `h200: Measured over ...`."""
-    return [f"{name}: {device_words(name)}" for name in dict.fromkeys(names)]
+def devices_words(times: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the error of predicted times, each given by its device and kernel, as a sentence for
+    each device: `h200: Measured over ...`."""
+    kernels: dict[str, list[str]] = {}
+    for device, kernel in times:
+        kernels.setdefault(device, []).append(kernel)
+    return [f"{device}: {device_words(device, ', '.join(of))}" for device, of in kernels.items()]
 
 
-def device_words(name: str, kernels: Iterable[str] = ()) -> str:
-    """Return the error of predictions for a device in one sentence; of these kernels alone where
-    any is named."""
+def device_words(name: str, kernels: str = "") -> str:
+    """Return the error of predictions for a device in one sentence: of these kernels, which are
+    separated by commas as in `Run.kernel`, or of all."""
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in _of(device, set(kernels)))
-    return f"Measured over predicted time, 5th to 95th percentile: {'; '.join(bands)}."
+    of = _of(device, set(kernels.split(", "))) if kernels else device.bands
+    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of)
+    return (
+        "Measured over predicted time, 5th to 95th percentile or all of fewer than 20: "
+        f"{'; '.join(bands)}."
+    )
 
 
 def _of(device: Device, kernels: set[str]) -> list[Band]:
-    """Return the bands of these kernels, and those of kinds if any of them has none of its own;
-    all bands without kernels."""
-    named = {k for band in device.bands if band.kind is None for k in band.kernels}
-    kinds = not kernels <= named
-    return [b for b in device.bands if not kernels or (kinds if b.kind else kernels & {*b.kernels})]
+    """Return the bands of these kernels, and those of kinds if any of them has none of its own."""
+    own = [b for b in device.bands if b.kind is None and kernels & {*b.kernels}]
+    if kernels <= {kernel for band in own for kernel in band.kernels}:
+        return own
+    return own + [b for b in device.bands if b.kind]
 
 
 def _clause(band: Band) -> str:

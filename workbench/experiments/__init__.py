@@ -161,7 +161,8 @@ class Analysis:
         sizes = dict(self.sizes or context.sizes or {})
         about = experiment, kernel_name(context.kernel), sizes, context.dtype
         predicted = any(each.kind == "predicted" for each in self.evidence)
-        error = (f"Predicted times: {device_words(context.device.name)}",) if predicted else ()
+        words = device_words(context.device.name, kernel_name(context.kernel))
+        error = (f"Predicted times: {words}",) if predicted else ()
         lists = tuple(self.evidence), tuple(self.charts), (*error, *self.caveats)
         return Finding(run, at, *about, self.word, self.sentence, *lists)
 

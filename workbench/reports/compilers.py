@@ -87,7 +87,7 @@ def conclusion(changes: CodeChanges) -> str:
 
 def code_errors(pairs: Sequence[CodePair]) -> list[str]:
     """Return the error of the predicted times as a sentence for each device."""
-    return devices_words(sorted({pair.case.device for pair in pairs}))
+    return devices_words(sorted({(pair.case.device, pair.case.kernel) for pair in pairs}))
 
 
 def was_measured(pairs: Sequence[CodePair]) -> bool:

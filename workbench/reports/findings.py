@@ -95,7 +95,7 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
 def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the origin of the run's times."""
     if run.predicted:
-        error = device_words(run.device, [run.kernel])
+        error = device_words(run.device, run.kernel)
         return f"predicted by the analytic model, marked ~; no GPU took part. {error}"
     if run.files:
         return "profiled: taken while a tool watched, never compared with measured ones"

@@ -122,7 +122,7 @@ def index_page(site: Site) -> str:
         rows=_matrix(site),
         changes=[_change_row(site, each, "") for each in _ordered(site.changes)],
         measured={s.key.device for s in site.series},
-        errors=devices_words(p.device for p in site.predicted),
+        errors=devices_words((p.device, p.kernel) for p in site.predicted),
         regressions=_count(site, "slower"),
         improvements=_count(site, "faster"),
         data=_script_safe({"branches": list(site.branches)}),

@@ -79,14 +79,12 @@ def page(
     stand = _ordered(ranking(relevant(run, outcomes)), result)
     board = _board(run, stand, result)
     records = [o for o in stand if isinstance(o, Record)]
-    even, pictured = _evened(board, stand, comparable_times(relevant(run, outcomes)))
-    compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
     shown = columns(board, records, bool(emulated_words(run, stand)))
     finals = [r for r in records if r.phase == "final"]
     knobs = knob_names(stand)
-    words, lined = _words(result), lines(finals, result.winner)
     libraries = {o.case.impl for o in stand if o.case.is_baseline}
+    first = comparable_times(relevant(run, outcomes))
     return render(
         "sweep.html.j2",
         run=run,
@@ -102,18 +100,11 @@ def page(
         traffic=traffic_table(stand, result.winner),
         facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
         counts=_counts(result),
-        maps=_maps(run, even, pictured),
         legend=list(enumerate(_HEAT_LEGEND)) if result.ranked else _CLASS_LEGEND,
-        ceiling=_roofline_note(run, even, compared),
         ceiling_words=_ceiling_words(run, result.winner),
-        scatter=_scatter(even, compared),
-        finals=draw.finals(board, finals, "finals", words) if finals else None,
-        rounds=rounds(board, finals, lined, "rounds"),
-        energy=_energy(board, finals, result),
         energy_notes=energy_notes(finals, run.environment),
-        library=lined.library.case.impl if lined.library else "",
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
-        full=in_full(run, board, [*finals, *hot], words),
+        full=in_full(run, board, [*finals, *hot], _words(result)),
         tie_reason=_tie_reason(run, result),
         doubts=_doubts(result.winner if result.ranked else result.fastest),
         csv=for_csv(run, board, stand),
@@ -130,7 +121,30 @@ def page(
         baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
         how=[*_how(run, result, records), *energy_how(finals)],
+        **_of_first_pass(run, *_evened(board, stand, first)),
+        **_of_finals(board, finals, result),
     )
+
+
+def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures of all configs, by their names in the template."""
+    compared = [o for o in pictured if isinstance(o, Record)]
+    return {
+        "maps": _maps(run, even, pictured),
+        "ceiling": _roofline_note(run, even, compared),
+        "scatter": _scatter(even, compared),
+    }
+
+
+def _of_finals(board: Board, finals: Sequence[Record], result: Selection) -> dict[str, Any]:
+    """Return the figures of the final benchmark, by their names in the template."""
+    lined = lines(finals, result.winner)
+    return {
+        "finals": draw.finals(board, finals, "finals", _words(result)) if finals else None,
+        "rounds": rounds(board, finals, lined, "rounds"),
+        "energy": _energy(board, finals, result),
+        "library": lined.library.case.impl if lined.library else "",
+    }
 
 
 def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:
