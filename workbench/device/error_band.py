@@ -97,7 +97,7 @@ def device_words(name: str, kernels: str = "") -> str:
     of = _of(device, set(kernels.split(", "))) if kernels else device.bands
     bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of)
     return (
-        "Measured over predicted time, 5th to 95th percentile or all of fewer than 20: "
+        "Measured over predicted time, 5th to 95th percentile (all, if fewer than 20): "
         f"{'; '.join(bands)}."
     )
 

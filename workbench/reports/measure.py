@@ -141,9 +141,10 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
         spread = ["predicted", "", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
     else:
         spread = [t.regime, "", *spread_cells(t, scale, unit)]
-    speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
+    tilde = "" if record.measured else "~"
+    speed = tilde + rate(record, ridge_of(group.run))
     speed = "" if span or not (record.bytes or record.flops) else speed
-    share = whole_percent(ceiling[0]) if ceiling else ""
+    share = tilde + whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""
     expected = "" if span else expected_words(record)
