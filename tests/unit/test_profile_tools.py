@@ -544,4 +544,4 @@ def test_the_verdict_of_the_sanitizer(command, logs, words, code, seen, unseen):
     assert got == code, (out, err)
     assert set(seen) <= files and not set(unseen) & files
     assert "CheckerResult" not in out and "racecheck" in out
-    assert ("514" in out) == (code == 1) and ("inconclusive" in out) == (code == 3)
+    assert ("514 errors" in out) == (code == 1) and ("inconclusive" in out) == (code == 3)
