@@ -170,6 +170,7 @@ class Replay:
         self._ready: list[Candidate] = []
         self._exact_s: dict[str, float] = {}  # by binary, as are the screens
         self._screened_s: dict[str, float] = {}
+        self._order: list[int] = []  # indices of the rows that were measured
 
     def regrets(self, after: Sequence[int]) -> list[float]:
         """How much slower than the table's best its answer is, after so many measurements."""
@@ -181,6 +182,12 @@ class Replay:
             results.append(self._answer_s() / best_s - 1)
         return results
 
+    def first(self, count: int) -> list[int]:
+        """The indices of the rows that are measured first, in order."""
+        while len(self._order) < count and self._measure():
+            pass
+        return self._order[:count]
+
     def _seen(self, key: str, seconds: float) -> float:
         return math.inf if self._shown is Shown.NONE else seconds * self._factor[key]
 
@@ -191,6 +198,7 @@ class Replay:
             return False
         row = self._rows[point.key]
         self._exact_s[row.binary] = row.measured_s
+        self._order.append(int(point.key))
         self._screened_s[row.binary] = self._first_pass(row.measured_s, self._random)
         for duplicate in [p for p in self._ready if self._rows[p.key].binary == row.binary]:
             self._search.tell(duplicate, self._screened_s[row.binary])

@@ -7,11 +7,11 @@ import torch
 import workbench as wb
 from workbench import catalog
 from workbench.device import hardware
+from workbench.device.bounds import cache_bytes
 from workbench.measurement.bench import Bench
 from workbench.measurement.function_timer import GpuTimer
 from workbench.measurement.functions import Refused, time_functions
 from workbench.measurement.protocol import Protocol
-from workbench.measurement.worker import cache_bytes
 
 DEVICE = hardware.live()
 if DEVICE is None:

@@ -8,6 +8,7 @@ import pytest
 
 from workbench.data import stats
 from workbench.data.record import Measured
+from workbench.device.bounds import CACHE_MARGIN, bound_s, hot_bound_s
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal
@@ -15,13 +16,7 @@ from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.correctness import Checked
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import (
-    CACHE_MARGIN,
-    MeasureJob,
-    _failed,
-    bound_s,
-    hot_bound_s,
-)
+from workbench.measurement.worker import MeasureJob, _failed
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")

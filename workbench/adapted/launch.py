@@ -1,5 +1,6 @@
-"""Choose the config of a launch without one: the one tuned for this device, or the default, or the
-nearest to it that fits these sizes; and log the choice in one line.
+"""Choose the config of a launch without one: the one tuned for this device, or the one that its
+calibration expects to be the fastest at these sizes, or the default, or the nearest to it that fits
+them; and log the choice in one line.
 
 The line is logged at level INFO by the logger `workbench`. If the program has not set up logging,
 it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
@@ -24,6 +25,9 @@ from workbench.data.tuned_cache import (
     damage_text,
     default_path,
 )
+from workbench.data.units import rough
+from workbench.device.calibration import CalibrationError
+from workbench.device.correction import best_estimate
 from workbench.device.hardware import DEVICES, Device
 from workbench.dsl import CORES_OF_A_CPU, pretended
 from workbench.measurement.inputs import torch_dtype
@@ -85,12 +89,13 @@ class ConfigChoice:
     config: Any
     text: str
     tuned_s: float | None = None  # the time that was measured with it, in seconds; None if default
-    unread: bool = False  # the tuned cache could not be read
+    unread: bool = False  # the tuned cache or the calibration could not be read
+    expected_s: float | None = None  # by the calibration of the device
 
 
 def config_at(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> ConfigChoice:
-    """Return the config that was tuned for these sizes; else the default, or if that is refused the
-    nearest to it that is not."""
+    """Return the config that was tuned for these sizes; else that of the device's calibration; else
+    the default, or if that is refused the nearest to it that is not."""
     default, name = tuned_or_default(impl, device.limits, dtype, sizes)
     try:
         entry = _tuned(default_path()).find(
@@ -105,8 +110,7 @@ def config_at(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> ConfigCho
     except TunedError as error:
         return ConfigChoice(default, f"{name}; {error}", unread=True)
     if entry is None:
-        wanted = f"{sizes_text(sizes)} in {dtype} on {device.name}"
-        return ConfigChoice(default, f"{name}; nothing tuned for {wanted}")
+        return _calibrated(impl, device, dtype, sizes, ConfigChoice(default, name))
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
@@ -114,6 +118,23 @@ def config_at(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> ConfigCho
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
     return ConfigChoice(config, since, entry.time_s)
+
+
+def _calibrated(
+    impl: Impl, device: Device, dtype: str, sizes: Sizes, default: ConfigChoice
+) -> ConfigChoice:
+    """Return the config that the calibration of the device expects to be the fastest at these
+    sizes; the default where it has nothing of the Impl at sizes like these."""
+    nothing = f"nothing tuned for {sizes_text(sizes)} in {dtype} on {device.name}"
+    try:
+        estimate = best_estimate(impl, device, dtype, sizes)
+    except CalibrationError as error:
+        return replace(default, text=f"{default.text}; {error}", unread=True)
+    if estimate is None:
+        return replace(default, text=f"{default.text}; {nothing}")
+    name = default.text if estimate.config == default.config else "chosen for these sizes"
+    text = f"{name} by the calibration, which expects {rough(estimate.seconds)}; {nothing}"
+    return ConfigChoice(estimate.config, text, expected_s=estimate.seconds)
 
 
 def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:

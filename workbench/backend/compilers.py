@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
-from workbench.backend.offline import predicted_time
+from workbench.backend.offline import corrected_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
 from workbench.compile import Compiled, CompileError
@@ -21,11 +21,13 @@ from workbench.compile.code_identity import compile_code
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Predicted, key_of
+from workbench.device.calibration import calibration_of
+from workbench.device.correction import Place
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Refusal
 from workbench.source import loaded
-from workbench.spec import Impl, WorkbenchError, values
+from workbench.spec import Impl, WorkbenchError
 
 FACTS = "facts-1"  # part of every key: raised when facts are read in another way
 PROBE_S = 120.0  # to import Triton from a cold disk and hash its libraries, 300 MB
@@ -77,7 +79,9 @@ class FactsJob:
 
     def key(self, compiler: Compiler, device: Device) -> str:
         """Return the key of the facts: equal keys have equal facts."""
-        return key_of(self.case, code=self.code, by=compiler.key, of=f"{FACTS} {MODEL} {device!r}")
+        known = calibration_of(device.name)
+        model = f"{MODEL} {known.digest}" if known else MODEL
+        return key_of(self.case, code=self.code, by=compiler.key, of=f"{FACTS} {model} {device!r}")
 
 
 def triton_here() -> tuple[str, str, str]:
@@ -108,12 +112,8 @@ def _with_prediction(
 ) -> CompiledCode:
     predicted: Predicted | None = None
     notes = facts.notes
-    spec = impl.spec
     try:
-        work = impl.work_of(config, device.limits, case.dtype, case.sizes)
-        flops, bytes_ = spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype)
-        stages = values(config).get("num_stages", 1)
-        predicted = predicted_time(device, compiled, work, case.dtype, flops, bytes_, stages)
+        predicted = corrected_time(device, compiled, Place(impl, config, case.sizes), case.dtype)
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
         notes = (*notes, f"no prediction: {first_sentence(error)}")
     return CompiledCode(

@@ -20,6 +20,7 @@ from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTa
 from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
 from workbench.data.record import Energy, Environment, Verdict
+from workbench.device.bounds import bound_s
 from workbench.device.hardware import Device
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -207,7 +208,7 @@ class Live:
         spec, sizes = self._problem.spec, self._problem.sizes
         bytes_ = spec.bytes(sizes, self._problem.dtype)
         flops = spec.flops(**sizes)
-        bound = worker.bound_s(self.device, bytes_, flops, self._problem.dtype)
+        bound = bound_s(self.device, bytes_, flops, self._problem.dtype)
         return 50 * max(best_s, bound) + 1e-10 * bytes_
 
     def halve(

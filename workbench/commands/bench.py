@@ -44,10 +44,10 @@ from workbench.data.record import (
     key_of,
 )
 from workbench.device import hardware
+from workbench.device.bounds import arithmetic_s, bound_s
 from workbench.experiments.analysis.ceilings import known
 from workbench.measurement.functions import Call, Refused, TimedGpu, gpu_here, time_functions
 from workbench.measurement.preflight import gpu_lock
-from workbench.measurement.worker import arithmetic_s, bound_s
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Sizes, Spec, sizes_text
 

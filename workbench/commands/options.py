@@ -340,6 +340,32 @@ class CeilingsOptions(Options):
 
 
 @dataclass(frozen=True)
+class CalibrateOptions(Options):
+    """Time configs of each kernel over many sizes, so that launches choose and predictions are
+    corrected by them."""
+
+    COMMAND: ClassVar[str] = "calibrate"
+
+    kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
+    dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
+    sizes: int = option(12, "Sizes of each kernel to measure.", min=4)
+    check: int = option(8, "More sizes, which only check the result.", min=0)
+    configs: int = option(24, "Configs to time at each size.", min=1)
+    budget: str = option("30m", "90s, 30m: stop then; the same command continues.", stored=False)
+    device: str | None = option(
+        None, "Print the sizes and the calibration of this device; measure nothing."
+    )
+    to: Path | None = option(None, "File to write in place of the user's own.", stored=False)
+    out: Path = out()
+    strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
 class ReportOptions(Options):
     """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
 

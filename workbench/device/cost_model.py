@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy
-from workbench.spec import Work
+from workbench.spec import Impl, Sizes, Work, values
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,28 @@ def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) ->
         matrix_unit=_guessed_unit(device, work, dtype, warps),
         compile_s=0.0,
     )
+
+
+def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
+    """Return the seconds that the model predicts before compiling; infinite if it cannot."""
+    if impl.work is None:
+        return math.inf
+    knobs = values(config)
+    warps, stages = knobs.get("num_warps", 4), knobs.get("num_stages", 1)
+    try:
+        work = impl.work_of(config, device.limits, dtype, sizes)
+        assert work is not None
+        return predict(
+            device,
+            work,
+            guess(device, work, dtype, warps=warps, stages=stages),
+            dtype=dtype,
+            stages=stages,
+            flops=impl.spec.flops(**sizes),
+            bytes_=impl.spec.bytes(sizes, dtype),
+        ).predicted_s
+    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+        return math.inf
 
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:

@@ -11,13 +11,13 @@ from workbench.backend.protocol import Measures, Problem
 from workbench.backend.workers import PATIENCE
 from workbench.compile import Compiled
 from workbench.data.record import Measured, Predicted
+from workbench.device.bounds import bound_s
 from workbench.device.hardware import Device
 from workbench.evaluation.problem import KnownCosts, SpecFacts
 from workbench.evaluation.submission import Submission
 from workbench.evaluation.verdict import RuleResult, refused
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RULES
-from workbench.measurement.worker import bound_s
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,8 @@ class TimedGpu:
 
 def gpu_here() -> TimedGpu | None:
     """Return the GPU of this process, which it opens; None where torch sees none."""
-    from workbench.measurement.worker import cache_bytes, describe
+    from workbench.device.bounds import cache_bytes
+    from workbench.measurement.worker import describe
 
     described = describe(None)
     if described is None:

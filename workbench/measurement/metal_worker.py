@@ -20,6 +20,7 @@ from workbench.data.record import Checked as CheckedBy
 from workbench.data.record import Verdict
 from workbench.data.units import duration
 from workbench.data.user_code import user_code
+from workbench.device.bounds import bound_s
 from workbench.device.hardware import Device
 from workbench.measurement import inputs, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
@@ -32,7 +33,6 @@ from workbench.measurement.metal_timing import (
 )
 from workbench.measurement.reference import as_tuple
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import bound_s
 from workbench.source import SourceChanged, loaded
 from workbench.spec import Impl, Sizes, Spec, SpecFault
 

@@ -4,8 +4,9 @@ Impls are tried in this order, each with the config that it would be launched wi
 `adapted/launch.py`), and the first that takes the inputs stays chosen for them:
 
 1. those with a tuned entry for these sizes, by the time that was measured with it;
-2. on a GPU of the architecture that `measured.json` was measured on, by their times at the measured
-   sizes nearest to these;
+2. if the calibration of the GPU has all Impls that take the inputs, by the times that it expects;
+   else on a GPU of the architecture that `measured.json` was measured on, by their times at the
+   measured sizes nearest to these;
 3. the others, in the order of the kernel's file.
 """
 
@@ -48,6 +49,7 @@ class LaunchChoice:
     config: Any
     text: str
     tuned_s: float | None = None
+    expected_s: float | None = None  # by the calibration of the GPU
 
     @property
     def launcher(self) -> Launcher:
@@ -149,8 +151,12 @@ def _choices(
     ranks = _measured_ranks(spec, place, dtype, sizes)
     last = len(spec.impls)
 
-    def order(choice: LaunchChoice) -> tuple[float, int]:
-        return choice.tuned_s or math.inf, ranks.get(choice.impl.name, last)
+    whole = all(choice.expected_s or choice.tuned_s for choice in choices)
+
+    def order(choice: LaunchChoice) -> tuple[float, float, int]:
+        expected_s = choice.expected_s if whole else None
+        rank = ranks.get(choice.impl.name, last)
+        return choice.tuned_s or math.inf, expected_s or math.inf, rank
 
     return sorted(choices, key=order)
 
@@ -166,7 +172,7 @@ def _taken(
         result = LaunchChoice(impl, config, text)
     else:
         choice = launch.config_at(impl, launch.device_of(place), dtype, sizes)
-        result = LaunchChoice(impl, choice.config, choice.text, choice.tuned_s)
+        result = LaunchChoice(impl, choice.config, choice.text, choice.tuned_s, choice.expected_s)
     reason = impl.rejection_reason(result.config, limits, dtype, sizes)
     if reason is not None:
         reasons.append(f"{impl.name}: {reason}")

@@ -4,7 +4,6 @@ key."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.device import cost_model
+from workbench.device.cost_model import guessed
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
@@ -143,25 +142,7 @@ def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
 
 def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     """Return the seconds that the model predicts before compiling; infinite if it cannot."""
-    impl, config = candidate.impl, values(candidate.config)
-    if impl.work is None:
-        return math.inf
-    warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
-    try:
-        work = impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
-        assert work is not None
-        guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
-        return cost_model.predict(
-            device,
-            work,
-            guess,
-            dtype=problem.dtype,
-            stages=stages,
-            flops=problem.spec.flops(**problem.sizes),
-            bytes_=problem.spec.bytes(problem.sizes, problem.dtype),
-        ).predicted_s
-    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
-        return math.inf
+    return guessed(candidate.impl, candidate.config, device, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)

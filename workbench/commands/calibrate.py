@@ -1,0 +1,396 @@
+"""The `calibrate` command: time configs of each kernel over sizes that fill its space, and write
+the device's calibration, which launches without a config and predictions then use.
+
+All outcomes are stored in the database as they are known, so the same command continues after a
+stop of any kind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench import catalog
+from workbench.backend.prewarm import KeptProcesses
+from workbench.backend.protocol import Backend, Problem
+from workbench.commands.console import console_for, note, say_result
+from workbench.commands.options import CalibrateOptions, OptionError
+from workbench.commands.problem import check_dtype, sweep_named
+from workbench.commands.result import write_result
+from workbench.commands.run import (
+    DEFAULT_TARGET,
+    CommandError,
+    Opener,
+    OpenResources,
+    Recorder,
+    check_file,
+    check_outputs,
+    execute,
+    gpu_present,
+    new_run,
+    repository_of,
+    resources,
+    say_page,
+)
+from workbench.data.clock import slug, timestamp
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.record import Case, Measured, Outcome, Record, Run
+from workbench.data.units import console_microseconds, counted
+from workbench.device.calibration import (
+    Calibration,
+    CalibrationError,
+    CalibrationTime,
+    calibration_of,
+    load,
+    own_path,
+    save,
+)
+from workbench.device.correction import calibrated_kernel, guessed_by_row, is_aligned
+from workbench.device.hardware import Device, device_named
+from workbench.measurement.candidate import Candidate
+from workbench.reports import write_page
+from workbench.reports.calibration import page, part_of, show
+from workbench.spec import Spec, sizes_text, values
+from workbench.tuner.design import design
+from workbench.tuner.first_pass import FirstPass, SearchPlan
+from workbench.tuner.held_back import chosen_launch
+from workbench.tuner.resume import earlier_outcomes
+from workbench.tuner.search import Budget, Strategy
+from workbench.tuner.space import Plan, plan_sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Kernels in which sizes decide between Impls or configs, and the dtype that models run them in
+KERNELS: Mapping[str, str] = {
+    "matmul": "bf16", "softmax": "bf16", "rms_norm": "bf16", "layer_norm": "bf16",
+    "attention": "bf16", "causal_attention": "bf16", "q4_k_matmul": "fp16", "wkv7": "bf16",
+    "lora": "bf16",
+}  # fmt: skip
+
+
+def run(options: CalibrateOptions, open_backend: Opener | None = None) -> int:
+    """Run the command. Returns its exit code. `open_backend` replaces the GPU of this machine, for
+    tests."""
+    return CalibrateCommand(options, console_for(options), open_backend).go()
+
+
+@dataclass(frozen=True)
+class SizedProblem:
+    """A problem of the design; one that is held back only checks what the others give."""
+
+    problem: Problem
+    held: bool
+
+
+@dataclass
+class CalibrateCommand:
+    """Calibrate one device."""
+
+    options: CalibrateOptions
+    console: Console
+    open_backend: Opener | None = None
+    started: float = field(default_factory=time.monotonic)
+    times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
+    launches: dict[tuple[object, ...], int] = field(default_factory=dict)  # of a call; see `_at`
+    done: bool = False  # every size was measured
+
+    def go(self) -> int:
+        """Run to the end. Returns the exit code: 0; 2 where nothing was measured; 130 after Ctrl-C.
+        Raises the errors of the parts, each of which is one sentence."""
+        options = self.options
+        check_outputs(options)
+        check_file(options.to, "--to")
+        seconds = seconds_of(options)
+        kernels = kernels_of(options)
+        if options.device is not None or (self.open_backend is None and not gpu_present()):
+            return self._show(device_named(options.device or DEFAULT_TARGET), kernels)
+        kept = KeptProcesses() if self.open_backend is None else None
+        try:
+            with resources(options, lambda: self._backend(kept)) as opened:
+                return self._measure(opened, kernels, seconds)
+        finally:
+            if kept is not None:
+                kept.end()
+
+    def _backend(self, kept: KeptProcesses | None) -> Backend:
+        from workbench.backend.live import Live
+
+        repository = repository_of("matmul")
+        if self.open_backend is not None:
+            return self.open_backend(None, repository)
+        return Live(repository, prewarm=kept)
+
+    # Without a GPU
+
+    def _show(self, device: Device, kernels: Mapping[str, str]) -> int:
+        """Print the sizes, and what the calibration of the device gives."""
+        for name, dtype in kernels.items():
+            sizes = self._sizes(catalog.spec_of(name), dtype, device)
+            first = "; ".join(map(sizes_text, sizes[:3]))
+            self.console.print(f"{name} in {dtype}: {counted(len(sizes), 'size')}: {first}; ...")
+        known = calibration_of(device.name)
+        if known is None:
+            say_result(
+                self.console,
+                f"{device.title} has no calibration. `workbench calibrate` measures one where that "
+                "GPU is; until then a launch without a config takes the default, and predictions "
+                "are the model's own.",
+            )
+            return write_result(self.options, "calibrate", PASSED, parts=[])
+        return self._conclude(known, device, PASSED)
+
+    def _sizes(self, spec: Spec, dtype: str, device: Device) -> list[dict[str, int]]:
+        return design(spec, dtype, device, self.options.sizes + self.options.check)
+
+    # With one
+
+    def _measure(self, opened: OpenResources, kernels: Mapping[str, str], seconds: float) -> int:
+        backend = opened.backend
+        if backend.predicts:
+            raise CommandError("A calibration is measured; leave out --device where the GPU is.")
+        problems = list(self._problems(kernels, backend.device))
+        if not problems:
+            raise CommandError("No size of these kernels suits this GPU; name others.")
+        run = new_run(
+            "calibrate", "all", self.options.command, backend, [p.problem for p in problems]
+        )
+
+        partial = self._partial(backend)
+        if partial.exists():
+            self.launches = {_at(t): t.launches for t in load(partial).times}
+
+        def obtain(recorder: Recorder) -> None:
+            recorder.begin()
+            for at, sized in enumerate(problems):
+                left = seconds - (time.monotonic() - self.started)
+                if left <= 0:
+                    note("the budget is spent; the same command continues with what is stored")
+                    break
+                self._one(sized, opened, recorder, left, f"{at + 1}/{len(problems)}")
+                times = tuple(self.times.values())
+                save(Calibration(about_of(recorder.run, backend), times), partial)
+            else:
+                self.done = True
+
+        state = execute(opened.recorder(run), obtain, lambda recorder: None)
+        code = INTERRUPTED if state == "interrupted" else PASSED
+        if not self.times:
+            say_result(self.console, "Nothing was measured.")
+            return write_result(self.options, "calibrate", code or COULD_NOT_RUN, parts=[])
+        created = self._written(run, backend)
+        if self.done:
+            partial.unlink(missing_ok=True)
+        return self._conclude(created, backend.device, code)
+
+    def _partial(self, backend: Backend) -> Path:
+        """Return the path of the times so far, with which the command continues after a stop."""
+        return self.options.out / f"calibration-{backend.device.name}.partial.csv.gz"
+
+    def _problems(self, kernels: Mapping[str, str], device: Device) -> Iterator[SizedProblem]:
+        """Yield the first size of each kernel, then the second, so that a stop leaves all of them
+        alike; those that are held back last."""
+        each = []
+        for name, dtype in kernels.items():
+            spec = catalog.spec_of(name)
+            sizes = self._sizes(spec, dtype, device)
+            each.append([Problem(name, spec, one, dtype) for one in sizes])
+        for at, problems in enumerate(zip_longest(*each)):
+            for problem in problems:
+                if problem is not None:
+                    yield SizedProblem(problem, at >= self.options.sizes)
+
+    def _one(
+        self,
+        sized: SizedProblem,
+        opened: OpenResources,
+        recorder: Recorder,
+        seconds: float,
+        place: str,
+    ) -> None:
+        """Time the default of each Impl, the configs that a search tries first, and where the size
+        is held back also the one that a launch would take."""
+        problem, backend = sized.problem, opened.backend
+        impls = [i for i in problem.spec.impls if i.backend == "triton"]
+        plan = plan_sweep(
+            recorder.run, problem, sweep_named("full"), impls, backend.device, backend.protocol
+        )
+        earlier = earlier_outcomes(opened.history, plan).first
+        known = {k: o for k, o in earlier.items() if _at(o.case) in self.launches}
+        self._keep(known.values(), sized.held)
+        defaults = [
+            values(impl.default(backend.device.limits, problem.dtype, problem.sizes))
+            for impl in impls
+        ]
+        wanted = [c for c in plan.candidates if values(c.config) in defaults]
+        budget = Budget(seconds=seconds, configs=self.options.configs)
+        try:
+            self._pass(replace(plan, candidates=wanted), known, Budget(), recorder, sized.held)
+            self._pass(plan, known, budget, recorder, sized.held)
+            if sized.held and (chosen := self._chosen(plan, backend.device)):
+                more = replace(plan, candidates=chosen)
+                self._pass(more, known, Budget(), recorder, sized.held)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {reason}")
+            return
+        best = min((t.median_s for t in self._here(plan)), default=None)
+        found = f"best {console_microseconds(best)}" if best else "no config has a time"
+        number = counted(len(self._here(plan)), "config")
+        self.console.print(
+            f"{place}  {problem.kernel} {sizes_text(problem.sizes)}: {number}, {found}"
+        )
+
+    def _pass(
+        self,
+        plan: Plan,
+        known: dict[str, Outcome],
+        budget: Budget,
+        recorder: Recorder,
+        held: bool,
+    ) -> None:
+        """Time configs of a plan that have no outcome yet; adds each outcome to `known`."""
+        ours = {c.key: known[c.key] for c in plan.candidates if c.key in known}
+        search = SearchPlan(Strategy.MODEL, budget, final_s=0.0)
+        first = FirstPass(plan, recorder.backend, ours, search)
+        if not first.first:
+            return
+        recorder.backend.begin(plan.problem, first.first)
+        for result in first.outcomes():
+            if isinstance(result, tuple):
+                candidate, compiled = result
+                self.launches[_at(candidate.case)] = compiled.launches
+            else:
+                recorder.keep(result)
+                known[result.key] = result
+                self._keep([result], held)
+
+    def _keep(self, outcomes: Iterable[Outcome], held: bool) -> None:
+        for outcome in outcomes:
+            launches = self.launches.get(_at(outcome.case))
+            if launches and (entry := time_of(outcome, launches, held)) is not None:
+                self.times[outcome.key] = entry
+
+    def _here(self, plan: Plan) -> list[CalibrationTime]:
+        return [self.times[c.key] for c in plan.candidates if c.key in self.times]
+
+    def _chosen(self, plan: Plan, device: Device) -> list[Candidate]:
+        """Return the candidate that a launch would take by what was measured so far."""
+        problem = plan.problem
+        spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
+        times = [t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype)]
+        aligned = is_aligned(spec, sizes)
+        kernel = calibrated_kernel(times, spec, device, aligned, guessed_by_row)
+        chosen = chosen_launch(kernel, device, dtype, sizes) if kernel else None
+        if chosen is None:
+            return []
+        impl, config = chosen
+        return [c for c in plan.candidates if (c.impl.name, c.config) == (impl.name, config)]
+
+    # The file
+
+    def _written(self, run: Run, backend: Backend) -> Calibration:
+        """Write the calibration: what was measured now, and other kernels as they were."""
+        path = self.options.to or own_path(backend.device.name)
+        now = {(t.kernel, t.dtype) for t in self.times.values()}
+        others: list[CalibrationTime] = []
+        try:
+            others = [t for t in load(path).times if (t.kernel, t.dtype) not in now]
+        except CalibrationError:
+            if path.exists():
+                raise
+        created = calibration(run, backend, [*self.times.values(), *others])
+        save(created, path)
+        say_result(self.console, f"calibration  {path.resolve()}")
+        return created
+
+    def _conclude(self, known: Calibration, device: Device, code: int) -> int:
+        """Print and draw what the calibration gives at the sizes that it holds back."""
+        parts = [part_of(known, name, dtype, device) for name, dtype in known.kernels]
+        show(self.console, parts)
+        stamp = slug(f"calibrate-{device.name}-{timestamp()[:19]}")
+        file = self.options.out / stamp / "report.html"
+        write_page(file, page(known, parts, device))
+        say_page(self.console, file)
+        return write_result(
+            self.options, "calibrate", code, parts=[p.plain for p in parts], page=str(file)
+        )
+
+
+def seconds_of(options: CalibrateOptions) -> float:
+    """Return the seconds of `--budget`. Raises OptionError for a number of configs."""
+    budget = Budget.parse(options.budget)
+    if budget.seconds == float("inf"):
+        raise OptionError("--budget is a time; write seconds, minutes or hours: 90s, 30m.")
+    return budget.seconds
+
+
+def kernels_of(options: CalibrateOptions) -> dict[str, str]:
+    """Return the dtype of each kernel to calibrate. Raises CommandError for one that is not the
+    workbench's own, or does not support the dtype."""
+    known = catalog.kernel_names()
+    result = {}
+    for name in dict.fromkeys(options.kernel or KERNELS):
+        if name not in known:
+            raise CommandError(catalog.unknown("kernel of the workbench", name, known))
+        dtype = options.dtype or KERNELS.get(name) or "bf16"
+        check_dtype(catalog.spec_of(name), dtype)
+        result[name] = dtype
+    return result
+
+
+def _at(of: Case | CalibrationTime) -> tuple[object, ...]:
+    """Return what a config is known by in a table."""
+    config = tuple(sorted(of.config.items()))
+    return of.kernel, of.dtype, of.impl, config, tuple(sorted(of.sizes.items()))
+
+
+def time_of(outcome: Outcome, launches: int, held: bool) -> CalibrationTime | None:
+    """Return the time of an outcome of a first pass; None where it has none of its own."""
+    if not isinstance(outcome, Record) or outcome.phase != "first_pass" or outcome.same_as:
+        return None
+    if outcome.resources is None or not isinstance(outcome.timing, Measured):
+        return None
+    case = outcome.case
+    return CalibrationTime(
+        case.kernel,
+        dict(case.sizes),
+        case.dtype,
+        case.impl,
+        dict(case.config),
+        outcome.resources,
+        outcome.timing.median_s,
+        launches,
+        held,
+    )
+
+
+def calibration(run: Run, backend: Backend, times: Sequence[CalibrationTime]) -> Calibration:
+    """Return a calibration of these times, with the band of each kernel."""
+    from workbench.tuner.held_back import band_of_times
+
+    device = backend.device
+    kernels = dict.fromkeys((t.kernel, t.dtype) for t in times)
+    bands = []
+    for name, dtype in kernels:
+        of = [t for t in times if (t.kernel, t.dtype) == (name, dtype)]
+        if (band := band_of_times(catalog.spec_of(name), dtype, device, of)) is not None:
+            bands.append(band)
+    return Calibration(about_of(run, backend), tuple(times), tuple(bands))
+
+
+def about_of(run: Run, backend: Backend) -> dict[str, str]:
+    """Return the head of the file of a calibration."""
+    versions = run.environment.versions
+    return {
+        "device": backend.device.name,
+        "gpu": run.environment.gpu or backend.device.title,
+        "date": run.started[:10],
+        "versions": ", ".join(f"{n} {versions[n]}" for n in ("torch", "triton") if n in versions),
+        "protocol": f"cold first pass, {backend.protocol}",
+        "source": f"workbench calibrate, run {run.id}",
+    }

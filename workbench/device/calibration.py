@@ -1,0 +1,264 @@
+"""Calibrations: times of a device's configs over many sizes, measured by `workbench calibrate`.
+
+A calibration is one file, `NAME.csv.gz`, of lines `# field: text` and a table with the columns of
+the tables in `benchmarks/data` and one more, `held`: 1 at sizes that only check what the others
+give. The user's own file is in the folder of the default database; those that come with the
+workbench are in `workbench/devices`. A kernel at a dtype is taken from the user's file if that has
+it.
+
+Predictions are corrected by these times (`correction.py`), and a launch without a config chooses
+among the configs that were measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from workbench.data.files import write_file
+from workbench.data.record import Resources
+from workbench.spec import WorkbenchError, short
+
+SHIPPED = Path(__file__).parent.parent / "devices"
+FIELDS = ("device", "gpu", "date", "versions", "protocol", "source")
+RESOURCES = (
+    "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
+    "load_bits",
+)  # fmt: skip
+HEADS = (
+    "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
+    "binary", "median_us", "launches", "held",
+)  # fmt: skip
+CORRECTED = ", corrected by the "  # in the name of a model, between its own and the calibration's
+BAND = re.compile(r"(\w+) (\w+) ([\d.]+) ([\d.]+) (\d+)")
+
+
+class CalibrationError(WorkbenchError):
+    """A calibration file cannot be used; one sentence, with what to do next."""
+
+
+@dataclass(frozen=True)
+class CalibrationTime:
+    """The measured time of one config at certain sizes."""
+
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    impl: str
+    config: Mapping[str, int]
+    resources: Resources
+    median_s: float
+    launches: int = 1
+    held: bool = False  # at sizes that only check
+
+
+@dataclass(frozen=True)
+class CalibrationBand:
+    """Measured over corrected time of a kernel at a dtype, each size predicted from the others: 5th
+    to 95th percentile."""
+
+    kernel: str
+    dtype: str
+    low: float
+    high: float
+    times: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All times of a device. `about` has the fields of the head of the file: the device, the GPU
+    as its driver names it, the date, the versions, the protocol of the times and where they are
+    from."""
+
+    about: Mapping[str, str]
+    times: Sequence[CalibrationTime] = ()
+    bands: Sequence[CalibrationBand] = ()
+    digest: str = ""  # of the file's bytes
+
+    def of(self, kernel: str, dtype: str) -> list[CalibrationTime]:
+        """Return the times of a kernel at a dtype."""
+        return [t for t in self.times if t.kernel == kernel and t.dtype == dtype]
+
+    @property
+    def kernels(self) -> list[tuple[str, str]]:
+        """Return kernels and dtypes, in the order of the file."""
+        return list(dict.fromkeys((t.kernel, t.dtype) for t in self.times))
+
+    @property
+    def title(self) -> str:
+        """Name of the calibration in records: `calibration of h200 of 2026-11-21`."""
+        return f"calibration of {self.about['device']} of {self.about['date']}"
+
+
+# The file
+
+
+def plain_numbers(text: str) -> dict[str, int]:
+    """Return the numbers of `block_m=1 num_warps=8`."""
+    return {name: int(n) for name, n in re.findall(r"(\w+)=(-?\d+)", text)}
+
+
+def numbers_text(numbers: Mapping[str, int]) -> str:
+    """Return numbers as `block_m=1 num_warps=8`."""
+    return " ".join(f"{name}={n}" for name, n in numbers.items())
+
+
+def resources_of(line: Mapping[str, str]) -> Resources:
+    """Return the resources of a line of a table of times. Raises KeyError or ValueError where it
+    lacks one."""
+    counts = {name: int(line[name]) for name in RESOURCES}
+    return Resources(
+        binary=line["binary"],
+        occupancy=0.0,  # the model works with `blocks_per_core`
+        limiter="",
+        waves=0.0,
+        tail=0.0,
+        matrix_unit=line["matrix_unit"] or None,
+        compile_s=0.0,
+        copy_engine=line["copy_engine"] == "1",
+        **counts,
+    )
+
+
+def save(calibration: Calibration, path: Path) -> None:
+    """Write a calibration; the file is whole or as it was. Raises FileError."""
+    text = io.StringIO()
+    for name in FIELDS:
+        text.write(f"# {name}: {calibration.about.get(name, '')}\n")
+    for band in calibration.bands:
+        text.write(
+            f"# band: {band.kernel} {band.dtype} {band.low:.2f} {band.high:.2f} {band.times}\n"
+        )
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(HEADS)
+    table.writerows(map(_line, calibration.times))
+    packed = gzip.compress(text.getvalue().encode(), mtime=0)  # equal tables are equal files
+    write_file(path, packed, make_folder=True)
+
+
+def _line(time: CalibrationTime) -> list[object]:
+    created = time.resources
+    return [
+        time.kernel, numbers_text(time.sizes), time.dtype, time.impl, numbers_text(time.config),
+        *(getattr(created, name) for name in RESOURCES), int(created.copy_engine),
+        created.matrix_unit or "", created.binary[:8], f"{time.median_s * 1e6:.3f}", time.launches,
+        int(time.held),
+    ]  # fmt: skip
+
+
+def load(path: Path) -> Calibration:
+    """Return the calibration of a file. Raises CalibrationError where it cannot be read, or a line
+    of it is damaged."""
+    try:
+        packed = path.read_bytes()
+        text = gzip.decompress(packed).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise CalibrationError(
+            f"The calibration {path} cannot be read ({reason}); measure anew by `workbench "
+            "calibrate`, or remove it."
+        ) from None
+    lines = text.splitlines()
+    head = [line[2:].partition(": ") for line in lines if line.startswith("# ")]
+    about = {name: value for name, _, value in head if name in FIELDS}
+    if missing := [name for name in ("device", "date") if not about.get(name)]:
+        raise _damaged(path, f"no {missing[0]} in its head")
+    bands = [_band(value, path) for name, _, value in head if name == "band"]
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    times = tuple(_time(row, path) for row in rows)
+    return Calibration(about, times, tuple(bands), f"{zlib.crc32(packed):08x}")
+
+
+def _damaged(path: Path, reason: str) -> CalibrationError:
+    return CalibrationError(
+        f"The calibration {path} is damaged ({reason}); measure anew by `workbench calibrate`, or "
+        "remove it."
+    )
+
+
+def _band(text: str, path: Path) -> CalibrationBand:
+    if (seen := BAND.fullmatch(text)) is None:
+        raise _damaged(path, f"the band {short(text)}")
+    kernel, dtype, low, high, times = seen.groups()
+    return CalibrationBand(kernel, dtype, float(low), float(high), int(times))
+
+
+def _time(row: Mapping[str, str], path: Path) -> CalibrationTime:
+    try:
+        result = CalibrationTime(
+            row["kernel"],
+            plain_numbers(row["sizes"]),
+            row["dtype"],
+            row["impl"],
+            plain_numbers(row["config"]),
+            resources_of(row),
+            float(row["median_us"]) * 1e-6,
+            int(row["launches"]),
+            row["held"] == "1",
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _damaged(path, f"{type(error).__name__} in {short(dict(row))}") from None
+    if not 0 < result.median_s < 1e6 or not result.sizes or min(result.sizes.values()) < 1:
+        raise _damaged(path, f"the line {short(dict(row))}")
+    return result
+
+
+# The calibrations of a device
+
+
+def own_path(device: str) -> Path:
+    """Return the path of the user's own calibration of a device."""
+    from platformdirs import user_data_dir
+
+    folder = Path(user_data_dir("kernel-workbench", appauthor=False))
+    return folder / "calibrations" / f"{device}.csv.gz"
+
+
+def calibration_of(device: str) -> Calibration | None:
+    """Return the calibration of a device: of each kernel and dtype the user's own times, or else
+    those that come with the workbench. None if there are none. Raises CalibrationError."""
+    shipped, own = SHIPPED / f"{device}.csv.gz", own_path(device)
+    return _merged(shipped, _stamp(shipped), own, _stamp(own))
+
+
+Stamp = tuple[int, int, int]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return what changes with a file; None if there is none."""
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size, known.st_ino
+
+
+@lru_cache(maxsize=16)
+def _merged(
+    shipped: Path, shipped_stamp: Stamp | None, own: Path, own_stamp: Stamp | None
+) -> Calibration | None:
+    theirs = load(shipped) if shipped_stamp else None
+    ours = load(own) if own_stamp else None
+    if theirs is None or ours is None:
+        return ours or theirs
+    measured = set(ours.kernels)
+    times = [t for t in theirs.times if (t.kernel, t.dtype) not in measured]
+    bands = [b for b in theirs.bands if (b.kernel, b.dtype) not in measured]
+    return replace(
+        ours,
+        times=(*ours.times, *times),
+        bands=(*ours.bands, *bands),
+        digest=ours.digest + theirs.digest,
+    )
+
+
+def sizes_in(times: Iterable[CalibrationTime]) -> list[dict[str, int]]:
+    """Return the different sizes, in order."""
+    return [dict(s) for s in dict.fromkeys(tuple(t.sizes.items()) for t in times)]

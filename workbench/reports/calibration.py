@@ -1,0 +1,169 @@
+"""Page of a calibration: how near the best known config a launch comes at sizes held back.
+
+Everything here is a pure function of a calibration, and runs without a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from workbench import catalog
+from workbench.data.units import duration, three_digits
+from workbench.device.calibration import Calibration, CalibrationBand, sizes_in
+from workbench.device.hardware import Device
+from workbench.reports import render
+from workbench.reports.figures.calibration import HeldPoint, regrets
+from workbench.spec import sizes_text
+from workbench.tuner.held_back import HeldSize, held_sizes, summary_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADS = (
+    "kernel", "sizes", "held back", "chosen within 5 %", "chosen, worst", "default, worst",
+    "first predicted, median", "first, worst", "best of five, worst", "rank, least",
+    "error, median", "measured / predicted",
+)  # fmt: skip
+SIZE_HEADS = (
+    "sizes", "best known", "launch takes", "its time", "over the best", "default",
+    "first predicted", "best of five", "rank",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CalibratedPart:
+    """A kernel of a calibration at one dtype, and what it gives at the sizes held back."""
+
+    kernel: str
+    dtype: str
+    measured: int  # sizes that correct the model
+    times: int
+    band: CalibrationBand | None
+    held: Sequence[HeldSize]
+
+    @property
+    def title(self) -> str:
+        """Name of the part: `matmul in bf16`."""
+        return f"{self.kernel} in {self.dtype}"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The part as plain data: shares and ratios."""
+        figures = summary_of(self.held) if self.held else {}
+        known = {name: x for name, x in figures.items() if not math.isnan(x)}
+        band = [self.band.low, self.band.high] if self.band else None
+        about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured}
+        return {**about, "times": self.times, "band": band, "held_back": known}
+
+
+def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
+    """Return a kernel of a calibration, checked at the sizes that it holds back."""
+    times = known.of(kernel, dtype)
+    band = next((b for b in known.bands if (b.kernel, b.dtype) == (kernel, dtype)), None)
+    used = [t for t in times if not t.held]
+    held = held_sizes(catalog.spec_of(kernel), dtype, device, times)
+    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), band, held)
+
+
+def cells(part: CalibratedPart) -> list[str]:
+    """Return the cells under HEADS."""
+    band = f"{part.band.low:.2f} to {part.band.high:.2f}" if part.band else "too few sizes"
+    begin = [part.title, str(part.measured), str(len(part.held))]
+    if not part.held:
+        return [*begin, *[""] * 8, band]
+    s = summary_of(part.held)
+    within = f"{round(s['chosen_within_5'] * s['sizes'])} of {len(part.held)}"
+    shares = (*("chosen_worst", "default_worst", "first_median", "first_worst", "five_worst"),)
+    rank = "" if math.isnan(s["rank_least"]) else f"{s['rank_least']:.2f}"
+    return [*begin, within, *(_over(s[n]) for n in shares), rank, f"{s['error_median']:.0%}", band]
+
+
+def _over(regret: float | None) -> str:
+    """Return how much slower than the best known a time is: `+3.1 %`."""
+    if regret is None or math.isnan(regret):
+        return "not measured"
+    return f"+{100 * regret:.1f} %"
+
+
+def size_cells(held: HeldSize) -> list[str]:
+    """Return the cells under SIZE_HEADS."""
+    shares = (held.default_s, held.first_s, held.five_s)
+    chosen = duration(held.chosen_s) if held.chosen_s else "not measured"
+    return [
+        sizes_text(held.sizes),
+        duration(held.best_s),
+        held.chosen,
+        chosen,
+        _over(held.regret),
+        *(_over(s / held.best_s - 1 if s else None) for s in shares),
+        f"{held.rank:.2f}" if held.spread > 1.1 else f"all within {held.spread - 1:.0%}",
+    ]
+
+
+def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
+    """Return what the calibration gives in one or two sentences."""
+    held = [h for part in parts for h in part.held]
+    kernels = f"{len(parts)} kernel{'s' * (len(parts) != 1)}"
+    begin = f"The {known.title} has {len(known.times):,} times of {kernels}."
+    if not held:
+        return f"{begin} It holds no sizes back, so nothing checks it."
+    regrets_ = [r for h in held if (r := h.regret) is not None]
+    near = sum(r <= 0.05 for r in regrets_)
+    return (
+        f"{begin} At {near} of {len(held)} sizes that it holds back, a launch without a config "
+        f"takes at most 5 % longer than the best known config; at the worst it takes "
+        f"{three_digits(100 * max(regrets_, default=math.nan))} % longer."
+    )
+
+
+def held_lines(held: Sequence[HeldSize]) -> Iterator[str]:
+    """Yield a line for each size that was held back."""
+    for one in held:
+        text = zip(SIZE_HEADS, size_cells(one), strict=True)
+        yield "; ".join(f"{head} {cell}" for head, cell in text)
+
+
+def show(console: Console, parts: Sequence[CalibratedPart]) -> None:
+    """Print the table of kernels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for n, head in enumerate(HEADS):
+        table.add_column(head, justify="left" if n == 0 else "right")
+    for part in parts:
+        table.add_row(*map(Text, cells(part)))
+    console.print(table)
+
+
+def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) -> str:
+    """Return the page as HTML."""
+    return render(
+        "calibration.html.j2",
+        run=SimpleNamespace(
+            kernel="calibration", engine="held-back sizes", device=device.title, predicted=False
+        ),
+        about=known.about,
+        sentence=sentence(known, parts),
+        heads=HEADS,
+        rows=[cells(part) for part in parts],
+        size_heads=SIZE_HEADS,
+        sizes=[(p.title, [size_cells(h) for h in p.held]) for p in parts if p.held],
+        figure=regrets([(p.title, points(p.held)) for p in parts if p.held], "calibration"),
+    )
+
+
+def points(held: Sequence[HeldSize]) -> list[HeldPoint]:
+    """Return what the figure draws of each size: times over the best known."""
+    return [
+        HeldPoint(
+            sizes_text(h.sizes),
+            h.chosen_s / h.best_s if h.chosen_s else None,
+            h.default_s / h.best_s if h.default_s else None,
+        )
+        for h in held
+    ]

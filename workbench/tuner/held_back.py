@@ -1,0 +1,179 @@
+"""Check a calibration at the sizes that it holds back: how near the best known config is the one
+that it chooses, and how well do its predictions rank?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.backend.offline import seconds_by_resources
+from workbench.data.stats import median, quantile, spearman
+from workbench.device.calibration import CalibrationBand, CalibrationTime, sizes_in
+from workbench.device.correction import (
+    CalibratedKernel,
+    Place,
+    best_of,
+    calibrated_kernel,
+    guessed_by_row,
+    is_aligned,
+    left_out,
+)
+from workbench.device.hardware import Device
+from workbench.spec import Impl, Spec
+
+FEW = 20  # times below which a band is the whole range
+FIRST = 5  # configs of the best predicted whose best counts
+
+
+@dataclass(frozen=True)
+class HeldSize:
+    """What a calibration says at one size that it holds back, beside what was measured there. Times
+    are in seconds, and None where the config was not measured there."""
+
+    sizes: Mapping[str, int]
+    best_s: float  # of all configs that were measured
+    chosen: str  # Impl that a launch without one takes
+    chosen_s: float | None
+    default_s: float | None  # of the file's first Impl at its default
+    first_s: float  # of the config that is predicted the fastest, once it is compiled
+    five_s: float  # the least of the five that are
+    rank: float  # Spearman's correlation of predicted and measured times
+    spread: float  # slowest over fastest measured time
+    errors: Sequence[float]  # |predicted / measured - 1| of each config
+
+    @property
+    def regret(self) -> float | None:
+        """Time of the chosen config over the best known, less 1."""
+        return None if self.chosen_s is None else self.chosen_s / self.best_s - 1
+
+
+def held_sizes(
+    spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
+) -> list[HeldSize]:
+    """Return each held-back size of a kernel at which its other times correct the model."""
+    held = [t for t in times if t.held]
+    results = []
+    for sizes in sizes_in(held):
+        here = [t for t in held if dict(t.sizes) == sizes]
+        if (found := _held_size(spec, dtype, device, times, here)) is not None:
+            results.append(found)
+    return results
+
+
+def _held_size(
+    spec: Spec,
+    dtype: str,
+    device: Device,
+    times: Sequence[CalibrationTime],
+    here: Sequence[CalibrationTime],
+) -> HeldSize | None:
+    sizes = here[0].sizes
+    aligned = is_aligned(spec, sizes)
+    guesses = calibrated_kernel(times, spec, device, aligned, guessed_by_row)
+    compiled = calibrated_kernel(times, spec, device, aligned, seconds_by_resources)
+    if guesses is None or compiled is None:
+        return None
+    impls = {impl.name: impl for impl in spec.impls}
+    measured = {_at(t.impl, t.config): t.median_s for t in here}
+    chosen = chosen_launch(guesses, device, dtype, sizes)
+    ranked = _ranked(compiled, device, [t for t in here if t.impl in compiled.impls], impls)
+    if chosen is None or not ranked:
+        return None
+    first = spec.impls[0]
+    default = first.default(device.limits, dtype, sizes)
+    predicted, actual = zip(*ranked, strict=True)
+    return HeldSize(
+        dict(sizes),
+        min(measured.values()),
+        chosen[0].name,
+        measured.get(_at(chosen[0].name, vars(chosen[1]))),
+        measured.get(_at(first.name, vars(default))),
+        actual[0],
+        min(actual[:FIRST]),
+        spearman(predicted, actual),
+        max(actual) / min(actual),
+        [abs(p / s - 1) for p, s in ranked],
+    )
+
+
+def _at(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
+    return impl, tuple(sorted(config.items()))
+
+
+def chosen_launch(
+    kernel: CalibratedKernel, device: Device, dtype: str, sizes: Mapping[str, int]
+) -> tuple[Impl, Any] | None:
+    """Return the Impl and config that a launch takes which names neither; None where none of the
+    calibrated Impls takes these sizes."""
+    each = [
+        (estimate, impl)
+        for impl in kernel.spec.impls
+        if impl.name in kernel.impls
+        and (estimate := best_of(kernel, impl, device, dtype, sizes)) is not None
+    ]
+    if not each:
+        return None
+    estimate, impl = min(each, key=lambda one: one[0].seconds)
+    return impl, estimate.config
+
+
+def _ranked(
+    kernel: CalibratedKernel,
+    device: Device,
+    here: Sequence[CalibrationTime],
+    impls: Mapping[str, Impl],
+) -> list[tuple[float, float]]:
+    """Return predicted and measured seconds, the fastest predicted first."""
+    places = [Place(impls[t.impl], impls[t.impl].config(**t.config), t.sizes) for t in here]
+    if not places:
+        return []
+    factors = kernel.factors(places)
+    each = []
+    for place, time, factor in zip(places, here, factors, strict=True):
+        predicted_s = factor * seconds_by_resources(device, place.impl, place.config, time)
+        if math.isfinite(predicted_s):
+            each.append((predicted_s, time.median_s))
+    return sorted(each)
+
+
+# Bands
+
+
+def band_of_times(
+    spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
+) -> CalibrationBand | None:
+    """Return the band of corrected predictions of a kernel: measured over predicted time at each
+    size that was measured, predicted from the other sizes. None where nothing is corrected."""
+    ratios: list[float] = []
+    open_ = [replace(t, held=False) for t in times]
+    for aligned in (True, False):
+        kernel = calibrated_kernel(open_, spec, device, aligned, seconds_by_resources)
+        ratios += left_out(kernel) if kernel is not None else []
+    if not ratios:
+        return None
+    low, high = min(ratios), max(ratios)
+    if len(ratios) >= FEW:
+        low, high = (quantile(ratios, share) for share in (0.05, 0.95))
+    return CalibrationBand(spec.name, dtype, round(low, 2), round(high, 2), len(ratios))
+
+
+def summary_of(held: Sequence[HeldSize]) -> dict[str, float]:
+    """Return the figures of all held-back sizes of a kernel: shares and ratios, not times."""
+    regrets = [r for h in held if (r := h.regret) is not None]
+    spread = [h.rank for h in held if h.spread > 1.1]
+    result = {
+        "sizes": float(len(held)),
+        "chosen_within_5": sum(r <= 0.05 for r in regrets) / len(held),
+        "chosen_worst": max(regrets, default=math.nan),
+        "default_worst": max(
+            (h.default_s / h.best_s - 1 for h in held if h.default_s), default=math.nan
+        ),
+        "first_median": median([h.first_s / h.best_s - 1 for h in held]),
+        "first_worst": max(h.first_s / h.best_s - 1 for h in held),
+        "five_worst": max(h.five_s / h.best_s - 1 for h in held),
+        "rank_least": min(spread, default=math.nan),
+        "error_median": median([e for h in held for e in h.errors]),
+    }
+    return result
