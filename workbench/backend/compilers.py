@@ -22,7 +22,7 @@ from workbench.data.compiled_code import CompiledCode
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Predicted, key_of
 from workbench.device.calibration import calibration_of
-from workbench.device.correction import Place
+from workbench.device.correction import SizedConfig
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Refusal
@@ -113,7 +113,9 @@ def _with_prediction(
     predicted: Predicted | None = None
     notes = facts.notes
     try:
-        predicted = corrected_time(device, compiled, Place(impl, config, case.sizes), case.dtype)
+        predicted = corrected_time(
+            device, compiled, SizedConfig(impl, config, case.sizes), case.dtype
+        )
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
         notes = (*notes, f"no prediction: {first_sentence(error)}")
     return CompiledCode(

@@ -25,7 +25,7 @@ from workbench.data.record import Checked, Environment, Predicted
 from workbench.device import apple_model, correction, cost_model, occupancy
 from workbench.device.bounds import bound_s
 from workbench.device.calibration import CORRECTED, CalibrationTime, calibration_of
-from workbench.device.correction import Place, kernel_for
+from workbench.device.correction import SizedConfig, kernel_for
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged, code_of_file
@@ -261,11 +261,11 @@ def triton_prediction(
 ) -> Predicted:
     """Return the analytic model's time of a Triton kernel. Raises ValueError where the device lacks
     a figure."""
-    place = Place(candidate.impl, candidate.config, problem.sizes)
+    place = SizedConfig(candidate.impl, candidate.config, problem.sizes)
     return corrected_time(device, compiled, place, problem.dtype)
 
 
-def corrected_time(device: Device, compiled: Compiled, place: Place, dtype: str) -> Predicted:
+def corrected_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: str) -> Predicted:
     """Return the analytic model's time of a compiled config, corrected by the calibration of the
     device where that has the Impl at sizes like these; the name of the model then says so. It is
     not below the roofline bound. Raises ValueError where the device lacks a figure."""
@@ -287,10 +287,12 @@ def corrected_time(device: Device, compiled: Compiled, place: Place, dtype: str)
 def seconds_by_resources(device: Device, impl: Impl, config: Any, time: CalibrationTime) -> float:
     """Return the model's seconds of a config that was measured, from its resources then."""
     compiled = Compiled(time.resources, "", (), time.launches)
-    return model_time(device, compiled, Place(impl, config, time.sizes), time.dtype).predicted_s
+    return model_time(
+        device, compiled, SizedConfig(impl, config, time.sizes), time.dtype
+    ).predicted_s
 
 
-def model_time(device: Device, compiled: Compiled, place: Place, dtype: str) -> Predicted:
+def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: str) -> Predicted:
     """Return the analytic model's time of a compiled config. Raises ValueError where the device
     lacks a figure."""
     impl, config, sizes = place.impl, place.config, place.sizes

@@ -36,7 +36,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
-from workbench.data.clock import slug, timestamp
+from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Measured, Outcome, Record, Run
 from workbench.data.units import console_microseconds, counted
@@ -239,10 +239,10 @@ class CalibrateCommand:
             note(f"{problem.kernel} {sizes_text(problem.sizes)} is left out: {reason}")
             return
         best = min((t.median_s for t in self._here(plan)), default=None)
-        found = f"best {console_microseconds(best)}" if best else "no config has a time"
+        text = f"best {console_microseconds(best)}" if best else "no config has a time"
         number = counted(len(self._here(plan)), "config")
         self.console.print(
-            f"{place}  {problem.kernel} {sizes_text(problem.sizes)}: {number}, {found}"
+            f"{place}  {problem.kernel} {sizes_text(problem.sizes)}: {number}, {text}"
         )
 
     def _pass(
@@ -312,8 +312,7 @@ class CalibrateCommand:
         """Print and draw what the calibration gives at the sizes that it holds back."""
         parts = [part_of(known, name, dtype, device) for name, dtype in known.kernels]
         show(self.console, parts)
-        stamp = slug(f"calibrate-{device.name}-{timestamp()[:19]}")
-        file = self.options.out / stamp / "report.html"
+        file = folder_of(self.options.out, run_id("calibrate", device.name)) / "report.html"
         write_page(file, page(known, parts, device))
         say_page(self.console, file)
         return write_result(

@@ -43,7 +43,7 @@ Predict = Callable[[Device, Impl, Any, CalibrationTime], float]
 
 
 @dataclass(frozen=True)
-class Place:
+class SizedConfig:
     """A config of an Impl at certain sizes."""
 
     impl: Impl
@@ -62,7 +62,7 @@ class Estimate:
 class Correction:
     """The Gaussian process of one kernel at one dtype."""
 
-    def __init__(self, places: Sequence[Place], logs: Sequence[float]) -> None:
+    def __init__(self, places: Sequence[SizedConfig], logs: Sequence[float]) -> None:
         """Fit to log(measured / predicted) at these places, at least one."""
         import numpy as np
 
@@ -74,12 +74,12 @@ class Correction:
         noisy = self._covariance(self._configs, self._sizes) + NOISE**2 * np.eye(len(places))
         self._weights = np.linalg.solve(noisy, np.asarray(logs) - self._mean)
 
-    def logs(self, places: Sequence[Place]) -> list[float]:
+    def logs(self, places: Sequence[SizedConfig]) -> list[float]:
         """Return the expected log(measured / predicted) at these places."""
         covariance = self._covariance(*self._features(places))
         return [float(x) for x in self._mean + covariance @ self._weights]
 
-    def _features(self, places: Sequence[Place]) -> tuple[Floats, Floats]:
+    def _features(self, places: Sequence[SizedConfig]) -> tuple[Floats, Floats]:
         """Return (places, knobs), in steps of each knob's choices, two Impls one step apart, and
         (places, axes), in octaves."""
         import numpy as np
@@ -137,7 +137,7 @@ class CalibratedKernel:
     them."""
 
     spec: Spec
-    places: Sequence[Place]  # that were measured, without those that are held back
+    places: Sequence[SizedConfig]  # that were measured, without those that are held back
     logs: Sequence[float]  # log(measured / predicted) of each
     correction: Correction
 
@@ -150,7 +150,7 @@ class CalibratedKernel:
         """Return the configs of an Impl that were measured at any size."""
         return list(dict.fromkeys(p.config for p in self.places if p.impl.name == impl.name))
 
-    def factors(self, places: Sequence[Place]) -> list[float]:
+    def factors(self, places: Sequence[SizedConfig]) -> list[float]:
         """Return the expected ratio of measured to predicted time of each place."""
         return [math.exp(x) for x in self.correction.logs(places)]
 
@@ -162,7 +162,7 @@ def calibrated_kernel(
     of fewer than LEAST_SIZES sizes of this alignment. `predict` gives the model's seconds of a
     measured time. Configs that the kernel no longer has are left out."""
     impls = {impl.name: impl for impl in spec.impls if impl.backend == "triton"}
-    places, logs = list[Place](), list[float]()
+    places, logs = list[SizedConfig](), list[float]()
     for time in times:
         impl = impls.get(time.impl)
         if time.held or impl is None or time.config.keys() != impl.choices().keys():
@@ -172,7 +172,7 @@ def calibrated_kernel(
         config = impl.config(**time.config)
         predicted_s = predict(device, impl, config, time)
         if 0 < predicted_s < math.inf:
-            places.append(Place(impl, config, time.sizes))
+            places.append(SizedConfig(impl, config, time.sizes))
             logs.append(math.log(time.median_s / predicted_s))
     if len({tuple(place.sizes.items()) for place in places}) < LEAST_SIZES:
         return None
@@ -244,7 +244,7 @@ def best_of(
     ]
     if not configs:
         return None
-    factors = kernel.factors([Place(impl, config, sizes) for config in configs])
+    factors = kernel.factors([SizedConfig(impl, config, sizes) for config in configs])
     guesses = [guessed(impl, config, device, dtype, sizes) for config in configs]
     seconds = [s * factor for s, factor in zip(guesses, factors, strict=True)]
     best = min(range(len(configs)), key=seconds.__getitem__)

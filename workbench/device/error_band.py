@@ -46,7 +46,7 @@ def _corrected(device: str) -> dict[tuple[str, str], Band]:
     known = calibration_of(device)
     if known is None:
         return {}
-    titles = {(b.kernel, b.dtype): f"{b.kernel} in {b.dtype}, calibrated" for b in known.bands}
+    titles = {(b.kernel, b.dtype): f"calibrated {b.kernel} in {b.dtype}" for b in known.bands}
     return {
         at: Band(titles[at], (b.kernel,), None, b.low, b.high, b.times, known.title)
         for b in known.bands

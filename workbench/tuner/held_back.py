@@ -13,7 +13,7 @@ from workbench.data.stats import median, quantile, spearman
 from workbench.device.calibration import CalibrationBand, CalibrationTime, sizes_in
 from workbench.device.correction import (
     CalibratedKernel,
-    Place,
+    SizedConfig,
     best_of,
     calibrated_kernel,
     guessed_by_row,
@@ -57,8 +57,8 @@ def held_sizes(
     results = []
     for sizes in sizes_in(held):
         here = [t for t in held if dict(t.sizes) == sizes]
-        if (found := _held_size(spec, dtype, device, times, here)) is not None:
-            results.append(found)
+        if (result := _held_size(spec, dtype, device, times, here)) is not None:
+            results.append(result)
     return results
 
 
@@ -126,7 +126,7 @@ def _ranked(
     impls: Mapping[str, Impl],
 ) -> list[tuple[float, float]]:
     """Return predicted and measured seconds, the fastest predicted first."""
-    places = [Place(impls[t.impl], impls[t.impl].config(**t.config), t.sizes) for t in here]
+    places = [SizedConfig(impls[t.impl], impls[t.impl].config(**t.config), t.sizes) for t in here]
     if not places:
         return []
     factors = kernel.factors(places)

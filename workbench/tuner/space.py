@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from workbench.backend.emulated import refusal_of
@@ -152,6 +153,7 @@ class RecordFactory:
     run: Run
     problem: Problem
     protocol: str
+    _hashes: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # by Impl
 
     def candidate(self, impl: Impl, config: Any, default: bool) -> Candidate:
         """Return the candidate of a config. Raises ValueError where a field of it is AUTO: such a
@@ -173,14 +175,19 @@ class RecordFactory:
             "triton": versions.get("triton", ""),
             "driver": self.run.environment.driver or "",
         }
-        code = code_hash(impl)
-        older = key_of(
-            case, source=file_hash(impl), protocol=_older_protocol(self.protocol), **software
-        )
+        code, file = self._hashes_of(impl)
+        older = key_of(case, source=file, protocol=_older_protocol(self.protocol), **software)
         if settings := _of_code(self.run.environment.settings):
             software["settings"], older = settings, ""  # schema 1 did not tell them apart
         key = key_of(case, source=code, protocol=self.protocol, **software)
         return Candidate(case, key, impl, config, default, code, older)
+
+    def _hashes_of(self, impl: Impl) -> tuple[str, str]:
+        """Return the hashes of an Impl's code and file, read once: a plan has thousands of
+        configs."""
+        if impl.name not in self._hashes:
+            self._hashes[impl.name] = code_hash(impl), file_hash(impl)
+        return self._hashes[impl.name]
 
     def failure(
         self, candidate: Candidate, refusal: Refusal, compiled: Compiled | None = None
@@ -245,6 +252,7 @@ def _of_code(settings: Mapping[str, str]) -> str:
     return json.dumps(kept, sort_keys=True) if kept else ""
 
 
+@cache
 def _older_protocol(protocol: str) -> str:
     """Return the name of a protocol in keys of schema 1; the model's name is the same in both."""
     usual = Protocol()
