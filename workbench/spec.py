@@ -640,6 +640,8 @@ _JOINED = re.compile(r"([*/])?(\w+)")
 
 
 def _whole(axis: str, sizes: Sizes) -> int:
+    if axis in sizes:  # most are a name; a plan of thousands of configs asks for each of them
+        return int(sizes[axis])
     value = Fraction(1)
     for sign, part in _JOINED.findall(axis):
         factor = int(part) if part.isdigit() else sizes[part]

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 
 from workbench.device.bounds import bound_s
+from workbench.device.correction import is_aligned
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
@@ -71,11 +72,13 @@ def rounded(extent: float) -> int:
 
 def _is_fit(spec: Spec, dtype: str, device: Device, sizes: Sizes) -> bool:
     """Return whether the kernel takes these sizes, and one of its Triton kernels at its default,
-    and a call is neither too long nor too short to time many configs of."""
+    their rows are aligned, and a call is neither too long nor too short to time many configs."""
     if spec.refuse(sizes) is not None:
         return False
     try:
         moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
+        if not is_aligned(spec, sizes):
+            return False
     except ValueError:  # an axis is no whole number there
         return False
     least_s = bound_s(device, moved, flops, dtype)

@@ -1,0 +1,553 @@
+"""Calibrations: the file, what corrects the model, what a launch chooses, and the command."""
+
+import gzip
+import hashlib
+import io
+import math
+import os
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from null_backend import Fate, Null
+from rich.console import Console
+
+from workbench import catalog
+from workbench.backend.offline import corrected_time, model_time
+from workbench.commands.calibrate import KERNELS, CalibrateCommand
+from workbench.commands.options import CalibrateOptions, OptionError
+from workbench.commands.run import CommandError
+from workbench.compile import Compiled
+from workbench.data.record import Resources
+from workbench.data.stats import median
+from workbench.device.bounds import bound_s
+from workbench.device.calibration import (
+    CORRECTED,
+    SHIPPED,
+    Calibration,
+    CalibrationBand,
+    CalibrationError,
+    CalibrationTime,
+    calibration_of,
+    load,
+    own_path,
+    save,
+    sizes_in,
+)
+from workbench.device.correction import (
+    CLEAR,
+    Correction,
+    SizedConfig,
+    best_estimate,
+    calibrated_kernel,
+    guessed_by_row,
+    is_aligned,
+    left_out,
+)
+from workbench.device.cost_model import guessed
+from workbench.device.error_band import device_words
+from workbench.device.hardware import device_named
+from workbench.reports.calibration import held_lines, page, part_of
+from workbench.spec import values
+from workbench.tuner.design import design, rounded
+from workbench.tuner.held_back import band_of_times, held_sizes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import shipped_calibration
+
+pytestmark = pytest.mark.unit
+
+H200, H100 = device_named("h200"), device_named("h100")
+MATMUL = catalog.spec_of("matmul")
+TILES = catalog.impl_of(MATMUL, "tiles")
+ABOUT = {"device": "h200", "gpu": "a GPU", "date": "2026-11-25", "versions": "triton 3.6.0",
+         "protocol": "p4-1", "source": "a test"}  # fmt: skip
+CREATED = Resources(
+    binary="abcd1234", registers=64, spill_bytes=0, shared_bytes=49152, threads=256,
+    blocks_per_core=1, occupancy=0.0, limiter="", programs=1024, waves=0.0, tail=0.0,
+    load_bits=128, matrix_unit="wgmma", compile_s=0.0,
+)  # fmt: skip
+AT = {"M": 2048, "N": 2048, "K": 2048}
+EDGES = st.sampled_from([256, 512, 1024, 2048, 4096])
+SIZES = st.fixed_dictionaries({"M": EDGES, "N": EDGES, "K": EDGES})
+SHAPES = [{"M": m, "N": n, "K": 1024} for m in (512, 4096) for n in (1024, 2048, 8192)]
+
+
+def legal(sizes, count):
+    """The first legal configs of `matmul.tiles`, its default in front."""
+    default = TILES.default(H200.limits, "bf16", sizes)
+    every = dict.fromkeys((default, *TILES.space(default)))
+    fits = (c for c in every if TILES.rejection_reason(c, H200.limits, "bf16", sizes) is None)
+    return [c for c, _ in zip(fits, range(count), strict=False)]
+
+
+@cache
+def expected(count, shape):
+    """Configs that are legal at a shape, and what the model expects of them."""
+    sizes = SHAPES[shape]
+    return [(c, guessed(TILES, c, H200, "bf16", sizes)) for c in legal(sizes, count)]
+
+
+def timed(factor, shapes=6, count=8):
+    """Times of configs that take `factor(config)` of what the model expects, at the first of
+    SHAPES."""
+    return [
+        CalibrationTime(
+            "matmul", SHAPES[shape], "bf16", "tiles", values(config), CREATED, factor(config) * s
+        )
+        for shape in range(shapes)
+        for config, s in expected(count, shape)
+    ]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write the user's own calibration of the H200, which nothing else reads."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("workbench.device.calibration.SHIPPED", tmp_path / "none")
+
+    def write(times, device="h200", **about):
+        path = own_path(device)
+        save(Calibration(ABOUT | {"device": device} | about, tuple(times)), path)
+        return path
+
+    return write
+
+
+# The file
+
+NUMBERS = st.dictionaries(
+    st.sampled_from(["block_m", "num_warps", "M", "N", "hints"]),
+    st.integers(1, 1 << 20),
+    min_size=1,
+)
+TIMES = st.builds(
+    CalibrationTime,
+    st.sampled_from(["matmul", "softmax"]),
+    NUMBERS,
+    st.sampled_from(["bf16", "fp32"]),
+    st.sampled_from(["tiles", "rows"]),
+    NUMBERS,
+    st.builds(
+        lambda registers, unit, engine: replace(
+            CREATED, registers=registers, matrix_unit=unit, copy_engine=engine
+        ),
+        st.integers(0, 255),
+        st.sampled_from([None, "wgmma"]),
+        st.booleans(),
+    ),
+    st.integers(1, 10**9).map(lambda n: n * 1e-9),  # the file has thousandths of a microsecond
+    st.integers(1, 9),
+    st.booleans(),
+)
+BANDS = st.builds(
+    CalibrationBand,
+    st.sampled_from(["matmul", "softmax"]),
+    st.just("bf16"),
+    st.floats(0.1, 1).map(lambda x: round(x, 2)),
+    st.floats(1, 9).map(lambda x: round(x, 2)),
+    st.integers(1, 999),
+)
+
+
+@given(st.lists(TIMES, max_size=6), st.lists(BANDS, max_size=3))
+def test_a_file_gives_back_what_was_written(tmp_path_factory, times, bands):
+    path = tmp_path_factory.mktemp("calibration") / "h200.csv.gz"
+    save(Calibration(ABOUT, tuple(times), tuple(bands)), path)
+    again = load(path)
+    assert dict(again.about) == ABOUT and list(again.bands) == bands
+    assert len(again.times) == len(times)
+    for one, other in zip(again.times, times, strict=True):
+        assert one.median_s == pytest.approx(other.median_s, abs=1e-12)
+        assert replace(one, median_s=0.0) == replace(other, median_s=0.0)
+
+
+@given(st.data())
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("calibration") / "h200.csv.gz"
+    save(Calibration(ABOUT, tuple(timed(lambda config: 1.0, 1, 2))), path)
+    text = gzip.decompress(path.read_bytes()).decode()
+    kind = data.draw(st.sampled_from(["packed", "column", "number", "head", "band"]))
+    if kind == "packed":
+        whole = path.read_bytes()
+        path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 9))])
+    else:
+        changed = {
+            "column": text.replace("median_us", "median_ms"),
+            "number": text.replace("tiles,block_m", "tiles,block_m", 1).replace(",128,", ",x,"),
+            "head": text.replace("# device: h200\n", ""),
+            "band": text.replace("# source", "# band: matmul bf16 one two 3\n# source"),
+        }[kind]
+        path.write_bytes(gzip.compress(changed.encode()))
+    with pytest.raises(CalibrationError) as error:
+        load(path)
+    message = str(error.value)
+    assert str(path) in message and "\n" not in message and "workbench calibrate" in message
+
+
+def test_the_users_own_times_come_before_those_that_are_shipped(own, tmp_path, monkeypatch):
+    folder = tmp_path / "shipped"
+    monkeypatch.setattr("workbench.device.calibration.SHIPPED", folder)
+    theirs = [replace(t, kernel=k) for t in timed(lambda c: 1.0) for k in ("matmul", "softmax")]
+    save(Calibration(ABOUT, tuple(theirs)), folder / "h200.csv.gz")
+    assert calibration_of("h200").kernels == [("matmul", "bf16"), ("softmax", "bf16")]
+    ours = timed(lambda config: 2.0)
+    own(ours)
+    known = calibration_of("h200")
+    assert [t.median_s for t in known.of("matmul", "bf16")] == pytest.approx(
+        [t.median_s for t in ours], abs=1e-9
+    )
+    assert len(known.of("softmax", "bf16")) == len(theirs) // 2
+    assert calibration_of("h100") is None
+
+
+# What corrects the model
+
+
+FEWER = settings(max_examples=15)  # each example corrects the model anew
+
+
+def kernel_of(times):
+    return calibrated_kernel(times, MATMUL, H200, True, guessed_by_row)
+
+
+@FEWER
+@given(st.floats(0.3, 3.0), SIZES)
+def test_a_constant_error_is_corrected_everywhere(factor, sizes):
+    kernel = kernel_of(timed(lambda config: factor))
+    places = [SizedConfig(TILES, config, sizes) for config in legal(sizes, 5)]
+    assert kernel.factors(places) == pytest.approx([factor] * len(places), rel=1e-3)
+    assert left_out(kernel) == pytest.approx([1.0] * len(kernel.places), rel=1e-3)
+
+
+@settings(max_examples=6)
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.5, 2.0))
+def test_times_are_met_where_they_were_measured(warps, factor):
+    """An error of some configs alone is learnt, and not passed on to those far away."""
+    times = timed(lambda config: factor if config.num_warps == warps else 1.0, count=40)
+    kernel = kernel_of(times)
+    for place, log, corrected in zip(
+        kernel.places, kernel.logs, kernel.correction.logs(kernel.places), strict=True
+    ):
+        assert corrected == pytest.approx(log, abs=0.12), place
+
+
+def test_far_from_all_sizes_the_median_error_is_expected():
+    logs = [0.5, -0.1, 0.2]
+    configs = legal(AT, 3)
+    places = [SizedConfig(TILES, config, AT) for config in configs]
+    far = {axis: 1 << 60 for axis in AT}
+    correction = Correction(places, logs)
+    near, away = (correction.logs([SizedConfig(TILES, c, at) for c in configs]) for at in (AT, far))
+    assert median(logs) == 0.2 and near == pytest.approx(logs, abs=0.05)
+    # half of a config's own variance is shared by all sizes, that of the sizes is not
+    assert max(abs(log - 0.2) for log in away) <= 0.75 * max(abs(log - 0.2) for log in logs)
+
+
+def test_few_sizes_other_code_and_ragged_rows_correct_nothing():
+    every = timed(lambda config: 2.0)
+    assert kernel_of(every) is not None
+    three = [t for t in every if t.sizes in SHAPES[:3]]
+    assert kernel_of(three) is None
+    assert kernel_of([replace(t, held=True) for t in every]) is None
+    assert kernel_of([replace(t, config={"block_m": 128}) for t in every]) is None
+    assert kernel_of([replace(t, impl="gone") for t in every]) is None
+    assert calibrated_kernel(every, MATMUL, H200, False, guessed_by_row) is None
+    assert not is_aligned(MATMUL, {"M": 64, "N": 64, "K": 60}) and is_aligned(MATMUL, AT)
+    assert is_aligned(MATMUL, {"M": 3, "N": 64, "K": 64}), "M is no axis of a row's elements"
+
+
+@FEWER
+@given(st.floats(0.05, 20.0), SIZES)
+def test_a_corrected_time_is_never_below_the_bound(factor, sizes):
+    """Also where the measured times, such as those of another clock, say so."""
+    config = TILES.default(H200.limits, "bf16", sizes)
+    place, created = SizedConfig(TILES, config, sizes), Compiled(CREATED, "", (1,), 1)
+    plain = model_time(H200, created, place, "bf16")
+    kernel = kernel_of(timed(lambda config: factor))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("workbench.backend.offline.kernel_for", lambda *of: kernel)
+        corrected = corrected_time(H200, created, place, "bf16")
+    bytes_, flops = MATMUL.bytes(sizes, "bf16"), MATMUL.flops(**sizes)
+    least_s = bound_s(H200, bytes_, flops, "bf16")
+    assert corrected.predicted_s >= least_s
+    expected = max(least_s, plain.predicted_s * factor)
+    assert corrected.predicted_s == pytest.approx(expected, rel=1e-3)
+    assert CORRECTED in corrected.model and CORRECTED not in plain.model
+
+
+def test_a_device_without_a_calibration_has_the_models_own_times(own):
+    config = TILES.default(H200.limits, "bf16", AT)
+    place, created = SizedConfig(TILES, config, AT), Compiled(CREATED, "", (1,), 1)
+    plain = model_time(H200, created, place, "bf16")
+    assert corrected_time(H200, created, place, "bf16") == plain
+    own(timed(lambda config: 2.0))
+    corrected = corrected_time(H200, created, place, "bf16")
+    assert corrected != plain and corrected.model.endswith("calibration of h200 of 2026-11-25")
+    of_h100 = corrected_time(H100, created, place, "bf16")
+    assert of_h100 == model_time(H100, created, place, "bf16")
+
+
+# Launches
+
+
+def test_a_launch_takes_what_the_times_say(own):
+    """The config that was measured to be clearly the fastest, at sizes between those measured."""
+    assert best_estimate(TILES, H200, "bf16", AT) is None
+    configs = legal(AT, 30)
+    fast = configs[17]
+    guesses = {c: guessed(TILES, c, H200, "bf16", AT) for c in configs}
+    share = 0.5 * min(guesses.values()) / guesses[fast]
+    own(timed(lambda config: share if config == fast else 1.0, count=30))
+    estimate = best_estimate(TILES, H200, "bf16", AT)
+    assert estimate.config == fast != configs[0]
+    assert best_estimate(TILES, H200, "fp16", AT) is None
+    assert best_estimate(TILES, H200, "bf16", AT | {"K": 2047}) is None
+    assert best_estimate(TILES, H100, "bf16", AT) is None
+
+
+def test_the_default_stays_where_nothing_is_clearly_faster(own):
+    default = TILES.default(H200.limits, "bf16", AT)
+    least_s = min(guessed(TILES, c, H200, "bf16", AT) for c in legal(AT, 30))
+    share = least_s / guessed(TILES, default, H200, "bf16", AT)
+    own(timed(lambda c: share * (1 + CLEAR / 2) if c == default else 1.0, count=30))
+    assert best_estimate(TILES, H200, "bf16", AT).config == default
+
+
+def test_config_at_names_the_calibration_and_survives_a_damaged_one(own, monkeypatch):
+    from workbench.adapted import launch
+
+    monkeypatch.setattr(launch, "_versions", lambda: {"torch": "2.11.0", "triton": "3.6.0"})
+    choice = launch.config_at(TILES, H200, "bf16", AT)
+    assert choice.expected_s is None and choice.text.startswith("the default; nothing tuned")
+    path = own(timed(lambda config: 2.0))
+    choice = launch.config_at(TILES, H200, "bf16", AT)
+    assert choice.expected_s and "by the calibration, which expects" in choice.text
+    path.write_bytes(b"\x1f\x8b damaged")
+    choice = launch.config_at(TILES, H200, "bf16", AT)
+    assert choice.unread and str(path) in choice.text
+    assert choice.config == TILES.default(H200.limits, "bf16", AT)
+
+
+def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypatch):
+    """Where all Impls have an expected time; else the measured ranks order them."""
+    pytest.importorskip("triton")
+    from workbench.ops import choice
+
+    def made(name, expected_s, tuned_s=None):
+        impl = catalog.impl_of(MATMUL, name)
+        return choice.LaunchChoice(impl, impl.config(), "", tuned_s, expected_s)
+
+    def order(*given):
+        by_name = {c.impl.name: c for c in given}
+        monkeypatch.setattr(choice, "_taken", lambda impl, *rest: by_name.get(impl.name))
+        monkeypatch.setattr(choice, "_measured_ranks", lambda *rest: {"persistent": 0, "tiles": 1})
+        return [c.impl.name for c in choice._choices(MATMUL, None, "bf16", AT, [])]
+
+    tiles, persistent = made("tiles", 1e-6), made("persistent", 2e-6)
+    assert order(tiles, persistent) == ["tiles", "persistent"]
+    assert order(tiles, replace(persistent, expected_s=None))[0] == "persistent"
+    assert order(tiles, made("persistent", None, 5e-6))[0] == "persistent", "it was tuned here"
+
+
+# The design of sizes
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_design_has_sizes_that_the_kernel_takes(name):
+    spec, dtype = catalog.spec_of(name), KERNELS[name]
+    sizes = design(spec, dtype, H200, 20)
+    assert len({tuple(s.items()) for s in sizes}) == len(sizes) == 20
+    assert design(spec, dtype, H200, 7) == sizes[:7]
+    for one in sizes:
+        assert spec.refuse(one) is None and is_aligned(spec, one), one
+        for axis in one:
+            assert one[axis] >= min(s[axis] for s in spec.bench) * 0.9, axis
+            assert one[axis] <= 2 * max(s[axis] for s in spec.bench) * 1.1, axis
+    for axis in sizes[0]:  # both halves of each free axis are visited
+        low, high = (f(s[axis] for s in spec.bench) for f in (min, max))
+        if high >= 4 * low:
+            middle = math.sqrt(low * high)
+            assert min(s[axis] for s in sizes) < middle < max(s[axis] for s in sizes)
+
+
+@given(st.floats(16.0, 1e6))
+def test_an_extent_has_few_figures_and_long_ones_are_aligned(extent):
+    result = rounded(extent)
+    assert result == pytest.approx(extent, rel=0.13)
+    assert result < 64 or result % 16 == 0
+    assert rounded(result) == result
+
+
+# What is shipped
+
+
+def test_the_shipped_calibration_is_what_its_script_makes():
+    created, stored = shipped_calibration.calibration(), load(SHIPPED / "h200.csv.gz")
+    assert dict(stored.about) == created.about and list(stored.bands) == list(created.bands)
+    assert [(t.sizes, t.impl, t.config, t.held) for t in stored.times] == [
+        (t.sizes, t.impl, t.config, t.held) for t in created.times
+    ]
+    assert [t.median_s for t in stored.times] == pytest.approx([t.median_s for t in created.times])
+
+
+def test_the_shipped_calibration_holds_at_sizes_held_back():
+    """The figures of docs/facts.md."""
+    known = load(SHIPPED / "h200.csv.gz")
+    held = held_sizes(MATMUL, "bf16", H200, known.of("matmul", "bf16"))
+    assert len(held) == 4 and all(h.regret <= 0.05 for h in held)
+    assert max(h.default_s / h.best_s for h in held) > 2
+    assert median([e for h in held for e in h.errors]) < 0.05
+    assert len(list(held_lines(held))) == 4
+    band = band_of_times(MATMUL, "bf16", H200, known.times)
+    assert [band] == list(known.bands)
+    assert "for calibrated matmul in bf16" in device_words("h200", "matmul")
+
+
+# The command
+
+
+def planted(candidate):
+    """The time of a config: the model's, with an error of each knob's value."""
+    case = candidate.case
+    error = sum(
+        int(hashlib.sha256(f"{knob}{value}".encode()).hexdigest()[:8], 16) % 1000 / 5000
+        for knob, value in (("impl", case.impl), *case.config.items())
+    )
+    expected_s = guessed(candidate.impl, candidate.config, H200, case.dtype, case.sizes)
+    return Fate(time_s=min(expected_s, 1.0) * math.exp(error))
+
+
+class Place:
+    """A folder, a database, and a GPU that takes the planted times."""
+
+    def __init__(self, folder):
+        self.folder, self.text = folder, io.StringIO()
+        self.file = folder / "calibration.csv.gz"
+        self.null = Null()
+
+    def run(self, fate=planted, **more):
+        self.null = Null(fate)
+        usual = {"kernel": ("rms_norm",), "sizes": 4, "check": 2, "configs": 8, "to": self.file}
+        options = CalibrateOptions(
+            out=self.folder / "results", database=f"sqlite:///{self.folder / 'history.db'}",
+            **usual | more,
+        )  # fmt: skip
+        console = Console(file=self.text, width=240, highlight=False, markup=False)
+        return CalibrateCommand(options, console, lambda device, folder: self.null).go()
+
+    @property
+    def timed(self):
+        return [label for what, label in self.null.requests if what == "time"]
+
+    @property
+    def partial(self):
+        return self.folder / "results" / "calibration-h200.partial.csv.gz"
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def test_a_gpu_is_calibrated_and_checked(place):
+    assert place.run() == 0
+    known = load(place.file)
+    times = known.of("rms_norm", "bf16")
+    assert len(sizes_in([t for t in times if not t.held])) == 4
+    assert len(sizes_in([t for t in times if t.held])) == 2
+    assert known.about["device"] == "h200" and known.bands
+    spec = catalog.spec_of("rms_norm")
+    for sizes in sizes_in(times):
+        here = {(t.impl, tuple(t.config.items())) for t in times if t.sizes == sizes}
+        assert 8 <= len(here) <= 8 + 1
+        for impl in spec.impls:
+            if impl.backend == "triton":
+                default = impl.default(H200.limits, "bf16", sizes)
+                if impl.rejection_reason(default, H200.limits, "bf16", sizes) is None:
+                    assert (impl.name, tuple(values(default).items())) in here
+    part = part_of(known, "rms_norm", "bf16", H200)
+    assert all(h.chosen_s is not None and h.regret < 0.1 for h in part.held)
+    assert "rms_norm in bf16" in place.text.getvalue() and not place.partial.exists()
+    html = page(known, [part], H200)
+    assert "Held-back sizes" in html and "rms_norm in bf16" in html
+
+
+@pytest.mark.parametrize("after", [1, 13, 30])
+def test_a_stopped_command_continues(place, after):
+    """Nothing that was timed is timed again, and the file is that of a command without a stop."""
+    seen = []
+
+    def stopping(candidate):
+        seen.append(candidate.key)
+        fate = planted(candidate)
+        return replace(fate, raises=KeyboardInterrupt()) if len(seen) > 3 * after else fate
+
+    assert place.run(stopping) == 130
+    first = {(one, label) for one, label in enumerate(place.timed[:-1])}
+    assert place.run() == 0
+    whole = Place(place.folder / "whole")
+    whole.folder.mkdir()
+    assert whole.run() == 0
+    created, expected = (
+        {(t.impl, *t.config.values(), *t.sizes.values()): t.median_s for t in load(p.file).times}
+        for p in (place, whole)
+    )
+    assert created == pytest.approx(expected)
+    assert len(place.timed) + len(first) <= len(whole.timed) + 9, "one size at most is timed again"
+
+
+def test_a_spent_budget_leaves_a_file_and_a_note(place, capsys):
+    assert place.run(budget="0.001s") == 2
+    assert "the same command continues" in capsys.readouterr().err
+    assert not place.file.exists()
+
+
+def test_other_kernels_keep_their_times(place):
+    assert place.run(check=0) == 0
+    assert place.run(kernel=("swiglu",), check=0) == 0
+    assert load(place.file).kernels == [("swiglu", "bf16"), ("rms_norm", "bf16")]
+
+
+def test_what_does_not_fit_the_gpu_is_left_out(place, capsys):
+    original, calls = Null.begin, []
+
+    def begin(self, problem, candidates=()):
+        calls.append(problem)
+        if len({tuple(p.sizes.items()) for p in calls}) == 2:
+            raise RuntimeError("out of memory\nmore")
+        return original(self, problem, candidates)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Null, "begin", begin)
+        assert place.run(check=0) == 0
+    assert "is left out: out of memory" in capsys.readouterr().err
+    assert len(sizes_in(load(place.file).times)) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"budget": "200"}, "--budget is a time"),
+        ({"kernel": ("matmull",)}, "matmul"),
+        ({"kernel": ("softmax",), "dtype": "fp8"}, "dtype"),
+    ],
+)
+def test_options_are_refused_in_one_sentence(place, more, words):
+    with pytest.raises((OptionError, CommandError)) as error:
+        place.run(**more)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(place, monkeypatch):
+    assert place.run(device="h200", kernel=("matmul",)) == 0
+    text = place.text.getvalue()
+    assert "matmul in bf16: 6 sizes: M=" in text and "4 of 4" in text
+    assert place.run(device="mi300x", kernel=("matmul",)) == 0
+    assert not place.file.exists() and not place.null.requests
+    assert os.listdir(place.folder / "results")
