@@ -308,7 +308,9 @@ def test_a_launch_takes_what_the_times_say(own):
     assert estimate.config == fast != configs[0]
     assert best_estimate(TILES, H200, "fp16", AT) is None
     assert best_estimate(TILES, H200, "bf16", AT | {"K": 2047}) is None
-    assert best_estimate(TILES, H100, "bf16", AT) is None
+    of_h100 = best_estimate(TILES, H100, "bf16", AT)
+    assert of_h100.config == fast and of_h100.device == "h200", "the same architecture"
+    assert best_estimate(TILES, device_named("a100"), "bf16", AT) is None
 
 
 def test_the_default_stays_where_nothing_is_clearly_faster(own):
@@ -327,7 +329,7 @@ def test_config_at_names_the_calibration_and_survives_a_damaged_one(own, monkeyp
     assert choice.expected_s is None and choice.text.startswith("the default; nothing tuned")
     path = own(timed(lambda config: 2.0))
     choice = launch.config_at(TILES, H200, "bf16", AT)
-    assert choice.expected_s and "by the calibration, which expects" in choice.text
+    assert choice.expected_s and "by the calibration of h200, which expects" in choice.text
     path.write_bytes(b"\x1f\x8b damaged")
     choice = launch.config_at(TILES, H200, "bf16", AT)
     assert choice.unread and str(path) in choice.text
@@ -512,6 +514,23 @@ def test_other_kernels_keep_their_times(place):
     assert place.run(check=0) == 0
     assert place.run(kernel=("swiglu",), check=0) == 0
     assert load(place.file).kernels == [("swiglu", "bf16"), ("rms_norm", "bf16")]
+
+
+def test_a_stop_does_not_replace_more_sizes_by_fewer(place):
+    assert place.run() == 0
+    whole = load(place.file)
+
+    def stopping(candidate):
+        if len(place.timed) > 20:  # in the third size
+            return replace(planted(candidate), raises=KeyboardInterrupt())
+        return planted(candidate)
+
+    place.folder = place.folder / "again"
+    place.folder.mkdir()
+    assert place.run(stopping) == 130
+    assert load(place.file).times == whole.times
+    assert len(load(place.partial).times) < len(whole.times)
+    assert place.run() == 0 and len(load(place.file).times) == len(whole.times)
 
 
 def test_what_does_not_fit_the_gpu_is_left_out(place, capsys):

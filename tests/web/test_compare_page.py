@@ -36,8 +36,12 @@ from workbench.data.trace_compare import TraceOperand
 from workbench.data.trace_compare import compared as compared_traces
 from workbench.data.trace_summary import summarise
 from workbench.data.verdict import verdict
+from workbench.device.calibration import calibration_of
+from workbench.device.hardware import device_named
 from workbench.readers import read
 from workbench.reports import write_page
+from workbench.reports.calibration import page as calibration_page
+from workbench.reports.calibration import part_of
 from workbench.reports.compare import page as compare_page
 from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
@@ -207,6 +211,13 @@ def trace(of: Trace) -> str:
     return trace_page(kept.run, (), kept.findings, kept.profiles, summary)
 
 
+def calibration() -> str:
+    known = calibration_of("h200")
+    assert known is not None  # it comes with the workbench
+    device = device_named("h200")
+    return calibration_page(known, [part_of(known, "matmul", "bf16", device)], device)
+
+
 def hostile() -> str:
     """Every name of the file is markup."""
     of = Trace("torch.profiler", devices={"0": {"name": HOSTILE}}, notes=[HOSTILE])
@@ -237,7 +248,7 @@ MAKERS = {"slow": slow, "saved": saved, "experiment": experiment, "failed": fail
           "timeline": lambda: trace(read([TRACES / "torch_profiler" / BERT])),
           "counters": lambda: trace(read([TRACES / "h200" / "raw_base.csv.gz"])),
           "checker": lambda: trace(read([TRACES / "h200" / "oob.log.gz"])),
-          "hostile": hostile, "two traces": two_traces}  # fmt: skip
+          "hostile": hostile, "two traces": two_traces, "calibration": calibration}  # fmt: skip
 
 # Text in figures against the page, and all other text against what lies under it.
 CONTRAST = """() => {

@@ -133,7 +133,8 @@ def _calibrated(
     if estimate is None:
         return replace(default, text=f"{default.text}; {nothing}")
     name = default.text if estimate.config == default.config else "chosen for these sizes"
-    text = f"{name} by the calibration, which expects {rough(estimate.seconds)}; {nothing}"
+    source = f"the calibration of {estimate.device}"
+    text = f"{name} by {source}, which expects {rough(estimate.seconds)}; {nothing}"
     return ConfigChoice(estimate.config, text, expected_s=estimate.seconds)
 
 

@@ -42,12 +42,12 @@ from workbench.data.record import Case, Measured, Outcome, Record, Run
 from workbench.data.units import console_microseconds, counted
 from workbench.device.calibration import (
     Calibration,
-    CalibrationError,
     CalibrationTime,
     calibration_of,
     load,
     own_path,
     save,
+    sizes_in,
 )
 from workbench.device.correction import calibrated_kernel, guessed_by_row, is_aligned
 from workbench.device.hardware import Device, device_named
@@ -98,6 +98,7 @@ class CalibrateCommand:
     times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
     launches: dict[tuple[object, ...], int] = field(default_factory=dict)  # of a call; see `_at`
     done: bool = False  # every size was measured
+    begun: Problem | None = None  # by the backend
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where nothing was measured; 130 after Ctrl-C.
@@ -111,6 +112,9 @@ class CalibrateCommand:
             return self._show(device_named(options.device or DEFAULT_TARGET), kernels)
         kept = KeptProcesses() if self.open_backend is None else None
         try:
+            if kept is not None:
+                for name in kernels:
+                    kept.prepare(name)  # or an import would be part of a config's time limit
             with resources(options, lambda: self._backend(kept)) as opened:
                 return self._measure(opened, kernels, seconds)
         finally:
@@ -259,7 +263,9 @@ class CalibrateCommand:
         first = FirstPass(plan, recorder.backend, ours, search)
         if not first.first:
             return
-        recorder.backend.begin(plan.problem, first.first)
+        if self.begun is not plan.problem:  # its inputs are made once
+            recorder.backend.begin(plan.problem, first.first)
+            self.begun = plan.problem
         for result in first.outcomes():
             if isinstance(result, tuple):
                 candidate, compiled = result
@@ -294,16 +300,17 @@ class CalibrateCommand:
     # The file
 
     def _written(self, run: Run, backend: Backend) -> Calibration:
-        """Write the calibration: what was measured now, and other kernels as they were."""
+        """Write the calibration: what was measured now, and other kernels as they were. After a
+        stop a kernel with fewer sizes than before is as it was, too."""
         path = self.options.to or own_path(backend.device.name)
-        now = {(t.kernel, t.dtype) for t in self.times.values()}
-        others: list[CalibrationTime] = []
-        try:
-            others = [t for t in load(path).times if (t.kernel, t.dtype) not in now]
-        except CalibrationError:
-            if path.exists():
-                raise
-        created = calibration(run, backend, [*self.times.values(), *others])
+        before = load(path) if path.exists() else Calibration({})
+        new = Calibration({}, tuple(self.times.values()))
+        times: list[CalibrationTime] = []
+        for kernel in dict.fromkeys((*new.kernels, *before.kernels)):
+            ours, theirs = new.of(*kernel), before.of(*kernel)
+            fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
+            times += theirs if fewer or not ours else ours
+        created = calibration(run, backend, times)
         save(created, path)
         say_result(self.console, f"calibration  {path.resolve()}")
         return created
@@ -348,9 +355,14 @@ def _at(of: Case | CalibrationTime) -> tuple[object, ...]:
     return of.kernel, of.dtype, of.impl, config, tuple(sorted(of.sizes.items()))
 
 
+def _measured_sizes(times: Sequence[CalibrationTime]) -> int:
+    return len(sizes_in(t for t in times if not t.held))
+
+
 def time_of(outcome: Outcome, launches: int, held: bool) -> CalibrationTime | None:
-    """Return the time of an outcome of a first pass; None where it has none of its own."""
-    if not isinstance(outcome, Record) or outcome.phase != "first_pass" or outcome.same_as:
+    """Return the time of an outcome of a first pass, also that of another config with the same
+    machine code; None where it has none."""
+    if not isinstance(outcome, Record) or outcome.phase != "first_pass":
         return None
     if outcome.resources is None or not isinstance(outcome.timing, Measured):
         return None

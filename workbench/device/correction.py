@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.stats import median
 from workbench.device.calibration import CalibrationTime, calibration_of
 from workbench.device.cost_model import guessed
-from workbench.device.hardware import Device
+from workbench.device.hardware import DEVICES, Device
 from workbench.spec import Impl, Sizes, Spec, values
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Estimate:
 
     config: Any
     seconds: float
+    device: str = ""  # whose calibration it is
 
 
 class Correction:
@@ -221,14 +222,23 @@ def kernel_for(
 
 
 def best_estimate(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> Estimate | None:
-    """Return the config with the least corrected time before compiling, of those that the
-    calibration of the device measured; the default, unless another is clearly faster. None where
-    the Impl has no calibration for sizes like these. Raises CalibrationError.
-    """
-    kernel = kernel_for(impl, device, dtype, sizes, guessed_by_row)
-    if kernel is None:
+    """Return the config with the least corrected time before compiling, of those that were
+    measured for the calibration of the device, or else of one of its architecture; the default,
+    unless another is clearly faster. None where the Impl has no calibration for sizes like these.
+    Raises CalibrationError."""
+    source = _calibrated(device)
+    kernel = kernel_for(impl, source, dtype, sizes, guessed_by_row) if source else None
+    if kernel is None or source is None:
         return None
-    return best_of(kernel, impl, device, dtype, sizes)
+    estimate = best_of(kernel, impl, device, dtype, sizes)
+    return replace(estimate, device=source.name) if estimate else None
+
+
+def _calibrated(device: Device) -> Device | None:
+    """Return the device, or if it has no calibration one of the same architecture that has: its
+    ratios of measured to predicted times then correct the model of this one."""
+    alike = (d for d in DEVICES.values() if d.limits.arch == device.limits.arch)
+    return next((d for d in (device, *alike) if calibration_of(d.name)), None)
 
 
 def best_of(
