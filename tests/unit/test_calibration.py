@@ -306,7 +306,8 @@ def test_a_launch_takes_what_the_times_say(own):
     own(timed(lambda config: share if config == fast else 1.0, count=30))
     estimate = best_estimate(TILES, H200, "bf16", AT)
     assert estimate.config == fast != configs[0]
-    assert best_estimate(TILES, H200, "fp16", AT) is None
+    assert best_estimate(TILES, H200, "fp16", AT).config == fast, "as fast as in bf16"
+    assert best_estimate(TILES, H200, "fp32", AT) is None
     assert best_estimate(TILES, H200, "bf16", AT | {"K": 2047}) is None
     of_h100 = best_estimate(TILES, H100, "bf16", AT)
     assert of_h100.config == fast and of_h100.device == "h200", "the same architecture"

@@ -36,6 +36,7 @@ OCTAVES = 4.0  # of an axis, over which the errors at sizes are correlated
 NOISE = 0.02  # times of the first pass differ by 1 to 2 %
 ALIGNED = 16  # elements
 LEAST_SIZES = 4  # a calibration of fewer sizes corrects nothing
+ALIKE = {"bf16": "fp16", "fp16": "bf16"}  # equal rates and bytes on all known devices
 CLEAR = 0.02  # a config replaces the default where it is estimated faster by more than this
 
 # predict(device, impl, config, time) returns the model's seconds of a config that was measured
@@ -202,12 +203,12 @@ _KNOWN: dict[tuple[object, ...], CalibratedKernel | None] = {}
 
 
 def kernel_for(
-    impl: Impl, device: Device, dtype: str, sizes: Sizes, predict: Predict
+    impl: Impl, device: Device, dtype: str | None, sizes: Sizes, predict: Predict
 ) -> CalibratedKernel | None:
     """Return what corrects the model for an Impl at sizes like these, kept for later calls; None
     where the device's calibration has nothing of it. Raises CalibrationError."""
     spec, known = impl.spec, calibration_of(device.name)
-    if known is None or not impl.launch.__module__.startswith(KERNELS):
+    if known is None or dtype is None or not impl.launch.__module__.startswith(KERNELS):
         return None
     aligned = is_aligned(spec, sizes)
     at = (known.digest, repr(device), spec.name, dtype, aligned, predict)
@@ -223,12 +224,16 @@ def kernel_for(
 
 def best_estimate(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> Estimate | None:
     """Return the config with the least corrected time before compiling, of those that were
-    measured for the calibration of the device, or else of one of its architecture; the default,
+    measured for the calibration of the device, or else of one of its architecture, in this dtype
+    or the other one of 16 bits; the default,
     unless another is clearly faster. None where the Impl has no calibration for sizes like these.
     Raises CalibrationError."""
     source = _calibrated(device)
-    kernel = kernel_for(impl, source, dtype, sizes, guessed_by_row) if source else None
-    if kernel is None or source is None:
+    if source is None:
+        return None
+    alike = (kernel_for(impl, source, d, sizes, guessed_by_row) for d in (dtype, ALIKE.get(dtype)))
+    kernel = next(filter(None, alike), None)
+    if kernel is None:
         return None
     estimate = best_of(kernel, impl, device, dtype, sizes)
     return replace(estimate, device=source.name) if estimate else None
