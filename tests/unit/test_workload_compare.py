@@ -1,20 +1,24 @@
 """Programs compared with and without a tuned table: verdicts, first steps, outputs, early ends."""
 
+import itertools
 import json
 import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.commands import workload_runner
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload import run
 from workbench.commands.workload_compare import mark_of
+from workbench.commands.workload_runner import ProgramRunner
 from workbench.workload.gate import Gate, wait
 from workbench.workload.program_runs import (
     NamedOutput,
@@ -177,6 +181,33 @@ def test_a_run_that_ends_before_its_turn_ends_the_comparison(tmp_path):
     document, page, _ = command(tmp_path, "1", "1", "early", at_once=2)
     assert document["exit_code"] == 2 and "with exit code 4 before" in document["failure"]
     assert "without --at-once" in document["failure"] and "without --at-once" in page
+
+
+def test_runs_that_do_not_reach_the_gpu_are_counted(tmp_path, monkeypatch, capsys):
+    """Each minute, as nothing else shows that the comparison waits."""
+    polls = itertools.count()
+    runner = ProgramRunner(
+        WorkloadOptions("compare", rounds=2, at_once=2),
+        tmp_path / "t.json",
+        MarkOptions(""),
+        ["x"],
+        now=itertools.count(0, 50).__next__,
+    )
+
+    def poll():
+        if next(polls) == 5:
+            for folder in runner._place.iterdir():
+                (folder / "1.waiting").touch()
+
+    process = SimpleNamespace(
+        poll=poll, terminate=lambda: None, kill=lambda: None, wait=lambda *limit: 0
+    )
+    monkeypatch.setattr(workload_runner, "start_child", lambda *words, **more: process)
+    monkeypatch.setattr(workload_runner, "LOOK_S", 0.0)
+    with runner:
+        runner._start(0, False)
+    said = capsys.readouterr().err
+    assert "after 100 s 2 of 2 runs have not used the GPU" in said and "after 200 s" not in said
 
 
 def test_a_run_whose_comparison_is_gone_ends(tmp_path):

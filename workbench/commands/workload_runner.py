@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from workbench.commands.console import prints_aside
+from workbench.commands.console import note, prints_aside
 from workbench.commands.options import WorkloadOptions
 from workbench.commands.workload_program import startup_variables
 from workbench.data.exits import stopped_by
@@ -33,6 +33,7 @@ from workbench.workload.startup import sitecustomize
 from workbench.workload.step_marks import MarkOptions
 
 LOOK_S = 0.05  # between two looks at runs that import
+NOTE_S = 60.0  # imports of a large program take up to this
 
 
 class UngatedError(WorkbenchError):
@@ -113,7 +114,15 @@ class ProgramRunner:
                 more=self._variables(folder, each[1]),
             )
             self.started[each] = StartedRun(process, gate)
-        while not all(run.gate.waited_for for run in self.started.values()):
+        began = noted = self.now()
+        while left := sum(not run.gate.waited_for for run in self.started.values()):
+            if (now := self.now()) - noted >= NOTE_S:
+                noted = now
+                note(
+                    f"after {now - began:.0f} s {left} of {len(self.started)} runs have not used "
+                    "the GPU through torch, nor marked a step; a run that never does so needs a "
+                    "comparison without --at-once"
+                )
             for run in self.started.values():
                 if (code := run.process.poll()) is not None:
                     how = ending(code if code >= 0 else stopped_by(-code))
