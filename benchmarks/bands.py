@@ -86,6 +86,13 @@ def resources_of(row: Mapping[str, str]) -> Resources:
     )  # fmt: skip
 
 
+def each_of(row: Mapping[str, str]) -> tuple[Resources, ...]:
+    """Return the resources of each launch of a line's call; none where it is one."""
+    cells = [cell for cell in row.get("each", "").split(";") if cell]
+    named = [dict(pair.split("=") for pair in cell.split()) for cell in cells]
+    return tuple(resources_of({**one, "binary": ""}) for one in named)
+
+
 @cache
 def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
     """Return the times of a table, each beside what the model predicts from its resources."""
@@ -96,7 +103,7 @@ def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
 def _pair(row: Mapping[str, str], device: Device, table: str) -> Pair:
     spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
     impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
-    created = Compiled(resources_of(row), "", (), int(row.get("launches", 1)))
+    created = Compiled(resources_of(row), "", (), int(row.get("launches", 1)), each=each_of(row))
     predicted = predicted_time(
         device, created, impl.work_of(impl.config(**config), device.limits, dtype, at), dtype,
         spec.flops(**at), spec.bytes(at, dtype), config.get("num_stages", 1),
@@ -119,8 +126,7 @@ def launch_sized(device: str) -> Iterator[Pair]:
             config = impl.default(known.limits, dtype, at)
             knobs = values(config)
             stages = knobs.get("num_stages", 1)
-            work = impl.work_of(config, known.limits, dtype, at)
-            assert work is not None
+            (work,) = impl.work_of(config, known.limits, dtype, at) or ()
             predicted = predict(
                 known, work, guess(known, work, dtype, warps=knobs["num_warps"], stages=stages),
                 dtype=dtype, flops=spec.flops(**at), bytes_=spec.bytes(at, dtype), stages=stages,

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.data.record import Resources
+
 RESOURCES = (
     "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
     "load_bits",
@@ -21,6 +23,13 @@ HEADS = (
     "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
     "binary", "median_us",
 )  # fmt: skip
+
+
+def resources_text(known: Resources) -> str:
+    """Return the resources of one launch in a cell: `registers=48 spill_bytes=0 ...`."""
+    named = {name: getattr(known, name) for name in RESOURCES}
+    named |= dict(copy_engine=int(known.copy_engine), matrix_unit=known.matrix_unit or "")
+    return " ".join(f"{name}={value}" for name, value in named.items())
 
 
 def rows_of(result: Mapping[str, Any]) -> Iterator[list[Any]]:

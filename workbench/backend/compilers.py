@@ -110,10 +110,10 @@ def _with_prediction(
     notes = facts.notes
     spec = impl.spec
     try:
-        work = impl.work_of(config, device.limits, case.dtype, case.sizes)
+        works = impl.work_of(config, device.limits, case.dtype, case.sizes)
         flops, bytes_ = spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype)
         stages = values(config).get("num_stages", 1)
-        predicted = predicted_time(device, compiled, work, case.dtype, flops, bytes_, stages)
+        predicted = predicted_time(device, compiled, works, case.dtype, flops, bytes_, stages)
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
         notes = (*notes, f"no prediction: {first_sentence(error)}")
     return CompiledCode(

@@ -148,13 +148,14 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
         return math.inf
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     try:
-        work = impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
-        assert work is not None
-        guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
-        return cost_model.predict(
+        works = impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
+        assert works is not None
+        known = dict(warps=warps, stages=stages)
+        guesses = [cost_model.guess(device, work, problem.dtype, **known) for work in works]
+        return cost_model.predict_call(
             device,
-            work,
-            guess,
+            works,
+            guesses,
             dtype=problem.dtype,
             stages=stages,
             flops=problem.spec.flops(**problem.sizes),
