@@ -222,9 +222,10 @@ class Work:
     """Work of one launch, which the analytic model needs beyond the costs that the Spec declares. A
     tile is an independent piece of output, whichever program computes it.
 
-    `vector_ops` counts in additions of fp32: on NVIDIA a conversion, a comparison or an operation
-    on integers takes the time of two, a shuffle that of four (128, 64 and 32 results a clock of a
-    core by the CUDA C++ Programming Guide, "Arithmetic Instructions").
+    `vector_ops` counts in additions of fp32. On NVIDIA since compute capability 8.6 a conversion, a
+    comparison or an operation on integers takes the time of two, a shuffle that of four (128, 64
+    and 32 results a clock of a core by the CUDA C++ Programming Guide, "Arithmetic Instructions").
+    Where integers are as fast as floats, as on 8.0, such a count is too high.
     """
 
     tiles: int

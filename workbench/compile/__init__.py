@@ -236,7 +236,7 @@ def read_launches(
     if resources.blocks_per_core == 0:
         raise CompileError(f"does not fit {device.name} once: {resources.limiter} run out")
     shapes = tuple(launch_shapes(launches, device))
-    each = tuple(resources_of_each(launches, device))
+    each = tuple(resources_of_each(launches, device)) if len(launches) > 1 else (resources,)
     named = largest.kernel.name, largest.grid, len(launches), key
     return Compiled(resources, *named, shapes=shapes, each=each)
 
