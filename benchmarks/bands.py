@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from workbench import catalog
 from workbench.backend.offline import predicted_time
 from workbench.compile import Compiled
 from workbench.data import stats
-from workbench.data.record import Resources
+from workbench.device.calibration import each_of, plain_numbers, resources_of
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import Device, device_named
 from workbench.spec import values
@@ -68,24 +67,6 @@ class Pair:
         return self.measured_s / self.predicted_s
 
 
-def numbers(text: str) -> dict[str, int]:
-    """Return the numbers of `block_m=1 num_warps=8`."""
-    return {name: int(n) for name, n in re.findall(r"(\w+)=(-?\d+)", text)}
-
-
-def resources_of(row: Mapping[str, str]) -> Resources:
-    """Return the resources of a line of a table."""
-    warps = int(row["threads"]) // 32
-    return Resources(
-        binary=row["binary"], registers=int(row["registers"]), spill_bytes=int(row["spill_bytes"]),
-        shared_bytes=int(row["shared_bytes"]), threads=int(row["threads"]),
-        blocks_per_core=int(row["blocks_per_core"]), occupancy=warps / 64, limiter="registers",
-        programs=int(row["programs"]), waves=1.0, tail=0.0, load_bits=int(row["load_bits"]),
-        matrix_unit=row["matrix_unit"] or None, compile_s=0.0,
-        copy_engine=row["copy_engine"] == "1",
-    )  # fmt: skip
-
-
 @cache
 def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
     """Return the times of a table, each beside what the model predicts from its resources."""
@@ -94,9 +75,9 @@ def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
 
 
 def _pair(row: Mapping[str, str], device: Device, table: str) -> Pair:
-    spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
-    impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
-    created = Compiled(resources_of(row), "", (), int(row.get("launches", 1)))
+    spec, at, dtype = catalog.spec_of(row["kernel"]), plain_numbers(row["sizes"]), row["dtype"]
+    impl, config = catalog.impl_of(spec, row["impl"]), plain_numbers(row["config"])
+    created = Compiled(resources_of(row), "", (), int(row.get("launches", 1)), each=each_of(row))
     predicted = predicted_time(
         device, created, impl.work_of(impl.config(**config), device.limits, dtype, at), dtype,
         spec.flops(**at), spec.bytes(at, dtype), config.get("num_stages", 1),
@@ -114,13 +95,16 @@ def launch_sized(device: str) -> Iterator[Pair]:
     known = device_named(device)
     with (DATA / LAUNCHES[device]).open() as file:
         for row in csv.DictReader(file):
-            spec, at, dtype = catalog.spec_of(row["kernel"]), numbers(row["sizes"]), row["dtype"]
+            spec, at, dtype = (
+                catalog.spec_of(row["kernel"]),
+                plain_numbers(row["sizes"]),
+                row["dtype"],
+            )
             impl = spec.impls[0]
             config = impl.default(known.limits, dtype, at)
             knobs = values(config)
             stages = knobs.get("num_stages", 1)
-            work = impl.work_of(config, known.limits, dtype, at)
-            assert work is not None
+            (work,) = impl.work_of(config, known.limits, dtype, at) or ()
             predicted = predict(
                 known, work, guess(known, work, dtype, warps=knobs["num_warps"], stages=stages),
                 dtype=dtype, flops=spec.flops(**at), bytes_=spec.bytes(at, dtype), stages=stages,

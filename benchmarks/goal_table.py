@@ -24,6 +24,7 @@ from tables import HEADS, RESOURCES
 from workbench import catalog
 from workbench.backend.workers import cpu_count
 from workbench.compile import CompileError, compile_config
+from workbench.device.calibration import each_text
 from workbench.device.hardware import device_named
 from workbench.spec import sizes_text
 
@@ -52,10 +53,11 @@ def compiled(row: Row, device: str) -> list[Any] | str:
     created = result.resources
     assert created is not None
     text = " ".join(f"{k}={v}" for k, v in config.items())
+    each = result.each if len(result.each) > 1 else ()
     return [
         kernel, at, dtype, name, text, *(getattr(created, n) for n in RESOURCES),
         int(created.copy_engine), created.matrix_unit or "", created.binary[:8], f"{us:.3f}",
-        result.launches,
+        result.launches, each_text(each),
     ]  # fmt: skip
 
 
@@ -74,7 +76,7 @@ def main() -> None:
         print(f"left out: {failure}")
     with gzip.open(wanted.out, "wt", newline="") as file:
         table = csv.writer(file)
-        table.writerow((*HEADS, "launches"))
+        table.writerow((*HEADS, "launches", "each"))
         table.writerows(line for line in lines if not isinstance(line, str))
     print(f"{sum(not isinstance(line, str) for line in lines)} of {len(rows)} times: {wanted.out}")
 

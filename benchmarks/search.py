@@ -91,7 +91,7 @@ def costs(kernel: str, sizes: str) -> tuple[Spec, int, int]:
 def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
     (spec, flops, bytes_), at = costs(kernel, sizes), numbers(sizes)
     impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
-    work = impl.work(impl.config(**config), DEVICE.limits, itemsize=2, **at)
+    (work,) = impl.work_of(impl.config(**config), DEVICE.limits, "bf16", at) or ()
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     threads = int(row["threads"])
     compiled = Resources(

@@ -1,6 +1,6 @@
-"""Write `workbench/devices/h200.csv.gz`, the calibration of `matmul`, from exhaustive tables.
+"""Write `workbench/device/calibrations/h200.csv.gz`, the calibration of `matmul`, from exhaustive tables.
 
-    python benchmarks/shipped_calibration.py workbench/devices/h200.csv.gz
+    python benchmarks/shipped_calibration.py workbench/device/calibrations/h200.csv.gz
 
 Of each size the file holds the 24 configs that a search with the model measures first, with the
 table's times. Sizes to which no constant of the model was fitted are held back: the lines that are

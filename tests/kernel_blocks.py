@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel_cases import applicable, elements
 
-from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, tile
+from workbench.spec import Extent, Impl, Limits, Sizes, tile
 
 SHORT = 1024  # up to here three blocks, of which the third carries what two have left
 TRIPS = (1, 2, 4, 8)  # of as many blocks, where a loop of several programs shares them
@@ -104,9 +104,8 @@ def several(
     does not say, the sizes are taken at their word."""
     if impl.work is None:
         return True
-    at = {"itemsize": ITEMSIZE[dtype]}
     here = replace(limits, cores=3)  # as many as launchers see where there is no GPU
     one = impl.spec.near({**sizes, axis: value})
-    more = impl.work(config, here, **at, **sizes)
-    once = impl.work(config, here, **at, **one)
-    return bool(more.steps > once.steps or more.tiles > once.tiles)
+    more, once = (impl.work_of(config, here, dtype, at) for at in (sizes, one))
+    pairs = zip(more, once, strict=False)
+    return len(more) > len(once) or any(m.steps > o.steps or m.tiles > o.tiles for m, o in pairs)

@@ -220,7 +220,13 @@ class Limits:
 @dataclass(frozen=True)
 class Work:
     """Work of one launch, which the analytic model needs beyond the costs that the Spec declares. A
-    tile is an independent piece of output, whichever program computes it."""
+    tile is an independent piece of output, whichever program computes it.
+
+    `vector_ops` counts in additions of fp32. On NVIDIA since compute capability 8.6 a conversion, a
+    comparison or an operation on integers takes the time of two, a shuffle that of four (128, 64
+    and 32 results a clock of a core by the CUDA C++ Programming Guide, "Arithmetic Instructions").
+    Where integers are as fast as floats, as on 8.0, such a count is too high.
+    """
 
     tiles: int
     steps: int  # trips of one tile's main loop
@@ -232,11 +238,19 @@ class Work:
     special_ops: int = 0  # of one trip: exponentials, roots, reciprocals
     overlapped: bool = False  # other warps of the block do them while the product runs
     stages: int | None = None  # buffers of a load's tiles; None is the config's `num_stages`
+    products: int = 1  # of the size of `dot` in one trip, one after the other
+    barriers: int = 0  # of one trip, each with the access to shared memory that it orders
+    waits: int = 1  # for loads from memory in one trip, one after the other
+    hits: int = 0  # further loads of one trip, in a row, of what the cache holds
+    passed_bytes: int = 0  # that the launch writes for, or reads from, another one of the call
+    memory_bytes: int = 0  # of the Spec's least bytes, those of this launch; the first has the rest
 
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""
-        least = dict(tiles=1, steps=0, load_bytes=0, store_bytes=0, band=1)
-        least |= dict(vector_ops=0, special_ops=0) | ({} if self.stages is None else {"stages": 1})
+        least = dict(tiles=1, steps=0, load_bytes=0, store_bytes=0, band=1, products=1)
+        least |= dict(vector_ops=0, special_ops=0, barriers=0, waits=0, hits=0)
+        least |= dict(passed_bytes=0, memory_bytes=0)
+        least |= {} if self.stages is None else {"stages": 1}
         for name, low in least.items():
             if not is_number(value := getattr(self, name), low):
                 return f"{name} = {short(value)}"
@@ -328,7 +342,7 @@ class Spec:
         name: str | None = None,
         resolve: Callable[..., Any] | None = None,
         refuse: Callable[..., str | None] = lambda config, limits, **at: None,
-        work: Callable[..., Work] | None = None,
+        work: Callable[..., Work | tuple[Work, ...]] | None = None,
         defaults: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
         unchecked: str = "",
@@ -403,7 +417,7 @@ class Impl:
     config: type
     resolve: Callable[..., Any] | None
     refuse: Callable[..., str | None]
-    work: Callable[..., Work] | None
+    work: Callable[..., Work | tuple[Work, ...]] | None
     defaults: Mapping[str, Any]
     mutates: tuple[str, ...] = ()  # inputs that a launch changes
     unchecked: str = ""  # why its results cannot be checked without a GPU
@@ -502,9 +516,12 @@ class Impl:
             return reason
         return f"`refuse` of {self.title} returned {short(reason)}; return one sentence, or None"
 
-    def work_of(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Work | None:
-        """Return the kernel's own description of a launch, or None where it has none. Raises
-        WorkError where `work` raises, or returns no Work of finite numbers."""
+    def work_of(
+        self, config: Any, limits: Limits, dtype: str, sizes: Sizes
+    ) -> tuple[Work, ...] | None:
+        """Return the kernel's own description of its launches, or None where it has none: a Work
+        for each in order, or that of the largest alone. Raises WorkError where `work` raises, or
+        returns no Work of finite numbers."""
         if self.work is None:
             return None
         named = f"`work` of {self.title}"
@@ -514,11 +531,15 @@ class Impl:
         except Exception as error:
             text = f"{named} failed at {sizes_text(sizes)} ({type(error).__name__}: {error})"
             raise WorkError(f"{text}; correct it.") from error
-        if not isinstance(result, Work):
-            raise WorkError(f"{named} returned {short(result)}; return a Work.")
-        if odd := result.odd_field():
+        works = (result,) if isinstance(result, Work) else result
+        if not (isinstance(works, tuple) and works and all(isinstance(w, Work) for w in works)):
+            raise WorkError(
+                f"{named} returned {short(result)}; return a Work, or a tuple of one for each "
+                "launch."
+            )
+        if odd := next(filter(None, (work.odd_field() for work in works)), None):
             raise WorkError(f"{named} returned a Work with {odd}; correct it.")
-        return result
+        return works
 
     def declared(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file declares it, with AUTO where it depends on the sizes."""

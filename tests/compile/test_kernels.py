@@ -7,6 +7,7 @@ cached, each is compiled for Hopper and for CDNA 3 in one dtype; other dtypes, t
 one of the other targets, in turn, have one Impl of each kernel.
 """
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -111,13 +112,15 @@ def compiled(impl, config, sizes, dtype, device):
 
 
 def units_of(impl, config, device, sizes, dtype):
-    """The matrix units of which a launch should use one, where it has a product of 16 bits and
-    fewer: a warpgroup's instruction takes 64 rows or none."""
-    at = {"itemsize": ITEMSIZE[dtype], **sizes}
-    dot = impl.work(config, device.limits, **at).dot if impl.work is not None else None
-    if dot is None or dtype == "fp32":
+    """The matrix units of which a call should use one, where it has a product of 16 bits and
+    fewer: a warpgroup's instruction takes 64 rows or none. The launch that multiplies most
+    counts."""
+    works = impl.work_of(config, device.limits, dtype, sizes) or ()
+    products = [work for work in works if work.dot is not None]
+    if not products or dtype == "fp32":
         return set()
-    return {UNITS[device.name], "mma"} if dot[0] < 64 else {UNITS[device.name]}
+    most = max(products, key=lambda w: w.tiles * w.steps * w.products * math.prod(w.dot))
+    return {UNITS[device.name], "mma"} if most.dot[0] < 64 else {UNITS[device.name]}
 
 
 def test_a_matrix_unit_that_any_launch_uses_is_told():
@@ -137,6 +140,35 @@ def test_a_matrix_unit_that_any_launch_uses_is_told():
     assert [s.grid for s in shapes] == [x.grid for x in launches] and len(shapes) > 1
     assert [s.launches for s in shapes] == [2] + [1] * (len(shapes) - 1)
     assert all(s.threads > 0 and s.registers > 0 and 0 < s.occupancy <= 1 for s in shapes)
+
+
+SEVERAL = (
+    *("wkv6.chunked", "wkv7.chunked", "sample_topk_topp.group_maxima", "sample_top_p.bracketed"),
+    *("lora_delta.split_k", "lora.tiles", "lora.split_k", "decode_attention.splits"),
+    *("q4_k_matmul.split_k", "q4_k_matmul.ordered", "q4_k_matmul.unpack_first"),
+)
+STRAIGHT = {"_expand", "_maxima", "_group_maxima", "_counted"}  # without a loop or a branch
+
+
+@pytest.mark.parametrize("title", SEVERAL)
+def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
+    """At sizes to time and to check. The barriers of code that has neither loops nor branches are
+    those of its PTX, within a third, as Triton's versions differ."""
+    kernel, name = title.split(".")
+    impl, device = catalog.impl_of(catalog.spec_of(kernel), name), DEVICES["h200"]
+    dtype = "fp32" if kernel == "lora_delta" else "bf16"
+    straight = STRAIGHT | ({"_chunks"} if kernel == "wkv6" else set())
+    for sizes in (impl.spec.bench[0], impl.spec.check[0]):
+        config = impl.default(device.limits, dtype, sizes)
+        if applicable(impl, config, sizes, dtype, device.limits):
+            continue
+        launches, _ = compile_launches(impl, config, sizes, dtype, device)
+        works = impl.work_of(config, device.limits, dtype, sizes)
+        assert len(works) == len(launches)
+        for work, launch in zip(works, launches, strict=True):
+            if launch.function in straight and sizes == impl.spec.bench[0]:
+                counted = launch.kernel.asm["ptx"].count("bar.sync")
+                assert work.barriers == pytest.approx(counted, rel=1 / 3, abs=1), launch.function
 
 
 @pytest.mark.parametrize("fit", list(fits()), ids=str)

@@ -65,7 +65,7 @@ def test_unique_bytes_are_the_least(impl, dtype):
 def test_requested_bytes_are_those_of_the_scheme(impl):
     sizes = DIVIDED[impl.spec.name]
     config, _, buffers = run_of(impl, sizes, "fp16")
-    work = impl.work_of(config, LIMITS, "fp16", sizes)
+    (work,) = impl.work_of(config, LIMITS, "fp16", sizes)
     moved = sum(b.requested_read + b.requested_written for b in buffers)
     assert moved == work.tiles * (work.steps * work.load_bytes + work.store_bytes)
 
@@ -85,7 +85,7 @@ def test_samplers_read_logits_once_where_the_candidates_suffice(sampler, passes)
     assert merge["x"].requested_read == passes * read
     assert partials["keys"].requested_written == partials["index"].unique_written == candidates
     assert merge["keys"].unique_read == candidates
-    work = impl.work_of(config, LIMITS, "fp16", sizes)
+    (work,) = impl.work_of(config, LIMITS, "fp16", sizes)
     lists = 2 * candidates + 8 * work.tiles
     assert work.tiles * work.load_bytes == (1 + passes) * read + lists
     assert work.tiles * work.store_bytes == lists

@@ -102,7 +102,11 @@ def test_sizes_of_the_command_line(sizes, part, tmp_path, said):
 
 
 @pytest.mark.parametrize(
-    "odd", [None, 3, Work(0, 1, 1, 1), Work(1, 1, float("nan"), 1), Work(1, 1, 1, 1, (1, 2))]
+    "odd",
+    [
+        *(None, 3, (), (3,), [Work(1, 1, 1, 1)], (Work(1, 1, 1, 1), Work(1, 1, 1, 1, barriers=-1))),
+        *(Work(0, 1, 1, 1), Work(1, 1, float("nan"), 1), Work(1, 1, 1, 1, (1, 2))),
+    ],
 )
 def test_a_work_that_describes_no_launch(odd, tmp_path):
     from workbench.device.hardware import DEVICES

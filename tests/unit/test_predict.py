@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bands import GOALS, bands, launch_sized, pairs_of
+from workbench.backend.offline import predicted_time
+from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.data.record import Case, Predicted, Record
-from workbench.device.cost_model import CONSTANTS, guess, predict
+from workbench.device.cost_model import CONSTANTS, LAUNCH_S, MODEL, guess, predict, predict_call
 from workbench.device.error_band import (
     NEVER,
     band_of,
@@ -345,3 +347,122 @@ def test_stages_that_the_launch_declares_outweigh_those_of_the_config(edge, decl
     rest = dict(dtype="bf16", flops=1 << 34, bytes_=1 << 24)
     told = predict(H200, replace(work, stages=declared), created, **rest, stages=stages)
     assert told == predict(H200, work, created, **rest, stages=declared)
+
+
+PLAIN = dict(dtype="bf16", flops=1 << 30, bytes_=1 << 24)
+
+
+@st.composite
+def works(draw):
+    """A launch of a call: a product, or vector operations alone."""
+    edge, ops = draw(EDGE), draw(OPS)
+    dot = draw(st.sampled_from([None, (edge, edge, 64)]))
+    return Work(
+        draw(st.integers(1, 4096)), draw(st.integers(1, 32)), 4 * edge * 64, 2 * edge * edge, dot,
+        vector_ops=ops, products=draw(st.integers(1, 9)) if dot else 1,
+        barriers=draw(st.integers(0, 60)), waits=draw(st.integers(0, 3)),
+        hits=draw(st.integers(0, 3)), passed_bytes=draw(st.integers(0, 1 << 28)),
+        memory_bytes=draw(st.integers(0, 1 << 22)),
+    )  # fmt: skip
+
+
+def call(launches, device=H200, **changed):
+    """The prediction of a call of these launches, at guessed resources."""
+    each = [guess(device, work, "bf16", warps=4, stages=2) for work in launches]
+    return predict_call(device, launches, each, **{**PLAIN, **changed})
+
+
+@given(LEGAL, st.lists(works(), min_size=2, max_size=4), works())
+def test_launches_that_wait_for_one_another_take_the_sum_of_their_times(device, launches, last):
+    known = device_named(device)
+    whole = call(launches, known)
+    assert whole.launch_s == pytest.approx(len(launches) * LAUNCH_S)
+    assert whole.predicted_s >= whole.launch_s and whole.model == MODEL
+    for work in launches[1:]:  # each at its own bytes; the first has the rest of the Spec's
+        made = guess(known, work, "bf16", warps=4, stages=2)
+        own = predict(known, work, made, dtype="bf16", flops=0, bytes_=work.memory_bytes)
+        assert whole.predicted_s >= own.predicted_s
+    more = call([*launches, replace(last, memory_bytes=0)], known)
+    assert more.predicted_s >= whole.predicted_s + LAUNCH_S - 1e-15
+    backwards = call([launches[0], *launches[:0:-1]], known)
+    assert backwards.predicted_s == pytest.approx(whole.predicted_s)
+
+
+@given(works())
+def test_a_call_of_one_launch_is_predicted_as_ever(work):
+    made = guess(H200, work, "bf16", warps=4, stages=2)
+    assert call([work]) == predict(H200, work, made, **PLAIN)
+
+
+@given(works(), st.integers(1, 9))
+def test_what_a_block_waits_for_takes_time(work, more):
+    """A barrier, a load that hits and a load from memory, in this order, take longer and longer;
+    all of a tile's barriers are passed one after the other."""
+    base = replace(work, products=1, stages=1)
+    times = [
+        call([replace(base, **{name: getattr(base, name) + more})] * 2).predicted_s
+        for name in ("barriers", "hits", "waits")
+    ]
+    assert call([base] * 2).predicted_s <= times[0] <= times[1] <= times[2]
+    cycles = work.steps * (base.barriers + more) * (CONSTANTS.step_cycles + CONSTANTS.shared_cycles)
+    waited = (cycles - CONSTANTS.tile_cycles) / H200.clock_hz.value - CONSTANTS.latency_s
+    assert times[0] >= 2 * (LAUNCH_S + waited)
+
+
+@given(st.integers(1, 64), EDGE, st.integers(1, 16))
+def test_products_in_a_row_take_at_least_the_time_of_their_flops(tiles, edge, products):
+    work = Work(tiles * 132, 1, 4 * edge * 64, 2 * edge * edge, (edge, edge, 64))
+    several = call([replace(work, products=products)] * 2)
+    assert several.predicted_s >= call([work] * 2).predicted_s
+    least = 2 * 2 * tiles * 132 * edge * edge * 64 * products / H200.peaks["bf16"].value
+    assert several.predicted_s > least
+
+
+@given(st.floats(0.1, 4.0))
+def test_what_launches_pass_on_costs_what_the_cache_lost(share):
+    """What exceeds the cache is written to memory by one launch and read from there by the next."""
+    passed = round(share * H200.cache.value)
+    first, second = Work(132, 1, 4096, 4096), Work(132, 1, 4096, 4096)
+    kept = call([first, second]).dram_s
+    lost = call([replace(w, passed_bytes=passed) for w in (first, second)]).dram_s
+    moved = 2 * max(0.0, passed - H200.cache.value)
+    assert lost - kept == pytest.approx(moved / (H200.dram.value * CONSTANTS.dram), abs=1e-12)
+
+
+def test_the_first_launch_moves_the_bytes_that_no_other_claims():
+    first, second = Work(132, 1, 4096, 4096), Work(132, 1, 4096, 4096, memory_bytes=1 << 20)
+    rate = H200.dram.value * CONSTANTS.dram
+    assert call([first, second]).dram_s == pytest.approx(PLAIN["bytes_"] / rate)
+    assert call([first, second], bytes_=1).dram_s == pytest.approx((1 << 20) / rate)
+
+
+def test_a_product_of_few_rows_is_none_of_a_warp_group():
+    """The unit that is read is that of any product of the kernel; wgmma multiplies 64 rows."""
+    made = {
+        unit: replace(
+            guess(H200, Work(1, 1, 1, 1), "bf16", warps=4, stages=1),
+            matrix_unit=unit,
+            programs=9999,
+        )
+        for unit in ("wgmma", "mma")
+    }
+    for edge, alike in ((32, True), (64, False)):
+        work = Work(9999, 64, 4 * edge * 64, 2 * edge * edge, (edge, edge, 64), products=40)
+        wide, narrow = (predict(H200, work, one, **PLAIN).compute_s for one in made.values())
+        assert (wide == narrow) == alike
+
+
+def test_a_call_has_a_work_for_each_launch_or_that_of_the_largest():
+    work = Work(132, 1, 4096, 4096)
+    made = guess(H200, work, "bf16", warps=4, stages=1)
+    rest = "bf16", 1 << 20, 1 << 20, 1
+    three = Compiled(made, "", (132,), 3, each=(made,) * 3)
+    one = predicted_time(H200, three, (work,), *rest)
+    assert one.predicted_s == pytest.approx(
+        predict(H200, work, made, dtype="bf16", flops=1 << 20, bytes_=1 << 20).predicted_s
+        + 2 * LAUNCH_S
+    )
+    assert predicted_time(H200, three, (work,) * 3, *rest).launch_s == pytest.approx(3 * LAUNCH_S)
+    for number, compiled in ((2, three), (3, replace(three, each=()))):
+        with pytest.raises(ValueError, match=f"describes {number} launches and the call has 3"):
+            predicted_time(H200, compiled, (work,) * number, *rest)

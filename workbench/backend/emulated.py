@@ -153,8 +153,8 @@ def _takes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) ->
 
 
 def _tile(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
-    work = impl.work_of(config, limits, dtype, sizes)
-    return (work.steps, work.load_bytes, work.store_bytes) if work else None
+    works = impl.work_of(config, limits, dtype, sizes)
+    return [(work.steps, work.load_bytes, work.store_bytes) for work in works] if works else None
 
 
 def _requested(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> int:
@@ -164,10 +164,11 @@ def _requested(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes
 
 def _moved(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> tuple[int, int]:
     """Return the bytes that a call requests to read and to write, as `_requested` does."""
-    work = impl.work_of(config, limits, dtype, sizes)
-    if work is None:
+    works = impl.work_of(config, limits, dtype, sizes)
+    if works is None:
         return impl.spec.bytes_read(sizes, dtype), impl.spec.bytes_written(sizes, dtype)
-    return work.tiles * work.steps * work.load_bytes, work.tiles * work.store_bytes
+    read = sum(work.tiles * work.steps * work.load_bytes for work in works)
+    return read, sum(work.tiles * work.store_bytes for work in works)
 
 
 @dataclass(frozen=True)

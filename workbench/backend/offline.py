@@ -286,7 +286,7 @@ def corrected_time(device: Device, compiled: Compiled, place: SizedConfig, dtype
 
 def seconds_by_resources(device: Device, impl: Impl, config: Any, time: CalibrationTime) -> float:
     """Return the model's seconds of a config that was measured, from its resources then."""
-    compiled = Compiled(time.resources, "", (), time.launches)
+    compiled = Compiled(time.resources, "", (), time.launches, each=time.each)
     return model_time(
         device, compiled, SizedConfig(impl, config, time.sizes), time.dtype
     ).predicted_s
@@ -296,36 +296,38 @@ def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: st
     """Return the analytic model's time of a compiled config. Raises ValueError where the device
     lacks a figure."""
     impl, config, sizes = place.impl, place.config, place.sizes
-    work = impl.work_of(config, device.limits, dtype, sizes)
+    works = impl.work_of(config, device.limits, dtype, sizes)
     flops, bytes_ = impl.spec.flops(**sizes), impl.spec.bytes(sizes, dtype)
     stages = values(config).get("num_stages", 1)
-    return predicted_time(device, compiled, work, dtype, flops, bytes_, stages)
+    return predicted_time(device, compiled, works, dtype, flops, bytes_, stages)
 
 
 def predicted_time(
     device: Device,
     compiled: Compiled,
-    work: Work | None,
+    works: tuple[Work, ...] | None,
     dtype: str,
     flops: int,
     bytes_: int,
     stages: int,
 ) -> Predicted:
-    """Return the analytic model's time of a compiled config. Without a declared `work` a launch is
-    taken to move its least bytes. Raises ValueError where the device lacks a figure."""
+    """Return the analytic model's time of a compiled config. Without declared `works` a launch is
+    taken to move its least bytes; one Work is that of the largest launch, beside which others take
+    the time of an empty one. Raises ValueError where the device lacks a figure, and where there are
+    neither one nor as many Works as launches."""
     if compiled.resources is None:
         raise ValueError("the config was not compiled for the device: no prediction")
-    if work is None:
+    if works is None:
         programs = max(1, compiled.resources.programs)
-        work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
-    computed = cost_model.predict(
-        device,
-        work,
-        compiled.resources,
-        dtype=dtype,
-        flops=flops,
-        bytes_=bytes_,
-        stages=stages,
-    )
-    launches = compiled.launches - 1
-    return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
+        works = (Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2),)
+    costs: dict[str, Any] = dict(dtype=dtype, flops=flops, bytes_=bytes_, stages=stages)
+    if len(works) == 1:
+        computed = cost_model.predict(device, works[0], compiled.resources, **costs)
+        launches = compiled.launches - 1
+        return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
+    if len(works) != compiled.launches or len(works) != len(compiled.each):
+        raise ValueError(
+            f"`work` describes {len(works)} launches and the call has {compiled.launches}; "
+            "return a Work for each, or that of the largest alone"
+        )
+    return cost_model.predict_call(device, works, compiled.each, **costs)

@@ -38,7 +38,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Case, Measured, Outcome, Record, Run
+from workbench.data.record import Case, Measured, Outcome, Record, Resources, Run
 from workbench.data.units import console_microseconds, counted
 from workbench.device.calibration import (
     Calibration,
@@ -72,6 +72,8 @@ KERNELS: Mapping[str, str] = {
     "lora": "bf16",
 }  # fmt: skip
 
+Launches = tuple[int, tuple[Resources, ...]]
+
 
 def run(options: CalibrateOptions, open_backend: Opener | None = None) -> int:
     """Run the command. Returns its exit code. `open_backend` replaces the GPU of this machine, for
@@ -96,7 +98,8 @@ class CalibrateCommand:
     open_backend: Opener | None = None
     started: float = field(default_factory=time.monotonic)
     times: dict[str, CalibrationTime] = field(default_factory=dict)  # by the outcome's key
-    launches: dict[tuple[object, ...], int] = field(default_factory=dict)  # of a call; see `_at`
+    # number and resources of a call's launches, by what `_at` returns
+    launches: dict[tuple[object, ...], Launches] = field(default_factory=dict)
     done: bool = False  # every size was measured
     begun: Problem | None = None  # by the backend
 
@@ -166,7 +169,7 @@ class CalibrateCommand:
 
         partial = self._partial(backend)
         if partial.exists():
-            self.launches = {_at(t): t.launches for t in load(partial).times}
+            self.launches = {_at(t): (t.launches, t.each) for t in load(partial).times}
 
         def obtain(recorder: Recorder) -> None:
             recorder.begin()
@@ -269,7 +272,8 @@ class CalibrateCommand:
         for result in first.outcomes():
             if isinstance(result, tuple):
                 candidate, compiled = result
-                self.launches[_at(candidate.case)] = compiled.launches
+                each = compiled.each if compiled.launches > 1 else ()
+                self.launches[_at(candidate.case)] = compiled.launches, each
             else:
                 recorder.keep(result)
                 known[result.key] = result
@@ -359,7 +363,7 @@ def _measured_sizes(times: Sequence[CalibrationTime]) -> int:
     return len(sizes_in(t for t in times if not t.held))
 
 
-def time_of(outcome: Outcome, launches: int, held: bool) -> CalibrationTime | None:
+def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime | None:
     """Return the time of an outcome of a first pass, also that of another config with the same
     machine code; None where it has none."""
     if not isinstance(outcome, Record) or outcome.phase != "first_pass":
@@ -375,7 +379,7 @@ def time_of(outcome: Outcome, launches: int, held: bool) -> CalibrationTime | No
         dict(case.config),
         outcome.resources,
         outcome.timing.median_s,
-        launches,
+        *launches,
         held,
     )
 

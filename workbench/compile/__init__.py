@@ -62,6 +62,7 @@ class Compiled:
     code: tuple[Code, ...] = ()  # of each launch, where it was requested
     shapes: tuple[LaunchShape, ...] = ()  # of all launches, equal ones once, in order
     traffic: CountedTraffic | None = None  # of a Metal kernel
+    each: tuple[Resources, ...] = ()  # of every launch in order, by its own machine code
 
     @property
     def binary(self) -> str:
@@ -235,7 +236,20 @@ def read_launches(
     if resources.blocks_per_core == 0:
         raise CompileError(f"does not fit {device.name} once: {resources.limiter} run out")
     shapes = tuple(launch_shapes(launches, device))
-    return Compiled(resources, largest.kernel.name, largest.grid, len(launches), key, shapes=shapes)
+    each = tuple(resources_of_each(launches, device)) if len(launches) > 1 else (resources,)
+    named = largest.kernel.name, largest.grid, len(launches), key
+    return Compiled(resources, *named, shapes=shapes, each=each)
+
+
+def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Resources]:
+    """Yield the resources of each launch of a call by its own machine code. That of a chain, which
+    launches one kernel hundreds of times, is read once."""
+    read: dict[tuple[int, int], Resources] = {}
+    for launch in launches:
+        kind = id(launch.kernel), launch.programs
+        if kind not in read:
+            read[kind] = read_resources(launch, [launch], device, 0.0)
+        yield read[kind]
 
 
 def launch_shapes(launches: Sequence[Launch], device: Device) -> Iterator[LaunchShape]:

@@ -3,8 +3,8 @@
 A calibration is one file, `NAME.csv.gz`, of lines `# field: text` and a table with the columns of
 the tables in `benchmarks/data` and one more, `held`: 1 at sizes that only check what the others
 give. The user's own file is in the folder of the default database; those that come with the
-workbench are in `workbench/devices`. A kernel at a dtype is taken from the user's file if that has
-it.
+workbench are in `workbench/device/calibrations`. A kernel at a dtype is taken from the user's file
+if that has it.
 
 Predictions are corrected by these times (`correction.py`), and a launch without a config chooses
 among the configs that were measured.
@@ -26,7 +26,7 @@ from workbench.data.files import write_file
 from workbench.data.record import Resources
 from workbench.spec import WorkbenchError, short
 
-SHIPPED = Path(__file__).parent.parent / "devices"
+SHIPPED = Path(__file__).parent / "calibrations"
 FIELDS = ("device", "gpu", "date", "versions", "protocol", "source")
 RESOURCES = (
     "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
@@ -34,7 +34,7 @@ RESOURCES = (
 )  # fmt: skip
 HEADS = (
     "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
-    "binary", "median_us", "launches", "held",
+    "binary", "median_us", "launches", "each", "held",
 )  # fmt: skip
 CORRECTED = ", corrected by the "  # in the name of a model, between its own and the calibration's
 BAND = re.compile(r"(\w+) (\w+) ([\d.]+) ([\d.]+) (\d+)")
@@ -56,6 +56,7 @@ class CalibrationTime:
     resources: Resources
     median_s: float
     launches: int = 1
+    each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
     held: bool = False  # at sizes that only check
 
 
@@ -127,6 +128,24 @@ def resources_of(line: Mapping[str, str]) -> Resources:
     )
 
 
+def each_text(each: Sequence[Resources]) -> str:
+    """Return the resources of every launch in a cell: `registers=48 spill_bytes=0 ...; ...`."""
+    texts = []
+    for known in each:
+        named = {name: getattr(known, name) for name in RESOURCES}
+        named |= {"copy_engine": int(known.copy_engine), "matrix_unit": known.matrix_unit or ""}
+        texts.append(" ".join(f"{name}={value}" for name, value in named.items()))
+    return ";".join(texts)
+
+
+def each_of(line: Mapping[str, str]) -> tuple[Resources, ...]:
+    """Return the resources of every launch of a line of a table; none where it is one. Raises as
+    `resources_of` does."""
+    cells = [cell for cell in line.get("each", "").split(";") if cell]
+    named = [dict(pair.split("=") for pair in cell.split()) for cell in cells]
+    return tuple(resources_of({**one, "binary": ""}) for one in named)
+
+
 def save(calibration: Calibration, path: Path) -> None:
     """Write a calibration; the file is whole or as it was. Raises FileError."""
     text = io.StringIO()
@@ -149,7 +168,7 @@ def _line(time: CalibrationTime) -> list[object]:
         time.kernel, numbers_text(time.sizes), time.dtype, time.impl, numbers_text(time.config),
         *(getattr(created, name) for name in RESOURCES), int(created.copy_engine),
         created.matrix_unit or "", created.binary[:8], f"{time.median_s * 1e6:.3f}", time.launches,
-        int(time.held),
+        each_text(time.each), int(time.held),
     ]  # fmt: skip
 
 
@@ -201,6 +220,7 @@ def _time(row: Mapping[str, str], path: Path) -> CalibrationTime:
             resources_of(row),
             float(row["median_us"]) * 1e-6,
             int(row["launches"]),
+            each_of(row),
             row["held"] == "1",
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -15,7 +15,8 @@ the cache's bandwidth, so a period is the longest of
                 not pipelined
 
 Tiles come in rounds of (cores x resident blocks); the last round holds the remaining tiles. Memory
-traffic is a bound of its own on the whole launch. The model is related to the roofline model
+traffic is a bound of its own on the whole launch. Launches of a call wait for one another, so their
+times add up. The model is related to the roofline model
 (Williams et al. 2009) and to Volkov's latency model (2016, chapter 4); the constants below are
 ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are carried over to
 other devices in clock cycles and nanoseconds. Its accuracy on those was never measured.
@@ -24,13 +25,14 @@ other devices in clock cycles and nanoseconds. Its accuracy on those was never m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy
-from workbench.spec import Impl, Sizes, Work, values
+from workbench.spec import ITEMSIZE, Impl, Sizes, Work, values
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Constants:
 
     latency_s: float = 760e-9  # of a load from memory or a far cache slice, under load
     step_cycles: float = 43.0  # barriers and bookkeeping of one trip
+    shared_cycles: float = 29.0  # of a load from shared memory: an H100, arXiv:2402.13499
+    hit_cycles: float = 263.0  # of a load that the last-level cache holds: the same source
     tile_cycles: float = 234.0  # prologue and epilogue of one tile beside their memory time
     issue_cycles: float = 22.0  # of a warp's load by hand for a tile: address, mask, pack, store
     stream_cycles: float = 7.0  # of a warp's load that stays in registers
@@ -57,7 +61,7 @@ class Constants:
 
 
 CONSTANTS = Constants()
-MODEL = "analytic-3"
+MODEL = "analytic-4"
 THROUGHPUTS = ("cache", "shared memory", "instructions", "special functions")
 LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
 
@@ -99,6 +103,44 @@ def predict(
     )
 
 
+def predict_call(
+    device: Device,
+    works: Sequence[Work],
+    resources: Sequence[Resources],
+    *,
+    dtype: str,
+    flops: int,
+    bytes_: int,
+    stages: int = 1,
+    constants: Constants = CONSTANTS,
+) -> Predicted:
+    """Return the predicted time of one cold call of several launches, each of which waits for the
+    one before it: sums over the launches, and the bound of the longest.
+
+    `works` and `resources` are of each launch in order. Launches of a call count their arithmetic
+    themselves, so `flops` is that of a call of one launch. What launches pass to one another moves
+    through memory as far as the cache does not hold it. Raises ValueError as `predict` does.
+    """
+    costs: dict[str, Any] = dict(dtype=dtype, stages=stages, constants=constants)
+    if len(works) == 1:
+        return predict(device, works[0], resources[0], flops=flops, bytes_=bytes_, **costs)
+    least = [work.memory_bytes for work in works]
+    least[0] = max(least[0], bytes_ - sum(least[1:]))
+    each = [
+        predict(device, work, known, flops=0, bytes_=moved + _lost(device, work), **costs)
+        for work, known, moved in zip(works, resources, least, strict=True)
+    ]
+    terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
+    sums = {term: sum(getattr(one, term) for one in each) for term in terms}
+    return Predicted(**sums, model=MODEL, bound=max(each, key=lambda one: one.predicted_s).bound)
+
+
+def _lost(device: Device, work: Work) -> int:
+    """Return the bytes that a launch passes on, or is passed, by way of memory."""
+    passed = work.passed_bytes
+    return round(passed - passed * min(1.0, device.cache.value / passed)) if passed else 0
+
+
 def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
     """Return estimated resources before compilation, accurate enough only to order configs."""
     threads = warps * device.limits.warp_size
@@ -132,12 +174,13 @@ def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -
     knobs = values(config)
     warps, stages = knobs.get("num_warps", 4), knobs.get("num_stages", 1)
     try:
-        work = impl.work_of(config, device.limits, dtype, sizes)
-        assert work is not None
-        return predict(
+        works = impl.work_of(config, device.limits, dtype, sizes)
+        assert works is not None
+        guesses = [guess(device, work, dtype, warps=warps, stages=stages) for work in works]
+        return predict_call(
             device,
-            work,
-            guess(device, work, dtype, warps=warps, stages=stages),
+            works,
+            guesses,
             dtype=dtype,
             stages=stages,
             flops=impl.spec.flops(**sizes),
@@ -198,6 +241,8 @@ class _Model:
         unit, peaks, c = self.resources.matrix_unit, self.device.peaks, self.constants
         if unit is None:
             return peaks["fp32"].value / self.cores
+        if unit == "wgmma" and self.work.dot is not None and max(self.work.dot[:2]) < 64:
+            unit = "mma"  # wgmma multiplies 64 rows; it is of another product of the kernel
         rate = peaks[self.dtype].value / self.cores * c.matrix
         modern = self.device.limits.arch in ("sm_90", "sm_100", "sm_103")
         return rate * c.old_mma if unit == "mma" and modern else rate
@@ -212,7 +257,7 @@ class _Model:
     def step_flops(self) -> float:
         if self.work.dot is not None:
             m, n, k = self.work.dot
-            return 2.0 * m * n * k
+            return 2.0 * m * n * k * self.work.products
         return self.flops / (self.work.tiles * self.work.steps)
 
     @property
@@ -222,6 +267,8 @@ class _Model:
             return 0.0
         m, n, k = self.work.dot
         itemsize = self.work.load_bytes / ((m + n) * k)
+        if self.work.products > 1:  # of what it has computed, more than it has loaded
+            itemsize = ITEMSIZE[self.dtype]
         warps = max(1, self.resources.threads // self.device.limits.warp_size)
         if self.resources.matrix_unit == "wgmma":  # each group of 64 rows reads all of b
             read = math.ceil(m / 64) * (64 + n) * k
@@ -232,7 +279,7 @@ class _Model:
             down = 1 << round(math.log2(max(1.0, min(down, math.sqrt(warps * m / n)))))
             across = max(1, warps // down)
             read = (across * m + down * n) * k
-        return (read + (m + n) * k) * itemsize
+        return (read + (m + n) * k) * itemsize * self.work.products
 
     @property
     def pipelined(self) -> bool:
@@ -262,17 +309,23 @@ class _Model:
         issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
         vector = self.work.vector_ops / self.vector_rate
         special = self.work.special_ops / (self.vector_rate * c.special_share)
-        issue += blocks * vector
         beside = (vector + special) / min(1.0, warps / 4)
         own = max(alone, beside) if self.work.overlapped else alone + beside
-        own += c.step_cycles / self.clock
+        own += (c.step_cycles + self.work.barriers * self.barrier_cycles) / self.clock
         if self.pipelined:
             # a buffer is filled (latency), used (own), and only then filled again
             latency = max(own, (c.latency_s + own) / (self.stages - 1))
         else:
-            loaded = c.latency_s if self.work.load_bytes else 0.0
+            loaded = self.work.waits * c.latency_s if self.work.load_bytes else 0.0
+            loaded += self.work.hits * c.hit_cycles / self.clock
             latency = loaded + own + (cache + issue) / blocks
-        return compute, cache, shared, issue, blocks * special, latency
+        return compute, cache, shared, issue + blocks * vector, blocks * special, latency
+
+    @property
+    def barrier_cycles(self) -> float:
+        """Return the cycles that a block waits at a barrier, and for the access to shared memory
+        that the barrier orders."""
+        return self.constants.step_cycles + self.constants.shared_cycles
 
     def spills(self, blocks: int) -> float:
         """Return the seconds of a step's spilled registers: written and read once, in the core's

@@ -37,7 +37,7 @@ class Submission:
     config: Mapping[str, int]
     code: str  # hash
     rejected: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
-    work: Work | None  # of a call at the first of the sizes
+    works: tuple[Work, ...] | None  # of a call at the first of the sizes
     libraries: tuple[str, ...]  # names of the baselines that take the first of the sizes
 
     @property

@@ -70,7 +70,7 @@ def predicted_times(
     stages = submission.config.get("num_stages", 1)
     try:
         timing = predicted_time(
-            device, compiled, submission.work, dtype, facts.flops, facts.bytes, stages
+            device, compiled, submission.works, dtype, facts.flops, facts.bytes, stages
         )
     except ValueError:
         return None

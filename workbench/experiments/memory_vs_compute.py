@@ -297,10 +297,8 @@ def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
 
 def _programs(impl: Impl, config: Any, sizes: Sizes, context: Context) -> int | None:
     """Return the number of programs of the whole if each computes one tile; None if unknown."""
-    if impl.work is None:
-        return None
-    at = {"itemsize": ITEMSIZE[context.dtype], **sizes}
-    return impl.work(config, context.device.limits, **at).tiles
+    works = impl.work_of(config, context.device.limits, context.dtype, sizes)
+    return None if works is None else max(work.tiles for work in works)
 
 
 # Analysis

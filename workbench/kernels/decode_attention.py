@@ -233,13 +233,30 @@ def refuse_splits(config, limits, *, itemsize, B, Hkv, G, D, T):
 
 
 def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
+    """Return the work of the one launch, or of both where the keys are split."""
     parts = shares(config, limits.cores, B, Hkv, T)
-    return Work(
+    passed = B * Hkv * G * parts * (D + 1) * 4 if parts > 1 else 0
+    whole = Work(
         tiles=B * Hkv * parts,
         steps=-(-T // (parts * config.block_n)),
         load_bytes=2 * config.block_n * D * itemsize,
         store_bytes=G * D * (4 if parts > 1 else itemsize),
+        passed_bytes=passed,
     )
+    merge = Work(
+        tiles=B * Hkv * G,
+        steps=-(-parts // 8),
+        load_bytes=8 * (D + 1) * 4,
+        store_bytes=D * itemsize,
+        # SASS of sm_90: of each of 64 threads 94 in a trip of 8 parts of 128, and 233 around them
+        vector_ops=6 * 8 * D + 64 * 233 // -(-parts // 8),
+        barriers=4 // -(-parts // 8),
+        waits=0,
+        hits=1,
+        passed_bytes=passed,
+        memory_bytes=B * Hkv * G * D * itemsize,
+    )
+    return (whole, merge) if parts > 1 else whole
 
 
 @decode_attention.impl(

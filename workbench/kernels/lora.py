@@ -392,15 +392,53 @@ def work(config, limits, *, itemsize, M, N, K, r):
     return replace(whole, steps=whole.steps + 1)
 
 
+def tiles_work(config, limits, *, itemsize, M, N, K, r):
+    """Return the work of both launches, of which each reads x."""
+    BM, BK, deep = shrink_blocks(M, r, itemsize, False)
+    R, passed = columns_of(r), M * columns_of(r) * itemsize
+    shrink = Work(
+        tiles=-(-M // BM),
+        steps=-(-K // BK),
+        load_bytes=(BM + R) * BK * itemsize,
+        store_bytes=BM * R * itemsize,
+        dot=(BM, R, BK),
+        stages=deep,
+        passed_bytes=passed,
+    )
+    product = replace(
+        work(config, limits, itemsize=itemsize, M=M, N=N, K=K, r=r),
+        passed_bytes=passed + M * K * itemsize,
+        memory_bytes=(N * K + M * N + N * r) * itemsize,
+    )
+    return shrink, product
+
+
 def split_k_work(config, limits, *, itemsize, M, N, K, r):
-    BM, steps = rows_at_once(M), -(-K // config.block_k)
-    return Work(
-        tiles=-(-M // BM) * (-(-N // config.block_n) + 1) * config.splits,
-        steps=-(-steps // config.splits),
+    """Return the work of both launches."""
+    BM, R, steps = rows_at_once(M), columns_of(r), -(-K // config.block_k)
+    splits = min(config.splits, steps)
+    passed = splits * M * (N + r) * 4
+    parts = Work(
+        tiles=-(-M // BM) * (-(-N // config.block_n) + 1) * splits,
+        steps=-(-steps // splits),
         load_bytes=(BM + config.block_n) * config.block_k * itemsize,
         store_bytes=BM * config.block_n * 4,
         dot=(config.block_n, BM, config.block_k),
+        passed_bytes=passed,
     )
+    join = Work(
+        tiles=-(-M // BM) * -(-N // 32),
+        steps=1,
+        load_bytes=splits * BM * (32 + R) * 4 + 32 * R * itemsize,
+        store_bytes=BM * 32 * itemsize,
+        vector_ops=18 * splits * BM * (32 + R),  # SASS of sm_90: 435 of each of 128 threads
+        barriers=1,
+        waits=1 - config.pdl,  # for b, which is on its way before the first launch has ended
+        hits=config.pdl,
+        passed_bytes=passed,
+        memory_bytes=(M * N + N * r) * itemsize,
+    )
+    return parts, join
 
 
 def shrink_blocks(M, r, itemsize, pdl):
@@ -439,7 +477,7 @@ CDNA = Tiles(128, 128, 64, 4, 2)
 @lora.impl(
     Tiles,
     refuse=refuse_tiles,
-    work=work,
+    work=tiles_work,
     defaults={
         "fp32": Tiles(128, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
         "sm_80 sm_89 sm_120": SMALL,
@@ -464,7 +502,7 @@ def tiles(x, w, a, b, *, config):
     Persistent,
     resolve=size_width,
     refuse=refuse_persistent,
-    work=work,
+    work=work,  # alone: with pdl the launch for u does not come first, it runs beside
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
         "sm_80": Persistent(64, 128, 32, 8, 3),

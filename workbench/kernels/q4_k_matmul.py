@@ -792,9 +792,23 @@ class SplitK:
 
 
 def split_work(config, limits, *, itemsize, M, N, K):
+    """Return the work of both launches."""
     whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
     steps, sums = -(-K // 256 // config.splits), config.block_n * config.block_m * 4
-    return replace(whole, tiles=whole.tiles * config.splits, steps=steps, store_bytes=sums)
+    tiles, passed = whole.tiles * config.splits, config.splits * M * N * 4
+    parts = replace(whole, tiles=tiles, steps=steps, store_bytes=sums, passed_bytes=passed)
+    added = Work(
+        tiles=-(-M * N // 1024),
+        steps=1,
+        load_bytes=config.splits * 1024 * 4,
+        store_bytes=1024 * itemsize,
+        vector_ops=15 * 1024,  # SASS of sm_90: 118 of each of 128 threads
+        waits=0,
+        hits=1,
+        passed_bytes=passed,
+        memory_bytes=M * N * itemsize,
+    )
+    return parts, added
 
 
 @q4_k_matmul.impl(
@@ -908,13 +922,27 @@ def refuse_ordered(config, limits, *, itemsize, M, N, K):
 
 
 def ordered_work(config, limits, *, itemsize, M, N, K):
-    """As `tiles_work`, by halves of blocks."""
+    """Return the work of both launches; the second is as `tiles_work`, by halves of blocks."""
     whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
-    BM, BN = config.block_m, config.block_n
-    moved = BN * 80 + BM * 128 * itemsize
-    return replace(
-        whole, steps=K // 128, load_bytes=moved, dot=(BN, BM, 128), vector_ops=UNPACK * BN * 128
+    BM, BN, moved, passed = config.block_m, config.block_n, 16 * 128 * itemsize, M * K * itemsize
+    reordered = Work(
+        tiles=-(-M // 16) * (K // 128),
+        steps=1,
+        load_bytes=moved,
+        store_bytes=moved,
+        vector_ops=11 * 16 * 128,  # SASS of sm_90: 179 of each of 128 threads
+        passed_bytes=passed,
     )
+    product = replace(
+        whole,
+        steps=K // 128,
+        load_bytes=BN * 80 + BM * 128 * itemsize,
+        dot=(BN, BM, 128),
+        vector_ops=UNPACK * BN * 128,
+        passed_bytes=passed,
+        memory_bytes=N * K // 256 * 144 + M * N * itemsize,
+    )
+    return reordered, product
 
 
 # 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS; on sm_80 64 rows of x spill
@@ -989,10 +1017,27 @@ def refuse_unpack_first(config, limits, *, itemsize, M, N, K):
     return matmul.refuse_padded(config, limits, itemsize=itemsize)
 
 
+def unpack_first_work(config, limits, *, itemsize, M, N, K):
+    """Return the work of both launches."""
+    passed = N * K * itemsize
+    unpacked = Work(
+        tiles=-(-N // 16) * (K // 256),
+        steps=1,
+        load_bytes=16 * 144,
+        store_bytes=16 * 256 * itemsize,
+        vector_ops=14 * 16 * 256,  # SASS of sm_90: 456 of each of 128 threads
+        barriers=3,
+        passed_bytes=passed,
+    )
+    whole = matmul.work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    product = replace(whole, passed_bytes=passed, memory_bytes=(K + N) * M * itemsize)
+    return unpacked, product
+
+
 @q4_k_matmul.impl(
     matmul.Persistent,
     refuse=refuse_unpack_first,
-    work=matmul.work,
+    work=unpack_first_work,
     defaults=matmul.by_target(matmul.Persistent),
 )
 def unpack_first(x, w, *, config):

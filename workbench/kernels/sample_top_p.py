@@ -482,9 +482,38 @@ def refuse_bracketed(config, limits, *, itemsize, B, V):
 
 
 def work(config, limits, *, itemsize, B, V):
-    blocks = -(-V // config.block_v)
-    moved = config.block_v * itemsize
-    return Work(tiles=B * blocks, steps=3, load_bytes=moved, store_bytes=4 * config.list_len)
+    """Return the work of the four launches, where the counts judge right. Barriers and operations
+    are those of the default's machine code (Triton 3.6, sm_90)."""
+    blocks, length, moved = -(-V // config.block_v), config.list_len, config.block_v * itemsize
+    every, listed = dict(tiles=B * blocks, steps=1), (1 << (blocks - 1).bit_length()) * length
+    # Few keys are counted by value; many, as in fp32, are listed, and their range is halved.
+    few, rounds = itemsize == 2, 0 if itemsize == 2 else 24
+    again = dict(waits=0, passed_bytes=B * V * itemsize)  # the logits, which were read before
+    maxima = Work(
+        **every, load_bytes=moved, store_bytes=4, barriers=2,
+        vector_ops=19 * config.block_v,  # 304 operations of each of 128 threads
+    )  # fmt: skip
+    counted = Work(
+        **every, **again, load_bytes=moved + 4 * blocks, store_bytes=4 * config.bins, hits=2,
+        barriers=5, vector_ops=121 * config.block_v,  # 1,933; 112 votes of a warp count them
+    )  # fmt: skip
+    each_list = Work(
+        **every, **again, load_bytes=moved + 4 * (blocks + config.bins), store_bytes=4 * length,
+        hits=3,  # logits, maxima, counts
+        barriers=29 if few else 35,
+        vector_ops=(193 if few else 234) * config.block_v,  # 3,090 and 3,747
+        special_ops=config.block_v + 8 * config.bins,  # a mass of each logit, and of each bin
+    )  # fmt: skip
+    sample = Work(
+        tiles=B, steps=1, load_bytes=moved + 4 * listed + 24 * blocks, store_bytes=8,
+        hits=4,  # maxima, masses, what was counted or listed, one block of logits
+        barriers=56 + 3 * rounds,
+        # Of each of 256 threads 1,094 operations for one block of logits, 1,025 for what was
+        # counted, 1,418 beside; 16 for each key and round where keys are listed.
+        vector_ops=137 * config.block_v + (64 + 16 * rounds) * listed + 363_000,
+        special_ops=config.block_v + listed // blocks,
+    )  # fmt: skip
+    return maxima, counted, each_list, sample
 
 
 # Other values lie closer to each other than those of bf16, so that few are counted and many listed.

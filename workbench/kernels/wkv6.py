@@ -305,15 +305,40 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):
-    chunks = -(-T // config.chunk)
-    levels = config.chunk.bit_length() - 1
-    return Work(
-        tiles=B * H * chunks,
+    """Return the work of both launches. Barriers and operations are those of the default's machine
+    code (Triton 3.6, sm_90), divided by its products or by what they make."""
+    C, V, chunks = config.chunk, config.block_v, B * H * -(-T // config.chunk)
+    levels = C.bit_length() - 2  # in a level two products, and a decay of each key and token
+    products, decays = 2 * levels + 5, levels + 2
+    # 52 barriers with 32 tokens and 43 with 64; 2,462 and 8,724 operations of each of 128 threads
+    barriers, operations = (4, 12) if C < 64 else (3, 18)
+    passed = chunks * ((2 * C + N) * N * itemsize + 4 * N)  # Q and U; O in the place of y; g
+    own = Work(
+        tiles=chunks,
         steps=1,
-        load_bytes=4 * config.chunk * N * itemsize,
-        store_bytes=(2 * config.chunk + N) * N * itemsize,
-        dot=(config.chunk, N, (2 * levels + 3) * N),
+        load_bytes=4 * C * N * itemsize,
+        store_bytes=(2 * C + N) * N * itemsize,
+        dot=(C, C, N),
+        stages=1,
+        products=products - 1 + N // C,  # U, of N keys in place of C tokens, as so many
+        barriers=barriers * products,
+        vector_ops=operations * products * C * N,
+        special_ops=decays * C * N,
+        passed_bytes=passed,
     )
+    states = Work(
+        tiles=B * H * N // V,
+        steps=-(-T // C),
+        load_bytes=((C + V) * N + 2 * C * V) * itemsize + 4 * N,  # with the stores of a trip
+        store_bytes=4 * N * V,
+        dot=(C, V, N),
+        barriers=5,  # 4 with half of the values, 6 with all
+        vector_ops=15 * N * V,  # 271 and 461 operations of each of 128 threads in a trip
+        special_ops=4 * N,  # each of 4 warps has all of exp(g)
+        passed_bytes=passed,
+        memory_bytes=B * T * H * N * itemsize + 8 * B * H * N * N,
+    )
+    return own, states
 
 
 # Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.

@@ -367,14 +367,42 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):
-    chunks = -(-T // config.chunk)
-    return Work(
-        tiles=B * H * chunks,
+    """Return the work of both launches. Barriers and operations are those of the default's machine
+    code (Triton 3.6, sm_90), divided by its products or by what they make."""
+    C, V, chunks = config.chunk, config.block_v, B * H * -(-T // config.chunk)
+    levels = C.bit_length() - 2
+    # 54 barriers with 64 tokens and 68 with 32; 6,647 and 3,357 operations of each of 128 threads
+    barriers, operations = (3, 9) if C < 64 else (2, 8)
+    products = 2 * levels + 15  # of C or N rows, whose sizes are the same at C = N
+    passed = chunks * (2 * (C + N) * N * itemsize + 4 * N)  # Q, M and U; O in the place of y; g
+    own = Work(
+        tiles=chunks,
         steps=1,
-        load_bytes=6 * config.chunk * N * itemsize,
-        store_bytes=2 * (config.chunk + N) * N * itemsize,
-        dot=(config.chunk, N, 24 * N),
+        load_bytes=7 * C * N * itemsize,  # w twice
+        store_bytes=2 * (C + N) * N * itemsize,
+        dot=(C, C, N),
+        stages=1,
+        # Of all products three make N rows in place of C, and those of a level C columns of N.
+        products=12 + 3 * N // C + 2 * levels * C // N,
+        barriers=barriers * products,
+        waits=2,  # w, kk and a; what is added is loaded when what is removed is known
+        vector_ops=operations * products * C * N,
+        special_ops=4 * C * N,
+        passed_bytes=passed,
     )
+    states = Work(
+        tiles=B * H * N // V,
+        steps=-(-T // C),
+        load_bytes=((C + N + V) * N + 2 * C * V) * itemsize + 4 * N,  # with the stores of a trip
+        store_bytes=4 * N * V,
+        dot=(C + N, V, N),  # both products have the state on their right side
+        barriers=4,
+        vector_ops=22 * N * V,  # 406 and 640 operations of each of 128 threads in a trip
+        special_ops=4 * N,  # each of 4 warps has all of exp(g)
+        passed_bytes=passed,
+        memory_bytes=B * T * H * N * itemsize + 8 * B * H * N * N,
+    )
+    return own, states
 
 
 # Registers are what limits a chunk: 64 threads a warp with their own matrix registers on CDNA,

@@ -153,7 +153,8 @@ class RecordFactory:
     run: Run
     problem: Problem
     protocol: str
-    _hashes: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # by Impl
+    # of code and file, by launcher: two versions of an Impl have one name
+    _hashes: dict[Any, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def candidate(self, impl: Impl, config: Any, default: bool) -> Candidate:
         """Return the candidate of a config. Raises ValueError where a field of it is AUTO: such a
@@ -185,9 +186,9 @@ class RecordFactory:
     def _hashes_of(self, impl: Impl) -> tuple[str, str]:
         """Return the hashes of an Impl's code and file, read once: a plan has thousands of
         configs."""
-        if impl.name not in self._hashes:
-            self._hashes[impl.name] = code_hash(impl), file_hash(impl)
-        return self._hashes[impl.name]
+        if impl.launch not in self._hashes:
+            self._hashes[impl.launch] = code_hash(impl), file_hash(impl)
+        return self._hashes[impl.launch]
 
     def failure(
         self, candidate: Candidate, refusal: Refusal, compiled: Compiled | None = None

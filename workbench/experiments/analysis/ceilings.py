@@ -373,9 +373,9 @@ def amount_of(
     impl = catalog.impl_of(spec, variant.impl) if counted == "traffic" else None
     if impl is None or impl.work is None:
         return float(spec.bytes(variant.sizes, variant.dtype))
-    at = {"itemsize": ITEMSIZE[variant.dtype], **variant.sizes}
-    work = impl.work(impl.config(**config), limits, **at)
-    return float(work.tiles * (work.steps * work.load_bytes + work.store_bytes))
+    works = impl.work_of(impl.config(**config), limits, variant.dtype, variant.sizes)
+    assert works is not None
+    return float(sum(w.tiles * (w.steps * w.load_bytes + w.store_bytes) for w in works))
 
 
 def evaluate(
