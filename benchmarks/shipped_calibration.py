@@ -1,4 +1,4 @@
-"""Write `workbench/device/calibrations/h200.csv.gz`, the calibration of `matmul`, from exhaustive tables.
+"""Write the calibration of `matmul` that comes with the workbench, from exhaustive tables.
 
     python benchmarks/shipped_calibration.py workbench/device/calibrations/h200.csv.gz
 

@@ -126,6 +126,14 @@ NUMBERS = st.dictionaries(
     st.integers(1, 1 << 20),
     min_size=1,
 )
+RESOURCES = st.builds(
+    lambda registers, unit, engine: replace(
+        CREATED, registers=registers, matrix_unit=unit, copy_engine=engine
+    ),
+    st.integers(0, 255),
+    st.sampled_from([None, "wgmma"]),
+    st.booleans(),
+)
 TIMES = st.builds(
     CalibrationTime,
     st.sampled_from(["matmul", "softmax"]),
@@ -133,16 +141,10 @@ TIMES = st.builds(
     st.sampled_from(["bf16", "fp32"]),
     st.sampled_from(["tiles", "rows"]),
     NUMBERS,
-    st.builds(
-        lambda registers, unit, engine: replace(
-            CREATED, registers=registers, matrix_unit=unit, copy_engine=engine
-        ),
-        st.integers(0, 255),
-        st.sampled_from([None, "wgmma"]),
-        st.booleans(),
-    ),
+    RESOURCES,
     st.integers(1, 10**9).map(lambda n: n * 1e-9),  # the file has thousandths of a microsecond
     st.integers(1, 9),
+    st.lists(RESOURCES.map(lambda r: replace(r, binary="")), max_size=3).map(tuple),
     st.booleans(),
 )
 BANDS = st.builds(
