@@ -146,6 +146,7 @@ def kernel_page(site: Site, kernel: str) -> str:
         impls=sorted({k.impl for k in keys}),
         series=series,
         predicted=[(p, rough(p.time_s)) for p in predicted],
+        errors=devices_words((p.device, p.kernel) for p in predicted),
         changes=[_change_row(site, each, "../") for each in _ordered(changes)],
         data=_script_safe(_kernel_data(site, series)),
         least=2 * LEAST_POINTS,
