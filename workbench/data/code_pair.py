@@ -64,14 +64,23 @@ class CodePair:
         return "; ".join(part for part in parts if part)
 
     @property
+    def is_predicted(self) -> bool:
+        """Return whether a time is predicted of the code before or after."""
+        return bool(self._predicted_s)
+
+    @property
     def predicted_ratio(self) -> float | None:
         """Return the predicted time after over that before, or None where one is not known."""
-        times = [
+        times = self._predicted_s
+        return times[1] / times[0] if len(times) == 2 else None
+
+    @property
+    def _predicted_s(self) -> list[float]:
+        return [
             facts.predicted.predicted_s
             for facts in (self.before, self.after)
             if isinstance(facts, CompiledCode) and facts.predicted
         ]
-        return times[1] / times[0] if len(times) == 2 else None
 
 
 def paired(
