@@ -109,7 +109,7 @@ def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     [
         ({"spill_bytes": SCRATCH_BYTES}, "scratch 0 to 16 B"),
         ({"occupancy": 0.0625}, "occupancy 12 to 6 %"),
-        ({"load_bits": 32}, "loads of 128 bits to of 32 bits"),
+        ({"load_bits": 32}, "load width 128 bits to 32 bits"),
         ({"matrix_unit": None}, "matrix unit mma to none"),
     ],
 )

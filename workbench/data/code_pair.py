@@ -122,7 +122,7 @@ def _worse(
     if b.registers > a.registers * (1 + REGISTERS) and _scarce(b):
         yield text("registers", a.registers, b.registers)
     if _bits(b) < _bits(a):
-        yield text("loads", _loads(a), _loads(b))
+        yield text("load width", _loads(a), _loads(b))
     if UNITS.get(b.matrix_unit, 0) < UNITS.get(a.matrix_unit, 0):
         yield text("matrix unit", a.matrix_unit or "none", b.matrix_unit or "none")
     if other.launches > one.launches:
@@ -152,7 +152,7 @@ def _bits(resources: Resources) -> float:
 
 
 def _loads(resources: Resources) -> str:
-    return "by descriptor" if resources.copy_engine else f"of {resources.load_bits} bits"
+    return "by descriptor" if resources.copy_engine else f"{resources.load_bits} bits"
 
 
 def loop_rates(one: HotLoop | None, other: HotLoop | None) -> tuple[float, float, str] | None:
