@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from workbench.data.events import read
+from workbench.device.error_band import device_words
 
 pytestmark = pytest.mark.newest  # it starts the older version by itself
 ROOT = Path(__file__).parents[2]
@@ -117,7 +118,10 @@ def test_a_change_that_costs_time_is_suspected(repository):
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
     assert done.returncode == 3 and "WORSE" in done.stdout
     pairs = document["code_changes"]["pairs"]
-    assert all(any(reason.startswith("loads of") for reason in p["worse"]) for p in pairs)
+    for device in ("h200", "mi300x"):
+        error = device_words(device, pairs[0]["case"]["kernel"])
+        assert done.stdout.count(f"Predicted times of {device}: {error}") == 1
+    assert all(any(reason.startswith("load width") for reason in p["worse"]) for p in pairs)
 
 
 def test_a_change_of_a_comment_compiles_nothing(repository):

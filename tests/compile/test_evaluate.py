@@ -2,6 +2,7 @@
 command says so to people and to programs."""
 
 import json
+import re
 
 import pytest
 from cheats import CHEATS, SPEC, Cheat
@@ -79,6 +80,9 @@ def test_the_command_says_it_to_people_and_programs(tmp_path, capsys):
     assert cli.main([*words, "--dtype", "fp32"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "" and "~" in printed.out and "us predicted" in printed.out
+    assert re.search(r"~[0-9.]+ us predicted, ~\d+ % of the bound", printed.out)
+    rules = re.findall(r"^(streams|timed|floor) +not run +(\S.*)$", printed.out, re.M)
+    assert len(rules) == 3, "each has its reason"
     assert printed.out.rstrip().splitlines()[-1].startswith("correct; not run: streams, ")
     result = json.loads(file.read_text())
     assert result["verdict"] == "correct" and result["rule"] is None

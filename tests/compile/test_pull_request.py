@@ -205,7 +205,7 @@ def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
     assert left_out == {"new": "new", "gone.py": "removed"}
     reasons = " ".join(pairs["spills"]["worse"])
     assert "scratch 0 to" in reasons and "registers" in reasons
-    assert any(r.startswith("loads of 128 bits") for r in pairs["narrow"]["worse"])
+    assert any(r.startswith("load width 128 bits") for r in pairs["narrow"]["worse"])
     assert runner.values["steps.gate.outputs.exit-code"] == "3"
 
     assert runner.step(COMMENT).returncode == 0

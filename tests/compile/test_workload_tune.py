@@ -9,6 +9,7 @@ import workload_program
 import workbench.workload
 from workbench.commands.options import WorkloadOptions
 from workbench.commands.workload_tune import tune_workload
+from workbench.device.error_band import device_words
 from workbench.workload import families
 from workbench.workload.between import NoMiddle
 from workbench.workload.pinned import nearest
@@ -110,8 +111,14 @@ def test_another_config_is_written_only_where_it_beat_the_one_in_use(recorded, f
         assert pinned.choices == {}
 
 
-def test_predicted_entries_are_written_only_where_they_are_wanted(recorded):
+def test_predicted_entries_are_written_only_where_they_are_wanted(recorded, capsys):
     assert tune_workload(options(recorded, device="h200")) == 0
+    printed = capsys.readouterr().out
+    assert "~" in printed and printed.count(device_words("h200", "tuned")) == 1
+    (page,) = (recorded / "results" / "workload").glob("*.html")
+    text = page.read_text()
+    assert text.count(device_words("h200", "tuned")) == 1 and "never validated" not in text
+    assert "x 500 float32" in text and "x 1000 float32" in text, "one name, two signatures"
     assert not (recorded / "tuned.json").exists()
     assert (recorded / "results" / "workload").is_dir()
 

@@ -18,7 +18,7 @@ from workbench.compile.code_match import compared
 from workbench.compile.code_reading import CodeError, MachineCode, code_of_assembly
 from workbench.compile.code_samples import samples_of
 from workbench.compile.flow import dominated, dominators, flow_graph, reachable
-from workbench.compile.kinds import GROUPS, access_of, group_of, matrix_flops
+from workbench.compile.kinds import GROUPS, access_of, group_of, group_text, matrix_flops
 from workbench.compile.listing import Instruction, read_amdgcn_listing, read_sass
 from workbench.compile.live import amd_live, nvidia_live, registers_of
 from workbench.compile.mix import mix_of
@@ -462,6 +462,14 @@ def test_pages_are_small_and_their_links_lead_somewhere(name):
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
     assert f"B{max(code.graph.reached)} " in text
+    plural = "|".join(group for group in (*GROUPS, "instructions") if group.endswith("s"))
+    assert not re.search(rf"\b1 ({plural})\b", text)
+
+
+@given(st.integers(0, 9999), st.sampled_from(GROUPS))
+def test_one_instruction_of_a_group_is_not_several(n, group):
+    text = group_text(n, group)
+    assert text.startswith(f"{n} ") and (text == f"{n} {group}") == (n != 1 or group[-1] != "s")
 
 
 def test_the_largest_page_is_small():

@@ -1,12 +1,16 @@
 """Machine code before and after: words, reasons, their order, and the exit code."""
 
+import html
+import io
 from dataclasses import replace
 
 import pytest
 from compiled_cases import CASE, FACTS, RESOURCES, predicted
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from workbench.commands.code_table import say_changes
 from workbench.data.code_pair import (
     MEANINGS,
     ORDER,
@@ -20,6 +24,7 @@ from workbench.data.code_pair import (
 )
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import from_plain, to_plain
+from workbench.device.error_band import device_words
 from workbench.reports.compilers import (
     CodeChanges,
     changed,
@@ -104,7 +109,7 @@ def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     [
         ({"spill_bytes": SCRATCH_BYTES}, "scratch 0 to 16 B"),
         ({"occupancy": 0.0625}, "occupancy 12 to 6 %"),
-        ({"load_bits": 32}, "loads of 128 bits to of 32 bits"),
+        ({"load_bits": 32}, "load width 128 bits to 32 bits"),
         ({"matrix_unit": None}, "matrix unit mma to none"),
     ],
 )
@@ -171,11 +176,30 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
         paired(replace(CASE, impl=f"i{n}q"), a, b, tuned="2026-11-01")
         for n, (a, b) in enumerate(both)
     ]
-    html = page(changes_of(pairs))
-    assert html.count("matmul.i") == len(changed(pairs))
-    assert all(f"--impl {p.case.impl} " in html for p in pairs if p.word != "SAME")
+    drawn = page(changes_of(pairs))
+    assert drawn.count("matmul.i") == len(changed(pairs))
+    assert all(f"--impl {p.case.impl} " in drawn for p in pairs if p.word != "SAME")
     assert len(tune_again(pairs)) == len(changed(pairs))
     assert [plain_pair(p)["word"] for p in pairs] == [p.word for p in pairs]
+
+
+@given(st.lists(st.tuples(either, either), max_size=4), st.sampled_from(["a100", "h200", "mi300x"]))
+def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(both, device):
+    pairs = [paired(replace(CASE, device=device), before, after) for before, after in both]
+    changes = changes_of(pairs)
+    console = Console(file=io.StringIO(), width=240, highlight=False, markup=False)
+    say_changes(console, changes)
+    cells = [cell for row, _ in pair_rows(changed(pairs), config=True)["rows"] for cell in row]
+    shown = any(cell.startswith("~") or "> ~" in cell for cell in cells)
+    for text in (console.file.getvalue(), html.unescape(page(changes))):
+        assert text.count(device_words(device, CASE.kernel)) == shown
+
+
+@given(st.lists(st.tuples(either, either), min_size=70, max_size=75))
+def test_rows_beyond_the_first_have_their_heads_too(both):
+    pairs = [paired(CASE, before, after) for before, after in both]
+    drawn = page(changes_of(pairs))
+    assert drawn.count(">what changed</th>") == (len(changed(pairs)) + 59) // 60
 
 
 def changes_of(pairs, **more):
@@ -206,5 +230,5 @@ def test_the_conclusion_says_what_is_left():
 
 def test_names_of_a_kernel_are_text_on_the_page():
     hostile = replace(CASE, kernel="<script>alert(1)</script>")
-    html = page(changes_of([paired(hostile, FACTS, "no <b>room</b>")]))
-    assert "<script>alert" not in html and "<b>room" not in html
+    drawn = page(changes_of([paired(hostile, FACTS, "no <b>room</b>")]))
+    assert "<script>alert" not in drawn and "<b>room" not in drawn

@@ -130,6 +130,8 @@ def test_a_sentence_names_both_sides_and_says_it_once(time, cycles, context, noi
     assert "tiles of old" in text and "tiles of new" in text and text.endswith(".")
     assert "nan" not in text and "\n" not in text and "nan" not in result.reason
     assert ("noise" in result.reason) == (noise > context)
+    for word, side in (("SLOW", "slower"), ("FAST", "faster")):
+        assert (f"wholly {side}, beyond the threshold" in result.reason) == (result.word == word)
 
 
 def test_sentences():

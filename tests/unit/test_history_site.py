@@ -17,6 +17,7 @@ from workbench.commands import site as module
 from workbench.commands.site import MARKER, SiteError, check_place, write_folder
 from workbench.data.database import open_history
 from workbench.data.series import EVERYTHING, Collected, CommitOrder, add_views
+from workbench.device.error_band import device_words
 from workbench.reports.history_site import file_of
 
 pytestmark = pytest.mark.unit
@@ -223,6 +224,8 @@ def test_predictions_are_on_no_curve_and_marked_where_they_are_all_there_is(plac
     page, index = place.page("softmax"), (place.out / "index.html").read_text()
     assert "All times on this page are predicted" in page and "Nothing was measured" in index
     assert "only-predicted" in index and "(predicted)" in index and "~" in index
+    error = device_words("h200", "softmax")
+    assert page.count(error) == index.count(error) == 1
 
 
 def test_a_changed_work_tree_is_hollow_and_takes_no_part_in_steps(place):

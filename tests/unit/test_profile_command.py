@@ -133,6 +133,7 @@ def test_a_kernel_is_checked_and_its_reference_recorded(tmp_path, monkeypatch, c
     out, err = capfd.readouterr()
     assert not err and "softmax.reference is recorded on the CPU" in out
     assert "in place of softmax.rows" in out
+    assert re.search(r"right, ~[\d.]+ \S+ predicted for h200 \(measured times are [\d.]+ to ", out)
     (files,) = tmp_path.glob("results/*/")
     names = {path.name for path in files.iterdir()}
     assert names >= {"events.jsonl", "call.py", "torch.pt.trace.json", "operators.csv"}

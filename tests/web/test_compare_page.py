@@ -3,6 +3,7 @@ file, offline."""
 
 from __future__ import annotations
 
+import gzip
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,20 @@ from typing import Any
 
 import pytest
 import synthetic
+from compiled_cases import CASE, FACTS, WIDER
+from compiled_cases import predicted as predicted_time
 from playwright.sync_api import sync_playwright
 
+from workbench.commands.ceilings import stated_run
+from workbench.commands.options import CeilingsOptions
 from workbench.commands.traces import as_run
+from workbench.commands.workload_tune import DONE_HEADINGS
+from workbench.compile.code_reading import MachineCode
+from workbench.compile.flow import flow_graph
+from workbench.compile.listing import read_sass
+from workbench.compile.partitions import specialisation
 from workbench.data import stats
+from workbench.data.code_pair import paired
 from workbench.data.record import (
     Case,
     Chart,
@@ -37,16 +48,23 @@ from workbench.data.trace_compare import compared as compared_traces
 from workbench.data.trace_summary import summarise
 from workbench.data.verdict import verdict
 from workbench.device.calibration import calibration_of
-from workbench.device.hardware import device_named
+from workbench.device.error_band import device_words
+from workbench.device.hardware import DEVICES, device_named
 from workbench.readers import read
 from workbench.reports import write_page
 from workbench.reports.calibration import page as calibration_page
 from workbench.reports.calibration import part_of
+from workbench.reports.ceilings import page as ceilings_page
+from workbench.reports.code import CodeView
+from workbench.reports.code import page as code_page
 from workbench.reports.compare import page as compare_page
+from workbench.reports.compilers import CodeChanges
+from workbench.reports.compilers import page as compilers_page
 from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
 from workbench.reports.trace import comparison_page
 from workbench.reports.trace import page as trace_page
+from workbench.reports.workload import page as workload_page
 
 pytestmark = pytest.mark.web
 
@@ -58,7 +76,8 @@ if BROWSER is None:
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-sync"]  # fmt: skip
-TRACES = Path(__file__).parents[1] / "golden" / "traces"
+GOLDEN = Path(__file__).parents[1] / "golden"
+TRACES = GOLDEN / "traces"
 BERT = "tracelens_h100_bert_small.json.gz"
 HOSTILE = '<script>document.title = "owned"</script><img src=x onerror=alert(1)>&amp;"\''
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
@@ -241,7 +260,49 @@ def two_traces() -> str:
     return comparison_page(result, "workbench compare a b", "run", "2026-11-23T10:00:00")
 
 
-MAKERS = {"slow": slow, "saved": saved, "experiment": experiment, "failed": failed, "suite": suite,
+def compilers() -> str:
+    """Two versions of Triton over configs with long names: 70 rows, ten of them folded."""
+    worse = replace(FACTS, code="b", resources=WIDER, predicted=predicted_time(1.2e-3))
+    config = {**CONFIG, "group_m": 8, "split_store": 1}
+    pairs = [
+        paired(replace(CASE, impl=f"persistent{n}", config=config, sizes=SIZES, device=device),
+               FACTS, worse)
+        for n in range(35) for device in ("h200", "rtx7900xtx")
+    ]  # fmt: skip
+    return compilers_page(
+        CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["h200", "rtx7900xtx"],
+                    pairs, [], "workbench compare --triton 3.6.0 3.9.0", "2026-11-23T12:00", 1.0)
+    )  # fmt: skip
+
+
+def tuned_workload() -> str:
+    """A workload tuned without a GPU, one of whose signatures has twelve tensors."""
+    long = ", ".join(f"tensor_{n} 4096x4096 bfloat16" for n in range(12))
+    rows = [("scale", text, "50 %", "kept", "BLOCK 64, 4 warps, 3 stages", "~52.6 µs", "~52.6 µs")
+            for text in ("x 4096 float32", long)]  # fmt: skip
+    notes = [(f"scale, {row[1]}", "the config in use stays") for row in rows]
+    error, order = device_words("h200", "scale"), "In the order of their share."
+    return workload_page("NVIDIA H200", error, "0 of 2.", order, DONE_HEADINGS, rows, notes)
+
+
+def code() -> str:
+    """A product's machine code."""
+    text = gzip.decompress((GOLDEN / "code" / "h200_mm.nvdisasm_gi.txt.gz").read_bytes()).decode()
+    listing = read_sass(text)
+    graph = flow_graph(listing)
+    machine = MachineCode(listing.functions[0], "sm_90", listing, graph, "mm", None, None,
+                          partitions=specialisation(listing, graph))  # fmt: skip
+    return code_page(CodeView("matmul.tiles", "h200", machine, [("Target", "sm_90")], "workbench"))
+
+
+def ceilings() -> str:
+    """The stated ceilings of a device."""
+    return ceilings_page(stated_run(DEVICES["h200"], CeilingsOptions()), [])
+
+
+MAKERS = {"compilers": compilers, "tuned workload": tuned_workload, "code": code,
+          "ceilings": ceilings, "slow": slow, "saved": saved, "experiment": experiment,
+          "failed": failed, "suite": suite,
           "measured": measured, "predicted": predicted,
           "nothing": lambda: measure_page(run("measure", "tiles"), []),
           "no bout": lambda: compare_page(run("compare", "impls"), [], []),
@@ -337,6 +398,16 @@ def test_text_is_legible(show: Open, name: str, scheme: str) -> None:
 def test_nothing_overflows_sideways(show: Open, name: str, width: int) -> None:
     tab = show(name, width=width)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_words_of_compared_code_are_not_squeezed(show: Open, width: int) -> None:
+    tab = show("compilers", width=width)
+    tab.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    for heading in ("kernel", "what changed", "instruction mix"):
+        places = tab.locator("th", has_text=heading)
+        assert places.count() == 2, "the folded rows have their heads too"
+        assert all(each["width"] >= 145 for n in range(2) if (each := places.nth(n).bounding_box()))
 
 
 def test_the_word_comes_first_and_the_sides_are_in_order(show: Open) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import sync_playwright
 
 from workbench import cli
 from workbench.data.database import open_history
+from workbench.device.error_band import device_words
 from workbench.reports.history_site import file_of
 
 BROWSER = next(
@@ -130,6 +131,26 @@ def test_the_filter_of_kernels_takes_part_of_a_name(show: Open) -> None:
     tab = show("index.html")
     tab.fill("[name=kernel]", "SWI")
     assert rows(tab, "matrix") == ["swiglu"] and rows(tab, "changes") == []
+
+
+CUT = """each => each.filter(text => {
+  const own = text.getBoundingClientRect(), svg = text.ownerSVGElement.getBoundingClientRect();
+  return own.left < svg.left - 1 || own.right > svg.right + 1;
+}).map(text => text.textContent)"""
+
+
+@pytest.mark.parametrize("width", [380, 700, 1280])
+@pytest.mark.parametrize("branch", ["main", "feature"])
+def test_no_text_of_a_curve_is_cut(show: Open, width: int, branch: str) -> None:
+    tab = show("kernels/toy.html", f"#branch={branch}", width)
+    assert tab.locator(".curves svg text").count() > 10
+    assert tab.locator(".curves svg text").evaluate_all(CUT) == []
+
+
+def test_predicted_times_have_their_error_beside_them(show: Open) -> None:
+    for name, heading in (("index.html", "h-matrix"), ("kernels/softmax.html", "h-predicted")):
+        near = show(name).locator(f"section[aria-labelledby={heading}]")
+        assert device_words("h200", "softmax") in near.inner_text()
 
 
 def test_a_branch_has_its_own_trend_and_changes(show: Open) -> None:

@@ -29,6 +29,7 @@ from workbench.compile.amd_note import COUNTS
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
 from workbench.compile.code_samples import StallSamples, has_samples, samples_of
+from workbench.compile.kinds import group_text
 from workbench.compile.mix import Mix
 from workbench.compile.profiled_code import code_of_profile
 from workbench.compile.ptx_words import matching
@@ -315,7 +316,7 @@ def _say_listing(console: Console, view: CodeView, options: CodeOptions) -> None
         _print(console, loops)
     else:
         console.print("There is no loop; a fully unrolled one looks like any other code.")
-    groups = ", ".join(f"{n} {group}" for group, n in code.whole.groups.items())
+    groups = ", ".join(group_text(n, group) for group, n in code.whole.groups.items())
     console.print(f"mix  {groups}", soft_wrap=True)
     if (parts := partition_table(code)) is not None:
         _print(console, parts)

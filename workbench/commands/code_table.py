@@ -14,6 +14,7 @@ from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
 from workbench.reports.compilers import (
     CodeChanges,
     changed,
+    code_errors,
     conclusion,
     narrow_rows,
     page,
@@ -75,6 +76,8 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
         console.print(drawn)
         if len(rows) > SHOWN:
             console.print(f"{len(rows) - SHOWN} more rows are on the page.")
+        for line in code_errors(shown):
+            console.print(f"Predicted times of {line}", soft_wrap=True)
     for reason, many in changes.left_out:
         times = f" ({many} times)" if many > 1 else ""
         console.print(f"left out  {reason}{times}", soft_wrap=True)

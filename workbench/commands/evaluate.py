@@ -264,8 +264,9 @@ def show(console: Console, evaluation: Evaluation) -> None:
     for name in ("rule", "", "reason"):
         table.add_column(name, overflow="fold")
     before = ""
-    for result in evaluation.verdict.rules:  # one reason of several rules is shown once
-        table.add_row(result.rule, result.state, "" if result.reason == before else result.reason)
+    for result in evaluation.verdict.rules:
+        again = result.reason and result.reason == before
+        table.add_row(result.rule, result.state, "as above" if again else result.reason)
         before = result.reason
     console.print(table)
     for line in _time_lines(evaluation):
@@ -292,7 +293,8 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
         yield "No time is given: only a correct result has one."
         return
     tilde = "~" if evaluation.predicted else ""
-    share = f", {times.bound_s / times.seconds:.0%} of the bound" if times.bound_s else ""
+    reached = 100 * (times.bound_s or 0.0) / times.seconds
+    share = f", {tilde}{reached:.0f} % of the bound" if times.bound_s else ""
     kind = "predicted" if evaluation.predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
     if evaluation.predicted:

@@ -29,6 +29,7 @@ from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import duration
 from workbench.device import hardware
+from workbench.device.error_band import factor_words
 from workbench.measurement.candidate import Candidate
 from workbench.profilers.running.call_script import OneCall
 from workbench.profilers.running.machine import Machine
@@ -148,8 +149,11 @@ def _sentence(call: OneCall, text: str, impl: Impl, outcome: Record | None) -> s
     spent = duration(outcome.time_s) if outcome else ""
     if call.gpu:
         return f"{text} at {at}: right{f', {spent} without a profiler' if spent else ''}."
-    right = f"{text}: right, {spent} predicted for {outcome.case.device}. " if outcome else ""
     instead = "" if call.impl else f", in place of {impl.title}"
+    right = ""
+    if outcome:
+        error = factor_words([outcome])
+        right = f"{text}: right, ~{spent} predicted for {outcome.case.device} ({error}). "
     return f"{right}No GPU: {call.title} is recorded on the CPU at {at}{instead}."
 
 

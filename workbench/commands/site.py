@@ -147,7 +147,8 @@ class SiteCommand:
                 "are counted once, in the run that measured them.")  # fmt: skip
         dirty = sum(point.name.dirty for each in series for point in each.points)
         if dirty:
-            add(f"{counted(dirty, 'point')} are of work trees with uncommitted changes.")
+            be = "is" if dirty == 1 else "are"
+            add(f"{counted(dirty, 'point')} {be} of work trees with uncommitted changes.")
         if history.damaged:
             text = damage_text(history)
             add(f"{text[:1].upper()}{text[1:]}.")

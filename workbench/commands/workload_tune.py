@@ -46,9 +46,9 @@ from workbench.commands.tune import TuneOptions, take_over
 from workbench.data.clock import folder_of, timestamp
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Measured, Record, key_of
-from workbench.data.units import duration, percent
+from workbench.data.units import counted, duration, percent
 from workbench.device import hardware
-from workbench.device.error_band import device_words
+from workbench.device.error_band import device_words, devices_words
 from workbench.reports import write_page
 from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
@@ -91,8 +91,9 @@ DEFAULT_DEVICE = "h200"
 LEAST_S = 20.0  # of a signature on a GPU: inputs of 1.6 GB take 6 s of it
 MOVES = (GpuGone, WorkerRefused)  # end no signature
 _ADOPTING = threading.Lock()  # imports the program's modules
+LEAST_TIME = "launches x least time to move the tensors"  # stands for GPU time that is not recorded
 PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
-DONE_HEADINGS = ("kernel", "share", "result", "config", "before", "after")
+DONE_HEADINGS = ("kernel", "signature", "share", "result", "config", "before", "after")
 
 
 def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) -> int:
@@ -517,6 +518,8 @@ class WorkloadTuning:
         page = self._page(shown, sentence)
         with aloud(self.console):
             print_done(self.console, shown)
+            for line in devices_words((self.device.name, k) for k in self._timed(shown)):
+                self.console.print(f"Predicted times of {line}", soft_wrap=True)
         say_result(self.console, sentence, "bold", whole=False)
         if entries or not self.predicts:
             say_result(self.console, f"table  {table.resolve()}")
@@ -609,31 +612,43 @@ class WorkloadTuning:
 
     def _sentence(self, done: Sequence[tuple[WorkItem, TunedSignature]], written: int) -> str:
         share = saving([(item.share, result) for item, result in done])
-        word = "Predicted" if self.predicts else "Measured"
+        word, tilde = ("Predicted", "~") if self.predicts else ("Measured", "")
         better = sum(result.speedup > 1 for _, result in done)
         failed = sum(result.status == "failed" for _, result in done)
+        have = "has" if better == 1 else "have"
         text = (
-            f"{word} for {self.device.title}: {better} of {len(self.items)} signatures have a "
-            f"faster config, which saves {percent(share)} of the recorded kernels' time"
+            f"{word} for {self.device.title}: {better} of {len(self.items)} signatures {have} a "
+            f"faster config, which saves {tilde}{percent(share)} of {weight_of(self.items)}"
         )
         if (step := sum((i.launch_s or 0.0) * i.launches for i in self.items)) > 0:
-            text += f", {duration(share * step)} of {duration(step)}"
+            text += f", {tilde}{duration(share * step)} of {duration(step)}"
         lost = f"; {failed} could not be tuned" if failed else ""
         left = len(self.items) - len(done)
         more = f"; {left} are left" if left else ""
         if self.predicts and not self.options.predicted:
             return f"{text}{lost}{more}. Nothing was measured, so no table is written."
-        return f"{text}{lost}{more}. {written} entries are in the table."
+        entries = "entry is" if written == 1 else "entries are"
+        return f"{text}{lost}{more}. {written} {entries} in the table."
+
+    def _timed(self, done: Sequence[tuple[WorkItem, TunedSignature]]) -> list[str]:
+        """Return the functions that have predicted times."""
+        return [i.signature.function.name for i, r in done if self.predicts and r.before_s]
 
     def _page(self, done: Sequence[tuple[WorkItem, TunedSignature]], sentence: str) -> Path:
         from workbench.reports.workload import page
 
         rows = [done_cells(item, result) for item, result in done]
-        notes = [("Model", device_words(self.device.name))] if self.predicts else []
-        notes += [
-            (kernel_cell(i), f"{r.reason}; on {r.gpu}" if r.gpu else r.reason) for i, r in done
+        notes = [
+            (
+                f"{kernel_cell(i)}, {signature_text(i.signature)}",
+                f"{r.reason}; on {r.gpu}" if r.gpu else r.reason,
+            )
+            for i, r in done
         ]
-        html = page(self.device.title, self.predicts, sentence, DONE_HEADINGS, rows, notes)
+        error = device_words(self.device.name, ", ".join(self._timed(done)))
+        predicted = error if self.predicts else ""
+        order = f"In the order of their share of {weight_of(self.items)}."
+        html = page(self.device.title, predicted, sentence, order, DONE_HEADINGS, rows, notes)
         return write_page(self.journal.path.with_suffix(".html"), html)
 
 
@@ -677,11 +692,21 @@ def plain_item(item: WorkItem) -> dict[str, Any]:
     }
 
 
+def is_timed(items: Sequence[WorkItem]) -> bool:
+    """Return whether the recording has GPU times, by which items have their shares."""
+    return any(item.launch_s is not None for item in items)
+
+
+def weight_of(items: Sequence[WorkItem]) -> str:
+    """Return what the shares of items are parts of."""
+    time = "the recorded kernels' time"
+    return time if is_timed(items) else f"{time}, taken as {LEAST_TIME}"
+
+
 def print_plan(console: Console, items: Sequence[WorkItem], device: str) -> None:
     """Print the work list."""
-    timed = any(item.launch_s is not None for item in items)
-    source = "GPU time" if timed else "launches x least time to move the tensors, not measured"
-    console.print(f"{len(items)} signatures for {device}, by {source}:", soft_wrap=True)
+    source = "GPU time" if is_timed(items) else f"{LEAST_TIME}, not measured"
+    console.print(f"{counted(len(items), 'signature')} for {device}, by {source}:", soft_wrap=True)
     rows = [
         (
             item.signature.function.name,
@@ -715,11 +740,15 @@ def done_cells(item: WorkItem, result: TunedSignature) -> tuple[str, ...]:
     """Return the cells of a result. A predicted time has a tilde."""
     mark = "~" if PREDICTED in result.protocol or result.status == "predicted" else ""
     times = (result.before_s, result.after_s)
-    shown: Any = {n: v for n, v in result.config if v is not None and n != "num_ctas"}
+    options = ("num_warps", "num_stages")  # last, in the order of other tables
+    numbers: dict[str, Any] = dict(result.config)
+    shown = {n: numbers.pop(n) for n in options if n in numbers}
+    shown = {n: v for n, v in (numbers | shown).items() if v is not None and n != "num_ctas"}
     config = label(shown) if shown else ""
     status = result.status if result.checked else f"{result.status}, not checked here"
     return (
         kernel_cell(item),
+        signature_text(item.signature),
         percent(item.share) if item.launches else "-",
         status,
         config or "-",

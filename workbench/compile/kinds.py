@@ -17,6 +17,12 @@ GROUPS = (
     "constants", "control", "other",
 )  # fmt: skip
 
+
+def group_text(n: int, group: str) -> str:
+    """Return a number of instructions of a group: `1 global load`, `2 global loads`, `4 matrix`."""
+    return f"{n} {group.removesuffix('s') if n == 1 else group}"
+
+
 # Groups of which a part of a kernel that does anything has one.
 WORK = ("matrix", "global loads", "global stores", "shared loads", "shared stores", "tensor memory")
 _MATRIX = re.compile(r"(UTC\w*MMA|[A-Z]{1,2}G?MMA)$")

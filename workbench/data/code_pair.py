@@ -64,14 +64,23 @@ class CodePair:
         return "; ".join(part for part in parts if part)
 
     @property
+    def is_predicted(self) -> bool:
+        """Return whether a time is predicted of the code before or after."""
+        return bool(self._predicted_s)
+
+    @property
     def predicted_ratio(self) -> float | None:
         """Return the predicted time after over that before, or None where one is not known."""
-        times = [
+        times = self._predicted_s
+        return times[1] / times[0] if len(times) == 2 else None
+
+    @property
+    def _predicted_s(self) -> list[float]:
+        return [
             facts.predicted.predicted_s
             for facts in (self.before, self.after)
             if isinstance(facts, CompiledCode) and facts.predicted
         ]
-        return times[1] / times[0] if len(times) == 2 else None
 
 
 def paired(
@@ -113,7 +122,7 @@ def _worse(
     if b.registers > a.registers * (1 + REGISTERS) and _scarce(b):
         yield text("registers", a.registers, b.registers)
     if _bits(b) < _bits(a):
-        yield text("loads", _loads(a), _loads(b))
+        yield text("load width", _loads(a), _loads(b))
     if UNITS.get(b.matrix_unit, 0) < UNITS.get(a.matrix_unit, 0):
         yield text("matrix unit", a.matrix_unit or "none", b.matrix_unit or "none")
     if other.launches > one.launches:
@@ -143,7 +152,7 @@ def _bits(resources: Resources) -> float:
 
 
 def _loads(resources: Resources) -> str:
-    return "by descriptor" if resources.copy_engine else f"of {resources.load_bits} bits"
+    return "by descriptor" if resources.copy_engine else f"{resources.load_bits} bits"
 
 
 def loop_rates(one: HotLoop | None, other: HotLoop | None) -> tuple[float, float, str] | None:

@@ -398,7 +398,7 @@ def differences(before: CommitPoint, after: CommitPoint) -> tuple[str, ...]:
         texts.append(f"config {before.config or 'none'} to {after.config or 'none'}")
     elif before.binary and after.binary:
         same = before.binary == after.binary
-        texts.append("the same machine code" if same else "other machine code")
+        texts.append("not the machine code" if same else "machine code")
     return tuple(texts)
 
 

@@ -113,8 +113,8 @@ def _reason(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noi
     elif word in ("SLOW", "FAST"):
         result += ", the clock unknown"
     says = {
-        "SLOW": f"wholly above the threshold of {limit}{source}",
-        "FAST": f"wholly below the threshold of {limit}{source}",
+        "SLOW": f"wholly slower, beyond the threshold of {limit}{source}",
+        "FAST": f"wholly faster, beyond the threshold of {limit}{source}",
         "SAME": f"in time wholly within the threshold of {limit}{source}",
         "CLOCK": f"beyond the threshold of {limit}{source} in time alone: the clock differed",
         "INCONCLUSIVE": f"across the threshold of {limit}{source}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.compile.code_match import Change, CodeComparison
 from workbench.compile.code_reading import MachineCode, register_name
 from workbench.compile.code_samples import StallSamples
-from workbench.compile.kinds import group_of
+from workbench.compile.kinds import group_of, group_text
 from workbench.compile.listing import Instruction, SourceLine
 from workbench.compile.mix import Mix
 from workbench.data.units import counted, percent
@@ -111,7 +111,7 @@ def stall_text(samples: StallSamples, places: Sequence[int]) -> str:
 
 def _groups(mix: Mix) -> str:
     order = sorted(mix.groups.items(), key=lambda each: -each[1])
-    return ", ".join(f"{n} {group}" for group, n in order[:7])
+    return ", ".join(group_text(n, group) for group, n in order[:7])
 
 
 def bytes_text(mix: Mix, kind: str) -> str:
@@ -232,7 +232,10 @@ def comparison_sentence(result: CodeComparison, against: str) -> str:
     if result.same_code:
         return f"Every block has the same opcodes as in {against}; operands or metadata differ."
     of = result.equal_blocks + len(result.blocks)
-    return f"{result.equal_blocks} of {counted(of, 'block')} have the opcodes of {against}."
+    have = "has" if result.equal_blocks == 1 else "have"
+    return (
+        f"{result.equal_blocks} of {counted(of, 'block')} {have} the same opcodes as in {against}."
+    )
 
 
 # Source and listing, linked both ways
@@ -271,7 +274,7 @@ def _sources(view: CodeView, lines: dict[SourceLine, int]) -> list[dict[str, Any
         text = texts[source.file]
         own = [i for first, last in runs[source] for i in range(first, last + 1)]
         kinds = [group_of(ops[i], code.arch) for i in own]
-        hot = [f"{kinds.count(g)} {g}" for g in HOT if g in kinds]
+        hot = [group_text(kinds.count(g), g) for g in HOT if g in kinds]
         rows.append({
             "id": number,
             "place": f"{Path(source.file).name}:{source.line}",

@@ -51,7 +51,7 @@ def page(changes: CodeChanges) -> str:
         commands=tune_again(pairs),
         left_out=changes.left_out,
         measured=was_measured(pairs),
-        errors=code_errors(pairs),
+        errors=code_errors(changed(pairs)),
     )
 
 
@@ -86,8 +86,9 @@ def conclusion(changes: CodeChanges) -> str:
 
 
 def code_errors(pairs: Sequence[CodePair]) -> list[str]:
-    """Return the error of the predicted times as a sentence for each device."""
-    return devices_words(sorted({(pair.case.device, pair.case.kernel) for pair in pairs}))
+    """Return the error of the pairs' predicted times as a sentence for each device that has any."""
+    timed = {(pair.case.device, pair.case.kernel) for pair in pairs if pair.is_predicted}
+    return devices_words(sorted(timed))
 
 
 def was_measured(pairs: Sequence[CodePair]) -> bool:
@@ -231,8 +232,8 @@ COLUMNS = (
     PairColumn(
         "loop", lambda pair: _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-")
     ),
-    PairColumn(MIX, mix_text, text=True),
     PairColumn("predicted", lambda pair: _both(pair, _predicted)),
     PairColumn(MEASURED, measured_text, text=True),
     PairColumn("what changed", lambda pair: pair.reasons or "other instructions", text=True),
+    PairColumn(MIX, mix_text, text=True),
 )

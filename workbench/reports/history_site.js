@@ -160,7 +160,8 @@
     }
     const points = used.map((n) => series.points[n]);
     const room_px = document.getElementById("curves").clientWidth;
-    const wide = Math.max(320, Math.min(560, room_px)), high = 250, left = 58, right = 10, top = 24, bottom = 46;
+    const wide = Math.max(320, Math.min(560, room_px)), high = 250, left = 58, top = 24, bottom = 46;
+    const right = 34; // half of the widest name of a commit, which may stand below the last point
     const [scale, name] = ratio ? [1, ""] : unit(points[0][at]);
     let [low, most] = span(points.flatMap((p) => [p[at], p[at]]));
     const [far, near] = [span(points.map((p) => p[at + 1]))[0], span(points.map((p) => p[at + 2]))[1]];

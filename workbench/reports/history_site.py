@@ -16,7 +16,7 @@ from workbench.data.change_points import LEAST_POINTS
 from workbench.data.clock import slug
 from workbench.data.record import Ratio
 from workbench.data.series import CommitName, CommitPoint, HistorySeries, LevelChange
-from workbench.data.units import duration, rough, span_text, text_of, unit_of
+from workbench.data.units import counted, duration, rough, span_text, text_of, unit_of
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.figures.history import sparkline
@@ -146,6 +146,7 @@ def kernel_page(site: Site, kernel: str) -> str:
         impls=sorted({k.impl for k in keys}),
         series=series,
         predicted=[(p, rough(p.time_s)) for p in predicted],
+        errors=devices_words((p.device, p.kernel) for p in predicted),
         changes=[_change_row(site, each, "../") for each in _ordered(changes)],
         data=_script_safe(_kernel_data(site, series)),
         least=2 * LEAST_POINTS,
@@ -293,7 +294,7 @@ def _trend(series: HistorySeries, branch: str) -> tuple[str, str]:
         return f"{change_text(change)} at {at}", change.direction
     clean = sum(not series.points[n].name.dirty for n in view.places)
     if clean < 2 * LEAST_POINTS:
-        return f"{clean} of {2 * LEAST_POINTS} commits that steps need", "few"
+        return f"{counted(clean, 'commit')}; a step needs {2 * LEAST_POINTS}", "few"
     return f"no step in {clean} commits", "steady"
 
 

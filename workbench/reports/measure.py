@@ -68,6 +68,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
     groups = groups_of(run, outcomes)
     impls = list(dict.fromkeys(o.case.impl for o in outcomes))
     marks = legend_of(impls, outcomes)
+    near = _shares(groups, marks)
     return render(
         "measure.html.j2",
         run=run,
@@ -79,7 +80,8 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         traffic=traffic_table(outcomes),
         curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
         groups=[_shown(n, g, marks) for n, g in enumerate(groups)],
-        shares=_shares(groups, marks),
+        shares=shares(near, "shares") if near else None,
+        share_bars=any(share.expected for share in near),
         profiled=profiled_table(profiles, outcomes),
         marks=marks,
         band=factor_words(r for g in groups for r in g.records if not interval_of(r)),
@@ -280,12 +282,11 @@ def _figure(n: int, group: Group, marks: Sequence[Look]) -> Markup | None:
     return sweep.finals(board, finals, f"g{n}")
 
 
-def _shares(groups: Sequence[Group], marks: Sequence[Look]) -> Markup | None:
+def _shares(groups: Sequence[Group], marks: Sequence[Look]) -> list[Share]:
     number, mark = {i: n for n, (i, _, _) in enumerate(marks)}, {i: m for i, _, m in marks}
-    results = [
+    return [
         Share(group.name, r, number[r.case.impl], mark[r.case.impl], 100 * ceiling[0])
         for group in groups
         for r in group.records
         if r.phase in ("final", "predict") and not interval_of(r) and (ceiling := group.ceiling(r))
     ]
-    return shares(results, "shares") if results else None

@@ -9,8 +9,9 @@ from workbench.reports import render
 
 def page(
     device: str,
-    predicted: bool,
+    error: str,
     sentence: str,
+    order: str,
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     notes: Sequence[tuple[str, str]],
@@ -19,8 +20,9 @@ def page(
 
     Args:
         device: what was tuned for.
-        predicted: whether no GPU took part.
+        error: of predicted times, in a sentence; empty where a GPU took part.
         sentence: the result.
+        order: of the rows, in a sentence.
         headings: of the columns.
         rows: cells of each signature, in the order of its share of the time.
         notes: kernel and result of each signature, in a sentence.
@@ -29,7 +31,7 @@ def page(
         "kernel": "workload",
         "engine": "tune",
         "device": device,
-        "predicted": predicted,
+        "predicted": bool(error),
     }
-    context = {"run": run, "sentence": sentence, "heads": headings, "rows": rows, "notes": notes}
-    return render("workload.html.j2", **context)
+    context = {"run": run, "error": error, "sentence": sentence, "order": order}
+    return render("workload.html.j2", heads=headings, rows=rows, notes=notes, **context)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from workbench.compile.code_reading import MachineCode
 from workbench.compile.flow import Block
+from workbench.compile.kinds import group_text
 from workbench.compile.mix import mix_of
+from workbench.data.units import counted
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -32,8 +34,8 @@ def block_depths(code: MachineCode) -> dict[int, int]:
 def block_text(code: MachineCode, block: Block) -> str:
     """Return the contents of a block in words: its instructions, then the groups that matter."""
     mix = mix_of(code.listing.instructions[block.start : block.end], code.arch)
-    parts = [f"{mix.groups[g]} {g}" for g in SHOWN if g in mix.groups]
-    return ", ".join([f"{mix.instructions} instructions", *parts[:3]])
+    parts = [group_text(mix.groups[g], g) for g in SHOWN if g in mix.groups]
+    return ", ".join([counted(mix.instructions, "instruction"), *parts[:3]])
 
 
 def place_text(code: MachineCode, block: Block) -> str:

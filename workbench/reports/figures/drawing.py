@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from workbench.reports import colour
@@ -16,6 +16,10 @@ _HALF = ((-1, -0.5), (1, -0.5), (0.87, 0.1), (0.5, 0.5), (0, 0.6), (-0.5, 0.5), 
 # What matplotlib draws for `sweep.MARKS` and `sweep.LIBRARY_MARKS`, in the same order.
 MARKERS: tuple[Any, ...] = ("o", "s", "^", "D", "v", "*", _HOURGLASS, _BAR, "<", ">", _DASH, _HALF)
 LIBRARY_MARKERS = ("X", "P", "1", "2")
+# Bar between the ends of an error band: where a measured number is expected
+EXPECTED_BAR: Mapping[str, Any] = {
+    "color": colour("accent"), "linewidth": 3, "alpha": 0.5, "zorder": 1,
+}  # fmt: skip
 ROW = ("axes fraction", "data")  # coordinates of a note beside a row
 
 

@@ -20,13 +20,12 @@ from workbench.device.ceilings import (
 )
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
+from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, laid
 from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 _BAR: Mapping[str, Any] = {"color": colour("muted"), "linewidth": 1, "zorder": 1}
-_BAND: Mapping[str, Any] = {**_BAR, "color": colour("accent"), "linewidth": 3, "alpha": 0.5}
 
 
 def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
@@ -66,7 +65,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         if interval_of(record):
             ax.plot([x] * 3, [record.flops / s for s in _times(record)], **_BAR)
         elif record is board.best and (band := expected_s(record)):
-            ax.plot([x] * 2, [record.flops / s for s in band], **_BAND)
+            ax.plot([x] * 2, [record.flops / s for s in band], **EXPECTED_BAR)
     return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
 
 
@@ -105,7 +104,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
         if interval_of(record):
             ax.plot([record.bytes / s / 1e9 for s in _times(record)], [y] * 3, **_BAR)
         elif record is board.best and (band := expected_s(record)):
-            ax.plot([record.bytes / s / 1e9 for s in band], [y] * 2, **_BAND)
+            ax.plot([record.bytes / s / 1e9 for s in band], [y] * 2, **EXPECTED_BAR)
     points = [(r, r.bytes / r.time_s / 1e9, y) for r, y in zip(records, heights, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
 

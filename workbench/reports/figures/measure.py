@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from workbench.data.record import Record
+from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import axes, beside, name_rows, note
+from workbench.reports.figures.drawing import EXPECTED_BAR, axes, beside, name_rows, note
 from workbench.reports.figures.sweep import marker_of
 
 _LINE = 24  # px between rows
@@ -25,9 +26,25 @@ class Share:
     mark: str  # name of its marker
     percent: float
 
+    @property
+    def label(self) -> str:
+        """Return the share as text: `86 %`; a predicted one has a tilde."""
+        return f"{'' if self.record.measured else '~'}{self.percent:.0f} %"
+
+    @property
+    def expected(self) -> tuple[float, float] | None:
+        """Return the shares between which that of a measured time is expected, in percent and at
+        most 100; None where the record is measured or its device was never compared."""
+        ends = expected_s(self.record)
+        if ends is None:
+            return None
+        least, most = (self.percent * self.record.time_s / s for s in reversed(ends))
+        return min(least, 100.0), min(most, 100.0)
+
 
 def shares(rows: Sequence[Share], prefix: str) -> Markup:
-    """Return a row for each record, grouped by size and dtype."""
+    """Return a row for each record, grouped by size and dtype; a bar has the shares that are
+    expected if a predicted one is measured."""
     heads: list[tuple[float, str]] = []
     at: list[tuple[float, Share]] = []
     y = 0.0
@@ -49,12 +66,15 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
         note(ax, group, (0, row), (6, 0), "muted", va="center")
     for row, share in at:
         ink = colour(f"impl-{share.impl % 4}")
-        ax.plot([0, share.percent], [row, row], color=colour("rule"), linewidth=3, zorder=1)
+        end = share.expected[0] if share.expected else share.percent
+        ax.plot([0, end], [row, row], color=colour("rule"), linewidth=3, zorder=1)
+        if share.expected:
+            ax.plot(share.expected, [row, row], **EXPECTED_BAR)
         face = ink if share.record.measured else "none"
         look = {"markersize": 8, "color": ink, "markerfacecolor": face, "zorder": 2}
         mark = marker_of(share.mark)
         ax.plot([share.percent], [row], marker=mark, **look)
-        beside(ax, row, f"{share.percent:.0f} %")
+        beside(ax, row, share.label)
     return figure_svg(fig, prefix, "Share of the nearest ceiling")
 
 
