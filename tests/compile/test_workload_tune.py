@@ -1,5 +1,7 @@
 """A recorded workload tuned end to end: predicted for an H200, and with times that a test sets."""
 
+import json
+
 import null_backend
 import pytest
 import torch
@@ -112,7 +114,11 @@ def test_another_config_is_written_only_where_it_beat_the_one_in_use(recorded, f
 
 
 def test_predicted_entries_are_written_only_where_they_are_wanted(recorded, capsys):
-    assert tune_workload(options(recorded, device="h200")) == 0
+    result = recorded / "result.json"
+    assert tune_workload(options(recorded, device="h200", json=result)) == 0
+    for one in json.loads(result.read_text())["results"]:
+        low, high = one["band"]
+        assert 0 < low < 1 < high, "of measured over predicted times"
     printed = capsys.readouterr().out
     assert "~" in printed and printed.count(device_words("h200", "tuned")) == 1
     (page,) = (recorded / "results" / "workload").glob("*.html")

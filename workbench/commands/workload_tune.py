@@ -48,7 +48,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Measured, Record, key_of
 from workbench.data.units import counted, duration, percent
 from workbench.device import hardware
-from workbench.device.error_band import device_words, devices_words
+from workbench.device.error_band import band_of, device_words, devices_words
 from workbench.reports import write_page
 from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
@@ -490,6 +490,7 @@ class WorkloadTuning:
             timestamp(),
             str(swept.page),
             self.gpu.title if self.gpu is not None else "",
+            _band_of(record),
         )
 
     def _protocol(self, record: Record | None) -> str:
@@ -661,6 +662,11 @@ def _pair(factory: RecordFactory, impl: Any, swept: SweptSignature, chosen: str)
         key = key_of(candidate.case, of=candidate.key, operand=place)
         picked.append(replace(candidate, key=key))
     return Pair(problem, picked[0], picked[1], (swept.labels[0], chosen))
+
+
+def _band_of(record: Record | None) -> tuple[float, float] | None:
+    band = None if record is None or record.measured else band_of(record)
+    return None if band is None else (band.low, band.high)
 
 
 def _source_of(record: Record) -> str:

@@ -34,6 +34,8 @@ class TunedSignature:
     at: str = ""
     page: str = ""
     gpu: str = ""  # of a cluster: host and GPU that gave the times; see `Run.gpu`
+    # ends of measured over predicted time, for predicted times of a device that was compared
+    band: tuple[float, float] | None = None
 
     @property
     def speedup(self) -> float:
@@ -97,7 +99,9 @@ class TuningJournal:
 def _result(plain: Mapping[str, Any]) -> TunedSignature:
     times = {n: _time(plain[n]) for n in ("before_s", "after_s")}
     config = tuple((str(n), v) for n, v in plain["config"])
-    return TunedSignature(**{**plain, **times, "config": config})
+    low, high = plain.get("band") or (None, None)
+    band = (float(low), float(high)) if low is not None and high is not None else None
+    return TunedSignature(**{**plain, **times, "config": config, "band": band})
 
 
 def _time(plain: Mapping[str, float] | None) -> MeasuredTime | None:
