@@ -18,9 +18,11 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.backend.offline import corrected_time, model_time
+from workbench.backend.protocol import Problem
 from workbench.commands.calibrate import KERNELS, CalibrateCommand
 from workbench.commands.options import CalibrateOptions, OptionError
-from workbench.commands.run import CommandError
+from workbench.commands.problem import sweep_named
+from workbench.commands.run import CommandError, new_run
 from workbench.compile import Compiled
 from workbench.data.record import Resources
 from workbench.data.stats import median
@@ -46,6 +48,7 @@ from workbench.device.correction import (
     calibrated_kernel,
     guessed_by_row,
     is_aligned,
+    kernel_for,
     left_out,
 )
 from workbench.device.cost_model import guessed
@@ -55,6 +58,7 @@ from workbench.reports.calibration import held_lines, page, part_of
 from workbench.spec import values
 from workbench.tuner.design import design, rounded
 from workbench.tuner.held_back import band_of_times, held_sizes
+from workbench.tuner.space import plan_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -293,6 +297,27 @@ def test_a_device_without_a_calibration_has_the_models_own_times(own):
     assert corrected != plain and corrected.model.endswith("calibration of h200 of 2026-11-25")
     of_h100 = corrected_time(H100, created, place, "bf16")
     assert of_h100 == model_time(H100, created, place, "bf16")
+
+
+def test_a_sweep_tries_the_corrected_order(own):
+    """The guesses of a plan are multiplied by what the calibration says of each config."""
+    problem = Problem("matmul", MATMUL, AT, "bf16")
+    null = Null()
+    run = new_run("sweep", "full", "", null, [problem])
+
+    def planned():
+        plan = plan_sweep(run, problem, sweep_named("full"), [TILES], H200, null.protocol)
+        return {c.key: c for c in plan.candidates}
+
+    plain = planned()
+    own(timed(lambda config: 3.0 if config.num_warps == 8 else 1.5, count=60))
+    corrected = planned()
+    assert corrected.keys() == plain.keys()
+    kernel = kernel_for(TILES, H200, "bf16", AT, guessed_by_row)
+    for key, one in list(corrected.items())[::40]:
+        (factor,) = kernel.factors([SizedConfig(TILES, one.config, AT)])
+        assert one.predicted_s == pytest.approx(factor * plain[key].predicted_s)
+    assert len({c.predicted_s / plain[k].predicted_s for k, c in corrected.items()}) > 1
 
 
 # Launches
