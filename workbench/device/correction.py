@@ -163,22 +163,30 @@ def calibrated_kernel(
     """Return a kernel's times at one dtype and what corrects the model by them; None where they are
     of fewer than LEAST_SIZES sizes of this alignment. `predict` gives the model's seconds of a
     measured time. Configs that the kernel no longer has are left out."""
-    impls = {impl.name: impl for impl in spec.impls if impl.backend == "triton"}
     places, logs = list[SizedConfig](), list[float]()
     for time in times:
-        impl = impls.get(time.impl)
-        if time.held or impl is None or time.config.keys() != impl.choices().keys():
+        place = sized_config(spec, time)
+        if time.held or place is None or is_aligned(spec, time.sizes) != aligned:
             continue
-        if set(time.sizes) != set(spec.axes) or is_aligned(spec, time.sizes) != aligned:
-            continue
-        config = impl.config(**time.config)
-        predicted_s = predict(device, impl, config, time)
+        predicted_s = predict(device, place.impl, place.config, time)
         if 0 < predicted_s < math.inf:
-            places.append(SizedConfig(impl, config, time.sizes))
+            places.append(place)
             logs.append(math.log(time.median_s / predicted_s))
     if len({tuple(place.sizes.items()) for place in places}) < LEAST_SIZES:
         return None
     return CalibratedKernel(spec, places, logs, Correction(places, logs))
+
+
+def sized_config(spec: Spec, time: CalibrationTime) -> SizedConfig | None:
+    """Return the config of a time and its sizes; None where the kernel has no such Impl, knobs or
+    axes any more."""
+    impls = (impl for impl in spec.impls if impl.backend == "triton")
+    impl = next((impl for impl in impls if impl.name == time.impl), None)
+    if impl is None or time.config.keys() != impl.choices().keys():
+        return None
+    if set(time.sizes) != set(spec.axes):
+        return None
+    return SizedConfig(impl, impl.config(**time.config), time.sizes)
 
 
 def left_out(kernel: CalibratedKernel) -> list[float]:

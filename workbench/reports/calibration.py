@@ -100,8 +100,15 @@ def size_cells(held: HeldSize) -> list[str]:
         chosen,
         _over(held.regret),
         *(_over(s / held.best_s - 1 if s else None) for s in shares),
-        f"{held.rank:.2f}" if held.spread > 1.1 else f"all within {held.spread - 1:.0%}",
+        _rank_text(held),
     ]
+
+
+def _rank_text(held: HeldSize) -> str:
+    """Return the rank correlation, or that it means nothing."""
+    if held.spread <= 1.1:
+        return f"all within {held.spread - 1:.0%}"
+    return "too few" if math.isnan(held.rank) else f"{held.rank:.2f}"
 
 
 def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:

@@ -13,12 +13,12 @@ from workbench.data.stats import median, quantile, spearman
 from workbench.device.calibration import CalibrationBand, CalibrationTime, sizes_in
 from workbench.device.correction import (
     CalibratedKernel,
-    SizedConfig,
     best_of,
     calibrated_kernel,
     guessed_by_row,
     is_aligned,
     left_out,
+    sized_config,
 )
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Spec
@@ -39,7 +39,7 @@ class HeldSize:
     default_s: float | None  # of the file's first Impl at its default
     first_s: float  # of the config that is predicted the fastest, once it is compiled
     five_s: float  # the least of the five that are
-    rank: float  # Spearman's correlation of predicted and measured times
+    rank: float  # Spearman's correlation of predicted and measured times; nan of fewer than three
     spread: float  # slowest over fastest measured time
     errors: Sequence[float]  # |predicted / measured - 1| of each config
 
@@ -53,7 +53,7 @@ def held_sizes(
     spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
 ) -> list[HeldSize]:
     """Return each held-back size of a kernel at which its other times correct the model."""
-    held = [t for t in times if t.held]
+    held = [t for t in times if t.held and sized_config(spec, t) is not None]
     results = []
     for sizes in sizes_in(held):
         here = [t for t in held if dict(t.sizes) == sizes]
@@ -75,10 +75,9 @@ def _held_size(
     compiled = calibrated_kernel(times, spec, device, aligned, seconds_by_resources)
     if guesses is None or compiled is None:
         return None
-    impls = {impl.name: impl for impl in spec.impls}
     measured = {_at(t.impl, t.config): t.median_s for t in here}
     chosen = chosen_launch(guesses, device, dtype, sizes)
-    ranked = _ranked(compiled, device, [t for t in here if t.impl in compiled.impls], impls)
+    ranked = _ranked(compiled, device, [t for t in here if t.impl in compiled.impls])
     if chosen is None or not ranked:
         return None
     first = spec.impls[0]
@@ -92,7 +91,7 @@ def _held_size(
         measured.get(_at(first.name, vars(default))),
         actual[0],
         min(actual[:FIRST]),
-        spearman(predicted, actual),
+        spearman(predicted, actual) if len(ranked) > 2 else math.nan,
         max(actual) / min(actual),
         [abs(p / s - 1) for p, s in ranked],
     )
@@ -120,13 +119,10 @@ def chosen_launch(
 
 
 def _ranked(
-    kernel: CalibratedKernel,
-    device: Device,
-    here: Sequence[CalibrationTime],
-    impls: Mapping[str, Impl],
+    kernel: CalibratedKernel, device: Device, here: Sequence[CalibrationTime]
 ) -> list[tuple[float, float]]:
     """Return predicted and measured seconds, the fastest predicted first."""
-    places = [SizedConfig(impls[t.impl], impls[t.impl].config(**t.config), t.sizes) for t in here]
+    places = [p for t in here if (p := sized_config(kernel.spec, t)) is not None]
     if not places:
         return []
     factors = kernel.factors(places)
@@ -162,7 +158,7 @@ def band_of_times(
 def summary_of(held: Sequence[HeldSize]) -> dict[str, float]:
     """Return the figures of all held-back sizes of a kernel: shares and ratios, not times."""
     regrets = [r for h in held if (r := h.regret) is not None]
-    spread = [h.rank for h in held if h.spread > 1.1]
+    spread = [h.rank for h in held if h.spread > 1.1 and not math.isnan(h.rank)]
     result = {
         "sizes": float(len(held)),
         "chosen_within_5": sum(r <= 0.05 for r in regrets) / len(held),
