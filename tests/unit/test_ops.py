@@ -252,7 +252,11 @@ def test_a_type_checker_knows_the_operations(tmp_path):
         "class Tensor:\n    def __add__(self, other: Tensor) -> Tensor: ...\n"
     )
     (tmp_path / "user.py").write_text(RIGHT_AND_WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "user.py"]
+    skipped = "workbench.api.*,matplotlib.*,numpy.*,pandas.*,triton.*"  # `workbench` names them
+    (tmp_path / "mypy.ini").write_text(
+        f"[mypy]\n[mypy-{skipped}]\nfollow_imports = skip\nignore_missing_imports = true\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "user.py"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"MYPYPATH": f"{ROOT}:{tmp_path}"},
