@@ -20,6 +20,7 @@ from workbench import ops  # noqa: E402
 from workbench.adapted import launch  # noqa: E402
 from workbench.catalog import kernel_names, spec_of  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
+from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
@@ -95,8 +96,35 @@ def test_the_impl_that_was_fastest_at_the_nearest_sizes_is_chosen(h200, kernel, 
     assert result.rejection_reason(config, limits, "bf16", sizes) is None
 
 
-def test_another_device_takes_the_order_of_the_file(h200, monkeypatch):
-    monkeypatch.setattr(launch, "device_of", lambda place: DEVICES["mi300x"])
+@pytest.mark.parametrize("name", ["mi300x", "a100"])
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        ("softmax", {"M": 600, "N": 200_000}),
+        ("matmul", {"M": 16, "N": 4096, "K": 4096}),
+        ("wkv7", {"B": 2, "T": 3000, "H": 40, "N": 64}),
+    ],
+)
+def test_a_device_without_times_takes_what_the_model_expects(
+    h200, monkeypatch, caplog, name, kernel, sizes
+):
+    caplog.set_level(logging.INFO, "workbench")
+    device = DEVICES[name]
+    monkeypatch.setattr(launch, "device_of", lambda place: device)
+    first, _ = chosen(recorded(kernel), sizes)
+    assert f"ordered by the analytic model, without a time on {name}" in caplog.text
+    expected_s = {}
+    for impl in spec_of(kernel).impls:
+        if impl.backend == "triton":
+            default, _ = launch.tuned_or_default(impl, device.limits, "bf16", sizes)
+            if impl.rejection_reason(default, device.limits, "bf16", sizes) is None:
+                expected_s[impl.name] = guessed(impl, default, device, "bf16", sizes)
+    assert expected_s[first] == min(expected_s.values()) and len(expected_s) > 1
+
+
+def test_a_device_without_figures_takes_the_order_of_the_file(h200, monkeypatch):
+    unknown = replace(DEVICES["mi300x"], name="gpu", dram=None)
+    monkeypatch.setattr(launch, "device_of", lambda place: unknown)
     assert chosen(recorded("softmax"), {"M": 600, "N": 200_000})[0] == "looped"
 
 

@@ -6,8 +6,8 @@ Impls are tried in this order, each with the config that it would be launched wi
 1. those with a tuned entry for these sizes, by the time that was measured with it;
 2. if the calibration of the GPU has all Impls that take the inputs, by the times that it expects;
    else on a GPU of the architecture that `measured.json` was measured on, by their times at the
-   measured sizes nearest to these;
-3. the others, in the order of the kernel's file.
+   measured sizes nearest to these; else by the analytic model, before compiling;
+3. where it lacks a figure of the GPU or of an Impl, in the order of the kernel's file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from workbench.adapted import launch
+from workbench.device.cost_model import guessed
 from workbench.dsl import INTERPRETED
 from workbench.ops.shapes import (
     OperationError,
@@ -148,17 +149,32 @@ def _choices(
         if impl.backend == "triton"
         and (choice := _taken(impl, place, dtype, sizes, reasons)) is not None
     ]
-    ranks = _measured_ranks(spec, place, dtype, sizes)
-    last = len(spec.impls)
+    ranks, source = _ranking(spec, place, dtype, sizes, choices)
+    every = sorted(zip(ranks, choices, strict=True), key=lambda one: (_tuned_s(one[1]), one[0]))
+    more = f"; Impls are ordered by {source}" if len(choices) > 1 else ""
+    return [replace(choice, text=f"{choice.text}{more}") for _, choice in every]
 
-    whole = all(choice.expected_s or choice.tuned_s for choice in choices)
 
-    def order(choice: LaunchChoice) -> tuple[float, float, int]:
-        expected_s = choice.expected_s if whole else None
-        rank = ranks.get(choice.impl.name, last)
-        return choice.tuned_s or math.inf, expected_s or math.inf, rank
+def _tuned_s(choice: LaunchChoice) -> float:
+    return choice.tuned_s or math.inf
 
-    return sorted(choices, key=order)
+
+def _ranking(
+    spec: Spec, place: torch.device, dtype: str, sizes: Sizes, choices: Sequence[LaunchChoice]
+) -> tuple[list[float], str]:
+    """Return a number for each choice, the least of the best, and what it is from."""
+    if all(choice.expected_s or choice.tuned_s for choice in choices):
+        return [choice.expected_s or math.inf for choice in choices], "expected times"
+    if ranks := _measured_ranks(spec, place, dtype, sizes):
+        last = len(spec.impls)
+        measured = [float(ranks.get(choice.impl.name, last)) for choice in choices]
+        return measured, "the times measured on an H200 at the nearest sizes"
+    if not INTERPRETED:
+        device = launch.device_of(place)
+        guesses = [guessed(c.impl, c.config, device, dtype, sizes) for c in choices]
+        if all(map(math.isfinite, guesses)):
+            return guesses, f"the analytic model, without a time on {device.name}"
+    return [0.0] * len(choices), "the kernel's file"
 
 
 def _taken(
