@@ -26,7 +26,8 @@ TESTS = Path(__file__).resolve().parent
 GROUPS = ("unit", "web", "interpret", "compile", "emulated", "gpu", "metal")
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PARALLEL: tuple[str, ...] = ("-n", "2", "--dist", "worksteal")
+# Three on the two cores of continuous integration: many tests wait for processes that they started.
+PARALLEL: tuple[str, ...] = ("-n", "3", "--dist", "worksteal")
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,7 @@ from workbench.device.correction import (
     Correction,
     SizedConfig,
     best_estimate,
+    best_of,
     calibrated_kernel,
     guessed_by_row,
     is_aligned,
@@ -341,12 +343,15 @@ def test_a_launch_takes_what_the_times_say(own):
     assert best_estimate(TILES, device_named("a100"), "bf16", AT) is None
 
 
-def test_the_default_stays_where_nothing_is_clearly_faster(own):
-    default = TILES.default(H200.limits, "bf16", AT)
-    least_s = min(guessed(TILES, c, H200, "bf16", AT) for c in legal(AT, 30))
-    share = least_s / guessed(TILES, default, H200, "bf16", AT)
-    own(timed(lambda c: share * (1 + CLEAR / 2) if c == default else 1.0, count=30))
-    assert best_estimate(TILES, H200, "bf16", AT).config == default
+@pytest.mark.parametrize(("slower", "stays"), [(0.5 * CLEAR, True), (1.5 * CLEAR, False)])
+def test_the_default_stays_unless_another_is_clearly_faster(slower, stays):
+    default, other = legal(AT, 2)
+    guesses = [guessed(TILES, config, H200, "bf16", AT) for config in (default, other)]
+    factors = [(1 + slower) / guesses[0], 1 / guesses[1]]  # so many times a second
+    kernel = SimpleNamespace(configs=lambda impl: [other], factors=lambda places: factors)
+    estimate = best_of(kernel, TILES, H200, "bf16", AT)
+    assert estimate.config == (default if stays else other)
+    assert estimate.seconds == pytest.approx(1 + slower if stays else 1)
 
 
 def test_config_at_names_the_calibration_and_survives_a_damaged_one(own, monkeypatch):
