@@ -27,7 +27,7 @@ from workbench.tuner.search import Strategy, search_of
 from workbench.tuner.space import thinned
 
 CORES = 2
-WITHIN = (16, 24, 32, 40)
+WITHIN = (16, 20, 24, 32, 40)
 
 
 def candidates(kernel: str, rows: list[Row]) -> list[Candidate]:

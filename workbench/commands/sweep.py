@@ -250,10 +250,10 @@ class SweepCommand:
         self.console.portfolio(chosen, file)
 
 
-# A sweep that predicts recommends after 24 configs, or from 16 on once 25 s have passed. By the
+# A sweep that predicts recommends after 20 configs, or from 16 on once 25 s have passed. By the
 # stored tables (benchmarks/first_recommendation.py) the top config of the whole sweep is among the
-# first 16 at 15 of 17 shapes, and among the first 24 at all.
-FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 24, 16, 25.0
+# first 20 at 16 of 17 shapes, and among the first 16 at 15.
+FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 20, 16, 25.0
 
 
 @dataclass
