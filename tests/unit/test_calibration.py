@@ -537,6 +537,24 @@ def test_a_stopped_command_continues(place, after):
     assert len(place.timed) + len(first) <= len(whole.timed) + 9, "one size at most is timed again"
 
 
+def test_a_second_stop_forgets_nothing(place):
+    """Also one that comes before the sizes of the first command are reached again."""
+
+    def stopping(after):
+        def fate(candidate):
+            late = len(place.timed) > after
+            return replace(planted(candidate), raises=KeyboardInterrupt() if late else None)
+
+        return fate
+
+    assert place.run(stopping(25)) == 130
+    first = {(t.impl, *t.config.values(), *t.sizes.values()) for t in load(place.partial).times}
+    assert place.run(stopping(9), kernel=("swiglu", "rms_norm")) == 130
+    again = {(t.impl, *t.config.values(), *t.sizes.values()) for t in load(place.partial).times}
+    assert len(first) > 16 and again >= first
+    assert place.run() == 0 and len(place.timed) < 30
+
+
 def test_a_spent_budget_leaves_a_file_and_a_note(place, capsys):
     assert place.run(budget="0.001s") == 2
     assert "the same command continues" in capsys.readouterr().err

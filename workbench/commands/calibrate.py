@@ -168,8 +168,8 @@ class CalibrateCommand:
         )
 
         partial = self._partial(backend)
-        if partial.exists():
-            self.launches = {_at(t): (t.launches, t.each) for t in load(partial).times}
+        before = {_at(t): t for t in load(partial).times} if partial.exists() else {}
+        self.launches = {at: (t.launches, t.each) for at, t in before.items()}
 
         def obtain(recorder: Recorder) -> None:
             recorder.begin()
@@ -179,8 +179,8 @@ class CalibrateCommand:
                     note("the budget is spent; the same command continues with what is stored")
                     break
                 self._one(sized, opened, recorder, left, f"{at + 1}/{len(problems)}")
-                times = tuple(self.times.values())
-                save(Calibration(about_of(recorder.run, backend), times), partial)
+                times = before | {_at(t): t for t in self.times.values()}
+                save(Calibration(about_of(recorder.run, backend), tuple(times.values())), partial)
             else:
                 self.done = True
 
