@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from search import NOT_FITTED, Replay, Shown, fresh, lines, table
@@ -29,7 +28,7 @@ from workbench.device.calibration import (
 from workbench.device.correction import calibrated_kernel, guessed_by_row, is_aligned
 from workbench.device.hardware import device_named
 from workbench.reports.calibration import held_lines
-from workbench.tuner.held_back import band_of_times, chosen_launch, held_sizes
+from workbench.tuner.held_back import chosen_launch, error_range, held_sizes
 from workbench.tuner.search import Strategy
 
 KERNEL, DTYPE, DEVICE = "matmul", "bf16", "h200"
@@ -65,7 +64,7 @@ def rows_with(
 
 
 def calibration() -> Calibration:
-    """The calibration, with its band. Each size also has the default of the first Impl, and a
+    """The calibration. Each size also has the default of the first Impl, and a
     held-back one what a launch would take there."""
     spec, device = catalog.spec_of(KERNEL), device_named(DEVICE)
     times: list[CalibrationTime] = []
@@ -86,9 +85,7 @@ def calibration() -> Calibration:
         there = [row for row in lines()[at] if time_of(row, True) in times]
         more = rows_with(at, chosen[0].name, vars(chosen[1]), there)
         times += [time_of(row, True) for row in more]
-    band = band_of_times(spec, DTYPE, device, times)
-    assert band is not None
-    return replace(Calibration(ABOUT, tuple(times)), bands=(band,))
+    return Calibration(ABOUT, tuple(times))
 
 
 def main() -> None:
@@ -102,7 +99,8 @@ def main() -> None:
     held = held_sizes(catalog.spec_of(KERNEL), DTYPE, device_named(DEVICE), result.times)
     for line in held_lines(held):
         print(line)
-    print(f"{len(result.times)} times, {wanted.out.stat().st_size} bytes, {result.bands[0]}")
+    errors = error_range(catalog.spec_of(KERNEL), device_named(DEVICE), result.times)
+    print(f"{len(result.times)} times, {wanted.out.stat().st_size} bytes, {errors}")
 
 
 if __name__ == "__main__":

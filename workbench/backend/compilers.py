@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
-from workbench.backend.offline import corrected_time
+from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
 from workbench.compile import Compiled, CompileError
@@ -21,7 +21,6 @@ from workbench.compile.code_identity import compile_code
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Predicted, key_of
-from workbench.device.calibration import calibration_of
 from workbench.device.correction import SizedConfig
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
@@ -79,9 +78,7 @@ class FactsJob:
 
     def key(self, compiler: Compiler, device: Device) -> str:
         """Return the key of the facts: equal keys have equal facts."""
-        known = calibration_of(device.name)
-        model = f"{MODEL} {known.digest}" if known else MODEL
-        return key_of(self.case, code=self.code, by=compiler.key, of=f"{FACTS} {model} {device!r}")
+        return key_of(self.case, code=self.code, by=compiler.key, of=f"{FACTS} {MODEL} {device!r}")
 
 
 def triton_here() -> tuple[str, str, str]:
@@ -113,9 +110,7 @@ def _with_prediction(
     predicted: Predicted | None = None
     notes = facts.notes
     try:
-        predicted = corrected_time(
-            device, compiled, SizedConfig(impl, config, case.sizes), case.dtype
-        )
+        predicted = model_time(device, compiled, SizedConfig(impl, config, case.sizes), case.dtype)
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
         notes = (*notes, f"no prediction: {first_sentence(error)}")
     return CompiledCode(

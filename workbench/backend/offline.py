@@ -22,10 +22,9 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
-from workbench.device import apple_model, correction, cost_model, occupancy
-from workbench.device.bounds import bound_s
-from workbench.device.calibration import CORRECTED, CalibrationTime, calibration_of
-from workbench.device.correction import SizedConfig, kernel_for
+from workbench.device import apple_model, cost_model, occupancy
+from workbench.device.calibration import CalibrationTime
+from workbench.device.correction import SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged, code_of_file
@@ -220,7 +219,7 @@ def method_for(device: Device) -> OfflineMethod:
         )
     return OfflineMethod(
         cost_model.MODEL,
-        (Path(cost_model.__file__), Path(occupancy.__file__), Path(correction.__file__)),
+        (Path(cost_model.__file__), Path(occupancy.__file__)),
         "interpreter",
         compile_all,
         launch_calls,
@@ -232,10 +231,7 @@ def method_for(device: Device) -> OfflineMethod:
 def model_key(method: OfflineMethod, device: Device) -> str:
     """Return the model's name and a hash of its code and of the device's figures. It is part of
     each outcome's key, so that a changed model or device file predicts anew."""
-    known = calibration_of(device.name)
-    text = "\0".join(
-        [*map(code_of_file, method.files), repr(device), known.digest if known else ""]
-    )
+    text = "\0".join([*map(code_of_file, method.files), repr(device)])
     return f"{method.model} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -262,26 +258,7 @@ def triton_prediction(
     """Return the analytic model's time of a Triton kernel. Raises ValueError where the device lacks
     a figure."""
     place = SizedConfig(candidate.impl, candidate.config, problem.sizes)
-    return corrected_time(device, compiled, place, problem.dtype)
-
-
-def corrected_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: str) -> Predicted:
-    """Return the analytic model's time of a compiled config, corrected by the calibration of the
-    device where that has the Impl at sizes like these; the name of the model then says so. It is
-    not below the roofline bound. Raises ValueError where the device lacks a figure."""
-    impl, sizes = place.impl, place.sizes
-    computed = model_time(device, compiled, place, dtype)
-    kernel = kernel_for(impl, device, dtype, sizes, seconds_by_resources)
-    if kernel is None:
-        return computed
-    (factor,) = kernel.factors([place])
-    flops, bytes_ = impl.spec.flops(**sizes), impl.spec.bytes(sizes, dtype)
-    predicted_s = max(bound_s(device, bytes_, flops, dtype), factor * computed.predicted_s)
-    known = calibration_of(device.name)
-    assert known is not None  # the kernel is of it
-    return replace(
-        computed, predicted_s=predicted_s, model=f"{computed.model}{CORRECTED}{known.title}"
-    )
+    return model_time(device, compiled, place, problem.dtype)
 
 
 def seconds_by_resources(device: Device, impl: Impl, config: Any, time: CalibrationTime) -> float:

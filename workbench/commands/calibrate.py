@@ -1,5 +1,5 @@
 """The `calibrate` command: time configs of each kernel over sizes that fill its space, and write
-the device's calibration, which launches without a config and predictions then use.
+the device's calibration, by which launches without a config choose.
 
 All outcomes are stored in the database as they are known, so the same command continues after a
 stop of any kind.
@@ -145,8 +145,7 @@ class CalibrateCommand:
             say_result(
                 self.console,
                 f"{device.title} has no calibration. `workbench calibrate` measures one where that "
-                "GPU is; until then a launch without a config takes the default, and predictions "
-                "are the model's own.",
+                "GPU is; until then a launch without a config takes the default.",
             )
             return write_result(self.options, "calibrate", PASSED, parts=[])
         return self._conclude(known, device, PASSED)
@@ -314,7 +313,7 @@ class CalibrateCommand:
             ours, theirs = new.of(*kernel), before.of(*kernel)
             fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
-        created = calibration(run, backend, times)
+        created = Calibration(about_of(run, backend), tuple(times))
         save(created, path)
         say_result(self.console, f"calibration  {path.resolve()}")
         return created
@@ -382,20 +381,6 @@ def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime
         *launches,
         held,
     )
-
-
-def calibration(run: Run, backend: Backend, times: Sequence[CalibrationTime]) -> Calibration:
-    """Return a calibration of these times, with the band of each kernel."""
-    from workbench.tuner.held_back import band_of_times
-
-    device = backend.device
-    kernels = dict.fromkeys((t.kernel, t.dtype) for t in times)
-    bands = []
-    for name, dtype in kernels:
-        of = [t for t in times if (t.kernel, t.dtype) == (name, dtype)]
-        if (band := band_of_times(catalog.spec_of(name), dtype, device, of)) is not None:
-            bands.append(band)
-    return Calibration(about_of(run, backend), tuple(times), tuple(bands))
 
 
 def about_of(run: Run, backend: Backend) -> dict[str, str]:

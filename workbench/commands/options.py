@@ -341,8 +341,7 @@ class CeilingsOptions(Options):
 
 @dataclass(frozen=True)
 class CalibrateOptions(Options):
-    """Time configs of each kernel over many sizes, so that launches choose and predictions are
-    corrected by them."""
+    """Time configs of each kernel over many sizes, by which launches without a config choose."""
 
     COMMAND: ClassVar[str] = "calibrate"
 

@@ -6,8 +6,8 @@ give. The user's own file is in the folder of the default database; those that c
 workbench are in `workbench/device/calibrations`. A kernel at a dtype is taken from the user's file
 if that has it.
 
-Predictions are corrected by these times (`correction.py`), and a launch without a config chooses
-among the configs that were measured.
+A launch without a config chooses among the configs that were measured, by the model that these
+times correct (`correction.py`), and a sweep is ordered by it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ HEADS = (
     "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
     "binary", "median_us", "launches", "each", "held",
 )  # fmt: skip
-CORRECTED = ", corrected by the "  # in the name of a model, between its own and the calibration's
-BAND = re.compile(r"(\w+) (\w+) ([\d.]+) ([\d.]+) (\d+)")
 
 
 class CalibrationError(WorkbenchError):
@@ -61,18 +59,6 @@ class CalibrationTime:
 
 
 @dataclass(frozen=True)
-class CalibrationBand:
-    """Measured over corrected time of a kernel at a dtype, each size predicted from the others: 5th
-    to 95th percentile."""
-
-    kernel: str
-    dtype: str
-    low: float
-    high: float
-    times: int
-
-
-@dataclass(frozen=True)
 class Calibration:
     """All times of a device. `about` has the fields of the head of the file: the device, the GPU
     as its driver names it, the date, the versions, the protocol of the times and where they are
@@ -80,7 +66,6 @@ class Calibration:
 
     about: Mapping[str, str]
     times: Sequence[CalibrationTime] = ()
-    bands: Sequence[CalibrationBand] = ()
     digest: str = ""  # of the file's bytes
 
     def of(self, kernel: str, dtype: str) -> list[CalibrationTime]:
@@ -151,10 +136,6 @@ def save(calibration: Calibration, path: Path) -> None:
     text = io.StringIO()
     for name in FIELDS:
         text.write(f"# {name}: {calibration.about.get(name, '')}\n")
-    for band in calibration.bands:
-        text.write(
-            f"# band: {band.kernel} {band.dtype} {band.low:.2f} {band.high:.2f} {band.times}\n"
-        )
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEADS)
     table.writerows(map(_line, calibration.times))
@@ -189,10 +170,9 @@ def load(path: Path) -> Calibration:
     about = {name: value for name, _, value in head if name in FIELDS}
     if missing := [name for name in ("device", "date") if not about.get(name)]:
         raise _damaged(path, f"no {missing[0]} in its head")
-    bands = [_band(value, path) for name, _, value in head if name == "band"]
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     times = tuple(_time(row, path) for row in rows)
-    return Calibration(about, times, tuple(bands), f"{zlib.crc32(packed):08x}")
+    return Calibration(about, times, f"{zlib.crc32(packed):08x}")
 
 
 def _damaged(path: Path, reason: str) -> CalibrationError:
@@ -200,13 +180,6 @@ def _damaged(path: Path, reason: str) -> CalibrationError:
         f"The calibration {path} is damaged ({reason}); measure anew by `workbench calibrate`, or "
         "remove it."
     )
-
-
-def _band(text: str, path: Path) -> CalibrationBand:
-    if (seen := BAND.fullmatch(text)) is None:
-        raise _damaged(path, f"the band {short(text)}")
-    kernel, dtype, low, high, times = seen.groups()
-    return CalibrationBand(kernel, dtype, float(low), float(high), int(times))
 
 
 def _time(row: Mapping[str, str], path: Path) -> CalibrationTime:
@@ -270,11 +243,9 @@ def _merged(
         return ours or theirs
     measured = set(ours.kernels)
     times = [t for t in theirs.times if (t.kernel, t.dtype) not in measured]
-    bands = [b for b in theirs.bands if (b.kernel, b.dtype) not in measured]
     return replace(
         ours,
         times=(*ours.times, *times),
-        bands=(*ours.bands, *bands),
         digest=ours.digest + theirs.digest,
     )
 

@@ -213,7 +213,7 @@ _KNOWN: dict[tuple[object, ...], CalibratedKernel | None] = {}
 def kernel_for(
     impl: Impl, device: Device, dtype: str | None, sizes: Sizes, predict: Predict
 ) -> CalibratedKernel | None:
-    """Return what corrects the model for an Impl at sizes like these, kept for later calls; None
+    """Return what corrects the model for a kernel at sizes like these, kept for later calls; None
     where the device's calibration has nothing of it. Raises CalibrationError."""
     spec, known = impl.spec, calibration_of(device.name)
     if known is None or dtype is None or not impl.launch.__module__.startswith(KERNELS):
@@ -223,8 +223,7 @@ def kernel_for(
     if at not in _KNOWN:
         times = known.of(spec.name, dtype)
         _KNOWN[at] = calibrated_kernel(times, spec, device, aligned, predict)
-    kernel = _KNOWN[at]
-    return kernel if kernel is not None and impl.name in kernel.impls else None
+    return _KNOWN[at]
 
 
 # Launches
@@ -240,7 +239,7 @@ def best_estimate(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> Estim
     if source is None:
         return None
     alike = (kernel_for(impl, source, d, sizes, guessed_by_row) for d in (dtype, ALIKE.get(dtype)))
-    kernel = next(filter(None, alike), None)
+    kernel = next((k for k in alike if k is not None and impl.name in k.impls), None)
     if kernel is None:
         return None
     estimate = best_of(kernel, impl, device, dtype, sizes)

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from workbench.data.record import Measured, Record
 from workbench.data.units import rough
-from workbench.device.calibration import CORRECTED, calibration_of
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
@@ -29,29 +28,12 @@ def kind_of(record: Record) -> BandKind:
 
 
 def band_of(record: Record) -> Band | None:
-    """Return the band of a predicted record: that of the calibration if one corrected it, of its
-    kernel, else of its kind of kernel; None where its device was never compared."""
+    """Return the band of a predicted record: of its kernel, else of its kind of kernel; None where
+    its device was never compared."""
     device, kernel = _known(record.case.device), record.case.kernel
-    if not isinstance(record.timing, Measured) and CORRECTED in record.timing.model:
-        corrected = _corrected(record.case.device)
-        if (kernel, record.case.dtype) in corrected:
-            return corrected[kernel, record.case.dtype]
     bands = device.bands if device else ()
     own = (band for band in bands if band.kind is None and kernel in band.kernels)
     return next(own, None) or next((b for b in bands if b.kind == kind_of(record)), None)
-
-
-def _corrected(device: str) -> dict[tuple[str, str], Band]:
-    """Return the bands of a device's calibration by kernel and dtype."""
-    known = calibration_of(device)
-    if known is None:
-        return {}
-    titles = {(b.kernel, b.dtype): f"calibrated {b.kernel} in {b.dtype}" for b in known.bands}
-    return {
-        at: Band(titles[at], (b.kernel,), None, b.low, b.high, b.times, known.title)
-        for b in known.bands
-        if (at := (b.kernel, b.dtype))
-    }
 
 
 def band_words(record: Record) -> str:
@@ -113,8 +95,6 @@ def device_words(name: str, kernels: str = "") -> str:
     if device is None or not device.bands:
         return f"The model was {NEVER}."
     of = _of(device, set(kernels.split(", "))) if kernels else device.bands
-    calibrated = _corrected(name).values()
-    of = [*(b for b in calibrated if {*b.kernels} & {*kernels.split(", ")}), *of]
     bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of)
     return (
         "Measured over predicted time, 5th to 95th percentile (all, if fewer than 20): "

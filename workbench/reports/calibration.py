@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.data.units import duration, three_digits
-from workbench.device.calibration import Calibration, CalibrationBand, sizes_in
+from workbench.device.calibration import Calibration, sizes_in
 from workbench.device.hardware import Device
 from workbench.reports import render
 from workbench.reports.figures.calibration import HeldPoint, regrets
 from workbench.spec import sizes_text
-from workbench.tuner.held_back import HeldSize, held_sizes, summary_of
+from workbench.tuner.held_back import ErrorRange, HeldSize, error_range, held_sizes, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ class CalibratedPart:
     dtype: str
     measured: int  # sizes that correct the model
     times: int
-    band: CalibrationBand | None
+    errors: ErrorRange | None
     held: Sequence[HeldSize]
 
     @property
@@ -55,31 +55,38 @@ class CalibratedPart:
         """The part as plain data: shares and ratios."""
         figures = summary_of(self.held) if self.held else {}
         known = {name: x for name, x in figures.items() if not math.isnan(x)}
-        band = [self.band.low, self.band.high] if self.band else None
+        errors = [self.errors.low, self.errors.high] if self.errors else None
         about = {"kernel": self.kernel, "dtype": self.dtype, "measured_sizes": self.measured}
-        return {**about, "times": self.times, "band": band, "held_back": known}
+        return {**about, "times": self.times, "errors": errors, "held_back": known}
 
 
 def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
     """Return a kernel of a calibration, checked at the sizes that it holds back."""
     times = known.of(kernel, dtype)
-    band = next((b for b in known.bands if (b.kernel, b.dtype) == (kernel, dtype)), None)
-    used = [t for t in times if not t.held]
-    held = held_sizes(catalog.spec_of(kernel), dtype, device, times)
-    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), band, held)
+    spec, used = catalog.spec_of(kernel), [t for t in times if not t.held]
+    held, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
+    return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)
 
 
 def cells(part: CalibratedPart) -> list[str]:
     """Return the cells under HEADS."""
-    band = f"{part.band.low:.2f} to {part.band.high:.2f}" if part.band else "too few sizes"
+    known = part.errors
+    errors = f"{known.low:.2f} to {known.high:.2f}" if known else "too few sizes"
     begin = [part.title, str(part.measured), str(len(part.held))]
     if not part.held:
-        return [*begin, *[""] * 8, band]
+        return [*begin, *[""] * 8, errors]
     s = summary_of(part.held)
     within = f"{round(s['chosen_within_5'] * s['sizes'])} of {len(part.held)}"
     shares = (*("chosen_worst", "default_worst", "first_median", "first_worst", "five_worst"),)
     rank = "" if math.isnan(s["rank_least"]) else f"{s['rank_least']:.2f}"
-    return [*begin, within, *(_over(s[n]) for n in shares), rank, f"{s['error_median']:.0%}", band]
+    return [
+        *begin,
+        within,
+        *(_over(s[n]) for n in shares),
+        rank,
+        f"{s['error_median']:.0%}",
+        errors,
+    ]
 
 
 def _over(regret: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.backend.offline import seconds_by_resources
 from workbench.data.stats import median, quantile, spearman
-from workbench.device.calibration import CalibrationBand, CalibrationTime, sizes_in
+from workbench.device.calibration import CalibrationTime, sizes_in
 from workbench.device.correction import (
     CalibratedKernel,
     best_of,
@@ -23,7 +23,7 @@ from workbench.device.correction import (
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Spec
 
-FEW = 20  # times below which a band is the whole range
+FEW = 20
 FIRST = 5  # configs of the best predicted whose best counts
 
 
@@ -134,25 +134,27 @@ def _ranked(
     return sorted(each)
 
 
-# Bands
+@dataclass(frozen=True)
+class ErrorRange:
+    """Measured over corrected time of a kernel, each size corrected by the times at the others:
+    from the 5th to the 95th percentile, of all where there are fewer than 20."""
+
+    low: float
+    high: float
 
 
-def band_of_times(
-    spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
-) -> CalibrationBand | None:
-    """Return the band of corrected predictions of a kernel: measured over predicted time at each
-    size that was measured, predicted from the other sizes. None where nothing is corrected."""
+def error_range(spec: Spec, device: Device, times: Sequence[CalibrationTime]) -> ErrorRange | None:
+    """Return the range of errors of a kernel's times; None where they correct nothing."""
     ratios: list[float] = []
-    open_ = [replace(t, held=False) for t in times]
+    every = [replace(t, held=False) for t in times]
     for aligned in (True, False):
-        kernel = calibrated_kernel(open_, spec, device, aligned, seconds_by_resources)
+        kernel = calibrated_kernel(every, spec, device, aligned, seconds_by_resources)
         ratios += left_out(kernel) if kernel is not None else []
     if not ratios:
         return None
-    low, high = min(ratios), max(ratios)
-    if len(ratios) >= FEW:
-        low, high = (quantile(ratios, share) for share in (0.05, 0.95))
-    return CalibrationBand(spec.name, dtype, round(low, 2), round(high, 2), len(ratios))
+    if len(ratios) < FEW:
+        return ErrorRange(min(ratios), max(ratios))
+    return ErrorRange(*(quantile(ratios, share) for share in (0.05, 0.95)))
 
 
 def summary_of(held: Sequence[HeldSize]) -> dict[str, float]:

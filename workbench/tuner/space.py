@@ -14,7 +14,7 @@ from workbench.backend.libraries import library_impls
 from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
-from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, grouped, key_of
+from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.device.correction import SizedConfig, guessed_by_row, kernel_for
 from workbench.device.cost_model import guessed
 from workbench.device.hardware import Device
@@ -98,20 +98,15 @@ def plan_sweep(
 
 
 def _corrected(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
-    """Return the candidates with predictions that are corrected by the device's calibration, where
-    it has their Impl."""
-    results = []
-    for same in grouped(legal, lambda candidate: candidate.impl.name).values():
-        impl, sizes = same[0].impl, problem.sizes
-        kernel = kernel_for(impl, device, problem.dtype, sizes, guessed_by_row)
-        if kernel is None:
-            results += same
-            continue
-        factors = kernel.factors([SizedConfig(impl, c.config, sizes) for c in same])
-        results += [
-            replace(c, predicted_s=f * c.predicted_s) for c, f in zip(same, factors, strict=True)
-        ]
-    return results
+    """Return the candidates with predictions that are corrected by the device's calibration. Impls
+    without times are corrected, too: one that is as fast as another would come later otherwise."""
+    sizes = problem.sizes
+    kernel = kernel_for(legal[0].impl, device, problem.dtype, sizes, guessed_by_row)
+    if kernel is None:
+        return legal
+    factors = kernel.factors([SizedConfig(c.impl, c.config, sizes) for c in legal])
+    each = zip(legal, factors, strict=True)
+    return [replace(c, predicted_s=factor * c.predicted_s) for c, factor in each]
 
 
 def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
