@@ -8,6 +8,7 @@ import pytest
 from mac_programs import ON_BATTERY, PROGRAMS, run
 from rich.console import Console
 
+from metal_shim import compiler
 from workbench.commands import doctor
 from workbench.commands.doctor import Check, examine, show
 from workbench.device.hardware import DEVICES
@@ -42,6 +43,9 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sys, "platform", "linux")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
     monkeypatch.delenv("CC", raising=False)
+    for name in ("_first_clang", "_zig"):  # neither what other tests looked up, nor for them
+        uncached = getattr(compiler, name).__wrapped__
+        monkeypatch.setattr(compiler, name, uncached)
     monkeypatch.setattr(doctor, "machine_here", lambda: Machine("python"))
     monkeypatch.setattr(
         "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
