@@ -32,8 +32,8 @@ from functools import cache
 from pathlib import Path
 
 from workbench import catalog
-from workbench.data.record import Resources
 from workbench.data.stats import quantile
+from workbench.device.calibration import resources_of
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
@@ -93,20 +93,13 @@ def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
     impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
     (work,) = impl.work_of(impl.config(**config), DEVICE.limits, "bf16", at) or ()
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
-    threads = int(row["threads"])
-    compiled = Resources(
-        binary=row["binary"], registers=int(row["registers"]), spill_bytes=int(row["spill_bytes"]),
-        shared_bytes=int(row["shared_bytes"]), threads=threads,
-        blocks_per_core=int(row["blocks_per_core"]), occupancy=0.0, limiter="",
-        programs=int(row["programs"]), waves=0.0, tail=0.0, load_bits=int(row["load_bits"]),
-        matrix_unit=row["matrix_unit"] or None, compile_s=0.0,
-        copy_engine=row["copy_engine"] == "1",
-    )  # fmt: skip
     seconds = [
         predict(
             DEVICE, work, resources, dtype="bf16", flops=flops, bytes_=bytes_, stages=stages,
         ).predicted_s
-        for resources in (guess(DEVICE, work, "bf16", warps=warps, stages=stages), compiled)
+        for resources in (
+            guess(DEVICE, work, "bf16", warps=warps, stages=stages), resources_of(row),
+        )
     ]  # fmt: skip
     measured_s = float(row["median_us"]) * 1e-6
     return Row(row["impl"], tuple(config.items()), row["binary"], *seconds, measured_s)

@@ -13,10 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-RESOURCES = (
-    "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
-    "load_bits",
-)  # fmt: skip
+from workbench.device.calibration import RESOURCES
+
 HEADS = (
     "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
     "binary", "median_us",

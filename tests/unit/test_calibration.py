@@ -433,7 +433,7 @@ class Place:
 
     def run(self, fate=planted, **more):
         self.null = Null(fate)
-        usual = {"kernel": ("rms_norm",), "sizes": 4, "check": 2, "configs": 8, "to": self.file}
+        usual = {"kernel": ("rms_norm",), "measure": 4, "check": 2, "configs": 8, "to": self.file}
         options = CalibrateOptions(
             out=self.folder / "results", database=f"sqlite:///{self.folder / 'history.db'}",
             **usual | more,
@@ -579,8 +579,9 @@ def test_options_are_refused_in_one_sentence(place, more, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(place, monkeypatch):
+def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(place, capsys):
     assert place.run(device="h200", kernel=("matmul",)) == 0
+    assert "nothing is measured" in capsys.readouterr().err
     text = place.text.getvalue()
     assert "matmul in bf16: 6 sizes: M=" in text and "4 of 4" in text
     assert place.run(device="mi300x", kernel=("matmul",)) == 0

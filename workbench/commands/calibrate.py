@@ -136,6 +136,7 @@ class CalibrateCommand:
 
     def _show(self, device: Device, kernels: Mapping[str, str]) -> int:
         """Print the sizes, and what the calibration of the device gives."""
+        note(f"nothing is measured; these are the sizes for {device.title}, and its calibration")
         for name, dtype in kernels.items():
             sizes = self._sizes(catalog.spec_of(name), dtype, device)
             first = "; ".join(map(sizes_text, sizes[:3]))
@@ -151,7 +152,7 @@ class CalibrateCommand:
         return self._conclude(known, device, PASSED)
 
     def _sizes(self, spec: Spec, dtype: str, device: Device) -> list[dict[str, int]]:
-        return design(spec, dtype, device, self.options.sizes + self.options.check)
+        return design(spec, dtype, device, self.options.measure + self.options.check)
 
     # With one
 
@@ -208,7 +209,7 @@ class CalibrateCommand:
         for at, problems in enumerate(zip_longest(*each)):
             for problem in problems:
                 if problem is not None:
-                    yield SizedProblem(problem, at >= self.options.sizes)
+                    yield SizedProblem(problem, at >= self.options.measure)
 
     def _one(
         self,

@@ -347,7 +347,7 @@ class CalibrateOptions(Options):
 
     kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
     dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
-    sizes: int = option(12, "Sizes of each kernel to measure.", min=4)
+    measure: int = option(12, "Sizes of each kernel to measure.", min=4)
     check: int = option(8, "More sizes, which only check the result.", min=0)
     configs: int = option(24, "Configs to time at each size.", min=1)
     budget: str = option("30m", "90s, 30m: stop then; the same command continues.", stored=False)

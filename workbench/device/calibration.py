@@ -79,7 +79,7 @@ class Calibration:
 
     @property
     def title(self) -> str:
-        """Name of the calibration in records: `calibration of h200 of 2026-11-21`."""
+        """Name of the calibration in sentences: `calibration of h200 of 2026-11-21`."""
         return f"calibration of {self.about['device']} of {self.about['date']}"
 
 
@@ -162,8 +162,8 @@ def load(path: Path) -> Calibration:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise CalibrationError(
-            f"The calibration {path} cannot be read ({reason}); measure anew by `workbench "
-            "calibrate`, or remove it."
+            f"The calibration {path} cannot be read ({reason}); remove it, and measure anew by "
+            "`workbench calibrate`."
         ) from None
     lines = text.splitlines()
     head = [line[2:].partition(": ") for line in lines if line.startswith("# ")]
@@ -177,8 +177,8 @@ def load(path: Path) -> Calibration:
 
 def _damaged(path: Path, reason: str) -> CalibrationError:
     return CalibrationError(
-        f"The calibration {path} is damaged ({reason}); measure anew by `workbench calibrate`, or "
-        "remove it."
+        f"The calibration {path} is damaged ({reason}); remove it, and measure anew by `workbench "
+        "calibrate`."
     )
 
 

@@ -230,11 +230,13 @@ def kernel_for(
 
 
 def best_estimate(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> Estimate | None:
-    """Return the config with the least corrected time before compiling, of those that were
-    measured for the calibration of the device, or else of one of its architecture, in this dtype
-    or the other one of 16 bits; the default,
-    unless another is clearly faster. None where the Impl has no calibration for sizes like these.
-    Raises CalibrationError."""
+    """Return the config with the least corrected time before compiling, or the default, unless
+    another is clearly faster.
+
+    The configs are those that were measured for the calibration of the device, or else of one of
+    its architecture, in this dtype or the other one of 16 bits. None where the Impl has no
+    calibration for sizes like these. Raises CalibrationError.
+    """
     source = _calibrated(device)
     if source is None:
         return None
@@ -256,8 +258,9 @@ def _calibrated(device: Device) -> Device | None:
 def best_of(
     kernel: CalibratedKernel, impl: Impl, device: Device, dtype: str, sizes: Sizes
 ) -> Estimate | None:
-    """Return the same of a kernel whose correction is of predictions before compiling; None where
-    the Impl takes no config at these sizes."""
+    """Return the config of an Impl with the least corrected time, or the default, as
+    `best_estimate` does; `kernel` corrects predictions before compiling. None where no config can
+    run at these sizes."""
     default = impl.default(device.limits, dtype, sizes)
     configs = [
         config
