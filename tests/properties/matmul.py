@@ -7,7 +7,8 @@ from pytest import raises
 from workbench.measurement.inputs import torch_dtype
 
 # Dense columns will do as well as dense rows.
-refuses("matmul.persistent matmul.stream_k", "a b", "offset every_second expanded")
+DESCRIBED = "matmul.persistent matmul.stream_k matmul.warp_groups"
+refuses(DESCRIBED, "a b", "offset every_second expanded")
 
 
 @of("matmul")
@@ -39,7 +40,7 @@ def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     s.verify(a, b)
 
 
-@of("matmul", impls="persistent")
+@of("matmul", impls="persistent warp_groups")
 def a_descriptor_is_refused_where_the_output_has_ragged_rows(s: Subject) -> None:
     ones = torch.ones(8, 16, device=s.device, dtype=torch_dtype(s.dtype))
     a, b = ones[:, :8].contiguous(), ones

@@ -6,7 +6,7 @@ from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
 
-IN_GLUON = {"attention.ping_pong", "causal_attention.ping_pong"}
+IN_GLUON = {"attention.ping_pong", "causal_attention.ping_pong", "matmul.warp_groups"}
 
 
 def impls():

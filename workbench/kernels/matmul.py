@@ -32,6 +32,22 @@ from workbench.dsl import (
     upcast,
     widest_block,
 )
+from workbench.gluon import (
+    UNCHECKED,
+    barriers,
+    copy_in,
+    copy_out,
+    describe_blocks,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    next_slot,
+    refuse_hopper,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from workbench.spec import AUTO, Spec, Tensor, Work, among, given, of_rms, stages, threads, tile
 
 
@@ -283,6 +299,250 @@ def _place(
     tl.store(y_ptr + m * row + n, x, mask)
 
 
+# One warp loads, two groups of warps multiply: `warp_groups`. A program keeps a core and walks its
+# tiles. The copy engine brings a step's blocks of a and b into a slot of a ring; each group of
+# warps multiplies its half of the tile's rows, the next step's product queued behind the present
+# one. Its sums leave in pieces through two buffers of its own, while the ring fills for the next
+# tile. Slots and phases go on from tile to tile. Where a last round would keep half the cores
+# idle, its tiles are cut into halves of their columns (HALF). A tile of 192 columns has a ring of
+# its own for the last 64 (MORE): blocks are powers of two.
+
+
+@gluon.jit
+def _tile_start(
+    t, whole, grid_m, grid_n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+    HALF: gl.constexpr,
+):  # fmt: skip
+    """First row and column of a tile, or of half a tile. GROUP_M rows of tiles are visited
+    together."""
+    at = whole + (t - whole) // 2 if HALF else t
+    first = at // (GROUP_M * grid_n) * GROUP_M
+    rows = gl.minimum(grid_m - first, GROUP_M)
+    inside = at % (GROUP_M * grid_n)
+    m, n = (first + inside % rows) * BLOCK_M, inside // rows * BLOCK_N
+    if HALF:
+        n += (t - whole) % 2 * (BLOCK_N // 2)
+    return m, n
+
+
+@gluon.jit
+def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
+    """A block of b in shared memory, or the first half of its columns."""
+    AXIS: gl.constexpr = 0 if B_T else 1
+    return block.slice(0, block.shape[AXIS] // 2, AXIS) if HALF else block
+
+
+@gluon.jit
+def _load_tiles(
+    maps, rings, full, free, problem, slot, phase, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+    MORE: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    STAGES: gl.constexpr = full.shape[0]
+    whole, count, grid_m, grid_n, steps = problem
+    of_a, of_b, of_part, _ = maps
+    first, last = gl.program_id(0), whole
+    if HALF:
+        of_b = of_part
+        first, last = first + whole, count
+    BYTES: gl.constexpr = (
+        2 * of_a.block_type.nbytes + of_b.block_type.nbytes + MORE * of_part.block_type.nbytes
+    )
+    for t in range(first, last, gl.num_programs(0)):
+        m, n = _tile_start(t, whole, grid_m, grid_n, BLOCK_M, BLOCK_N, GROUP_M, HALF)
+        for i in range(steps):
+            k, bar = i * BLOCK_K, full.index(slot)
+            mbarrier.wait(free.index(slot), phase)
+            mbarrier.expect(bar, BYTES)
+            for w in gl.static_range(2):
+                row = m + w * (BLOCK_M // 2)
+                copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
+            block = _first_columns(rings[1].index(slot), HALF, B_T)
+            copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
+            if MORE:
+                last_n = n + 128
+                block = rings[2].index(slot)
+                copy_in(of_part, [last_n, k] if B_T else [k, last_n], bar, block)
+            slot, phase = next_slot(slot, phase, STAGES)
+    return slot, phase
+
+
+@gluon.jit
+def _load_all(
+    maps, rings, full, free, problem, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+    MORE: gl.constexpr, HALVES: gl.constexpr,
+):  # fmt: skip
+    slot, phase = 0, 1
+    slot, phase = _load_tiles(
+        maps, rings, full, free, problem, slot, phase, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, A_T, B_T,
+        MORE, False,
+    )  # fmt: skip
+    if HALVES:
+        _load_tiles(
+            maps, rings, full, free, problem, slot, phase, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+            A_T, B_T, False, True,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _start_product(
+    W: gl.constexpr, rings, slot, acc, more, ADD: gl.constexpr, A_T: gl.constexpr,
+    B_T: gl.constexpr, MORE: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    """Queue the product of one step's blocks."""
+    a, b = rings[0].index(2 * slot + W), _first_columns(rings[1].index(slot), HALF, B_T)
+    a, b = a.permute((1, 0)) if A_T else a, b.permute((1, 0)) if B_T else b
+    acc = warpgroup_mma(a, b, acc, use_acc=ADD, is_async=True)
+    if MORE:
+        b = rings[2].index(slot)
+        b = b.permute((1, 0)) if B_T else b
+        more = warpgroup_mma(a, b, more, use_acc=ADD, is_async=True)
+    return acc, more
+
+
+@gluon.jit
+def _await_products(acc, more, LEFT: gl.constexpr, MORE: gl.constexpr):
+    """Wait until the products of so many steps at most are under way."""
+    if MORE:
+        acc, more = warpgroup_mma_wait(2 * LEFT, deps=[acc, more])
+    else:
+        acc = warpgroup_mma_wait(LEFT, deps=[acc])
+    return acc, more
+
+
+@gluon.jit
+def _multiply_steps(
+    W: gl.constexpr, rings, full, free, begun, steps, slot, phase, turn, WIDTH: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr, MORE: gl.constexpr, HALF: gl.constexpr,
+    LAG: gl.constexpr,
+):  # fmt: skip
+    """Sums of this group's rows of a tile, with slot and phase after its steps."""
+    STAGES: gl.constexpr = full.shape[0]
+    ROWS: gl.constexpr = rings[0].shape[2 if A_T else 1]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    MORE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    acc = gl.zeros([ROWS, WIDTH], gl.float32, LAYOUT)
+    more = gl.zeros([ROWS, 64], gl.float32, MORE_LAYOUT) if MORE else 0
+    if LAG > 0 and W == 1:
+        mbarrier.wait(begun, turn)
+    mbarrier.wait(full.index(slot), phase)
+    acc, more = _start_product(W, rings, slot, acc, more, False, A_T, B_T, MORE, HALF)
+    acc, more = _await_products(acc, more, 1, MORE)
+    for i in range(1, steps):
+        before = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        mbarrier.wait(full.index(slot), phase)
+        acc, more = _start_product(W, rings, slot, acc, more, True, A_T, B_T, MORE, HALF)
+        acc, more = _await_products(acc, more, 1, MORE)
+        mbarrier.arrive(free.index(before))
+        if LAG > 0 and W == 0:
+            mbarrier.arrive(begun, pred=i == LAG)
+    acc, more = _await_products(acc, more, 0, MORE)
+    mbarrier.arrive(free.index(slot))
+    slot, phase = next_slot(slot, phase, STAGES)
+    return acc, more, slot, phase
+
+
+@gluon.jit
+def _put_sums(c, buffers, sums, m, n, at):
+    """Store sums in pieces of a buffer's width, each when the store before the last has left its
+    buffer. Returns the buffer that is next."""
+    WIDTH: gl.constexpr = buffers.shape[2]
+    if sums.shape[1] > WIDTH:
+        HALF: gl.constexpr = sums.shape[1] // 2
+        left, right = sums.reshape([sums.shape[0], 2, HALF]).permute((0, 2, 1)).split()
+        at = _put_sums(c, buffers, left, m, n, at)
+        at = _put_sums(c, buffers, right, m, n + HALF, at)
+    else:
+        tma.store_wait(1)
+        buffers.index(at).store(sums.to(c.dtype))
+        fence_async_shared()
+        copy_out(c, [m, n], buffers.index(at))
+        at ^= 1
+    return at
+
+
+@gluon.jit
+def _multiply_tiles(
+    W: gl.constexpr, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr,
+    B_T: gl.constexpr, MORE: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    whole, count, grid_m, grid_n, steps = problem
+    WIDTH: gl.constexpr = 128 if MORE else BLOCK_N // 2 if HALF else BLOCK_N
+    first, last = gl.program_id(0), whole
+    if HALF:
+        first, last = first + whole, count
+    for t in range(first, last, gl.num_programs(0)):
+        m, n = _tile_start(t, whole, grid_m, grid_n, BLOCK_M, BLOCK_N, GROUP_M, HALF)
+        m += W * (BLOCK_M // 2)
+        acc, more, slot, phase = _multiply_steps(
+            W, rings, full, free, begun, steps, slot, phase, turn, WIDTH, A_T, B_T, MORE, HALF, LAG
+        )
+        turn ^= 1
+        at = _put_sums(maps[3], buffers, acc, m, n, at)
+        if MORE:
+            at = _put_sums(maps[3], buffers, more, m, n + 128, at)
+    return slot, phase, turn, at
+
+
+@gluon.jit
+def _multiply_all(
+    W: gl.constexpr, maps, rings, buffers, full, free, begun, problem,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr,
+    B_T: gl.constexpr, MORE: gl.constexpr, LAG: gl.constexpr, HALVES: gl.constexpr,
+):  # fmt: skip
+    slot, phase, turn, at = 0, 0, 0, 0
+    slot, phase, turn, at = _multiply_tiles(
+        W, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at, BLOCK_M,
+        BLOCK_N, GROUP_M, A_T, B_T, MORE, LAG, False,
+    )  # fmt: skip
+    if HALVES:
+        _multiply_tiles(
+            W, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at, BLOCK_M,
+            BLOCK_N, GROUP_M, A_T, B_T, False, LAG, True,
+        )  # fmt: skip
+    tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
+
+
+@gluon.jit
+def _ring(descriptor, SLOTS: gl.constexpr):
+    """Slots in shared memory for blocks of a descriptor."""
+    SHAPE: gl.constexpr = descriptor.block_type.shape
+    return gl.allocate_shared_memory(
+        descriptor.dtype, [SLOTS, SHAPE[0], SHAPE[1]], descriptor.layout
+    )
+
+
+@gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps"])
+def _warp_groups(
+    a, b, part, c, whole, count, grid_m, grid_n, steps, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr, HALVES: gl.constexpr, LAG: gl.constexpr,
+):  # fmt: skip
+    MORE: gl.constexpr = BLOCK_N == 192
+    if MORE:
+        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES), _ring(part, STAGES))
+    else:
+        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
+    left, right = _ring(c, 2), _ring(c, 2)
+    full, free, begun = barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0)
+    maps, problem = (a, b, part, c), (whole, count, grid_m, grid_n, steps)
+    gl.warp_specialize(
+        [
+            (_multiply_all, (0, maps, rings, left, full, free, begun, problem, BLOCK_M, BLOCK_N,
+                             GROUP_M, A_T, B_T, MORE, LAG, HALVES)),
+            (_multiply_all, (1, maps, rings, right, full, free, begun, problem, BLOCK_M, BLOCK_N,
+                             GROUP_M, A_T, B_T, MORE, LAG, HALVES)),
+            (_load_all, (maps, rings, full, free, problem, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                         A_T, B_T, MORE, HALVES)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = tile(16, 256, default=128)
@@ -344,6 +604,17 @@ class StreamK:
     num_stages: int = stages(2, 4, default=4)
     # percent of the cores that the last round may occupy to be streamed
     stream_below: int = among(50, 75, 100, default=50)
+
+
+@dataclass(frozen=True)
+class WarpGroups:
+    block_m: int = among(128, 256, default=AUTO, knob=tile)  # by the rounds of tiles
+    block_n: int = among(128, 192, 256, default=AUTO, knob=tile)
+    block_k: int = among(64, default=64, knob=tile)  # 128 bytes, what the copy engine swizzles
+    num_stages: int = stages(3, 6, default=AUTO)  # as many as fit
+    group_m: int = among(1, 4, 8, 16, default=8)
+    halves: int = among(0, 1, default=1)  # cuts the tiles of a last round for half the cores
+    lag: int = among(0, 1, 2, default=0)  # steps by which the second group of warps is behind
 
 
 def refuse_tiles(config, limits, *, itemsize, **sizes):
@@ -409,6 +680,57 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K):
 def refuse_described(config, limits, *, itemsize, M, N, K):
     reason = limits.refuse_rows(itemsize, K=K, N=N)
     return reason or refuse_padded(config, limits, itemsize=itemsize)
+
+
+# Tiles of `warp_groups`, and the time that each takes for its area, of that of the first: a smaller
+# one asks the L2 for more bytes, and 128 columns read a again from shared memory. Estimated.
+PACES = {(128, 256): 1.0, (256, 128): 1.05, (128, 192): 1.05, (128, 128): 1.2}
+BUFFERS = 32 * 1024  # bytes of shared memory through which sums of `warp_groups` leave
+
+
+def size_warp_groups(config, limits, *, itemsize, M, N, K):
+    """Return the config with the tile whose rounds over the cores take the least time, and with as
+    many stages as fit."""
+
+    def fit(shape):
+        return all(given(x, edge) == edge for x, edge in zip(requested, shape, strict=True))
+
+    def time(shape):
+        BM, BN = shape
+        tiles = -(-M // BM) * -(-N // BN)
+        cut = replace(config, block_m=BM, block_n=BN)
+        programs, whole, count = rounds_of(cut, limits.cores, tiles)
+        rounds = -(-whole // programs) + (whole < count) / 2
+        return rounds * BM * BN * PACES[shape]
+
+    requested = config.block_m, config.block_n
+    BM, BN = min(filter(fit, PACES), key=time, default=requested)
+    stage = (BM + BN) * config.block_k * itemsize
+    room = max(3, min(6, (limits.shared_bytes - BUFFERS - 1024) // stage))
+    return replace(config, block_m=BM, block_n=BN, num_stages=given(config.num_stages, room))
+
+
+def rounds_of(config, cores, tiles):
+    """Return the programs of `warp_groups`, the tiles that they multiply whole, and the count of
+    these and of the halves that follow: a last round for half the cores is of halves."""
+    rest = tiles % cores
+    if config.halves and config.block_n != 192 and 0 < 2 * rest <= cores:
+        count = tiles + rest
+        return min(cores, count), tiles - rest, count
+    return min(cores, tiles), tiles, tiles
+
+
+def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
+    if reason := refuse_hopper(limits):
+        return reason
+    if itemsize != 2:
+        return "its products are of 16-bit inputs"
+    if reason := limits.refuse_rows(itemsize, K=K, N=N):
+        return reason
+    if reason := limits.refuse_sums(config.block_m * config.block_n // 256):
+        return reason
+    needed = limits.stages_bytes(config, itemsize) + BUFFERS + 1024
+    return limits.refuse_shared(needed, "stages and what is stored meanwhile")
 
 
 def size_split(config, limits, *, itemsize, M, N, K):
@@ -653,6 +975,42 @@ def stream_k(a, b, *, config):
         constants |= dict(PIECES=min(triton.cdiv(steps, each) + 1, steps), PROGRAMS=programs)
         _fix_up[(programs,)](sums, c, M, N, steps, whole, each, **constants, num_warps=8)
     return c
+
+
+@matmul.impl(
+    WarpGroups,
+    resolve=size_warp_groups,
+    refuse=refuse_warp_groups,
+    work=work,
+    unchecked=UNCHECKED,
+)
+def warp_groups(a, b, *, config):
+    """One program a core: a warp loads through descriptors, two groups of warps multiply half of a
+    tile's rows each, and a tile's sums are stored while the next one's blocks arrive. In Gluon."""
+    (M, K), (_, N) = a.shape, b.shape
+    c = a.new_empty(M, N)
+    (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    count, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
+    programs, whole, count = rounds_of(config, cores(a), count)
+    of_a = described_blocks("a", rows_a, a_t, [BM // 2, BK])
+    wide, part = (128, 64) if BN == 192 else (BN, BN // 2)
+    of_b, of_part = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, part))
+    of_c = describe_blocks("c", c, [BM // 2, 8192 // BM])  # 8 KB
+    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages)
+    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, HALVES=whole < count)
+    # a group may not be a whole tile behind: its barrier tells one tile from the next alone
+    constants |= dict(LAG=config.lag if steps >= config.num_stages > config.lag else 0)
+    grid_m, grid_n = triton.cdiv(M, BM), triton.cdiv(N, BN)
+    numbers = whole, count, grid_m, grid_n, steps
+    _warp_groups[(programs,)](of_a, of_b, of_part, of_c, *numbers, **constants, num_warps=4)
+    return c
+
+
+def described_blocks(name, rows, flipped, block):
+    """Return a descriptor for a kernel in Gluon of blocks of a tensor's rows, or of its
+    transpose's."""
+    return describe_blocks(name, rows, block[::-1] if flipped else block)
 
 
 @baseline(matmul)
