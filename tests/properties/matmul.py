@@ -56,3 +56,26 @@ def transposing_both_transposes_the_product(s: Subject) -> None:
     a = s.integers(-large, large, "M", "K").repeat(8, 1)[:rows].contiguous()
     b = s.integers(-large, large, "K", "N")
     assert torch.equal(s(b.T, a.T), s(a, b).T)
+
+
+@of("matmul", impls="warp_groups", own_sizes=True)
+def tiles_follow_one_another_through_the_ring(s: Subject) -> None:
+    """Several tiles a program, ragged at each end, a last round whole or of halves, blocks of rows
+    or of columns. A block read in the wrong phase of its barrier changes a sum of whole numbers."""
+    some = (
+        dict(),
+        dict(num_stages=3, lag=2),
+        dict(block_m=256, block_n=128, lag=1),
+        dict(block_m=128, block_n=192, lag=1),
+        dict(block_m=128, block_n=128, halves=0, group_m=1),
+    )
+    # tiles of 128x256 on 132 cores: two rounds and 8 more or 74 more, in 1 or 4 steps; 6 in all
+    for M, N, K in ((2168, 4088, 200), (3320, 3320, 248), (2168, 4088, 56), (136, 520, 136)):
+        large = Subject(s.impl, s.config, {"M": M, "N": N, "K": K}, s.dtype, s.device, s.seed)
+        a, b = large.integers(-1, 1, "M", "K"), large.integers(-1, 1, "K", "N")
+        exact = a.float() @ b.float()
+        for at in some:
+            config = s.impl.config(**at)
+            for x, y in ((a, b), (a.T.contiguous().T, b.T.contiguous().T)):
+                c = s.impl(x, y, config=config)
+                assert torch.equal(c.float(), exact), (at, (M, N, K), x.stride(), y.stride())
