@@ -6,8 +6,9 @@ the limit, as long as tiles are large enough: a tile of block_m x block_n asks t
 (M = 16) make it memory-bound, and then it is b that counts.
 
 What else costs: tiles that are no multiple of the cores (288 on 132 take as long as 396), which
-`stream_k` deals out in smaller pieces; fewer tiles than cores, which `split_k` splits along K; and
-rows between multiples of 16 bytes, which no descriptor describes: `padded` copies them.
+`stream_k` deals out in smaller pieces and `warp_groups` cuts; fewer tiles than cores, which
+`split_k` splits along K; and rows between multiples of 16 bytes, which no descriptor describes:
+`padded` copies them.
 
 NaN and infinities of a reach their rows of c, those of b their columns; an infinity times 0 is NaN.
 """
@@ -41,6 +42,7 @@ from workbench.gluon import (
     fence_async_shared,
     gl,
     gluon,
+    group_barrier,
     mbarrier,
     next_slot,
     refuse_hopper,
@@ -303,26 +305,46 @@ def _place(
 # tiles. The copy engine brings a step's blocks of a and b into a slot of a ring; each group of
 # warps multiplies its half of the tile's rows, the next step's product queued behind the present
 # one. Its sums leave in pieces through two buffers of its own, while the ring fills for the next
-# tile. Slots and phases go on from tile to tile. Where a last round would keep half the cores
-# idle, its tiles are cut into halves of their columns (HALF). A tile of 192 columns has a ring of
-# its own for the last 64 (MORE): blocks are powers of two.
+# tile. Slots and phases go on from tile to tile. A tile of 192 columns has a ring of its own for
+# the last 64: blocks are powers of two.
+#
+# Tiles that would leave cores idle in a last round may be cut. HALVES of their columns fill at most
+# half the cores once more. PARTS of their steps are dealt out, the same number to each program,
+# which lie in two tiles at most. Whoever has a tile's last step adds the sums of those who have the
+# others; as these come first, all of them are under way when it begins to wait.
+
+WHOLE, HALVES, PARTS = 0, 1, 2  # what a last round is of
+IN_HALVES, IN_PARTS = gl.constexpr(HALVES), gl.constexpr(PARTS)
 
 
 @gluon.jit
-def _tile_start(
-    t, whole, grid_m, grid_n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-    HALF: gl.constexpr,
-):  # fmt: skip
-    """First row and column of a tile, or of half a tile. GROUP_M rows of tiles are visited
-    together."""
-    at = whole + (t - whole) // 2 if HALF else t
-    first = at // (GROUP_M * grid_n) * GROUP_M
+def _tile_start(t, problem, SHAPE: gl.constexpr):
+    """First row and column of a tile; some rows of tiles are visited together."""
+    _, _, grid_m, grid_n, _, _ = problem
+    GROUP_M: gl.constexpr = SHAPE[3]
+    first = t // (GROUP_M * grid_n) * GROUP_M
     rows = gl.minimum(grid_m - first, GROUP_M)
-    inside = at % (GROUP_M * grid_n)
-    m, n = (first + inside % rows) * BLOCK_M, inside // rows * BLOCK_N
-    if HALF:
-        n += (t - whole) % 2 * (BLOCK_N // 2)
-    return m, n
+    inside = t % (GROUP_M * grid_n)
+    return (first + inside % rows) * SHAPE[0], inside // rows * SHAPE[1]
+
+
+@gluon.jit
+def _half_start(t, problem, SHAPE: gl.constexpr):
+    """The same of half a tile."""
+    whole = problem[0]
+    m, n = _tile_start(whole + (t - whole) // 2, problem, SHAPE)
+    return m, n + (t - whole) % 2 * (SHAPE[1] // 2)
+
+
+@gluon.jit
+def _part(which, problem):
+    """Tile and steps of a program's last part (0), or of the one in the tile before (1)."""
+    whole, count, _, _, steps, each = problem
+    first = gl.program_id(0) * each
+    last = gl.minimum(first + each, (count - whole) * steps)
+    tile = (last - 1) // steps - which
+    start, stop = gl.maximum(first - tile * steps, 0), gl.minimum(last - tile * steps, steps)
+    return whole + tile, start, stop
 
 
 @gluon.jit
@@ -333,68 +355,74 @@ def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
 
 
 @gluon.jit
-def _load_tiles(
-    maps, rings, full, free, problem, slot, phase, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
-    MORE: gl.constexpr, HALF: gl.constexpr,
+def _load_steps(
+    maps, rings, bars, m, n, start, stop, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+    HALF: gl.constexpr,
 ):  # fmt: skip
+    full, free, _ = bars
+    MORE: gl.constexpr = SHAPE[1] == 192
+    A_T: gl.constexpr = FLIPPED[0]
+    B_T: gl.constexpr = FLIPPED[1]
     STAGES: gl.constexpr = full.shape[0]
-    whole, count, grid_m, grid_n, steps = problem
-    of_a, of_b, of_part, _ = maps
-    first, last = gl.program_id(0), whole
+    of_a, of_b, of_less, _ = maps
     if HALF:
-        of_b = of_part
-        first, last = first + whole, count
-    BYTES: gl.constexpr = (
-        2 * of_a.block_type.nbytes + of_b.block_type.nbytes + MORE * of_part.block_type.nbytes
-    )
-    for t in range(first, last, gl.num_programs(0)):
-        m, n = _tile_start(t, whole, grid_m, grid_n, BLOCK_M, BLOCK_N, GROUP_M, HALF)
-        for i in range(steps):
-            k, bar = i * BLOCK_K, full.index(slot)
-            mbarrier.wait(free.index(slot), phase)
-            mbarrier.expect(bar, BYTES)
-            for w in gl.static_range(2):
-                row = m + w * (BLOCK_M // 2)
-                copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
-            block = _first_columns(rings[1].index(slot), HALF, B_T)
-            copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
-            if MORE:
-                last_n = n + 128
-                block = rings[2].index(slot)
-                copy_in(of_part, [last_n, k] if B_T else [k, last_n], bar, block)
-            slot, phase = next_slot(slot, phase, STAGES)
+        of_b = of_less
+    BYTES: gl.constexpr = 2 * of_a.block_type.nbytes + of_b.block_type.nbytes
+    MORE_BYTES: gl.constexpr = of_less.block_type.nbytes if MORE else 0
+    for i in range(start, stop):
+        k, bar = i * SHAPE[2], full.index(slot)
+        mbarrier.wait(free.index(slot), phase)
+        mbarrier.expect(bar, BYTES + MORE_BYTES)
+        for w in gl.static_range(2):
+            row = m + w * (SHAPE[0] // 2)
+            copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
+        block = _first_columns(rings[1].index(slot), HALF, B_T)
+        copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
+        if MORE:
+            further = n + 128
+            block = rings[2].index(slot)
+            copy_in(of_less, [further, k] if B_T else [k, further], bar, block)
+        slot, phase = next_slot(slot, phase, STAGES)
     return slot, phase
 
 
 @gluon.jit
 def _load_all(
-    maps, rings, full, free, problem, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
-    MORE: gl.constexpr, HALVES: gl.constexpr,
-):  # fmt: skip
-    slot, phase = 0, 1
-    slot, phase = _load_tiles(
-        maps, rings, full, free, problem, slot, phase, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, A_T, B_T,
-        MORE, False,
-    )  # fmt: skip
-    if HALVES:
-        _load_tiles(
-            maps, rings, full, free, problem, slot, phase, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-            A_T, B_T, False, True,
-        )  # fmt: skip
+    maps, rings, bars, problem, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, LAST: gl.constexpr
+):
+    whole, count, _, _, steps, _ = problem
+    programs, slot, phase = gl.num_programs(0), 0, 1
+    for t in range(gl.program_id(0), whole, programs):
+        m, n = _tile_start(t, problem, SHAPE)
+        slot, phase = _load_steps(
+            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False
+        )
+    if LAST == IN_HALVES:
+        for t in range(whole + gl.program_id(0), count, programs):
+            m, n = _half_start(t, problem, SHAPE)
+            slot, phase = _load_steps(
+                maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, True
+            )
+    if LAST == IN_PARTS:
+        for which in range(2):
+            t, start, stop = _part(which, problem)
+            m, n = _tile_start(t, problem, SHAPE)
+            slot, phase = _load_steps(
+                maps, rings, bars, m, n, start, stop, slot, phase, SHAPE, FLIPPED, False
+            )
 
 
 @gluon.jit
 def _start_product(
-    W: gl.constexpr, rings, slot, acc, more, ADD: gl.constexpr, A_T: gl.constexpr,
-    B_T: gl.constexpr, MORE: gl.constexpr, HALF: gl.constexpr,
+    W: gl.constexpr, rings, slot, acc, more, ADD: gl.constexpr, FLIPPED: gl.constexpr,
+    HALF: gl.constexpr,
 ):  # fmt: skip
     """Queue the product of one step's blocks."""
+    B_T: gl.constexpr = FLIPPED[1]
     a, b = rings[0].index(2 * slot + W), _first_columns(rings[1].index(slot), HALF, B_T)
-    a, b = a.permute((1, 0)) if A_T else a, b.permute((1, 0)) if B_T else b
+    a, b = a.permute((1, 0)) if FLIPPED[0] else a, b.permute((1, 0)) if B_T else b
     acc = warpgroup_mma(a, b, acc, use_acc=ADD, is_async=True)
-    if MORE:
+    if len(rings) == 3:
         b = rings[2].index(slot)
         b = b.permute((1, 0)) if B_T else b
         more = warpgroup_mma(a, b, more, use_acc=ADD, is_async=True)
@@ -413,27 +441,29 @@ def _await_products(acc, more, LEFT: gl.constexpr, MORE: gl.constexpr):
 
 @gluon.jit
 def _multiply_steps(
-    W: gl.constexpr, rings, full, free, begun, steps, slot, phase, turn, WIDTH: gl.constexpr,
-    A_T: gl.constexpr, B_T: gl.constexpr, MORE: gl.constexpr, HALF: gl.constexpr,
-    LAG: gl.constexpr,
+    W: gl.constexpr, rings, bars, steps, slot, phase, turn, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Sums of this group's rows of a tile, with slot and phase after its steps."""
+    full, free, begun = bars
+    MORE: gl.constexpr = len(rings) == 3
     STAGES: gl.constexpr = full.shape[0]
-    ROWS: gl.constexpr = rings[0].shape[2 if A_T else 1]
+    WIDTH: gl.constexpr = 128 if MORE else SHAPE[1] // 2 if HALF else SHAPE[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     MORE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    acc = gl.zeros([ROWS, WIDTH], gl.float32, LAYOUT)
-    more = gl.zeros([ROWS, 64], gl.float32, MORE_LAYOUT) if MORE else 0
+    # a first product does not add, but takes an operand all the same
+    acc = gl.zeros([SHAPE[0] // 2, WIDTH], gl.float32, LAYOUT)
+    more = gl.zeros([SHAPE[0] // 2, 64], gl.float32, MORE_LAYOUT) if MORE else 0
     if LAG > 0 and W == 1:
         mbarrier.wait(begun, turn)
     mbarrier.wait(full.index(slot), phase)
-    acc, more = _start_product(W, rings, slot, acc, more, False, A_T, B_T, MORE, HALF)
+    acc, more = _start_product(W, rings, slot, acc, more, False, FLIPPED, HALF)
     acc, more = _await_products(acc, more, 1, MORE)
     for i in range(1, steps):
         before = slot
         slot, phase = next_slot(slot, phase, STAGES)
         mbarrier.wait(full.index(slot), phase)
-        acc, more = _start_product(W, rings, slot, acc, more, True, A_T, B_T, MORE, HALF)
+        acc, more = _start_product(W, rings, slot, acc, more, True, FLIPPED, HALF)
         acc, more = _await_products(acc, more, 1, MORE)
         mbarrier.arrive(free.index(before))
         if LAG > 0 and W == 0:
@@ -445,101 +475,169 @@ def _multiply_steps(
 
 
 @gluon.jit
-def _put_sums(c, buffers, sums, m, n, at):
-    """Store sums in pieces of a buffer's width, each when the store before the last has left its
-    buffer. Returns the buffer that is next."""
-    WIDTH: gl.constexpr = buffers.shape[2]
-    if sums.shape[1] > WIDTH:
+def _pieces(sums, WIDTH: gl.constexpr):
+    """Sums cut into pieces of so many columns, from left to right: registers are renamed."""
+    if sums.shape[1] == WIDTH:
+        return (sums,)
+    else:
         HALF: gl.constexpr = sums.shape[1] // 2
         left, right = sums.reshape([sums.shape[0], 2, HALF]).permute((0, 2, 1)).split()
-        at = _put_sums(c, buffers, left, m, n, at)
-        at = _put_sums(c, buffers, right, m, n + HALF, at)
-    else:
-        tma.store_wait(1)
-        buffers.index(at).store(sums.to(c.dtype))
-        fence_async_shared()
-        copy_out(c, [m, n], buffers.index(at))
-        at ^= 1
+        return _pieces(left, WIDTH) + _pieces(right, WIDTH)
+
+
+@gluon.jit
+def _put_piece(c, buffers, sums, m, n, at):
+    """Store a piece when the store before the last has left its buffer. Returns the next buffer."""
+    tma.store_wait(1)
+    buffers.index(at).store(sums.to(c.dtype))
+    fence_async_shared()
+    copy_out(c, [m, n], buffers.index(at))
+    return at ^ 1
+
+
+@gluon.jit
+def _put_sums(c, buffers, sums, m, n, at):
+    WIDTH: gl.constexpr = buffers.shape[2]
+    pieces = _pieces(sums, WIDTH)
+    for i in gl.static_range(len(pieces)):
+        at = _put_piece(c, buffers, pieces[i], m, n + i * WIDTH, at)
     return at
 
 
 @gluon.jit
-def _multiply_tiles(
-    W: gl.constexpr, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr,
-    B_T: gl.constexpr, MORE: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
+def _places(ptr, program, W: gl.constexpr, piece, COLUMN: gl.constexpr, SHAPE: gl.constexpr):
+    """Where the sums of a program's part are passed on, for a piece of them."""
+    LAYOUT: gl.constexpr = piece.type.layout
+    i = gl.arange(0, piece.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
+    j = gl.arange(0, piece.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
+    return ptr + (2 * program + W) * (SHAPE[0] // 2 * SHAPE[1]) + i * SHAPE[1] + (COLUMN + j)
+
+
+@gluon.jit
+def _pass_on(W: gl.constexpr, passed, sums, WIDTH: gl.constexpr, SHAPE: gl.constexpr):
+    """Leave the sums of a part to the program with the tile's last step, and say so."""
+    ptr, flags = passed
+    program = gl.program_id(0)
+    pieces = _pieces(sums, WIDTH)
+    for i in gl.static_range(len(pieces)):
+        gl.store(_places(ptr, program, W, pieces[i], i * WIDTH, SHAPE), pieces[i])
+    group_barrier()
+    gl.atomic_xchg(flags + 2 * program + W, 1, sem="release")
+
+
+@gluon.jit
+def _put_total(
+    W: gl.constexpr, c, buffers, passed, sums, m, n, at, first, SHAPE: gl.constexpr
 ):  # fmt: skip
-    whole, count, grid_m, grid_n, steps = problem
-    WIDTH: gl.constexpr = 128 if MORE else BLOCK_N // 2 if HALF else BLOCK_N
-    first, last = gl.program_id(0), whole
-    if HALF:
-        first, last = first + whole, count
-    for t in range(first, last, gl.num_programs(0)):
-        m, n = _tile_start(t, whole, grid_m, grid_n, BLOCK_M, BLOCK_N, GROUP_M, HALF)
-        m += W * (BLOCK_M // 2)
-        acc, more, slot, phase = _multiply_steps(
-            W, rings, full, free, begun, steps, slot, phase, turn, WIDTH, A_T, B_T, MORE, HALF, LAG
-        )
-        turn ^= 1
-        at = _put_sums(maps[3], buffers, acc, m, n, at)
-        if MORE:
-            at = _put_sums(maps[3], buffers, more, m, n + 128, at)
-    return slot, phase, turn, at
+    """Add what programs from `first` to the one before have passed on, always in the same order,
+    and store."""
+    ptr, flags = passed
+    WIDTH: gl.constexpr = buffers.shape[2]
+    for program in range(first, gl.program_id(0)):
+        there = 0
+        while there == 0:
+            there = gl.atomic_add(flags + 2 * program + W, 0, sem="acquire")
+    pieces = _pieces(sums, WIDTH)
+    for i in gl.static_range(len(pieces)):
+        piece = pieces[i]
+        for program in range(first, gl.program_id(0)):
+            places = _places(ptr, program, W, piece, i * WIDTH, SHAPE)
+            piece += gl.load(places, cache_modifier=".cg")
+        at = _put_piece(c, buffers, piece, m, n + i * WIDTH, at)
+    return at
+
+
+@gluon.jit
+def _multiply_parts(
+    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, slot, phase, at,
+    SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+):  # fmt: skip
+    whole, _, _, _, steps, each = problem
+    for which in range(2):
+        t, start, stop = _part(which, problem)
+        if start < stop:
+            m, n = _tile_start(t, problem, SHAPE)
+            m += W * (SHAPE[0] // 2)
+            acc, _, slot, phase = _multiply_steps(
+                W, rings, bars, stop - start, slot, phase, 0, SHAPE, FLIPPED, 0, False
+            )
+            if stop < steps:
+                _pass_on(W, passed, acc, buffers.shape[2], SHAPE)
+            else:
+                first = (t - whole) * steps // each
+                at = _put_total(W, maps[3], buffers, passed, acc, m, n, at, first, SHAPE)
 
 
 @gluon.jit
 def _multiply_all(
-    W: gl.constexpr, maps, rings, buffers, full, free, begun, problem,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, A_T: gl.constexpr,
-    B_T: gl.constexpr, MORE: gl.constexpr, LAG: gl.constexpr, HALVES: gl.constexpr,
+    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, LAST: gl.constexpr,
 ):  # fmt: skip
+    whole, count, _, _, steps, _ = problem
+    programs, of_c, ROWS = gl.num_programs(0), maps[3], SHAPE[0] // 2
     slot, phase, turn, at = 0, 0, 0, 0
-    slot, phase, turn, at = _multiply_tiles(
-        W, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at, BLOCK_M,
-        BLOCK_N, GROUP_M, A_T, B_T, MORE, LAG, False,
-    )  # fmt: skip
-    if HALVES:
-        _multiply_tiles(
-            W, maps, rings, buffers, full, free, begun, problem, slot, phase, turn, at, BLOCK_M,
-            BLOCK_N, GROUP_M, A_T, B_T, False, LAG, True,
-        )  # fmt: skip
+    for t in range(gl.program_id(0), whole, programs):
+        m, n = _tile_start(t, problem, SHAPE)
+        m += W * ROWS
+        acc, more, slot, phase = _multiply_steps(
+            W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, False
+        )
+        turn ^= 1
+        at = _put_sums(of_c, buffers, acc, m, n, at)
+        if len(rings) == 3:
+            at = _put_sums(of_c, buffers, more, m, n + 128, at)
+    if LAST == IN_HALVES:
+        for t in range(whole + gl.program_id(0), count, programs):
+            m, n = _half_start(t, problem, SHAPE)
+            m += W * ROWS
+            acc, more, slot, phase = _multiply_steps(
+                W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, True
+            )
+            turn ^= 1
+            at = _put_sums(of_c, buffers, acc, m, n, at)
+    if LAST == IN_PARTS:
+        _multiply_parts(
+            W, maps, rings, buffers, bars, problem, passed, slot, phase, at, SHAPE, FLIPPED
+        )
     tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
 
 
 @gluon.jit
 def _ring(descriptor, SLOTS: gl.constexpr):
     """Slots in shared memory for blocks of a descriptor."""
-    SHAPE: gl.constexpr = descriptor.block_type.shape
+    BLOCK: gl.constexpr = descriptor.block_type.shape
     return gl.allocate_shared_memory(
-        descriptor.dtype, [SLOTS, SHAPE[0], SHAPE[1]], descriptor.layout
+        descriptor.dtype, [SLOTS, BLOCK[0], BLOCK[1]], descriptor.layout
     )
 
 
-@gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps"])
+@gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps", "each"])
 def _warp_groups(
-    a, b, part, c, whole, count, grid_m, grid_n, steps, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-    A_T: gl.constexpr, B_T: gl.constexpr, HALVES: gl.constexpr, LAG: gl.constexpr,
+    a, b, b_less, c, sums, flags, whole, count, grid_m, grid_n, steps, each,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, LAG: gl.constexpr,
+    LAST: gl.constexpr,
 ):  # fmt: skip
-    MORE: gl.constexpr = BLOCK_N == 192
-    if MORE:
-        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES), _ring(part, STAGES))
+    SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
+    FLIPPED: gl.constexpr = (A_T, B_T)
+    if BLOCK_N == 192:
+        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES), _ring(b_less, STAGES))
     else:
         rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
-    left, right = _ring(c, 2), _ring(c, 2)
-    full, free, begun = barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0)
-    maps, problem = (a, b, part, c), (whole, count, grid_m, grid_n, steps)
+    top, bottom = _ring(c, 2), _ring(c, 2)
+    bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
+    maps, passed = (a, b, b_less, c), (sums, flags)
+    problem = (whole, count, grid_m, grid_n, steps, each)
     gl.warp_specialize(
         [
-            (_multiply_all, (0, maps, rings, left, full, free, begun, problem, BLOCK_M, BLOCK_N,
-                             GROUP_M, A_T, B_T, MORE, LAG, HALVES)),
-            (_multiply_all, (1, maps, rings, right, full, free, begun, problem, BLOCK_M, BLOCK_N,
-                             GROUP_M, A_T, B_T, MORE, LAG, HALVES)),
-            (_load_all, (maps, rings, full, free, problem, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                         A_T, B_T, MORE, HALVES)),
+            (_multiply_all,
+             (0, maps, rings, top, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
+            (_multiply_all,
+             (1, maps, rings, bottom, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
+            (_load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, LAST)),
         ],
         [4, 1],
-        [240, 24],
+        [232, 40],  # with 24 the loading warp spills where parts are dealt out
     )  # fmt: skip
 
 
@@ -613,7 +711,8 @@ class WarpGroups:
     block_k: int = among(64, default=64, knob=tile)  # 128 bytes, what the copy engine swizzles
     num_stages: int = stages(3, 6, default=AUTO)  # as many as fit
     group_m: int = among(1, 4, 8, 16, default=8)
-    halves: int = among(0, 1, default=1)  # cuts the tiles of a last round for half the cores
+    halves: int = among(0, 1, default=1)  # of tiles, in a last round for half the cores at most
+    parts: int = among(0, 1, default=0)  # of K, in a last round for more than half the cores
     lag: int = among(0, 1, 2, default=0)  # steps by which the second group of warps is behind
 
 
@@ -699,25 +798,28 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
         BM, BN = shape
         tiles = -(-M // BM) * -(-N // BN)
         cut = replace(config, block_m=BM, block_n=BN)
-        programs, whole, count = rounds_of(cut, limits.cores, tiles)
-        rounds = -(-whole // programs) + (whole < count) / 2
+        programs, whole, _, last, each = rounds_of(cut, limits.cores, tiles, steps)
+        rounds = -(-whole // programs) + (last == HALVES) / 2 + each / steps
         return rounds * BM * BN * PACES[shape]
 
-    requested = config.block_m, config.block_n
+    requested, steps = (config.block_m, config.block_n), -(-K // config.block_k)
     BM, BN = min(filter(fit, PACES), key=time, default=requested)
     stage = (BM + BN) * config.block_k * itemsize
     room = max(3, min(6, (limits.shared_bytes - BUFFERS - 1024) // stage))
     return replace(config, block_m=BM, block_n=BN, num_stages=given(config.num_stages, room))
 
 
-def rounds_of(config, cores, tiles):
-    """Return the programs of `warp_groups`, the tiles that they multiply whole, and the count of
-    these and of the halves that follow: a last round for half the cores is of halves."""
-    rest = tiles % cores
+def rounds_of(config, cores, tiles, steps):
+    """Return the programs of `warp_groups`, the tiles that they multiply whole, the count of these
+    and of what follows, what that is, and how many steps each program has of it."""
+    rest, programs = tiles % cores, min(cores, tiles)
+    each = -(-rest * steps // cores)
     if config.halves and config.block_n != 192 and 0 < 2 * rest <= cores:
-        count = tiles + rest
-        return min(cores, count), tiles - rest, count
-    return min(cores, tiles), tiles, tiles
+        return min(cores, tiles + rest), tiles - rest, tiles + rest, HALVES, 0
+    # passing sums on takes as long as some five steps
+    if config.parts and config.block_n != 192 and 2 * rest > cores and steps - each >= 8:
+        return cores, tiles - rest, tiles, PARTS, each
+    return programs, tiles, tiles, WHOLE, 0
 
 
 def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
@@ -991,19 +1093,24 @@ def warp_groups(a, b, *, config):
     c = a.new_empty(M, N)
     (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    count, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
-    programs, whole, count = rounds_of(config, cores(a), count)
+    tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
+    programs, whole, count, last, each = rounds_of(config, cores(a), tiles, steps)
     of_a = described_blocks("a", rows_a, a_t, [BM // 2, BK])
-    wide, part = (128, 64) if BN == 192 else (BN, BN // 2)
-    of_b, of_part = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, part))
-    of_c = describe_blocks("c", c, [BM // 2, 8192 // BM])  # 8 KB
-    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages)
-    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, HALVES=whole < count)
-    # a group may not be a whole tile behind: its barrier tells one tile from the next alone
-    constants |= dict(LAG=config.lag if steps >= config.num_stages > config.lag else 0)
-    grid_m, grid_n = triton.cdiv(M, BM), triton.cdiv(N, BN)
-    numbers = whole, count, grid_m, grid_n, steps
-    _warp_groups[(programs,)](of_a, of_b, of_part, of_c, *numbers, **constants, num_warps=4)
+    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
+    of_b, of_less = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, less))
+    of_c = describe_blocks("c", c, [BM // 2, BUFFERS // 4 // BM])
+    sums = flags = None
+    if last == PARTS:
+        sums = a.new_empty(programs, BM, BN, dtype=torch.float32)
+        flags = a.new_zeros(2 * programs, dtype=torch.int32)
+    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
+    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAST=last)
+    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag)
+    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps, each
+    _warp_groups[(programs,)](
+        of_a, of_b, of_less, of_c, sums, flags, *numbers, **constants, num_warps=4
+    )
     return c
 
 
