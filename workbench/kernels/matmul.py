@@ -310,8 +310,8 @@ def _place(
 #
 # Tiles that would leave cores idle in a last round may be cut. HALVES of their columns fill at most
 # half the cores once more. PARTS of their steps are dealt out, the same number to each program,
-# which lie in two tiles at most. Whoever has a tile's last step adds the sums of those who have the
-# others; as these come first, all of them are under way when it begins to wait.
+# which lie in two tiles at most. The program with a tile's last step adds the sums of those with
+# the steps before. Each passes on its sums before it waits for others', so that none waits forever.
 
 WHOLE, HALVES, PARTS = 0, 1, 2  # what a last round is of
 IN_HALVES, IN_PARTS = gl.constexpr(HALVES), gl.constexpr(PARTS)
