@@ -133,7 +133,7 @@ class Null:
             if fate.compile_error is not None:
                 yield candidate, Refusal("compile", fate.compile_error)
             else:
-                yield candidate, Compiled(_resources(candidate, fate), "null", (64,), 1)
+                yield candidate, Compiled(null_resources(candidate, fate), "null", (64,), 1)
 
     def timed(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
@@ -227,7 +227,9 @@ class Null:
             if fate.compile_error is not None:
                 results.append(TimingResult(Refusal("compile", fate.compile_error)))
                 continue
-            created = Compiled(_resources(part.candidate, fate), "null", (64,), 1, code=fate.code)
+            created = Compiled(
+                null_resources(part.candidate, fate), "null", (64,), 1, code=fate.code
+            )
             time = Refusal("measure", fate.final) if fate.final else self._part(part, fate)
             boost = None
             if part.boost and isinstance(time, Timed):
@@ -280,7 +282,8 @@ class Null:
         return Measured(middle, low, high, samples, regime, "events", of, host_s=4e-6)
 
 
-def _resources(candidate: Candidate, fate: Fate) -> Resources:
+def null_resources(candidate: Candidate, fate: Fate) -> Resources:
+    """What a null compiler says of any config."""
     binary = fate.binary or hashlib.sha256(candidate.case.label.encode()).hexdigest()[:16]
     return Resources(
         binary=binary,

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from null_backend import Fate, Null
+from null_backend import Fate, Null, null_resources
 from rich.console import Console
 
 from workbench import catalog
@@ -34,6 +34,7 @@ from workbench.device.calibration import (
     CalibrationTime,
     calibration_of,
     load,
+    not_held,
     own_path,
     save,
     sizes_in,
@@ -41,13 +42,13 @@ from workbench.device.calibration import (
 from workbench.device.correction import (
     CLEAR,
     Correction,
-    SizedConfig,
+    ModelledConfig,
     best_estimate,
     best_of,
     calibrated_kernel,
-    guessed_by_row,
+    guessed_config,
     is_aligned,
-    kernel_for,
+    kernels_for,
     left_out,
 )
 from workbench.device.cost_model import guessed
@@ -55,12 +56,12 @@ from workbench.device.hardware import device_named
 from workbench.reports.calibration import held_lines, page, part_of
 from workbench.spec import values
 from workbench.tuner.design import design, rounded
-from workbench.tuner.held_back import error_range, held_sizes
+from workbench.tuner.held_back import summary_of
 from workbench.tuner.space import plan_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import shipped_calibration
+import calibration_elsewhere
 
 pytestmark = pytest.mark.unit
 
@@ -90,9 +91,15 @@ def legal(sizes, count):
 
 @cache
 def expected(count, shape):
-    """Configs that are legal at a shape, and what the model expects of them."""
-    sizes = SHAPES[shape]
-    return [(c, guessed(TILES, c, H200, "bf16", sizes)) for c in legal(sizes, count)]
+    """Configs that are legal at a shape, with the resources and the seconds that the model
+    expects."""
+    places = [at(config, SHAPES[shape]) for config in legal(SHAPES[shape], count)]
+    return [(p.config, p.resources, p.seconds(H200, "bf16")) for p in places]
+
+
+def at(config, sizes=None):
+    """A config of `matmul.tiles` before it is compiled."""
+    return guessed_config(TILES, config, H200, "bf16", sizes or AT)
 
 
 def timed(factor, shapes=6, count=8):
@@ -100,10 +107,10 @@ def timed(factor, shapes=6, count=8):
     SHAPES."""
     return [
         CalibrationTime(
-            "matmul", SHAPES[shape], "bf16", "tiles", values(config), CREATED, factor(config) * s
+            "matmul", SHAPES[shape], "bf16", "tiles", values(config), created, factor(config) * s
         )
         for shape in range(shapes)
-        for config, s in expected(count, shape)
+        for config, created, s in expected(count, shape)
     ]
 
 
@@ -208,14 +215,14 @@ FEWER = settings(max_examples=15)  # each example corrects the model anew
 
 
 def kernel_of(times):
-    return calibrated_kernel(times, MATMUL, H200, True, guessed_by_row)
+    return calibrated_kernel(times, MATMUL, H200, True)
 
 
 @FEWER
 @given(st.floats(0.3, 3.0), SIZES)
 def test_a_constant_error_is_corrected_everywhere(factor, sizes):
     kernel = kernel_of(timed(lambda config: factor))
-    places = [SizedConfig(TILES, config, sizes) for config in legal(sizes, 5)]
+    places = [at(config, sizes) for config in legal(sizes, 5)]
     assert kernel.factors(places) == pytest.approx([factor] * len(places), rel=1e-3)
     assert left_out(kernel) == pytest.approx([1.0] * len(kernel.places), rel=1e-3)
 
@@ -235,10 +242,11 @@ def test_times_are_met_where_they_were_measured(warps, factor):
 def test_far_from_all_sizes_the_median_error_is_expected():
     logs = [0.5, -0.1, 0.2]
     configs = legal(AT, 3)
-    places = [SizedConfig(TILES, config, AT) for config in configs]
+    places = [at(config) for config in configs]
     far = {axis: 1 << 60 for axis in AT}
-    correction = Correction(places, logs)
-    near, away = (correction.logs([SizedConfig(TILES, c, at) for c in configs]) for at in (AT, far))
+    correction = Correction(H200.limits, places, logs)
+    moved = [replace(place, sizes=far) for place in places]
+    near, away = (correction.logs(some) for some in (places, moved))
     assert median(logs) == 0.2 and near == pytest.approx(logs, abs=0.05)
     # half of a config's own variance is shared by all sizes, that of the sizes is not
     assert max(abs(log - 0.2) for log in away) <= 0.75 * max(abs(log - 0.2) for log in logs)
@@ -249,10 +257,9 @@ def test_few_sizes_other_code_and_ragged_rows_correct_nothing():
     assert kernel_of(every) is not None
     three = [t for t in every if t.sizes in SHAPES[:3]]
     assert kernel_of(three) is None
-    assert kernel_of([replace(t, held=True) for t in every]) is None
     assert kernel_of([replace(t, config={"block_m": 128}) for t in every]) is None
     assert kernel_of([replace(t, impl="gone") for t in every]) is None
-    assert calibrated_kernel(every, MATMUL, H200, False, guessed_by_row) is None
+    assert calibrated_kernel(every, MATMUL, H200, False) is None
     assert not is_aligned(MATMUL, {"M": 64, "N": 64, "K": 60}) and is_aligned(MATMUL, AT)
     assert is_aligned(MATMUL, {"M": 3, "N": 64, "K": 64}), "M is no axis of a row's elements"
 
@@ -261,7 +268,7 @@ def test_predicted_times_stay_the_models_own(own):
     """Times of a first pass are at the boost clock, and what is predicted is compared with finals,
     too: under the power cap those take up to a quarter longer."""
     config = TILES.default(H200.limits, "bf16", AT)
-    place, created = SizedConfig(TILES, config, AT), Compiled(CREATED, "", (1,), 1)
+    place, created = at(config), Compiled(CREATED, "", (1,), 1)
     plain = model_time(H200, created, place, "bf16")
     own(timed(lambda config: 2.0))
     assert model_time(H200, created, place, "bf16") == plain
@@ -281,10 +288,11 @@ def test_a_sweep_tries_the_corrected_order(own):
     own(timed(lambda config: 3.0 if config.num_warps == 8 else 1.5, count=60))
     corrected = planned()
     assert corrected.keys() == plain.keys()
-    kernel = kernel_for(TILES, H200, "bf16", AT, guessed_by_row)
-    for key, one in list(corrected.items())[::40]:
-        (factor,) = kernel.factors([SizedConfig(TILES, one.config, AT)])
-        assert one.predicted_s == pytest.approx(factor * plain[key].predicted_s)
+    kernel = next(kernels_for(MATMUL, H200, "bf16", AT))
+    for one in list(corrected.values())[::40]:
+        place = kernel.before_compiling(TILES, one.config, H200, AT)
+        (seconds,) = kernel.seconds([place], H200, "bf16")
+        assert one.predicted_s == pytest.approx(seconds)
     assert len({c.predicted_s / plain[k].predicted_s for k, c in corrected.items()}) > 1
 
 
@@ -312,9 +320,11 @@ def test_a_launch_takes_what_the_times_say(own):
 @pytest.mark.parametrize(("slower", "stays"), [(0.5 * CLEAR, True), (1.5 * CLEAR, False)])
 def test_the_default_stays_unless_another_is_clearly_faster(slower, stays):
     default, other = legal(AT, 2)
-    guesses = [guessed(TILES, config, H200, "bf16", AT) for config in (default, other)]
-    factors = [(1 + slower) / guesses[0], 1 / guesses[1]]  # so many times a second
-    kernel = SimpleNamespace(configs=lambda impl: [other], factors=lambda places: factors)
+    kernel = SimpleNamespace(
+        configs=lambda impl: [other],
+        before_compiling=lambda impl, config, device, sizes: at(config),
+        seconds=lambda places, device, dtype: [1 + slower, 1.0],
+    )
     estimate = best_of(kernel, TILES, H200, "bf16", AT)
     assert estimate.config == (default if stays else other)
     assert estimate.seconds == pytest.approx(1 + slower if stays else 1)
@@ -388,25 +398,30 @@ def test_an_extent_has_few_figures_and_long_ones_are_aligned(extent):
 # What is shipped
 
 
-def test_the_shipped_calibration_is_what_its_script_makes():
-    created, stored = shipped_calibration.calibration(), load(SHIPPED / "h200.csv.gz")
-    assert dict(stored.about) == created.about
-    assert [(t.sizes, t.impl, t.config, t.held) for t in stored.times] == [
-        (t.sizes, t.impl, t.config, t.held) for t in created.times
-    ]
-    assert [t.median_s for t in stored.times] == pytest.approx([t.median_s for t in created.times])
+SHIPPED_H100 = load(SHIPPED / "h100.csv.gz")
 
 
-def test_the_shipped_calibration_holds_at_sizes_held_back():
-    """The figures of docs/facts.md."""
-    known = load(SHIPPED / "h200.csv.gz")
-    held = held_sizes(MATMUL, "bf16", H200, known.of("matmul", "bf16"))
-    assert len(held) == 4 and all(h.regret <= 0.05 for h in held)
-    assert max(h.default_s / h.best_s for h in held) > 2
-    assert median([e for h in held for e in h.errors]) < 0.05
-    assert len(list(held_lines(held))) == 4
-    errors = error_range(MATMUL, H200, known.times)
-    assert (errors.low, errors.high) == pytest.approx((0.86, 1.23), abs=0.006)
+@pytest.mark.parametrize("kernel", [name for name, _ in SHIPPED_H100.kernels])
+def test_the_shipped_calibration_holds_at_sizes_held_back(kernel):
+    """Sizes, and the figures of docs/facts.md within which each kernel is."""
+    dtype = KERNELS[kernel]
+    times = SHIPPED_H100.of(kernel, dtype)
+    part = part_of(SHIPPED_H100, kernel, dtype, H100)
+    assert len(sizes_in(not_held(times))) == 12 and len(part.held) >= 7
+    figures = summary_of(part.held)
+    assert figures["first_median"] <= 0.07 and figures["five_worst"] <= 0.09
+    assert figures["error_median"] <= 0.11
+    assert 0.7 < part.errors.low < 1 < part.errors.high < 1.7
+    assert len(list(held_lines(part.held))) == len(part.held)
+
+
+def test_an_h200_takes_the_ratios_of_the_h100():
+    """At the aligned sizes of the exhaustive tables of an H200 the config that is chosen takes at
+    most 2 % longer than the best of its Impls, where it is in the table."""
+    seen = list(calibration_elsewhere.choices())
+    known = [choice for choice in seen if choice.regret is not None]
+    assert len(seen) == 10 and len(known) >= 7
+    assert all(choice.regret <= 0.02 for choice in known)
 
 
 # The command
@@ -419,8 +434,9 @@ def planted(candidate):
         int(hashlib.sha256(f"{knob}{value}".encode()).hexdigest()[:8], 16) % 1000 / 5000
         for knob, value in (("impl", case.impl), *case.config.items())
     )
-    expected_s = guessed(candidate.impl, candidate.config, H200, case.dtype, case.sizes)
-    return Fate(time_s=min(expected_s, 1.0) * math.exp(error))
+    created = null_resources(candidate, Fate())
+    place = ModelledConfig(candidate.impl, candidate.config, case.sizes, created)
+    return Fate(time_s=min(place.seconds(H200, case.dtype), 1.0) * math.exp(error))
 
 
 class Place:
@@ -472,7 +488,8 @@ def test_a_gpu_is_calibrated_and_checked(place):
                 if impl.rejection_reason(default, H200.limits, "bf16", sizes) is None:
                     assert (impl.name, tuple(values(default).items())) in here
     part = part_of(known, "rms_norm", "bf16", H200)
-    assert all(h.chosen_s is not None and h.regret < 0.1 for h in part.held)
+    assert all(h.chosen_s is not None and h.regret < 0.2 for h in part.held)
+    assert all(h.first_s < 1.05 * h.best_s for h in part.held)
     assert "rms_norm in bf16" in place.text.getvalue() and not place.partial.exists()
     html = page(known, [part], H200)
     assert "Held-back sizes" in html and "rms_norm in bf16" in html
@@ -580,10 +597,13 @@ def test_options_are_refused_in_one_sentence(place, more, words):
 
 
 def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(place, capsys):
-    assert place.run(device="h200", kernel=("matmul",)) == 0
+    assert place.run(device="h100", kernel=("matmul",)) == 0
     assert "nothing is measured" in capsys.readouterr().err
     text = place.text.getvalue()
-    assert "matmul in bf16: 6 sizes: M=" in text and "4 of 4" in text
+    assert "matmul in bf16: 6 sizes: M=" in text and " of 8 " in text
+    assert place.run(device="h200", kernel=("matmul",)) == 0
+    assert "takes the ratios of NVIDIA H100" in place.text.getvalue()
     assert place.run(device="mi300x", kernel=("matmul",)) == 0
+    assert "until then a launch without a config takes the default" in place.text.getvalue()
     assert not place.file.exists() and not place.null.requests
     assert os.listdir(place.folder / "results")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
 from workbench.device import apple_model, cost_model, occupancy
-from workbench.device.calibration import CalibrationTime
 from workbench.device.correction import SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged, code_of_file
-from workbench.spec import Impl, SpecFault, Work, values
+from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
 
@@ -261,14 +260,6 @@ def triton_prediction(
     return model_time(device, compiled, place, problem.dtype)
 
 
-def seconds_by_resources(device: Device, impl: Impl, config: Any, time: CalibrationTime) -> float:
-    """Return the model's seconds of a config that was measured, from its resources then."""
-    compiled = Compiled(time.resources, "", (), time.launches, each=time.each)
-    return model_time(
-        device, compiled, SizedConfig(impl, config, time.sizes), time.dtype
-    ).predicted_s
-
-
 def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: str) -> Predicted:
     """Return the analytic model's time of a compiled config. Raises ValueError where the device
     lacks a figure."""
@@ -288,23 +279,11 @@ def predicted_time(
     bytes_: int,
     stages: int,
 ) -> Predicted:
-    """Return the analytic model's time of a compiled config. Without declared `works` a launch is
-    taken to move its least bytes; one Work is that of the largest launch, beside which others take
-    the time of an empty one. Raises ValueError where the device lacks a figure, and where there are
-    neither one nor as many Works as launches."""
+    """Return the analytic model's time of a compiled config, as `predict_launches` does. Raises
+    ValueError as that does, and where the config was not compiled for the device."""
     if compiled.resources is None:
         raise ValueError("the config was not compiled for the device: no prediction")
-    if works is None:
-        programs = max(1, compiled.resources.programs)
-        works = (Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2),)
-    costs: dict[str, Any] = dict(dtype=dtype, flops=flops, bytes_=bytes_, stages=stages)
-    if len(works) == 1:
-        computed = cost_model.predict(device, works[0], compiled.resources, **costs)
-        launches = compiled.launches - 1
-        return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
-    if len(works) != compiled.launches or len(works) != len(compiled.each):
-        raise ValueError(
-            f"`work` describes {len(works)} launches and the call has {compiled.launches}; "
-            "return a Work for each, or that of the largest alone"
-        )
-    return cost_model.predict_call(device, works, compiled.each, **costs)
+    known = cost_model.LaunchResources(compiled.resources, compiled.launches, compiled.each)
+    return cost_model.predict_launches(
+        device, works, known, dtype=dtype, flops=flops, bytes_=bytes_, stages=stages
+    )

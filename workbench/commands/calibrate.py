@@ -45,11 +45,12 @@ from workbench.device.calibration import (
     CalibrationTime,
     calibration_of,
     load,
+    not_held,
     own_path,
     save,
     sizes_in,
 )
-from workbench.device.correction import calibrated_kernel, guessed_by_row, is_aligned
+from workbench.device.correction import calibrated_kernel, is_aligned, same_architecture
 from workbench.device.hardware import Device, device_named
 from workbench.measurement.candidate import Candidate
 from workbench.reports import write_page
@@ -143,10 +144,13 @@ class CalibrateCommand:
             self.console.print(f"{name} in {dtype}: {counted(len(sizes), 'size')}: {first}; ...")
         known = calibration_of(device.name)
         if known is None:
+            others = (d for d in same_architecture(device) if calibration_of(d.name))
+            source = next(others, None)
+            usual = f"takes the ratios of {source.title}" if source else "takes the default"
             say_result(
                 self.console,
                 f"{device.title} has no calibration. `workbench calibrate` measures one where that "
-                "GPU is; until then a launch without a config takes the default.",
+                f"GPU is; until then a launch without a config {usual}.",
             )
             return write_result(self.options, "calibrate", PASSED, parts=[])
         return self._conclude(known, device, PASSED)
@@ -292,9 +296,8 @@ class CalibrateCommand:
         """Return the candidate that a launch would take by what was measured so far."""
         problem = plan.problem
         spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
-        times = [t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype)]
-        aligned = is_aligned(spec, sizes)
-        kernel = calibrated_kernel(times, spec, device, aligned, guessed_by_row)
+        ours = (t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype))
+        kernel = calibrated_kernel(not_held(ours), spec, device, is_aligned(spec, sizes))
         chosen = chosen_launch(kernel, device, dtype, sizes) if kernel else None
         if chosen is None:
             return []

@@ -7,7 +7,8 @@ workbench are in `workbench/device/calibrations`. A kernel at a dtype is taken f
 if that has it.
 
 A launch without a config chooses among the configs that were measured, by the model that these
-times correct (`correction.py`), and a sweep is ordered by it.
+times correct (`correction.py`), and a sweep is ordered by it. Sizes that are held back tell how
+good that is; then they correct, too.
 """
 
 from __future__ import annotations
@@ -248,6 +249,11 @@ def _merged(
         times=(*ours.times, *times),
         digest=ours.digest + theirs.digest,
     )
+
+
+def not_held(times: Iterable[CalibrationTime]) -> list[CalibrationTime]:
+    """Return the times at sizes that are not held back."""
+    return [time for time in times if not time.held]
 
 
 def sizes_in(times: Iterable[CalibrationTime]) -> list[dict[str, int]]:

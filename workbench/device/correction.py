@@ -1,9 +1,13 @@
 """Correct the analytic model by a calibration, and choose the config of a launch with it.
 
 log(measured / predicted) of one kernel at one dtype is a Gaussian process (Rasmussen and Williams
-2006, chapter 2) over the knobs, the Impl and the sizes. Its mean is the median over all times; far
-from every measured size it returns to that. Its four constants were chosen on times of `matmul` on
-an H200 (docs/facts.md), where they hardly mattered: the choice was the same for most of 36 sets.
+2006, chapter 2) over the knobs, the Impl, the sizes and what the model is most often wrong about:
+spills, occupancy, rounds of blocks over the cores and registers. Its mean is the median over all
+times; far from every measured size it returns to that. Its constants were chosen on the sizes of
+nine kernels on an H100 that are not held back, each size left out in turn (docs/facts.md).
+
+Before a config is compiled its resources are those that it had at the nearest measured size at
+which the model expects the same of it, or else the model's estimates.
 
 Only times whose sizes are alike in alignment are used: rows that begin at multiples of 16 elements
 are loaded in wide words, others are not, and neither tells of the other.
@@ -12,15 +16,17 @@ are loaded in wide words, others are not, and neither tells of the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.data.record import Resources
 from workbench.data.stats import median
+from workbench.device.bounds import bound_s
 from workbench.device.calibration import CalibrationTime, calibration_of
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import LaunchResources, guesses, predict_launches
 from workbench.device.hardware import DEVICES, Device
-from workbench.spec import Impl, Sizes, Spec, values
+from workbench.spec import Impl, Limits, Sizes, Spec, values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,18 +35,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 # Prior standard deviations of log(measured / predicted), and reaches of the covariance
-OF_SIZES = 0.3  # shared by all configs at the same sizes
-OF_CONFIG = 0.2  # of one config; half of its variance is shared by all sizes
-STEPS = 2.0  # of a knob, over which the errors of configs are correlated
-OCTAVES = 4.0  # of an axis, over which the errors at sizes are correlated
-NOISE = 0.02  # times of the first pass differ by 1 to 2 %
+OF_SIZES = 0.15  # shared by all configs at the same sizes
+OF_IMPL = 0.4  # shared by configs of an Impl with the same resources
+OF_CONFIG = 0.3  # of one config
+# Half of the variance of an Impl and of a config is shared by all sizes.
+STEPS = 1.5  # of a knob, over which the errors of configs are correlated
+OCTAVES = 3.0  # of an axis, over which the errors at sizes are correlated
+# Octaves of spilled bytes, of occupancy and of rounds, and registers, over which they are
+SPILLS, OCCUPANCY, ROUNDS, REGISTERS = 8.0, 2.0, 6.0, 128.0
+NOISE = 0.03  # times of the first pass differ by 1 to 2 %
 ALIGNED = 16  # elements
 LEAST_SIZES = 4  # a calibration of fewer sizes corrects nothing
 ALIKE = {"bf16": "fp16", "fp16": "bf16"}  # equal rates and bytes on all known devices
-CLEAR = 0.02  # a config replaces the default where it is estimated faster by more than this
-
-# predict(device, impl, config, time) returns the model's seconds of a config that was measured
-Predict = Callable[[Device, Impl, Any, CalibrationTime], float]
+CLEAR = 0.05  # a config replaces the default where it is estimated faster by more than this
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,32 @@ class SizedConfig:
 
 
 @dataclass(frozen=True)
+class ModelledConfig(SizedConfig):
+    """A config with the resources of its launches: of its machine code, or estimated."""
+
+    resources: Resources  # of the largest launch
+    launches: int = 1
+    each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
+
+    def seconds(self, device: Device, dtype: str) -> float:
+        """Return the seconds that the model predicts; infinite where it cannot."""
+        impl, sizes, spec = self.impl, self.sizes, self.impl.spec
+        try:
+            works = impl.work_of(self.config, device.limits, dtype, sizes)
+            return predict_launches(
+                device,
+                works,
+                LaunchResources(self.resources, self.launches, self.each),
+                dtype=dtype,
+                flops=spec.flops(**sizes),
+                bytes_=spec.bytes(sizes, dtype),
+                stages=values(self.config).get("num_stages", 1),
+            ).predicted_s
+        except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+            return math.inf
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A config and the seconds that the corrected model gives it."""
 
@@ -62,45 +95,76 @@ class Estimate:
 
 
 class Correction:
-    """The Gaussian process of one kernel at one dtype."""
+    """The Gaussian process of one kernel at one dtype, on a device with these limits."""
 
-    def __init__(self, places: Sequence[SizedConfig], logs: Sequence[float]) -> None:
+    def __init__(
+        self, limits: Limits, places: Sequence[ModelledConfig], logs: Sequence[float]
+    ) -> None:
         """Fit to log(measured / predicted) at these places, at least one."""
         import numpy as np
 
+        self._limits = limits
         self._impls = sorted({p.impl.name for p in places})
         self._knobs = sorted({name for p in places for name in p.impl.choices()})
         self._axes = list(places[0].sizes)
-        self._configs, self._sizes = self._features(places)
+        self._at = self._features(places)
         self._mean = float(median(logs))
-        noisy = self._covariance(self._configs, self._sizes) + NOISE**2 * np.eye(len(places))
+        noisy = self._covariance(self._at) + NOISE**2 * np.eye(len(places))
         self._weights = np.linalg.solve(noisy, np.asarray(logs) - self._mean)
 
-    def logs(self, places: Sequence[SizedConfig]) -> list[float]:
+    def logs(self, places: Sequence[ModelledConfig]) -> list[float]:
         """Return the expected log(measured / predicted) at these places."""
-        covariance = self._covariance(*self._features(places))
+        covariance = self._covariance(self._features(places))
         return [float(x) for x in self._mean + covariance @ self._weights]
 
-    def _features(self, places: Sequence[SizedConfig]) -> tuple[Floats, Floats]:
-        """Return (places, knobs), in steps of each knob's choices, two Impls one step apart, and
-        (places, axes), in octaves."""
+    def _features(self, places: Sequence[ModelledConfig]) -> _Features:
         import numpy as np
 
-        rows = []
+        impls, knobs, octaves, created = [], [], [], []
         for place in places:
-            choices, knobs = place.impl.choices(), values(place.config)
-            row = [math.sqrt(0.5) * (place.impl.name == name) for name in self._impls]
-            row += [_step(choices.get(name, ()), knobs.get(name)) for name in self._knobs]
-            rows.append(row)
-        octaves = [[math.log2(p.sizes[axis]) for axis in self._axes] for p in places]
-        return np.array(rows), np.array(octaves)
+            choices, config = place.impl.choices(), values(place.config)
+            known = place.impl.name in self._impls
+            impls.append(self._impls.index(place.impl.name) if known else -1)
+            knobs.append([_step(choices.get(n, ()), config.get(n)) / STEPS for n in self._knobs])
+            octaves.append([math.log2(place.sizes[axis]) / OCTAVES for axis in self._axes])
+            created.append(_resources(place.resources, self._limits))
+        return _Features(*map(np.array, (impls, knobs, octaves, created)))
 
-    def _covariance(self, configs: Floats, sizes: Floats) -> Floats:
-        near = _matern(sizes, self._sizes, OCTAVES)
-        alike = _matern(configs, self._configs, STEPS)
-        wide = _matern(sizes, self._sizes, 2 * OCTAVES)
-        result: Floats = OF_SIZES**2 * near + OF_CONFIG**2 * alike * (1 + wide) / 2
+    def _covariance(self, at: _Features) -> Floats:
+        """Return the covariance of places with those that were measured."""
+        import numpy as np
+
+        near = _matern(at.octaves, self._at.octaves)
+        same = (at.impls[:, None] == self._at.impls[None]) * (1 + near) / 2
+        alike = _matern(at.created, self._at.created)
+        equal = _matern(
+            np.hstack([at.knobs, at.created]), np.hstack([self._at.knobs, self._at.created])
+        )
+        of_config = same * (OF_IMPL**2 * alike + OF_CONFIG**2 * equal)
+        result: Floats = OF_SIZES**2 * near + of_config
         return result
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Places as numbers: each Impl's index (places,), -1 for one that was not measured; steps of
+    the knobs (places, knobs), octaves of the axes (places, axes) and resources (places, 4), all in
+    units of their reaches."""
+
+    impls: Floats
+    knobs: Floats
+    octaves: Floats
+    created: Floats
+
+
+def _resources(known: Resources, limits: Limits) -> list[float]:
+    blocks = max(1, known.blocks_per_core)
+    return [
+        math.log2(1 + known.spill_bytes) / SPILLS,
+        math.log2(blocks * known.threads) / OCCUPANCY,
+        math.log2(max(1, known.programs) / (limits.cores * blocks)) / ROUNDS,
+        known.registers / REGISTERS,
+    ]
 
 
 def _step(choices: Sequence[int], value: int | None) -> float:
@@ -113,12 +177,12 @@ def _step(choices: Sequence[int], value: int | None) -> float:
     return at + (0.5 if sorted(choices)[at] < value else 0.0)
 
 
-def _matern(left: Floats, right: Floats, reach: float) -> Floats:
+def _matern(left: Floats, right: Floats) -> Floats:
     """Return the Matern covariance of 3/2 (ibid., 4.17) between rows, 1 for equal ones."""
     import numpy as np
 
     square = (left**2).sum(1)[:, None] + (right**2).sum(1)[None] - 2 * left @ right.T
-    far = np.sqrt(3 * np.maximum(square, 0.0)) / reach
+    far = np.sqrt(3 * np.maximum(square, 0.0))
     result: Floats = (1 + far) * np.exp(-far)
     return result
 
@@ -133,15 +197,26 @@ def is_aligned(spec: Spec, sizes: Sizes) -> bool:
 # Kernels of a calibration
 
 
-@dataclass(frozen=True)
 class CalibratedKernel:
     """Times of a kernel at one dtype, at sizes of one alignment, and what corrects a model by
     them."""
 
-    spec: Spec
-    places: Sequence[SizedConfig]  # that were measured, without those that are held back
-    logs: Sequence[float]  # log(measured / predicted) of each
-    correction: Correction
+    def __init__(
+        self,
+        spec: Spec,
+        device: Device,
+        dtype: str,
+        places: Sequence[ModelledConfig],
+        logs: Sequence[float],
+    ) -> None:
+        """Fit to log(measured / predicted) of places that were measured on the device."""
+        self.spec, self.device, self.dtype = spec, device, dtype
+        self.places, self.logs = places, logs
+        self.correction = Correction(device.limits, places, logs)
+        self._by_config: dict[tuple[str, Any], list[ModelledConfig]] = {}
+        for place in places:
+            self._by_config.setdefault((place.impl.name, place.config), []).append(place)
+        self._expected: dict[int, object] = {}
 
     @property
     def impls(self) -> set[str]:
@@ -150,56 +225,142 @@ class CalibratedKernel:
 
     def configs(self, impl: Impl) -> list[Any]:
         """Return the configs of an Impl that were measured at any size."""
-        return list(dict.fromkeys(p.config for p in self.places if p.impl.name == impl.name))
+        return [config for name, config in self._by_config if name == impl.name]
 
-    def factors(self, places: Sequence[SizedConfig]) -> list[float]:
+    def factors(self, places: Sequence[ModelledConfig]) -> list[float]:
         """Return the expected ratio of measured to predicted time of each place."""
         return [math.exp(x) for x in self.correction.logs(places)]
 
+    def seconds(self, places: Sequence[ModelledConfig], device: Device, dtype: str) -> list[float]:
+        """Return the corrected seconds of each place on a device, none of them below the bound of
+        the call."""
+        if not places:
+            return []
+        sizes = places[0].sizes
+        least_s = bound_s(device, self.spec.bytes(sizes, dtype), self.spec.flops(**sizes), dtype)
+        predicted = [place.seconds(device, dtype) for place in places]
+        each = zip(predicted, self.factors(places), strict=True)
+        return [max(least_s, factor * seconds) for seconds, factor in each]
+
+    def before_compiling(
+        self, impl: Impl, config: Any, device: Device, sizes: Sizes
+    ) -> ModelledConfig | None:
+        """Return a config with the resources that it had at the nearest measured size at which the
+        model expects the same of it; else with those that the model expects, or None where it
+        expects nothing."""
+        guess = guessed_config(impl, config, device, self.dtype, sizes)
+        if guess is None:
+            return None
+        known = [
+            place
+            for place in self._by_config.get((impl.name, config), ())
+            if self._expects(place) == _expected(guess)
+        ]
+        if not known:
+            return guess
+        nearest = min(known, key=lambda place: _octaves(place.sizes, sizes))
+        return _moved(nearest, guess, self.device, self.dtype)
+
+    def _expects(self, place: ModelledConfig) -> object:
+        """Return what the model expected of a measured place before it was compiled."""
+        at = id(place)
+        if at not in self._expected:
+            guess = guessed_config(place.impl, place.config, self.device, self.dtype, place.sizes)
+            self._expected[at] = None if guess is None else _expected(guess)
+        return self._expected[at]
+
+
+def _expected(guess: ModelledConfig) -> object:
+    """Return what an estimate says of the machine code, which does not depend on the number of
+    programs."""
+    each = guess.each or (guess.resources,)
+    return [(r.registers, r.spill_bytes, r.shared_bytes, r.threads) for r in each]
+
+
+def _octaves(left: Sizes, right: Sizes) -> float:
+    return sum(math.log2(left[axis] / right[axis]) ** 2 for axis in left)
+
+
+def _moved(
+    place: ModelledConfig, guess: ModelledConfig, device: Device, dtype: str
+) -> ModelledConfig:
+    """Return a measured place at the sizes of an estimate: a program for each tile, unless there
+    were fewer programs than tiles."""
+    works = place.impl.work_of(place.config, device.limits, dtype, place.sizes) or ()
+    known, now = place.each or (place.resources,), guess.each or (guess.resources,)
+    if not len(works) == len(known) == len(now):
+        works, known, now = works[:1], (place.resources,), now[:1]
+    each = tuple(
+        replace(
+            one,
+            programs=new.programs
+            if one.programs >= work.tiles
+            else min(one.programs, new.programs),
+        )
+        for one, work, new in zip(known, works, now, strict=True)
+    )
+    largest = each[known.index(place.resources)] if place.resources in known else each[0]
+    every = each if len(each) == place.launches > 1 else ()
+    return replace(place, sizes=guess.sizes, resources=largest, each=every)
+
 
 def calibrated_kernel(
-    times: Sequence[CalibrationTime], spec: Spec, device: Device, aligned: bool, predict: Predict
+    times: Sequence[CalibrationTime], spec: Spec, device: Device, aligned: bool
 ) -> CalibratedKernel | None:
-    """Return a kernel's times at one dtype and what corrects the model by them; None where they are
-    of fewer than LEAST_SIZES sizes of this alignment. `predict` gives the model's seconds of a
-    measured time. Configs that the kernel no longer has are left out."""
-    places, logs = list[SizedConfig](), list[float]()
+    """Return times of a kernel at one dtype and what corrects the model by them; None where they
+    are of fewer than LEAST_SIZES sizes of this alignment. Configs that the kernel no longer has are
+    left out."""
+    places, logs = list[ModelledConfig](), list[float]()
     for time in times:
-        place = sized_config(spec, time)
-        if time.held or place is None or is_aligned(spec, time.sizes) != aligned:
+        place = measured_config(spec, time)
+        if place is None or is_aligned(spec, time.sizes) != aligned:
             continue
-        predicted_s = predict(device, place.impl, place.config, time)
+        predicted_s = place.seconds(device, time.dtype)
         if 0 < predicted_s < math.inf:
             places.append(place)
             logs.append(math.log(time.median_s / predicted_s))
     if len({tuple(place.sizes.items()) for place in places}) < LEAST_SIZES:
         return None
-    return CalibratedKernel(spec, places, logs, Correction(places, logs))
+    return CalibratedKernel(spec, device, times[0].dtype, places, logs)
 
 
-def sized_config(spec: Spec, time: CalibrationTime) -> SizedConfig | None:
-    """Return the config of a time and its sizes; None where the kernel has no such Impl, knobs or
-    axes any more."""
+def measured_config(spec: Spec, time: CalibrationTime) -> ModelledConfig | None:
+    """Return the config of a time with its sizes and resources; None where the kernel has no such
+    Impl, knobs or axes any more."""
     impls = (impl for impl in spec.impls if impl.backend == "triton")
     impl = next((impl for impl in impls if impl.name == time.impl), None)
     if impl is None or time.config.keys() != impl.choices().keys():
         return None
     if set(time.sizes) != set(spec.axes):
         return None
-    return SizedConfig(impl, impl.config(**time.config), time.sizes)
+    config = impl.config(**time.config)
+    return ModelledConfig(impl, config, time.sizes, time.resources, time.launches, time.each)
+
+
+def guessed_config(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> ModelledConfig | None:
+    """Return a config with the resources that the model expects before compiling, or None where it
+    cannot."""
+    each = guesses(impl, config, device, dtype, sizes)
+    if not each:
+        return None
+    largest = max(each, key=lambda known: known.programs)
+    return ModelledConfig(impl, config, sizes, largest, len(each), each if len(each) > 1 else ())
 
 
 def left_out(kernel: CalibratedKernel) -> list[float]:
     """Return measured over corrected time of every place, each size corrected by the times at the
     other sizes only."""
     ratios = []
-    at = [tuple(place.sizes.items()) for place in kernel.places]
+    limits, places, logs = kernel.device.limits, kernel.places, kernel.logs
+    at = [tuple(place.sizes.items()) for place in places]
     for sizes in dict.fromkeys(at):
         inside = [i for i, one in enumerate(at) if one == sizes]
         others = [i for i, one in enumerate(at) if one != sizes]
-        fitted = Correction([kernel.places[i] for i in others], [kernel.logs[i] for i in others])
-        expected = fitted.logs([kernel.places[i] for i in inside])
-        ratios += [math.exp(kernel.logs[i] - log) for i, log in zip(inside, expected, strict=True)]
+        fitted = Correction(limits, [places[i] for i in others], [logs[i] for i in others])
+        expected = fitted.logs([places[i] for i in inside])
+        ratios += [math.exp(logs[i] - log) for i, log in zip(inside, expected, strict=True)]
     return ratios
 
 
@@ -210,20 +371,33 @@ KERNELS = "workbench.kernels."  # modules of kernels that a calibration is of
 _KNOWN: dict[tuple[object, ...], CalibratedKernel | None] = {}
 
 
-def kernel_for(
-    impl: Impl, device: Device, dtype: str | None, sizes: Sizes, predict: Predict
-) -> CalibratedKernel | None:
-    """Return what corrects the model for a kernel at sizes like these, kept for later calls; None
-    where the device's calibration has nothing of it. Raises CalibrationError."""
-    spec, known = impl.spec, calibration_of(device.name)
-    if known is None or dtype is None or not impl.launch.__module__.startswith(KERNELS):
-        return None
+def kernels_for(
+    spec: Spec, device: Device, dtype: str | None, sizes: Sizes
+) -> Iterator[CalibratedKernel]:
+    """Yield what corrects the model for a kernel at sizes like these, from all of its times: of the
+    device's calibration, then of those of devices of the same architecture, in this dtype and the
+    other one of 16 bits. Each is kept for later calls. Raises CalibrationError."""
+    ours = (impl.launch.__module__.startswith(KERNELS) for impl in spec.impls)
+    if dtype is None or not any(ours):
+        return
     aligned = is_aligned(spec, sizes)
-    at = (known.digest, repr(device), spec.name, dtype, aligned, predict)
-    if at not in _KNOWN:
-        times = known.of(spec.name, dtype)
-        _KNOWN[at] = calibrated_kernel(times, spec, device, aligned, predict)
-    return _KNOWN[at]
+    for source in same_architecture(device):
+        if (known := calibration_of(source.name)) is None:
+            continue
+        for one in (dtype, ALIKE.get(dtype)):
+            at = (known.digest, repr(source), spec.name, one, aligned)
+            if at not in _KNOWN:
+                times = known.of(spec.name, one or "")
+                _KNOWN[at] = calibrated_kernel(times, spec, source, aligned)
+            if (kernel := _KNOWN[at]) is not None:
+                yield kernel
+
+
+def same_architecture(device: Device) -> list[Device]:
+    """Return the device and others of its architecture: their ratios of measured to predicted times
+    correct the model of this one, too."""
+    alike = (d for d in DEVICES.values() if d.limits.arch == device.limits.arch)
+    return list({d.name: d for d in (device, *alike)}.values())
 
 
 # Launches
@@ -237,49 +411,32 @@ def best_estimate(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> Estim
     its architecture, in this dtype or the other one of 16 bits. None where the Impl has no
     calibration for sizes like these. Raises CalibrationError.
     """
-    source = _calibrated(device)
-    if source is None:
-        return None
-    alike = (kernel_for(impl, source, d, sizes, guessed_by_row) for d in (dtype, ALIKE.get(dtype)))
-    kernel = next((k for k in alike if k is not None and impl.name in k.impls), None)
+    kernels = kernels_for(impl.spec, device, dtype, sizes)
+    kernel = next((kernel for kernel in kernels if impl.name in kernel.impls), None)
     if kernel is None:
         return None
     estimate = best_of(kernel, impl, device, dtype, sizes)
-    return replace(estimate, device=source.name) if estimate else None
-
-
-def _calibrated(device: Device) -> Device | None:
-    """Return the device, or if it has no calibration one of the same architecture that has: its
-    ratios of measured to predicted times then correct the model of this one."""
-    alike = (d for d in DEVICES.values() if d.limits.arch == device.limits.arch)
-    return next((d for d in (device, *alike) if calibration_of(d.name)), None)
+    return replace(estimate, device=kernel.device.name) if estimate else None
 
 
 def best_of(
     kernel: CalibratedKernel, impl: Impl, device: Device, dtype: str, sizes: Sizes
 ) -> Estimate | None:
     """Return the config of an Impl with the least corrected time, or the default, as
-    `best_estimate` does; `kernel` corrects predictions before compiling. None where no config can
-    run at these sizes."""
+    `best_estimate` does. None where no config can run at these sizes."""
     default = impl.default(device.limits, dtype, sizes)
-    configs = [
-        config
+    places = [
+        place
         for config in dict.fromkeys((default, *kernel.configs(impl)))
         if impl.rejection_reason(config, device.limits, dtype, sizes) is None
+        and (place := kernel.before_compiling(impl, config, device, sizes)) is not None
     ]
-    if not configs:
+    if not places:
         return None
-    factors = kernel.factors([SizedConfig(impl, config, sizes) for config in configs])
-    guesses = [guessed(impl, config, device, dtype, sizes) for config in configs]
-    seconds = [s * factor for s, factor in zip(guesses, factors, strict=True)]
-    best = min(range(len(configs)), key=seconds.__getitem__)
-    if configs[0] == default and seconds[0] <= (1 + CLEAR) * seconds[best]:
+    seconds = kernel.seconds(places, device, dtype)
+    best = min(range(len(places)), key=seconds.__getitem__)
+    if places[0].config == default and seconds[0] <= (1 + CLEAR) * seconds[best]:
         best = 0
     if not math.isfinite(seconds[best]):
         return None
-    return Estimate(configs[best], seconds[best])
-
-
-def guessed_by_row(device: Device, impl: Impl, config: Any, time: CalibrationTime) -> float:
-    """Return the model's seconds, before compiling, of a config that was measured."""
-    return guessed(impl, config, device, time.dtype, time.sizes)
+    return Estimate(places[best].config, seconds[best])

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data.record import Predicted, Resources
@@ -135,6 +135,45 @@ def predict_call(
     return Predicted(**sums, model=MODEL, bound=max(each, key=lambda one: one.predicted_s).bound)
 
 
+@dataclass(frozen=True)
+class LaunchResources:
+    """Resources of the launches of a call."""
+
+    largest: Resources
+    launches: int = 1
+    each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
+
+
+def predict_launches(
+    device: Device,
+    works: Sequence[Work] | None,
+    known: LaunchResources,
+    *,
+    dtype: str,
+    flops: int,
+    bytes_: int,
+    stages: int,
+) -> Predicted:
+    """Return the predicted time of one cold call of a compiled config. Without declared `works` a
+    launch is taken to move its least bytes; one Work is that of the largest launch, beside which
+    others take the time of an empty one. Raises ValueError where the device lacks a figure, and
+    where there are neither one nor as many Works as launches."""
+    if works is None:
+        programs = max(1, known.largest.programs)
+        works = (Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2),)
+    costs: dict[str, Any] = dict(dtype=dtype, flops=flops, bytes_=bytes_, stages=stages)
+    if len(works) == 1:
+        computed = predict(device, works[0], known.largest, **costs)
+        launches = known.launches - 1
+        return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
+    if len(works) != known.launches or len(works) != len(known.each):
+        raise ValueError(
+            f"`work` describes {len(works)} launches and the call has {known.launches}; "
+            "return a Work for each, or that of the largest alone"
+        )
+    return predict_call(device, works, known.each, **costs)
+
+
 def _lost(device: Device, work: Work) -> int:
     """Return the bytes that a launch passes on, or is passed, by way of memory."""
     passed = work.passed_bytes
@@ -167,26 +206,38 @@ def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) ->
     )
 
 
-def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
-    """Return the seconds that the model predicts before compiling; infinite if it cannot."""
-    if impl.work is None:
-        return math.inf
+def guesses(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> tuple[Resources, ...]:
+    """Return estimated resources of each launch of a call before compiling; none if the kernel
+    declares no work, or its `work` fails."""
     knobs = values(config)
     warps, stages = knobs.get("num_warps", 4), knobs.get("num_stages", 1)
     try:
+        works = impl.work_of(config, device.limits, dtype, sizes) or ()
+        return tuple(guess(device, work, dtype, warps=warps, stages=stages) for work in works)
+    except Exception:  # of the kernel's own `work`
+        return ()
+
+
+def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
+    """Return the seconds that the model predicts before compiling; infinite if it cannot."""
+    each = guesses(impl, config, device, dtype, sizes)
+    if not each:
+        return math.inf
+    try:
         works = impl.work_of(config, device.limits, dtype, sizes)
         assert works is not None
-        guesses = [guess(device, work, dtype, warps=warps, stages=stages) for work in works]
         return predict_call(
             device,
             works,
-            guesses,
+            each,
             dtype=dtype,
-            stages=stages,
+            stages=values(config).get("num_stages", 1),
             flops=impl.spec.flops(**sizes),
             bytes_=impl.spec.bytes(sizes, dtype),
         ).predicted_s
-    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+    except Exception:  # the device lacks a figure
         return math.inf
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from workbench.backend.offline import seconds_by_resources
 from workbench.data.stats import median, quantile, spearman
-from workbench.device.calibration import CalibrationTime, sizes_in
+from workbench.device.calibration import CalibrationTime, not_held, sizes_in
 from workbench.device.correction import (
     CalibratedKernel,
     best_of,
     calibrated_kernel,
-    guessed_by_row,
     is_aligned,
     left_out,
-    sized_config,
+    measured_config,
 )
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Spec
@@ -53,7 +51,7 @@ def held_sizes(
     spec: Spec, dtype: str, device: Device, times: Sequence[CalibrationTime]
 ) -> list[HeldSize]:
     """Return each held-back size of a kernel at which its other times correct the model."""
-    held = [t for t in times if t.held and sized_config(spec, t) is not None]
+    held = [t for t in times if t.held and measured_config(spec, t) is not None]
     results = []
     for sizes in sizes_in(held):
         here = [t for t in held if dict(t.sizes) == sizes]
@@ -71,13 +69,12 @@ def _held_size(
 ) -> HeldSize | None:
     sizes = here[0].sizes
     aligned = is_aligned(spec, sizes)
-    guesses = calibrated_kernel(times, spec, device, aligned, guessed_by_row)
-    compiled = calibrated_kernel(times, spec, device, aligned, seconds_by_resources)
-    if guesses is None or compiled is None:
+    kernel = calibrated_kernel(not_held(times), spec, device, aligned)
+    if kernel is None:
         return None
     measured = {_at(t.impl, t.config): t.median_s for t in here}
-    chosen = chosen_launch(guesses, device, dtype, sizes)
-    ranked = _ranked(compiled, device, [t for t in here if t.impl in compiled.impls])
+    chosen = chosen_launch(kernel, device, dtype, sizes)
+    ranked = _ranked(kernel, device, [t for t in here if t.impl in kernel.impls])
     if chosen is None or not ranked:
         return None
     first = spec.impls[0]
@@ -122,16 +119,10 @@ def _ranked(
     kernel: CalibratedKernel, device: Device, here: Sequence[CalibrationTime]
 ) -> list[tuple[float, float]]:
     """Return predicted and measured seconds, the fastest predicted first."""
-    places = [p for t in here if (p := sized_config(kernel.spec, t)) is not None]
-    if not places:
-        return []
-    factors = kernel.factors(places)
-    each = []
-    for place, time, factor in zip(places, here, factors, strict=True):
-        predicted_s = factor * seconds_by_resources(device, place.impl, place.config, time)
-        if math.isfinite(predicted_s):
-            each.append((predicted_s, time.median_s))
-    return sorted(each)
+    each = [(p, t.median_s) for t in here if (p := measured_config(kernel.spec, t)) is not None]
+    predicted = kernel.seconds([place for place, _ in each], device, kernel.dtype)
+    pairs = zip(predicted, (measured_s for _, measured_s in each), strict=True)
+    return sorted(pair for pair in pairs if math.isfinite(pair[0]))
 
 
 @dataclass(frozen=True)
@@ -146,9 +137,8 @@ class ErrorRange:
 def error_range(spec: Spec, device: Device, times: Sequence[CalibrationTime]) -> ErrorRange | None:
     """Return the range of errors of a kernel's times; None where they correct nothing."""
     ratios: list[float] = []
-    every = [replace(t, held=False) for t in times]
     for aligned in (True, False):
-        kernel = calibrated_kernel(every, spec, device, aligned, seconds_by_resources)
+        kernel = calibrated_kernel(times, spec, device, aligned)
         ratios += left_out(kernel) if kernel is not None else []
     if not ratios:
         return None

@@ -15,7 +15,7 @@ from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.device.correction import SizedConfig, guessed_by_row, kernel_for
+from workbench.device.correction import kernels_for
 from workbench.device.cost_model import guessed
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -100,13 +100,16 @@ def plan_sweep(
 def _corrected(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
     """Return the candidates with predictions that are corrected by the device's calibration. Impls
     without times are corrected, too: one that is as fast as another would come later otherwise."""
-    sizes = problem.sizes
-    kernel = kernel_for(legal[0].impl, device, problem.dtype, sizes, guessed_by_row)
+    kernel = next(kernels_for(problem.spec, device, problem.dtype, problem.sizes), None)
     if kernel is None:
         return legal
-    factors = kernel.factors([SizedConfig(c.impl, c.config, sizes) for c in legal])
-    each = zip(legal, factors, strict=True)
-    return [replace(c, predicted_s=factor * c.predicted_s) for c, factor in each]
+    places = [kernel.before_compiling(c.impl, c.config, device, problem.sizes) for c in legal]
+    known = [place for place in places if place is not None]
+    corrected = iter(kernel.seconds(known, device, problem.dtype))
+    return [
+        c if place is None else replace(c, predicted_s=next(corrected))
+        for c, place in zip(legal, places, strict=True)
+    ]
 
 
 def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
