@@ -3,7 +3,8 @@
 The text of a kernel's TTIR is read from top to bottom with an interval for each value, exact where
 the launch's own numbers are: programs, scalars, loops. An operation on 32 bits whose interval does
 not fit them taints what is computed from it, up to a load or a store. What the text does not tell
-(numbers out of memory, numbers that a loop carries) has no interval and taints nothing.
+(numbers out of memory, numbers that a loop or a branch carries) has no interval, and taints as well
+once it is added to or multiplied in 32 bits: UNBOUNDED begins the message of such a fault.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+UNBOUNDED = "nothing bounds"
 Interval = tuple[int, int] | None
 
 VALUE = re.compile(r"%[\w#]+")
@@ -101,8 +103,10 @@ class Reader:
         operands = [self._of(name) for name in VALUE.findall(rest.split(" : ")[0])]
         lost = next((o.lost for o in operands if o.lost), None)
         bounds = self._bounds(operation, rest, [o.bounds for o in operands])
-        if lost or bounds is None or operation not in GROWING or _bits(rest) != 32:
+        if lost or operation not in GROWING or _bits(rest) != 32:
             return Known(bounds, lost)
+        if bounds is None:
+            return Known(None, f"{UNBOUNDED} {line.split(' : ')[0]}")
         if bounds[0] >= -(1 << 31) and bounds[1] < 1 << 31:
             return Known(bounds)
         return Known(None, f"32 bits do not hold {line.split(' : ')[0]}, up to {bounds[1]}")

@@ -420,16 +420,21 @@ def laid(spec: Spec, compiled: Sequence[Any], layouts: Sequence[str]) -> tuple[A
 def far(x: Any, axis: int) -> Any:
     """A view of the same values whose last one along `axis` lies over 2^31 elements behind the
     first. On a CPU the memory between is asked for and never touched."""
-    others = [extent for i, extent in enumerate(x.shape) if i != axis]
-    count = prod(others)
-    stride = max(-(-((1 << 31) + 8) // (x.shape[axis] - 1)), count)
-    stride += -stride % 16  # descriptors want multiples of 16 bytes
-    strides, inner = [0] * x.dim(), 1
-    for i in reversed([i for i in range(x.dim()) if i != axis]):
-        strides[i], inner = inner, inner * x.shape[i]
-    strides[axis] = stride
-    flat = torch.empty(stride * (x.shape[axis] - 1) + count, dtype=x.dtype, device=x.device)
+    strides = far_strides(x.shape, axis)
+    last = sum(stride * (extent - 1) for stride, extent in zip(strides, x.shape, strict=True))
+    flat = torch.empty(last + 1, dtype=x.dtype, device=x.device)
     return flat.as_strided(x.shape, strides).copy_(x)
+
+
+def far_strides(shape: Sequence[int], axis: int) -> list[int]:
+    """Strides of a dense tensor, but with over 2^31 elements between the ends of an axis."""
+    others = [i for i in range(len(shape)) if i != axis]
+    stride = max(-(-((1 << 31) + 8) // (shape[axis] - 1)), prod(shape[i] for i in others))
+    strides, inner = [0] * len(shape), 1
+    for i in reversed(others):
+        strides[i], inner = inner, inner * shape[i]
+    strides[axis] = stride + -stride % 16  # descriptors want multiples of 16 bytes
+    return strides
 
 
 def far_axes(impl: Impl, compiled: Sequence[Any]) -> list[tuple[int, int]]:

@@ -27,6 +27,10 @@ Knob = Callable[..., Any]
 # `Impl.resolved` replaces it before anything is planned, recorded, compared or launched.
 AUTO = -1
 
+# Indices of one axis. Device code counts rows and columns in 32 bits and rounds them up to whole
+# tiles, of at most 2^17 indices; offsets within a tensor have 64 bits.
+LONGEST = (1 << 31) - (1 << 17)
+
 # The module that chooses the config of a launch without one; imported at the first such launch.
 LAUNCH = "workbench.adapted.launch"
 
@@ -185,6 +189,12 @@ class Limits:
             )
         return None
 
+    def refuse_grid(self, second: int) -> str | None:
+        """Return why a grid cannot have so many programs along its second axis."""
+        if self.nvidia and second > 65_535:
+            return f"the grid has at most 65535 programs along its second axis, not {second}"
+        return None
+
     def refuse_program(self, threads: int, held: int, most: int, staged: int = 0) -> str | None:
         """Return why no program of so many threads can take its rows: each thread would hold more
         than `most` numbers, or the rows on their way, `staged` bytes, do not fit."""
@@ -295,6 +305,7 @@ class Spec:
     bench: Sequence[Sizes]  # realistic, for timing
     tolerance: Mapping[str, Tolerance] = field(default_factory=lambda: TOLERANCE)
     extents: Mapping[str, Extent] = field(default_factory=dict)  # of axes that are not free
+    longest: int = LONGEST  # indices of an axis; more where the device code counts them in 64 bits
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -435,14 +446,31 @@ class Impl:
     def __call__(self, *inputs: Any, config: Any = None) -> Any:
         """Launch. Without a config, launch the one tuned for these inputs on their GPU, or the
         default; the logger `workbench` reports the choice, once. An AUTO in a config is resolved by
-        the inputs; raises ValueError where their shapes do not determine the sizes."""
+        the inputs; raises ValueError where their shapes do not determine the sizes, or where an
+        axis is longer than `Spec.longest`."""
         if self.config is NoKnobs:
             return self.launch(*inputs)
         if config is None:
             config = self._chosen(inputs)
-        elif self.is_open(config):
-            config = import_module(LAUNCH).resolved(self, config, inputs)
+        else:
+            self._check_axes(inputs)
+            if self.is_open(config):
+                config = import_module(LAUNCH).resolved(self, config, inputs)
         return self.launch(*inputs, config=config)
+
+    def _check_axes(self, inputs: Sequence[Any]) -> None:
+        """Raise ValueError where an axis of these tensors is longer than the Impl can count."""
+        shapes = (getattr(x, "shape", ()) for x in inputs)
+        # half: an axis may be part of a tensor's, as K of `K/256*144`
+        if 2 * max(map(_longest, shapes), default=0) > self.spec.longest:
+            sizes = import_module(LAUNCH).sizes_of(self.spec, inputs) or {}
+            if reason := self._refuse_axis(max(sizes.values(), default=0)):
+                raise ValueError(f"{self.title}: {reason}")
+
+    def _refuse_axis(self, extent: int) -> str | None:
+        if self.backend != "triton" or extent <= self.spec.longest:
+            return None
+        return f"an axis has at most {self.spec.longest} indices, not {extent}; split the tensors"
 
     def _chosen(self, inputs: Sequence[Any]) -> Any:
         try:
@@ -451,6 +479,7 @@ class Impl:
             return self.config()
         if (known := self.chosen.get(at)) is not None:
             return known
+        self._check_axes(inputs)
         return import_module(LAUNCH).choose(self, inputs, at)
 
     @cached_property
@@ -499,14 +528,16 @@ class Impl:
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
         """Return in one sentence why this config cannot run at these sizes, or None if it can. It
         cannot if it is a Metal kernel and the device no Apple GPU, if it has more warps than a
-        block may have, or if the kernel's own `refuse` rejects it, raises, or returns neither a
-        sentence nor None."""
+        block may have, if an axis is longer than `Spec.longest`, or if the kernel's own `refuse`
+        rejects it, raises, or returns neither a sentence nor None."""
         if self.backend == "metal" and limits.arch != "metal":
             check = f"`python -m metal_shim.check {self.spec.name}` executes it on the CPU"
             return f"a Metal kernel needs an Apple GPU; {check}"
         warps = getattr(config, "num_warps", 0)
         if warps * limits.warp_size > limits.threads_per_block:
             return f"{warps} warps are more than one block may have here"
+        if reason := self._refuse_axis(max(sizes.values(), default=0)):
+            return reason
         try:
             with watched(f"`refuse` of {self.title}"):
                 reason = self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
@@ -744,6 +775,10 @@ def _check_range(lo: int, hi: int) -> None:
             f"a knob from {short(lo)} to {short(hi)}: the ends are whole numbers above 0, the "
             "smaller first"
         )
+
+
+def _longest(shape: Sequence[int]) -> int:
+    return max(shape, default=0)
 
 
 def _bytes_of(tensors: Iterable[Tensor], sizes: Sizes, dtype: str) -> int:

@@ -1,13 +1,24 @@
-"""No kernel computes an address in 32 bits that needs more: read in the compiler's IR, at sizes
-whose outputs have more than 2^31 elements."""
+"""No kernel computes an address in 32 bits that needs more: read in the compiler's IR, for tensors
+of more than 2^31 elements and for views whose elements lie so far apart."""
 
 from contextlib import suppress
+from itertools import product
 from math import prod
 from typing import Any
 
 import pytest
-from addresses import Reader, scalars_of
-from kernel_cases import BRIEF, dtypes_of, first_applicable, triton_impls, turn
+import torch
+from addresses import UNBOUNDED, Reader, scalars_of
+from kernel_cases import (
+    BRIEF,
+    dtypes_of,
+    far_strides,
+    first_applicable,
+    middling,
+    spread,
+    triton_impls,
+    turn,
+)
 
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
@@ -18,7 +29,7 @@ from workbench.spec import Extent
 
 DEVICE = DEVICES["h200"]
 BEYOND = (1 << 31) + (1 << 20)  # elements
-ROWS = 1 << 24  # at most: a grid has fewer than 2^31 programs, and some rows have a hundred
+MOST = 1 << 39  # bytes of all tensors: no GPU has more memory
 LAUNCHES = 8  # of one call: softmax in batches makes thousands, all alike
 
 
@@ -48,49 +59,78 @@ class Watch(Dedup):
         self.seen.append((kernel.asm["ttir"], *self._begun))
 
 
-def watched(monkeypatch, impl, config, sizes, dtype):
-    """The TTIR of each launch, its arguments and its grid."""
+def watched(monkeypatch, impl, config, tensors):
+    """The TTIR of each launch on these tensors, its arguments and its grid."""
     from triton.backends.nvidia.compiler import CUDABackend
 
     dedup = Watch()
     monkeypatch.setattr(CUDABackend, "make_ttgir", staticmethod(dedup.stop))
     with captured(DEVICE, dedup), suppress(Enough):
-        impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+        impl(*tensors, config=config)
     return dedup.seen
 
 
-def enlarged(impl, dtype):
-    """For the axis that leads each tensor a config and sizes to time, that axis so long that the
-    tensor has over 2^31 elements; and the same with every free axis one longer, where no row suits
-    a descriptor. Nothing for an Impl that refuses such sizes."""
-    spec = impl.spec
-    for axis, row in sorted(leading(spec).items()):
-        for more in (0, 1):
-            for real in spec.bench:
-                sizes = {a: n + more * (a not in spec.extents) for a, n in real.items()}
-                most = ROWS if len(spec.axes) > 1 else BEYOND
-                extent = min(most, -(-BEYOND // row(sizes))) + more
-                large = spec.near({**sizes, axis: max(extent, sizes[axis])})
-                config = first_applicable(impl, large, dtype, DEVICE.limits)
-                if config is not None:
-                    yield config, large
-                    break
+def fault(monkeypatch, impl, config, tensors):
+    """The first fault of the launches on these tensors; an empty text where there is none."""
+    seen = watched(monkeypatch, impl, config, tensors)
+    assert seen, f"{impl.title} launched nothing"
+    for text, arguments, grid in seen:
+        assert max(grid) < 1 << 31 and max((0, *grid[1:])) < 1 << 16, f"no GPU launches {grid}"
+        for found in Reader(scalars_of(arguments), grid).read(text):
+            if not (impl.title in OPAQUE and found.startswith(UNBOUNDED)):
+                return found
+    return ""
 
 
-def leading(spec):
-    """Axes of any length that lead an output, or an input where they lead no output, with the
-    elements of a row there at these sizes."""
-    results = {}
-    for tensor in (*spec.outputs.values(), *spec.inputs.values()):
-        first = tensor.axes.split()[0]
-        if first in spec.axes and not spec.extents.get(first, Extent()).among:
-            unit = spec.extents.get(first, Extent()).multiple
+# Sizes
 
-            def row(sizes, tensor=tensor, first=first, unit=unit):
-                return max(1, prod(tensor.shape({**sizes, first: unit})) // unit)
 
-            results.setdefault(first, row)
-    return results
+def of_any_length(spec):
+    return [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).among]
+
+
+def unit(spec, axis):
+    return spec.extents.get(axis, Extent()).multiple
+
+
+def tensors(spec):
+    return (*spec.inputs.values(), *spec.outputs.values())
+
+
+def row(spec, sizes, axis):
+    """Elements of the largest tensor for each index of an axis."""
+    one = {**sizes, axis: unit(spec, axis)}
+    two = {**sizes, axis: 2 * unit(spec, axis)}
+    each = [prod(t.shape(two)) - prod(t.shape(one)) for t in tensors(spec)]
+    return max(1, max(each) // unit(spec, axis))
+
+
+def enlarged(spec):
+    """For each axis of any length: the first and last sizes to time with that axis so long that a
+    tensor has over 2^31 elements, as they are and with every free axis one longer, where no row
+    suits a descriptor; and the longest axis that is accepted, with one index of every other."""
+    for axis in of_any_length(spec):
+        for real, more in product((*spec.bench[:1], *spec.bench[1:][-1:]), (0, 1)):
+            sizes = {a: n + more * (a not in spec.extents) for a, n in real.items()}
+            extent = -(-BEYOND // row(spec, sizes, axis)) + more
+            yield spec.near({**sizes, axis: max(extent, sizes[axis])})
+        longest = min(spec.longest, BEYOND)
+        least = {a: 1 if a in of_any_length(spec) else n for a, n in spec.bench[0].items()}
+        yield spec.near({**least, axis: longest - longest % unit(spec, axis)})
+
+
+def fits_a_gpu(spec, sizes, dtype):
+    return spec.bytes(sizes, dtype) < MOST
+
+
+def stretched(tensors):
+    """The tensors, one of them with over 2^31 elements between its first and last index of an axis:
+    each of them along each axis."""
+    for which, x in enumerate(tensors):
+        for axis in (axis for axis in range(x.dim()) if x.shape[axis] > 1):
+            strides = far_strides(x.shape, axis)
+            view = torch.empty_strided(x.shape, strides, dtype=x.dtype, device="meta")
+            yield [*tensors[:which], view, *tensors[which + 1 :]]
 
 
 # Kernels in Gluon name blocks by coordinates, and the copy engine computes their addresses.
@@ -98,18 +138,55 @@ IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecke
 if BRIEF:
     IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]
 
+# What nothing in the text bounds, by Impl: numbers out of memory, or that a loop carries.
+OPAQUE = {
+    "grouped_matmul.tiles": "rows where groups end, T at most, and tiles of T rows",
+    "grouped_matmul.persistent": "rows where groups end, T at most, and tiles of T rows",
+    "decode_attention.splits": "keys of a sequence, T at most",
+    "matmul.stream_k": "columns of a tile, among the tiles of the output",
+    "sample_top_p.bracketed": "numbers of a row that were counted, V at most",
+    "sample_topk_topp.group_maxima": "numbers and groups of a row, V at most",
+}
+each_impl = pytest.mark.parametrize("impl", IMPLS, ids=lambda impl: impl.title)
 
-@pytest.mark.parametrize("impl", IMPLS, ids=lambda impl: impl.title)
-def test_addresses_have_the_bits_that_they_need(impl, monkeypatch):
+
+@each_impl
+def test_addresses_in_large_tensors_have_the_bits_that_they_need(impl, monkeypatch):
     dtype = dtypes_of(impl, DEVICE.limits)[-1]
-    for config, sizes in enlarged(impl, dtype):
-        seen = watched(monkeypatch, impl, config, sizes, dtype)
-        assert seen, f"{impl.title} launched nothing"
-        for text, arguments, grid in seen:
-            if max(grid) >= 1 << 31:  # no launch has so many programs
-                continue
-            faults = Reader(scalars_of(arguments), grid).read(text)
-            assert not faults, f"{impl.title} at {sizes}: {faults[0]}"
+    for sizes in enlarged(impl.spec):
+        config = first_applicable(impl, sizes, dtype, DEVICE.limits)
+        if config is not None and fits_a_gpu(impl.spec, sizes, dtype):
+            tensors = inputs.shapes(impl.spec, sizes, dtype)
+            result = fault(monkeypatch, impl, config, tensors)
+            assert not result, f"{impl.title} at {sizes}: {result}"
+
+
+@each_impl
+def test_addresses_in_views_have_the_bits_that_they_need(impl, monkeypatch):
+    """All views with one config, and one with each choice of a knob; or refused in a sentence."""
+    spec, limits = impl.spec, DEVICE.limits
+    at = [(sizes, dtypes_of(impl, limits)[-1]) for sizes in (middling(spec), spec.check[-1])]
+    every = spread(impl, at, limits)
+    for i, (config, sizes, dtype) in enumerate(every[:1] if BRIEF else every):
+        views = list(stretched(inputs.shapes(spec, sizes, dtype)))
+        for tensors in [views[i % len(views)]] if i and views else views:
+            with suppress(ValueError):
+                result = fault(monkeypatch, impl, config, tensors)
+                strides = [x.stride() for x in tensors]
+                assert not result, f"{impl.title} at {sizes} with strides {strides}: {result}"
+
+
+@each_impl
+def test_a_longer_axis_is_refused(impl):
+    """One index more: rounded up to tiles, it might not fit 32 bits."""
+    spec, dtype = impl.spec, dtypes_of(impl, DEVICE.limits)[-1]
+    config = impl.default(DEVICE.limits, dtype, spec.bench[0])
+    for axis in of_any_length(spec):
+        extent = spec.longest - spec.longest % unit(spec, axis) + unit(spec, axis)
+        sizes = spec.near({**spec.bench[0], axis: extent})
+        assert f"not {extent}" in impl.rejection_reason(config, DEVICE.limits, dtype, sizes)
+        with pytest.raises(ValueError, match=f"at most {spec.longest} indices, not {extent}"):
+            impl(*inputs.shapes(spec, sizes, dtype), config=config)
 
 
 def test_a_product_that_does_not_fit_is_found():
@@ -125,3 +202,19 @@ def test_a_product_that_does_not_fit_is_found():
     assert not Reader(scalars, (1 << 19,)).read(text)
     (fault,) = Reader(scalars, (1 << 20,)).read(text)
     assert "%1 = arith.muli %0, %N" in fault and "tt.store %3" in fault
+
+
+def test_a_sum_that_a_loop_carries_is_found():
+    text = """
+    tt.func public @f(%x_ptr: !tt.ptr<f32>, %N: i32) attributes {noinline = false} {
+      %0 = scf.for %i = %c0_i32 to %N step %c1_i32 iter_args(%at = %c0_i32) -> (i32)  : i32 {
+        %1 = tt.addptr %x_ptr, %at : !tt.ptr<f32>, i32
+        tt.store %1, %cst : !tt.ptr<f32>
+        %2 = arith.addi %at, %N : i32
+        %3 = tt.addptr %x_ptr, %2 : !tt.ptr<f32>, i32
+        tt.store %3, %cst : !tt.ptr<f32>
+        scf.yield %2 : i32
+      }
+    """
+    (fault,) = Reader({"N": 4}, (1,)).read(text)
+    assert fault.startswith(f"{UNBOUNDED} %2 = arith.addi %at, %N")

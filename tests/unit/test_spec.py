@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from workbench.adapted.kernel import TakenInput
 from workbench.spec import (
     ITEMSIZE,
+    LONGEST,
     Extent,
     Limits,
     NoKnobs,
@@ -244,6 +245,20 @@ def test_more_warps_than_a_block_may_have_are_rejected_before_refuse_is_asked():
     text = "16 warps are more than one block may have here"
     assert impl.rejection_reason(config, wide, "bf16", sizes) == text
     assert "ZeroDivisionError" in impl.rejection_reason(Tiles(num_warps=8), wide, "bf16", sizes)
+
+
+def test_an_axis_beyond_what_the_spec_counts_is_rejected():
+    impl, sizes = an_impl(), {"M": LONGEST, "N": 1, "K": 1}
+    assert impl.rejection_reason(Tiles(), LIMITS, "bf16", sizes) is None
+    longer = {**sizes, "M": LONGEST + 1}
+    text = f"an axis has at most {LONGEST} indices, not {LONGEST + 1}; split the tensors"
+    assert impl.rejection_reason(Tiles(), LIMITS, "bf16", longer) == text
+
+
+def test_a_grid_ends_at_65535_programs_along_its_second_axis_on_nvidia():
+    assert LIMITS.nvidia and LIMITS.refuse_grid(65_535) is None
+    assert "65535 programs along its second axis, not 65536" in LIMITS.refuse_grid(65_536)
+    assert Limits("gfx942", 64, 65536, 512, 1024, 304).refuse_grid(65_536) is None
 
 
 # Labels

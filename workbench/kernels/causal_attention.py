@@ -16,7 +16,7 @@ import torch
 
 from workbench.gluon import UNCHECKED
 from workbench.kernels import attention as unmasked
-from workbench.spec import Extent, Spec, Tensor, among, of_rms
+from workbench.spec import AUTO, Extent, Spec, Tensor, among, given, of_rms, stages
 
 
 def reference(q, k, v):
@@ -66,12 +66,32 @@ class Tiles(unmasked.Tiles):
 
 @dataclass(frozen=True)
 class Overlapped(unmasked.Overlapped):
+    num_stages: int = stages(2, 3, default=AUTO)  # by the width of a head
     group: int = among(4, 16, default=4)  # heads visited together
 
 
 @dataclass(frozen=True)
 class PingPong(unmasked.PingPong):
     group: int = among(4, 8, 16, default=8)  # heads visited together
+
+
+def size_pointed(config, limits, *, itemsize, D, **axes):
+    """Return the config with its block of keys chosen by the width of a head. With the mask 64 keys
+    of 256 columns spill 32 bytes a thread on sm_90, 32 keys nothing."""
+    masked = replace(config, block_n=given(config.block_n, 32)) if D > 128 else config
+    return unmasked.size_pointed(masked, limits, itemsize=itemsize, D=D, **axes)
+
+
+def size_keys(config, limits, *, itemsize, D, **axes):
+    """Return the config with its block of keys and its stages chosen by the width of a head.
+
+    The blocks that the diagonal crosses are written out, four of 32 keys: of 256 columns Triton 3.9
+    spills 32 bytes a thread there, with two of 64 keys nothing. Their shared memory has room for
+    two stages."""
+    keys = given(config.block_n, 64 if D > 128 else AUTO)
+    depth = given(config.num_stages, 2 if D > 128 else 3)
+    config = replace(config, block_n=keys, num_stages=depth)
+    return unmasked.size_keys(config, limits, itemsize=itemsize, D=D, **axes)
 
 
 def work(config, limits, *, itemsize, S, **sizes):
@@ -88,6 +108,7 @@ def ping_pong_work(config, limits, *, itemsize, S, **sizes):
 
 @causal_attention.impl(
     Tiles,
+    resolve=size_pointed,
     refuse=unmasked.refuse_tiles,
     work=work,
     defaults={
@@ -107,7 +128,7 @@ def tiles(q, k, v, *, config):
 
 @causal_attention.impl(
     Overlapped,
-    resolve=unmasked.size_keys,
+    resolve=size_keys,
     refuse=unmasked.refuse_overlapped,
     work=work,
     defaults={"fp32": Overlapped(32, 32, 8, 2)},

@@ -377,6 +377,12 @@ def rows_at_once(M):
     return min(64, max(16, 1 << (M - 1).bit_length()))
 
 
+def rows_joined(M, r):
+    """Rows of a program that adds the parts: no more than 1024 sums of x A^T where that can be, for
+    4096 in 4 warps spill 5 KB a thread on sm_90."""
+    return min(rows_at_once(M), max(16, 1024 // columns_of(r)))
+
+
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > config.block_n:
         return f"a rank of {r} is more than the {config.block_n} rows of a tile"
@@ -416,6 +422,7 @@ def tiles_work(config, limits, *, itemsize, M, N, K, r):
 def split_k_work(config, limits, *, itemsize, M, N, K, r):
     """Return the work of both launches."""
     BM, R, steps = rows_at_once(M), columns_of(r), -(-K // config.block_k)
+    rows = rows_joined(M, r)
     splits = min(config.splits, steps)
     passed = splits * M * (N + r) * 4
     parts = Work(
@@ -427,11 +434,11 @@ def split_k_work(config, limits, *, itemsize, M, N, K, r):
         passed_bytes=passed,
     )
     join = Work(
-        tiles=-(-M // BM) * -(-N // 32),
+        tiles=-(-M // rows) * -(-N // 32),
         steps=1,
-        load_bytes=splits * BM * (32 + R) * 4 + 32 * R * itemsize,
-        store_bytes=BM * 32 * itemsize,
-        vector_ops=18 * splits * BM * (32 + R),  # SASS of sm_90: 435 of each of 128 threads
+        load_bytes=splits * rows * (32 + R) * 4 + 32 * R * itemsize,
+        store_bytes=rows * 32 * itemsize,
+        vector_ops=18 * splits * rows * (32 + R),  # SASS of sm_90: 435 of each of 128 threads
         barriers=1,
         waits=1 - config.pdl,  # for b, which is on its way before the first launch has ended
         hits=config.pdl,
@@ -561,10 +568,15 @@ def split_k(x, w, a, b, *, config):
         x, w, a, parts, M, N, K, *strides(x, w, a), **constants, **meta(config)
     )
     constants = dict(
-        SCALE=SCALE, RANK=r, BLOCK_R=columns_of(r), BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS
+        SCALE=SCALE,
+        RANK=r,
+        BLOCK_R=columns_of(r),
+        BLOCK_M=rows_joined(M, r),
+        BLOCK_N=32,
+        SPLITS=SPLITS,
     )
     constants |= dict(PDL=pdl, num_warps=4)
-    _join[(triton.cdiv(M, BM) * triton.cdiv(N, 32),)](
+    _join[(triton.cdiv(M, constants["BLOCK_M"]) * triton.cdiv(N, 32),)](
         parts, b, y, M, N, *b.stride(), **constants, **launch_pdl(pdl)
     )
     return y

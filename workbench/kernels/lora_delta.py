@@ -83,10 +83,11 @@ def _fused(
         a_ptrs = a_ptr + j[:, None] * stride_ar + k * stride_ak
         a = tl.load(a_ptrs, (j[:, None] < RANK) & (k < K), other=0.0)
         products = x.to(tl.float32)[:, None, :] * a.to(tl.float32)[None, :, :]
-        sums += tl.sum(tl.reshape(products, (BLOCK_M, BLOCK_R, BLOCK_K // 4, 4)), axis=3)
+        sums += tl.sum(tl.reshape(products, (BLOCK_M, BLOCK_R, 4, BLOCK_K // 4)), axis=2)
     u = tl.sum(sums, axis=2) * SCALE
     u = tl.where((j < RANK)[None, :], u, 0.0)  # an infinite x leaves NaN beside the rank
-    y = tl.sum(u[:, None, :] * b.to(tl.float32)[None, :, :], axis=2)
+    # summed along the first axis, which a thread holds whole: each element of y has one thread
+    y = tl.sum(tl.trans(u)[:, :, None] * tl.trans(b.to(tl.float32))[:, None, :], axis=0)
     column = tl.trans(n)
     tl.store(y_ptr + m * N + column, y.to(y_ptr.dtype.element_ty), (m < M) & (column < N))
 
@@ -145,8 +146,8 @@ def _expand(
 class Fused:
     block_m: int = tile(2, 8, default=4)
     block_n: int = tile(32, 256, default=128)
-    block_k: int = tile(256, 1024, default=1024)
-    num_warps: int = threads(4, 16, default=8)
+    block_k: int = tile(512, 1024, default=1024)
+    num_warps: int = threads(4, 8, default=8)
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,21 @@ def columns_of(r):
     return max(16, padded(r))
 
 
+def columns_of_fused(r):
+    """The width of a row of B in registers: 2 at least, so that a default tile of B has a number
+    for each thread."""
+    return max(2, padded(r))
+
+
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
+    """Among others, tiles of which several threads would hold the same numbers: as a tile changes
+    its layout, each of them would store its copy to the same place of shared memory."""
     threads_ = config.num_warps * limits.warp_size
-    R = padded(r)
+    R = columns_of_fused(r)
+    tiles = {"y": config.block_m * config.block_n, "B": config.block_n * R}
+    tiles["a quarter of K"] = config.block_k // 4
+    if scarce := next((n for n, held in tiles.items() if held < threads_), None):
+        return f"a tile of {scarce} has {tiles[scarce]} numbers, fewer than {threads_} threads"
     if R > 16:
         return f"at a rank of {r} every program would read too much of A; 16 is the most"
     if (held := R * config.block_k // threads_) > 128:
@@ -190,18 +203,18 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):
     """Return the work of the launch. Barriers and operations are those of the machine code at ranks
-    of 4, 8 and 16 (Triton 3.6, sm_90): every program computes its rows of x A^T again, and the sums
-    over K change their layout by way of shared memory."""
-    steps, R = -(-K // config.block_k), padded(r)
+    of 4, 8 and 16 (Triton 3.6, sm_90): every program computes its rows of x A^T again, and x and A
+    change their layout by way of shared memory."""
+    steps, R = -(-K // config.block_k), columns_of_fused(r)
     products = config.block_m * R * config.block_k
     return Work(
         tiles=tile_count(config, M=M, N=N),
         steps=steps,
         load_bytes=(config.block_m + r) * config.block_k * itemsize,
         store_bytes=config.block_m * config.block_n * itemsize,
-        # 836, 1,633 and 3,221 operations of each of 256 threads in a trip, about as many behind it
-        vector_ops=13 * products + 12 * products // steps,
-        barriers=4 * R + 8 + 7 // steps,  # 24, 40 and 72 in a trip; 7, 7 and 13 behind it
+        # 152, 256 and 461 operations of each of 256 threads in a trip; 526, 946 and 1,790 behind it
+        vector_ops=2 * products + 7 * products // steps,
+        barriers=2 * R + 8 + 9 // steps,  # 16, 24 and 40 in a trip; 9, 9 and 15 behind it
     )
 
 
@@ -240,12 +253,16 @@ def split_k_work(config, limits, *, itemsize, M, N, K, r):
     return shrink, expand
 
 
-@lora_delta.impl(Fused, refuse=refuse_fused, work=fused_work)
+# 64 threads a warp
+WAVE64 = {"gfx90a gfx942 gfx950": Fused(num_warps=4)}
+
+
+@lora_delta.impl(Fused, refuse=refuse_fused, work=fused_work, defaults=WAVE64)
 def fused(x, a, b, *, config):
     """One launch: every program computes its rows of x A^T again, with all lanes along K."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
-    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=padded(r))
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=columns_of_fused(r))
     _fused[(tile_count(config, M=M, N=N),)](
         x, a, b, y, M, N, K, *strides(x, a, b), **constants, **meta(config)
     )

@@ -743,6 +743,13 @@ def refuse_padded(config, limits, *, itemsize, **sizes):
     return reason or refuse_tiles(config, limits, itemsize=itemsize)
 
 
+def refuse_placed(config, limits, *, itemsize, M, N, K):
+    """The same, and of a copy's grid, whose second axis has a program for 256 of a row."""
+    copied = max((n for n in (N, K) if n * itemsize % 16), default=1)
+    reason = limits.refuse_grid(-(-copied // 256))
+    return reason or refuse_padded(config, limits, itemsize=itemsize)
+
+
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
     return refuse_tiles(tiles_of(config, itemsize), limits, itemsize=itemsize)
 
@@ -1028,7 +1035,7 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
     _persistent[(programs,)](of_a, of_b, of_c, M, N, K, None, **constants)
 
 
-@matmul.impl(Padded, refuse=refuse_padded, work=work, defaults=by_target(Padded))
+@matmul.impl(Padded, refuse=refuse_placed, work=work, defaults=by_target(Padded))
 def padded(a, b, *, config):
     """As persistent, after copying an input whose rows start between multiples of 16 bytes into
     rows that do not: a copy costs its bytes twice, narrow loads cost each tile that needs them."""

@@ -114,7 +114,7 @@ def refuse_chunks(config, limits, *, itemsize, N, K):
         return f"{threads_} threads are too many for {chunks} chunks of 16 bytes"
     if chunks > 4 * threads_:
         return f"each thread would hold {chunks // threads_} chunks of 16 bytes; 4 is the most"
-    return None
+    return limits.refuse_grid(-(-K // (256 * config.block_b)))
 
 
 def chunks_work(config, limits, *, itemsize, N, K):

@@ -918,7 +918,7 @@ def refuse_ordered(config, limits, *, itemsize, M, N, K):
         shared += config.block_n * 128 * itemsize
     if sums + held * itemsize // 2 > room:
         return f"{sums} sums and {held} weights are too many for one thread: it has room for {room}"
-    return limits.refuse_shared(shared)
+    return limits.refuse_grid(K // 128) or limits.refuse_shared(shared)
 
 
 def ordered_work(config, limits, *, itemsize, M, N, K):
@@ -1014,7 +1014,7 @@ def refuse_unpack_first(config, limits, *, itemsize, M, N, K):
         shared = ((deep * BN + (deep - 1) * BM) * BK + stored) * itemsize
         if reason := limits.refuse_shared(shared, "stages and what is stored meanwhile"):
             return reason
-    return matmul.refuse_padded(config, limits, itemsize=itemsize)
+    return limits.refuse_grid(K // 256) or matmul.refuse_padded(config, limits, itemsize=itemsize)
 
 
 def unpack_first_work(config, limits, *, itemsize, M, N, K):

@@ -27,6 +27,7 @@ read_only = Spec(
     bench=[{"N": 1 << 28}, {"N": 1 << 24}],
     tolerance={dtype: Tolerance(relative=0.0) for dtype in ("fp32", "fp16", "bf16")},
     extents={"N": Extent(multiple=CHUNK)},
+    longest=1 << 40,
 )
 
 

@@ -131,6 +131,7 @@ class RowsBySize(Rows):
 
     block_m: int = tile(1, 16, default=AUTO)
     num_warps: int = threads(1, 32, default=AUTO)
+    early: int = among(0, 1, default=AUTO)
 
 
 def size_rows(config, limits, *, itemsize, M, N):
@@ -141,6 +142,8 @@ def size_rows(config, limits, *, itemsize, M, N):
     programs still fit a core. A program costs a core some 70 ns to begin, as much as moving 2 KB
     there, so where there are many short rows, some of them share one. A row beyond 16384 gets
     all the threads that a program can have: 2048 rows of 32768 take 71.4 us so, with 16 warps 72.3.
+    Such threads have 64 registers, too few for 32 numbers of x and as many of w in fp32: 64 bytes
+    of them spill on sm_90 if w is asked for early.
     """
     short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
     block_m = given(config.block_m, short)
@@ -148,7 +151,8 @@ def size_rows(config, limits, *, itemsize, M, N):
     widest = limits.threads_per_block // limits.warp_size if N > 16_384 else 16
     suited = max(1, min(8, held // 512), min(widest, held // 1024))
     num_warps = given(config.num_warps, suited)
-    return replace(config, block_m=block_m, num_warps=num_warps)
+    early = given(config.early, 0 if N > 16_384 and itemsize > 2 else 1)
+    return replace(config, block_m=block_m, num_warps=num_warps, early=early)
 
 
 def refuse_rows(config, limits, *, itemsize, M, N):

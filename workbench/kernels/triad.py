@@ -27,6 +27,7 @@ triad = Spec(
     flops=lambda N: 2 * N,
     check=[{"N": 1}, {"N": 127}, {"N": 4096}, {"N": 33_331}],
     bench=[{"N": 1 << 28}, {"N": 1 << 24}],
+    longest=1 << 40,
 )
 
 

@@ -1,0 +1,67 @@
+"""No default spills registers on an H200 at sizes to time, nor at any width that an axis may have,
+in any dtype; what cannot be helped is listed with its bytes.
+
+In continuous integration one Impl of each kernel, and none with KERNEL_TESTS=brief: Triton 3.6
+spills elsewhere (8 bytes of wkv7.chunked in fp16).
+"""
+
+import os
+
+import pytest
+from kernel_cases import BRIEF, dtypes_of, triton_impls, turn
+
+from workbench.compile import read_resources
+from workbench.compile.launches import captured
+from workbench.device.hardware import DEVICES
+from workbench.measurement import inputs
+
+DEVICE = DEVICES["h200"]
+# ptxas of Triton 3.9 takes a slot or two beside fewer registers than there are: 16 bytes of the
+# launch for u of lora, which uses 56
+SLOTS = 16
+# Bytes a thread by Impl and dtype, with the reason. An entry that is not reached fails.
+ALLOWED = {
+    ("attention.tiles", "fp16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
+    ("attention.tiles", "bf16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
+    ("causal_attention.tiles", "fp16"): (56, "D = 72, as attention.tiles"),
+    ("causal_attention.tiles", "bf16"): (56, "D = 72, as attention.tiles"),
+    ("decode_attention.splits", "fp16"): (416, "D = 72 as 64 and 16; 32 keys spill 112 bytes"),
+    ("decode_attention.splits", "bf16"): (416, "D = 72 as 64 and 16; 32 keys spill 112 bytes"),
+    ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
+    ("lora.tiles", "fp32"): (504, "r = 64: u B in fp32 on the vector units, 64 columns of each"),
+    ("lora.persistent", "fp32"): (208, "r = 64: u B in fp32 on the vector units, 64 columns"),
+}
+
+
+def impls():
+    if not os.environ.get("CI"):
+        return triton_impls()
+    every = triton_impls()
+    return [i for i in every if i is turn(i.spec, [j for j in every if j.spec is i.spec])]
+
+
+def sizes_of(spec):
+    widths = ({**spec.bench[0], a: n} for a, e in spec.extents.items() for n in e.among)
+    return [*spec.bench, *widths]
+
+
+if not BRIEF:
+
+    @pytest.mark.parametrize("impl", impls(), ids=lambda impl: impl.title)
+    def test_no_default_spills(impl):
+        limits = DEVICE.limits
+        for dtype in dtypes_of(impl, limits):
+            most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl.spec))
+            allowed, _ = ALLOWED.get((impl.title, dtype), (SLOTS, ""))
+            assert most <= allowed, f"{impl.title} spills {most} bytes a thread in {dtype}"
+            assert allowed == SLOTS or most > SLOTS, f"{impl.title} no longer spills in {dtype}"
+
+
+def spilt(impl, sizes, dtype):
+    """The most bytes a thread of a launch of the default; 0 where it is refused."""
+    config = impl.default(DEVICE.limits, dtype, sizes)
+    if impl.rejection_reason(config, DEVICE.limits, dtype, sizes) is not None:
+        return 0
+    with captured(DEVICE) as launches:
+        impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    return max(read_resources(one, [one], DEVICE, 0.0).spill_bytes for one in launches)
