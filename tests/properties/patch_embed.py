@@ -6,7 +6,9 @@ Small whole numbers have products that sum exactly in fp32, whatever the order.
 import torch
 from kernel_properties import INF, NAN, NOT_DENSE_ROWS, Subject, bits, of, refuses
 
-IMPLS = "patch_embed.described patch_embed.persistent patch_embed.recurring"
+IMPLS = " ".join(
+    f"patch_embed.{name}" for name in ("described", "persistent", "recurring", "warp_groups")
+)
 refuses(IMPLS, "x w", NOT_DENSE_ROWS)
 
 
@@ -62,3 +64,24 @@ def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     s.verify(x, w, bias, position)
     bias[-1], position[0, 0] = -INF, NAN
     s.verify(x, w, bias, position)
+
+
+@of("patch_embed", impls="warp_groups", own_sizes=True)
+def positions_change_between_tiles(s: Subject) -> None:
+    """Several tiles a program, of one row of positions or of several; ragged at each end. A block
+    read in the wrong phase of its barrier, or the positions of another tile, change a sum of whole
+    numbers."""
+    some = (dict(), dict(num_stages=3, lag=2), dict(block_n=128, num_stages=6, lag=1))
+    # Rows of tiles on 132 cores with tiles of 128x256: 89 in 44 groups, positions of which 9, 2, 1
+    # or all differ; 301, of which 5 differ, in 66; 4, of which all differ
+    extents = ((11_336, 520, 200, 72), (11_336, 520, 56, 256), (11_336, 520, 264, 1))
+    extents += ((11_336, 520, 72, 12_000), (38_500, 392, 200, 5), (500, 136, 200, 7))
+    for M, N, K, P in extents:
+        sizes = {"M": M, "N": N, "K": K, "P": P}
+        large = Subject(s.impl, s.config, sizes, s.dtype, s.device, s.seed)
+        x, w, bias, position = _whole(large)
+        # sums seldom exceed 100, and bf16 has whole numbers up to 256
+        exact = x.float() @ w.float().T + bias.float() + position.float()[_rows(large, x)]
+        for at in some:
+            y = s.impl(x, w, bias, position, config=s.impl.config(**at))
+            assert torch.equal(y.float(), exact), (at, sizes)

@@ -9,7 +9,12 @@ from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
 from workbench.kernels.matmul import HALVES, PARTS, WarpGroups, rounds_of
 
-IN_GLUON = {"attention.ping_pong", "causal_attention.ping_pong", "matmul.warp_groups"}
+IN_GLUON = {
+    "attention.ping_pong",
+    "causal_attention.ping_pong",
+    "matmul.warp_groups",
+    "patch_embed.warp_groups",
+}
 
 
 def impls():

@@ -442,22 +442,24 @@ def _await_products(acc, more, LEFT: gl.constexpr, MORE: gl.constexpr):
 @gluon.jit
 def _multiply_steps(
     W: gl.constexpr, rings, bars, steps, slot, phase, turn, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr, begin=None,
 ):  # fmt: skip
-    """Sums of this group's rows of a tile, with slot and phase after its steps."""
+    """Sums of this group's rows of a tile, with slot and phase after its steps. They begin with
+    those of `begin`, where it is given."""
     full, free, begun = bars
     MORE: gl.constexpr = len(rings) == 3
     STAGES: gl.constexpr = full.shape[0]
     WIDTH: gl.constexpr = 128 if MORE else SHAPE[1] // 2 if HALF else SHAPE[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     MORE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    # a first product does not add, but takes an operand all the same
-    acc = gl.zeros([SHAPE[0] // 2, WIDTH], gl.float32, LAYOUT)
+    ADD: gl.constexpr = begin is not None
+    # a first product that does not add takes an operand all the same
+    acc = begin if ADD else gl.zeros([SHAPE[0] // 2, WIDTH], gl.float32, LAYOUT)
     more = gl.zeros([SHAPE[0] // 2, 64], gl.float32, MORE_LAYOUT) if MORE else 0
     if LAG > 0 and W == 1:
         mbarrier.wait(begun, turn)
     mbarrier.wait(full.index(slot), phase)
-    acc, more = _start_product(W, rings, slot, acc, more, False, FLIPPED, HALF)
+    acc, more = _start_product(W, rings, slot, acc, more, ADD, FLIPPED, HALF)
     acc, more = _await_products(acc, more, 1, MORE)
     for i in range(1, steps):
         before = slot

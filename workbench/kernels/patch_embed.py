@@ -18,6 +18,17 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import compiled, cores, describe, meta, strides, tile_count, tl, triton, upcast
+from workbench.gluon import (
+    UNCHECKED,
+    barriers,
+    describe_blocks,
+    gl,
+    gluon,
+    group_barrier,
+    refuse_hopper,
+    tma,
+)
+from workbench.kernels import matmul
 from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 
@@ -203,6 +214,129 @@ def _recurring(
             right_position = _addends(table, there, columns + HALF, EVEN_N, WIDE)[1]
 
 
+# The pipeline of `matmul.warp_groups` over the tiles of `recurring`: `warp_groups`. A program's
+# tiles have the same columns, and those of the same positions follow each other. A group of warps
+# keeps its positions in registers, two in one: 64 a thread beside 128 sums of 64 x 256. Biases lie
+# in shared memory. A tile's sums begin with both, so that the matrix unit adds them.
+
+
+@gluon.jit
+def _next_row(which, row, grid_m, period):
+    """The next row of tiles with the same positions, or the first one with the following ones."""
+    row += period
+    if row >= grid_m:
+        which += 1
+        row = which
+    return which, row
+
+
+@gluon.jit
+def _load_rows(maps, rings, bars, walk, SHAPE: gl.constexpr, FLIPPED: gl.constexpr):
+    first, last, grid_m, period, n, steps = walk
+    which, row = _nth(first, grid_m, period)
+    slot, phase = 0, 1
+    for _ in range(first, last):
+        m = row * SHAPE[0]
+        slot, phase = matmul._load_steps(
+            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False
+        )
+        which, row = _next_row(which, row, grid_m, period)
+
+
+@gluon.jit
+def _pairs(table, m, n, LAYOUT: gl.constexpr, SHAPE: gl.constexpr, EVEN_N: gl.constexpr):
+    """Positions of a group's rows from m and the columns from n, two in an integer."""
+    position_ptr, N, P, stride_pp, stride_pn = table
+    ROWS: gl.constexpr = SHAPE[0] // 2
+    p = (m + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))) % P
+    columns = n + gl.arange(0, SHAPE[1], gl.SliceLayout(0, LAYOUT))
+    offsets = p.to(gl.int64)[:, None] * stride_pp + columns.to(gl.int64)[None, :] * stride_pn
+    if EVEN_N:
+        positions = gl.load(position_ptr + offsets)
+    else:
+        positions = gl.load(position_ptr + offsets, columns[None, :] < N, other=0.0)
+    bits = positions.to(gl.uint16, bitcast=True).to(gl.uint32)
+    low, high = bits.reshape([ROWS, SHAPE[1] // 2, 2]).split()
+    return low | (high << 16)
+
+
+@gluon.jit
+def _unpacked(pairs, DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
+    low = (pairs & 0xFFFF).to(gl.uint16).to(DTYPE, bitcast=True).to(gl.float32)
+    high = (pairs >> 16).to(gl.uint16).to(DTYPE, bitcast=True).to(gl.float32)
+    both = gl.join(low, high).reshape([pairs.shape[0], 2 * pairs.shape[1]])
+    return gl.convert_layout(both, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _embed_rows(
+    W: gl.constexpr, maps, rings, buffers, bars, biases, walk, table, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, EVEN_N: gl.constexpr,
+):  # fmt: skip
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SHAPE[1], 16])
+    DTYPE: gl.constexpr = maps[0].dtype
+    first, last, grid_m, period, n, steps = walk
+    top = W * (SHAPE[0] // 2)
+    which, row = _nth(first, grid_m, period)
+    pairs = _pairs(table, which * SHAPE[0] + top, n, LAYOUT, SHAPE, EVEN_N)
+    slot, phase, turn, at = 0, 0, 0, 0
+    for _ in range(first, last):
+        bias = biases.load(gl.SliceLayout(0, LAYOUT))
+        begin = _unpacked(pairs, DTYPE, LAYOUT) + bias[None, :]
+        acc, _, slot, phase = matmul._multiply_steps(
+            W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, False, begin
+        )
+        turn ^= 1
+        at = matmul._put_sums(maps[3], buffers, acc, row * SHAPE[0] + top, n, at)
+        before = which
+        which, row = _next_row(which, row, grid_m, period)
+        if which != before:
+            pairs = _pairs(table, which * SHAPE[0] + top, n, LAYOUT, SHAPE, EVEN_N)
+    tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
+
+
+@gluon.jit
+def _columns_of(bias_ptr, n, N, stride_b, BLOCK_N: gl.constexpr):
+    """Biases of a program's columns in shared memory."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    columns = n + gl.arange(0, BLOCK_N, LAYOUT)
+    bias = gl.load(bias_ptr + columns.to(gl.int64) * stride_b, columns < N, other=0.0)
+    biases = gl.allocate_shared_memory(gl.float32, [BLOCK_N], SHARED, bias.to(gl.float32))
+    group_barrier()
+    return biases
+
+
+@gluon.jit(do_not_specialize=["P", "grid_m", "grid_n", "period", "each", "steps"])
+def _warp_groups(
+    x, w, bias_ptr, position_ptr, y, N, P, grid_m, grid_n, period, each, steps,
+    stride_b, stride_pp, stride_pn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    LAG: gl.constexpr, EVEN_N: gl.constexpr,
+):  # fmt: skip
+    SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K)
+    FLIPPED: gl.constexpr = (False, True)
+    # programs that run at the same time share their rows, so that x is read from memory once
+    n, first = gl.program_id(0) % grid_n * BLOCK_N, gl.program_id(0) // grid_n * each
+    biases = _columns_of(bias_ptr, n, N, stride_b, BLOCK_N)
+    rings = (matmul._ring(x, 2 * STAGES), matmul._ring(w, STAGES))
+    top, bottom = matmul._ring(y, 2), matmul._ring(y, 2)
+    bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
+    maps, table = (x, w, w, y), (position_ptr, N, P, stride_pp, stride_pn)
+    walk = (first, gl.minimum(first + each, grid_m), grid_m, period, n, steps)
+    gl.warp_specialize(
+        [
+            (_embed_rows,
+             (0, maps, rings, top, bars, biases, walk, table, SHAPE, FLIPPED, LAG, EVEN_N)),
+            (_embed_rows,
+             (1, maps, rings, bottom, bars, biases, walk, table, SHAPE, FLIPPED, LAG, EVEN_N)),
+            (_load_rows, (maps, rings, bars, walk, SHAPE, FLIPPED)),
+        ],
+        [4, 1],
+        [232, 40],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = among(64, 128, default=128, knob=tile)
@@ -226,6 +360,15 @@ class Recurring(Persistent):
     block_m: int = among(32, 64, 128, default=128, knob=tile)
 
 
+@dataclass(frozen=True)
+class WarpGroups:
+    block_m: int = among(128, default=128, knob=tile)  # 64 rows for each group of warps
+    block_n: int = among(128, 256, default=256, knob=tile)
+    block_k: int = among(64, default=64, knob=tile)  # 128 bytes, what the copy engine swizzles
+    num_stages: int = stages(3, 6, default=4)
+    lag: int = among(0, 1, 2, default=0)  # steps by which the second group of warps is behind
+
+
 def refuse_tiles(config, limits, *, itemsize, N, **sizes):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
@@ -247,6 +390,18 @@ def refuse_tiles(config, limits, *, itemsize, N, **sizes):
 def refuse_described(config, limits, *, itemsize, M, N, K, P):
     reason = limits.refuse_rows(itemsize, K=K, N=N)
     return reason or refuse_tiles(config, limits, itemsize=itemsize, N=N)
+
+
+def refuse_warp_groups(config, limits, *, itemsize, M, N, K, P):
+    if reason := refuse_hopper(limits):
+        return reason
+    if itemsize != 2:
+        return "its products are of 16-bit inputs"
+    if reason := limits.refuse_rows(itemsize, K=K, N=N):
+        return reason
+    stored = matmul.BUFFERS + 4 * config.block_n + 1024
+    needed = limits.stages_bytes(config, itemsize) + stored
+    return limits.refuse_shared(needed, "stages, biases and what is stored meanwhile")
 
 
 def work(config, limits, *, itemsize, M, N, K, P):
@@ -359,6 +514,14 @@ def persistent(x, w, bias, position, *, config):
     return y
 
 
+def recurrence(config, cores, *, M, N, P):
+    """Return the rows and columns of tiles, into how many groups of programs the rows are dealt
+    out, and after how many of them the same positions follow."""
+    grid_m, grid_n = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
+    groups = max(1, min(cores // grid_n, grid_m))
+    return grid_m, grid_n, groups, min(P // math.gcd(P, config.block_m), grid_m)
+
+
 @patch_embed.impl(
     Recurring,
     name="recurring",
@@ -378,15 +541,34 @@ def recurring(x, w, bias, position, *, config):
     registers over many tiles."""
     (M, K), N, P = x.shape, len(w), len(position)
     X, W, Y, y = described_tensors(x, w, config)
-    grid_m, grid_n = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
-    groups = max(1, min(cores(x) // grid_n, grid_m))
-    # after so many rows of tiles the same positions follow
-    period = min(len(position) // math.gcd(len(position), config.block_m), grid_m)
+    _, grid_n, groups, period = recurrence(config, cores(x), M=M, N=N, P=P)
     # registers are short where sums and positions are fp32
     constants = dict(FLATTEN=x.element_size() < 4, EVEN_N=N % config.block_n == 0)
     constants |= dict(WIDE=wide(position, config), UPCAST=upcast(x), **meta(config))
     sizes = M, N, K, P, period, groups, *strides(bias, position)
     _recurring[(groups * grid_n,)](X, W, bias, position, Y, *sizes, **constants)
+    return y
+
+
+@patch_embed.impl(
+    WarpGroups, name="warp_groups", refuse=refuse_warp_groups, work=work, unchecked=UNCHECKED
+)
+def warp_groups(x, w, bias, position, *, config):
+    """The tiles of recurring in the pipeline of `matmul.warp_groups`: a warp loads, two groups of
+    warps multiply, and sums begin with bias and position. In Gluon."""
+    (M, K), N, P = x.shape, len(w), len(position)
+    y, BM, BN, BK = x.new_empty(M, N), config.block_m, config.block_n, config.block_k
+    X, W = describe_blocks("x", x, [BM // 2, BK]), describe_blocks("w", w, [BN, BK])
+    Y = describe_blocks("y", y, [BM // 2, matmul.BUFFERS // 4 // BM])
+    grid_m, grid_n, groups, period = recurrence(config, cores(x), M=M, N=N, P=P)
+    each, steps = triton.cdiv(grid_m, groups), triton.cdiv(K, BK)
+    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
+    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAG=lag)
+    sizes = N, P, grid_m, grid_n, period, each, steps, *strides(bias, position)
+    _warp_groups[(groups * grid_n,)](
+        X, W, bias, position, Y, *sizes, **constants, EVEN_N=N % BN == 0, num_warps=4
+    )
     return y
 
 
