@@ -323,6 +323,7 @@ def test_the_default_stays_unless_another_is_clearly_faster(slower, stays):
     kernel = SimpleNamespace(
         configs=lambda impl: [other],
         before_compiling=lambda impl, config, device, sizes: at(config),
+        remembered=lambda impl, config, device, sizes: at(config),
         seconds=lambda places, device, dtype: [1 + slower, 1.0],
     )
     estimate = best_of(kernel, TILES, H200, "bf16", AT)

@@ -7,7 +7,7 @@ times; far from every measured size it returns to that. Its constants were chose
 nine kernels on an H100 that are not held back, each size left out in turn (docs/facts.md).
 
 Before a config is compiled its resources are those that it had at the nearest measured size at
-which the model expects the same of it, or else the model's estimates.
+which its tiles are alike, or else the model's estimates.
 
 Only times whose sizes are alike in alignment are used: rows that begin at multiples of 16 elements
 are loaded in wide words, others are not, and neither tells of the other.
@@ -26,7 +26,7 @@ from workbench.device.bounds import bound_s
 from workbench.device.calibration import CalibrationTime, calibration_of
 from workbench.device.cost_model import LaunchResources, guesses, predict_launches
 from workbench.device.hardware import DEVICES, Device
-from workbench.spec import Impl, Limits, Sizes, Spec, values
+from workbench.spec import Impl, Limits, Sizes, Spec, Work, values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,7 +216,7 @@ class CalibratedKernel:
         self._by_config: dict[tuple[str, Any], list[ModelledConfig]] = {}
         for place in places:
             self._by_config.setdefault((place.impl.name, place.config), []).append(place)
-        self._expected: dict[int, object] = {}
+        self._tiles: dict[int, object] = {}
 
     @property
     def impls(self) -> set[str]:
@@ -245,63 +245,72 @@ class CalibratedKernel:
     def before_compiling(
         self, impl: Impl, config: Any, device: Device, sizes: Sizes
     ) -> ModelledConfig | None:
-        """Return a config with the resources that it had at the nearest measured size at which the
-        model expects the same of it; else with those that the model expects, or None where it
-        expects nothing."""
-        guess = guessed_config(impl, config, device, self.dtype, sizes)
-        if guess is None:
+        """Return a config with the resources that it is remembered by, or else with those that the
+        model expects; None where it expects nothing."""
+        known = self.remembered(impl, config, device, sizes)
+        return known or guessed_config(impl, config, device, self.dtype, sizes)
+
+    def remembered(
+        self, impl: Impl, config: Any, device: Device, sizes: Sizes
+    ) -> ModelledConfig | None:
+        """Return a config with the resources that it had at the nearest measured size at which its
+        tiles are padded to the same powers of two, so that its code is most likely the same; None
+        where it was not measured at such a size."""
+        at = (impl.name, config)
+        if at not in self._by_config:
             return None
-        known = [
-            place
-            for place in self._by_config.get((impl.name, config), ())
-            if self._expects(place) == _expected(guess)
-        ]
+        works = impl.work_of(config, device.limits, self.dtype, sizes) or ()
+        known = [place for place in self._by_config[at] if self._padded(place) == _padded(works)]
         if not known:
-            return guess
+            return None
         nearest = min(known, key=lambda place: _octaves(place.sizes, sizes))
-        return _moved(nearest, guess, self.device, self.dtype)
+        return _moved(nearest, sizes, works, self._works(nearest))
 
-    def _expects(self, place: ModelledConfig) -> object:
-        """Return what the model expected of a measured place before it was compiled."""
-        at = id(place)
-        if at not in self._expected:
-            guess = guessed_config(place.impl, place.config, self.device, self.dtype, place.sizes)
-            self._expected[at] = None if guess is None else _expected(guess)
-        return self._expected[at]
+    def _works(self, place: ModelledConfig) -> tuple[Work, ...]:
+        limits = self.device.limits
+        return place.impl.work_of(place.config, limits, self.dtype, place.sizes) or ()
+
+    def _padded(self, place: ModelledConfig) -> object:
+        at = id(place)  # of `places`, which this object holds
+        if at not in self._tiles:
+            self._tiles[at] = _padded(self._works(place))
+        return self._tiles[at]
 
 
-def _expected(guess: ModelledConfig) -> object:
-    """Return what an estimate says of the machine code, which does not depend on the number of
-    programs."""
-    each = guess.each or (guess.resources,)
-    return [(r.registers, r.spill_bytes, r.shared_bytes, r.threads) for r in each]
+def _padded(works: Sequence[Work]) -> object:
+    """Return the products and the bytes of a tile of each launch, padded to powers of two."""
+    return [
+        (tuple(map(_power_of_two, work.dot or ())), _power_of_two(work.load_bytes))
+        for work in works
+    ]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
 
 
 def _octaves(left: Sizes, right: Sizes) -> float:
-    return sum(math.log2(left[axis] / right[axis]) ** 2 for axis in left)
+    """Return how far apart sizes are; code is made for short axes, so these count more."""
+    return sum((math.log2(left[n] / right[n]) / math.log2(2 * right[n])) ** 2 for n in left)
 
 
 def _moved(
-    place: ModelledConfig, guess: ModelledConfig, device: Device, dtype: str
+    place: ModelledConfig, sizes: Sizes, works: Sequence[Work], before: Sequence[Work]
 ) -> ModelledConfig:
-    """Return a measured place at the sizes of an estimate: a program for each tile, unless there
-    were fewer programs than tiles."""
-    works = place.impl.work_of(place.config, device.limits, dtype, place.sizes) or ()
-    known, now = place.each or (place.resources,), guess.each or (guess.resources,)
-    if not len(works) == len(known) == len(now):
-        works, known, now = works[:1], (place.resources,), now[:1]
+    """Return a measured place at other sizes: a program for each tile, unless there were fewer
+    programs than tiles. `works` are of the launches there, `before` of those that were measured."""
+    known = place.each or (place.resources,)
+    if not len(works) == len(known) == len(before):
+        known, works, before = (place.resources,), works[:1], before[:1]
     each = tuple(
         replace(
-            one,
-            programs=new.programs
-            if one.programs >= work.tiles
-            else min(one.programs, new.programs),
+            one, programs=now.tiles if one.programs >= old.tiles else min(one.programs, now.tiles)
         )
-        for one, work, new in zip(known, works, now, strict=True)
+        for one, now, old in zip(known, works, before, strict=True)
     )
     largest = each[known.index(place.resources)] if place.resources in known else each[0]
     every = each if len(each) == place.launches > 1 else ()
-    return replace(place, sizes=guess.sizes, resources=largest, each=every)
+    return replace(place, sizes=sizes, resources=largest, each=every)
 
 
 def calibrated_kernel(
@@ -425,11 +434,13 @@ def best_of(
     """Return the config of an Impl with the least corrected time, or the default, as
     `best_estimate` does. None where no config can run at these sizes."""
     default = impl.default(device.limits, dtype, sizes)
+    each = [kernel.before_compiling(impl, default, device, sizes)]
+    each += [kernel.remembered(impl, config, device, sizes) for config in kernel.configs(impl)]
     places = [
         place
-        for config in dict.fromkeys((default, *kernel.configs(impl)))
-        if impl.rejection_reason(config, device.limits, dtype, sizes) is None
-        and (place := kernel.before_compiling(impl, config, device, sizes)) is not None
+        for place in each
+        if place is not None
+        and impl.rejection_reason(place.config, device.limits, dtype, sizes) is None
     ]
     if not places:
         return None
