@@ -421,7 +421,7 @@ def test_an_h200_takes_the_ratios_of_the_h100():
     most 2 % longer than the best of its Impls, where it is in the table."""
     seen = list(calibration_elsewhere.choices())
     known = [choice for choice in seen if choice.regret is not None]
-    assert len(seen) == 10 and len(known) >= 7
+    assert len(seen) == 10 and len(known) >= 6
     assert all(choice.regret <= 0.02 for choice in known)
 
 
