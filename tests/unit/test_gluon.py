@@ -1,5 +1,7 @@
 """Kernels in Gluon: which they are, and what their devices must be."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +73,7 @@ def test_an_update_delays_no_tile_where_cores_without_one_suffice_for_it(cores, 
     tiles = -(-M // shape[0]) * -(-N // shape[1])
     _, _, items, last, _ = rounds_of(config, cores, tiles, 65)
     idle = cores - (items - 1) % cores - 1
-    each = -(-M // (128 * idle)) if idle else cores  # blocks of u
+    each = -(-M // (128 * idle)) if idle else math.inf  # blocks of u
     if each * (128 + max(16, r)) <= sum(shape) - (last == HALVES) * shape[1] // 2:
         assert (programs, rows) == (idle, 128)
     else:
