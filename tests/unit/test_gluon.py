@@ -73,11 +73,12 @@ def test_an_update_delays_no_tile_where_cores_without_one_suffice_for_it(cores, 
     tiles = -(-M // shape[0]) * -(-N // shape[1])
     _, _, items, last, _ = rounds_of(config, cores, tiles, 65)
     idle = cores - (items - 1) % cores - 1
-    each = -(-M // (128 * idle)) if idle else math.inf  # blocks of u
+    each = -(-M // (128 * idle)) if idle else math.inf  # blocks of 128 rows of u
+    assert 16 <= rows <= 128
     if each * (128 + max(16, r)) <= sum(shape) - (last == HALVES) * shape[1] // 2:
-        assert (programs, rows) == (idle, 128)
+        assert programs == idle and -(-M // (rows * idle)) <= each
     else:
-        assert programs == max(idle, cores // 4, 1) and 16 <= rows <= 128
+        assert programs == max(idle, cores // 4, 1)
 
 
 @pytest.mark.parametrize("name", ["h100", "h200"])

@@ -568,9 +568,10 @@ def shrink_beside(config, cores_, M, N, K, r):
     _, _, items, last, _ = matmul.rounds_of(config, cores_, tiles, steps)
     idle = -items % cores_
     edges = config.block_m + config.block_n // (2 if last == matmul.HALVES else 1)
-    blocks = -(-M // 128)
-    if idle and -(-blocks // idle) * (128 + columns_of(r)) <= edges:
-        return idle, 128
+    if idle:
+        rows = max(16, min(128, padded(-(-M // idle))))
+        if -(-M // (rows * idle)) * (rows + columns_of(r)) <= edges:
+            return idle, rows
     return max(idle, cores_ // 4, 1), shrink_blocks(M, r, 2, True)[0]
 
 
