@@ -360,14 +360,14 @@ def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
 
 @gluon.jit
 def _load_blocks(
-    maps, rings, bar, m, n, k, slot, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, HALF: gl.constexpr
-):
-    """Begin to load one step's blocks into a slot."""
+    maps, FIRST: gl.constexpr, rings, bar, m, n, k, slot, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    """Begin to load one step's blocks into a slot, by the maps from FIRST on."""
     A_T: gl.constexpr = FLIPPED[0]
     B_T: gl.constexpr = FLIPPED[1]
-    of_a, of_b, of_less = maps
-    if HALF:
-        of_b = of_less
+    of_a, of_less = maps[FIRST], maps[FIRST + 2]
+    of_b = of_less if HALF else maps[FIRST + 1]
     for w in gl.static_range(2):
         row = m + w * (SHAPE[0] // 2)
         copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
@@ -380,24 +380,24 @@ def _load_blocks(
 
 @gluon.jit
 def _load_steps(
-    maps, rings, bars, m, n, start, stop, steps, slot, phase, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, HALF: gl.constexpr,
+    maps, rings, bars, m, n, start, stop, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+    HALF: gl.constexpr, steps=None,
 ):  # fmt: skip
     full, free, _ = bars
     STAGES: gl.constexpr = full.shape[0]
-    usual, _, second = maps
-    of_a, of_b, of_less = usual
-    WIDE: gl.constexpr = of_less.block_type.nbytes if HALF else of_b.block_type.nbytes
-    MORE: gl.constexpr = of_less.block_type.nbytes if SHAPE[1] == 192 else 0
+    ONE_PAIR: gl.constexpr = len(maps) == 4
+    A_BYTES: gl.constexpr = 2 * maps[0].block_type.nbytes
+    B_BYTES: gl.constexpr = maps[2 if HALF else 1].block_type.nbytes
+    MORE: gl.constexpr = maps[2].block_type.nbytes if SHAPE[1] == 192 else 0
     for i in range(start, stop):
         bar = full.index(slot)
         mbarrier.wait(free.index(slot), phase)
-        mbarrier.expect(bar, 2 * of_a.block_type.nbytes + WIDE + MORE)
-        if second is None or i < steps - 1:
-            _load_blocks(usual, rings, bar, m, n, i * SHAPE[2], slot, SHAPE, FLIPPED, HALF)
+        mbarrier.expect(bar, A_BYTES + B_BYTES + MORE)
+        if ONE_PAIR or i < steps - 1:
+            _load_blocks(maps, 0, rings, bar, m, n, i * SHAPE[2], slot, SHAPE, FLIPPED, HALF)
         else:
             await_launch()
-            _load_blocks(second, rings, bar, m, n, 0, slot, SHAPE, FLIPPED, HALF)
+            _load_blocks(maps, 4, rings, bar, m, n, 0, slot, SHAPE, FLIPPED, HALF)
         slot, phase = next_slot(slot, phase, STAGES)
     return slot, phase
 
@@ -411,20 +411,20 @@ def _load_all(
     for t in range(gl.program_id(0), whole, programs):
         m, n = _tile_start(t, problem, SHAPE)
         slot, phase = _load_steps(
-            maps, rings, bars, m, n, 0, steps, steps, slot, phase, SHAPE, FLIPPED, False
+            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False, steps
         )
     if LAST == IN_HALVES:
         for t in range(whole + gl.program_id(0), count, programs):
             m, n = _half_start(t, problem, SHAPE)
             slot, phase = _load_steps(
-                maps, rings, bars, m, n, 0, steps, steps, slot, phase, SHAPE, FLIPPED, True
+                maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, True, steps
             )
     if LAST == IN_PARTS:
         for which in range(2):
             t, start, stop = _part(which, problem)
             m, n = _tile_start(t, problem, SHAPE)
             slot, phase = _load_steps(
-                maps, rings, bars, m, n, start, stop, steps, slot, phase, SHAPE, FLIPPED, False
+                maps, rings, bars, m, n, start, stop, slot, phase, SHAPE, FLIPPED, False, steps
             )
 
 
@@ -616,7 +616,7 @@ def _multiply_parts(
                 _pass_on(W, passed, acc, buffers.shape[2], SHAPE)
             else:
                 first = (t - whole) * steps // each
-                at = _put_total(W, maps[1], buffers, passed, acc, m, n, at, first, SHAPE)
+                at = _put_total(W, maps[3], buffers, passed, acc, m, n, at, first, SHAPE)
 
 
 @gluon.jit
@@ -625,7 +625,7 @@ def _multiply_all(
     FLIPPED: gl.constexpr, LAG: gl.constexpr, LAST: gl.constexpr,
 ):  # fmt: skip
     whole, count, _, _, steps, _ = problem
-    programs, of_c, ROWS = gl.num_programs(0), maps[1], SHAPE[0] // 2
+    programs, of_c, ROWS = gl.num_programs(0), maps[3], SHAPE[0] // 2
     slot, phase, turn, at = 0, 0, 0, 0
     for t in range(gl.program_id(0), whole, programs):
         m, n = _tile_start(t, problem, SHAPE)
@@ -677,7 +677,9 @@ def _warp_groups(
         rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
     top, bottom = _ring(c, 2), _ring(c, 2)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
-    maps, passed = ((a, b, b_less), c, second), (sums, flags)
+    maps, passed = (a, b, b_less, c), (sums, flags)
+    if second is not None:
+        maps = maps + second
     problem = (whole, count, grid_m, grid_n, steps, each)
     gl.warp_specialize(
         [
