@@ -35,7 +35,6 @@ from workbench.dsl import (
 )
 from workbench.gluon import (
     UNCHECKED,
-    await_launch,
     barriers,
     copy_in,
     copy_out,
@@ -313,9 +312,6 @@ def _place(
 # half the cores once more. PARTS of their steps are dealt out, the same number to each program,
 # which lie in two tiles at most. The program with a tile's last step adds the sums of those with
 # the steps before. Each passes on its sums before it waits for others', so that none waits forever.
-#
-# A caller may add one more step, of a second pair of matrices: c = a b + u v. The launch before
-# writes u, and may have divided its rows by `units`.
 
 WHOLE, HALVES, PARTS = 0, 1, 2  # what a last round is of
 IN_HALVES, IN_PARTS = gl.constexpr(HALVES), gl.constexpr(PARTS)
@@ -359,45 +355,33 @@ def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
 
 
 @gluon.jit
-def _load_blocks(
-    maps, FIRST: gl.constexpr, rings, bar, m, n, k, slot, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, HALF: gl.constexpr,
-):  # fmt: skip
-    """Begin to load one step's blocks into a slot, by the maps from FIRST on."""
-    A_T: gl.constexpr = FLIPPED[0]
-    B_T: gl.constexpr = FLIPPED[1]
-    of_a, of_less = maps[FIRST], maps[FIRST + 2]
-    of_b = of_less if HALF else maps[FIRST + 1]
-    for w in gl.static_range(2):
-        row = m + w * (SHAPE[0] // 2)
-        copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
-    block = _first_columns(rings[1].index(slot), HALF, B_T)
-    copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
-    if SHAPE[1] == 192:
-        further = n + 128
-        copy_in(of_less, [further, k] if B_T else [k, further], bar, rings[2].index(slot))
-
-
-@gluon.jit
 def _load_steps(
     maps, rings, bars, m, n, start, stop, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
-    HALF: gl.constexpr, steps=None,
+    HALF: gl.constexpr,
 ):  # fmt: skip
     full, free, _ = bars
+    MORE: gl.constexpr = SHAPE[1] == 192
+    A_T: gl.constexpr = FLIPPED[0]
+    B_T: gl.constexpr = FLIPPED[1]
     STAGES: gl.constexpr = full.shape[0]
-    ONE_PAIR: gl.constexpr = len(maps) == 4
-    A_BYTES: gl.constexpr = 2 * maps[0].block_type.nbytes
-    B_BYTES: gl.constexpr = maps[2 if HALF else 1].block_type.nbytes
-    MORE: gl.constexpr = maps[2].block_type.nbytes if SHAPE[1] == 192 else 0
+    of_a, of_b, of_less, _ = maps
+    if HALF:
+        of_b = of_less
+    BYTES: gl.constexpr = 2 * of_a.block_type.nbytes + of_b.block_type.nbytes
+    MORE_BYTES: gl.constexpr = of_less.block_type.nbytes if MORE else 0
     for i in range(start, stop):
-        bar = full.index(slot)
+        k, bar = i * SHAPE[2], full.index(slot)
         mbarrier.wait(free.index(slot), phase)
-        mbarrier.expect(bar, A_BYTES + B_BYTES + MORE)
-        if ONE_PAIR or i < steps - 1:
-            _load_blocks(maps, 0, rings, bar, m, n, i * SHAPE[2], slot, SHAPE, FLIPPED, HALF)
-        else:
-            await_launch()
-            _load_blocks(maps, 4, rings, bar, m, n, 0, slot, SHAPE, FLIPPED, HALF)
+        mbarrier.expect(bar, BYTES + MORE_BYTES)
+        for w in gl.static_range(2):
+            row = m + w * (SHAPE[0] // 2)
+            copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
+        block = _first_columns(rings[1].index(slot), HALF, B_T)
+        copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
+        if MORE:
+            further = n + 128
+            block = rings[2].index(slot)
+            copy_in(of_less, [further, k] if B_T else [k, further], bar, block)
         slot, phase = next_slot(slot, phase, STAGES)
     return slot, phase
 
@@ -411,20 +395,20 @@ def _load_all(
     for t in range(gl.program_id(0), whole, programs):
         m, n = _tile_start(t, problem, SHAPE)
         slot, phase = _load_steps(
-            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False, steps
+            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False
         )
     if LAST == IN_HALVES:
         for t in range(whole + gl.program_id(0), count, programs):
             m, n = _half_start(t, problem, SHAPE)
             slot, phase = _load_steps(
-                maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, True, steps
+                maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, True
             )
     if LAST == IN_PARTS:
         for which in range(2):
             t, start, stop = _part(which, problem)
             m, n = _tile_start(t, problem, SHAPE)
             slot, phase = _load_steps(
-                maps, rings, bars, m, n, start, stop, slot, phase, SHAPE, FLIPPED, False, steps
+                maps, rings, bars, m, n, start, stop, slot, phase, SHAPE, FLIPPED, False
             )
 
 
@@ -490,41 +474,6 @@ def _multiply_steps(
     mbarrier.arrive(free.index(slot))
     slot, phase = next_slot(slot, phase, STAGES)
     return acc, more, slot, phase
-
-
-@gluon.jit
-def _divided_by(units, m, sums, DIVIDE: gl.constexpr):
-    """Sums with their rows divided by powers of two, or multiplied again: nothing is lost."""
-    i = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
-    unit = gl.load(units + (m + i))
-    return sums * (1.0 / unit if DIVIDE else unit)[:, None]
-
-
-@gluon.jit
-def _multiply_tile(
-    W: gl.constexpr, rings, bars, units, m, steps, slot, phase, turn, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
-):  # fmt: skip
-    """The same of a whole tile, whose last step's rows may have been divided by `units`."""
-    if units is None:
-        return _multiply_steps(W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF)
-    else:
-        full, free, _ = bars
-        MORE: gl.constexpr = len(rings) == 3
-        acc, more, slot, phase = _multiply_steps(
-            W, rings, bars, steps - 1, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF
-        )
-        mbarrier.wait(full.index(slot), phase)
-        await_launch()
-        acc = _divided_by(units, m, acc, True)
-        more = _divided_by(units, m, more, True) if MORE else more
-        acc, more = _start_product(W, rings, slot, acc, more, True, FLIPPED, HALF)
-        acc, more = _await_products(acc, more, 0, MORE)
-        mbarrier.arrive(free.index(slot))
-        acc = _divided_by(units, m, acc, False)
-        more = _divided_by(units, m, more, False) if MORE else more
-        slot, phase = next_slot(slot, phase, full.shape[0])
-        return acc, more, slot, phase
 
 
 @gluon.jit
@@ -623,7 +572,7 @@ def _multiply_parts(
 
 @gluon.jit
 def _multiply_all(
-    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, units, SHAPE: gl.constexpr,
+    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, SHAPE: gl.constexpr,
     FLIPPED: gl.constexpr, LAG: gl.constexpr, LAST: gl.constexpr,
 ):  # fmt: skip
     whole, count, _, _, steps, _ = problem
@@ -632,8 +581,8 @@ def _multiply_all(
     for t in range(gl.program_id(0), whole, programs):
         m, n = _tile_start(t, problem, SHAPE)
         m += W * ROWS
-        acc, more, slot, phase = _multiply_tile(
-            W, rings, bars, units, m, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, False
+        acc, more, slot, phase = _multiply_steps(
+            W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, False
         )
         turn ^= 1
         at = _put_sums(of_c, buffers, acc, m, n, at)
@@ -643,8 +592,8 @@ def _multiply_all(
         for t in range(whole + gl.program_id(0), count, programs):
             m, n = _half_start(t, problem, SHAPE)
             m += W * ROWS
-            acc, more, slot, phase = _multiply_tile(
-                W, rings, bars, units, m, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, True
+            acc, more, slot, phase = _multiply_steps(
+                W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, True
             )
             turn ^= 1
             at = _put_sums(of_c, buffers, acc, m, n, at)
@@ -666,7 +615,7 @@ def _ring(descriptor, SLOTS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps", "each"])
 def _warp_groups(
-    a, b, b_less, c, second, units, sums, flags, whole, count, grid_m, grid_n, steps, each,
+    a, b, b_less, c, sums, flags, whole, count, grid_m, grid_n, steps, each,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, LAG: gl.constexpr,
     LAST: gl.constexpr,
@@ -680,15 +629,13 @@ def _warp_groups(
     top, bottom = _ring(c, 2), _ring(c, 2)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
     maps, passed = (a, b, b_less, c), (sums, flags)
-    if second is not None:
-        maps = maps + second
     problem = (whole, count, grid_m, grid_n, steps, each)
     gl.warp_specialize(
         [
             (_multiply_all,
-             (0, maps, rings, top, bars, problem, passed, units, SHAPE, FLIPPED, LAG, LAST)),
+             (0, maps, rings, top, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
             (_multiply_all,
-             (1, maps, rings, bottom, bars, problem, passed, units, SHAPE, FLIPPED, LAG, LAST)),
+             (1, maps, rings, bottom, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
             (_load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, LAST)),
         ],
         [4, 1],
@@ -845,9 +792,7 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
 
 # Tiles of `warp_groups`, and the time that each takes for its area, of that of the first: a smaller
 # one asks the L2 for more bytes, and 128 columns read a again from shared memory. Estimated.
-# A half of one is a smaller one, in slots of which half are empty.
 PACES = {(128, 256): 1.0, (256, 128): 1.05, (128, 192): 1.05, (128, 128): 1.2}
-HALF_PACES = {(128, 256): 1.25, (256, 128): 1.5, (128, 128): 1.5}
 BUFFERS = 32 * 1024  # bytes of shared memory through which sums of `warp_groups` leave
 
 
@@ -863,10 +808,8 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
         tiles = -(-M // BM) * -(-N // BN)
         cut = replace(config, block_m=BM, block_n=BN)
         programs, whole, _, last, each = rounds_of(cut, limits.cores, tiles, steps)
-        rounds = (-(-whole // programs) + each / steps) * PACES[shape]
-        if last == HALVES:
-            rounds += HALF_PACES[shape] / 2
-        return rounds * BM * BN
+        rounds = -(-whole // programs) + (last == HALVES) / 2 + each / steps
+        return rounds * BM * BN * PACES[shape]
 
     requested, steps = (config.block_m, config.block_n), -(-K // config.block_k)
     BM, BN = min(filter(fit, PACES), key=time, default=requested)
@@ -1155,44 +1098,29 @@ def stream_k(a, b, *, config):
 def warp_groups(a, b, *, config):
     """One program a core: a warp loads through descriptors, two groups of warps multiply half of a
     tile's rows each, and a tile's sums are stored while the next one's blocks arrive. In Gluon."""
-    c = a.new_empty(a.shape[0], b.shape[1])
-    of_a, of_b, _ = described({"a": a, "b": b, "c": c})
-    launch_warp_groups(("a", *of_a), ("b", *of_b), c, config)
-    return c
-
-
-def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
-    """Launch c = a b, of each the name, the rows and whether they are those of its transpose. With
-    `second`, the like of u and v, c = a b + u v: both as a and b lie, u no wider than a step. Rows
-    of u are multiplied by `units`, which has room for whole tiles."""
-    (_, rows_a, a_t), (_, _, b_t), (M, N) = of_a, of_b, c.shape
+    (M, K), (_, N) = a.shape, b.shape
+    c = a.new_empty(M, N)
+    (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    steps = triton.cdiv(rows_a.shape[0 if a_t else 1], BK)
-    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
-    lag = config.lag if steps >= config.num_stages > config.lag else 0
-    steps, tiles = steps + bool(second), tile_count(config, M=M, N=N)
-    programs, whole, count, last, each = rounds_of(config, cores(c), tiles, steps)
-    maps = described_step(of_a, of_b, config)
-    of_second = described_step(*second, config) if second else None
+    tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
+    programs, whole, count, last, each = rounds_of(config, cores(a), tiles, steps)
+    of_a = described_blocks("a", rows_a, a_t, [BM // 2, BK])
+    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
+    of_b, of_less = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, less))
     of_c = describe_blocks("c", c, [BM // 2, BUFFERS // 4 // BM])
     sums = flags = None
     if last == PARTS:
-        sums = c.new_empty(programs, BM, BN, dtype=torch.float32)
-        flags = c.new_zeros(2 * programs, dtype=torch.int32)
+        sums = a.new_empty(programs, BM, BN, dtype=torch.float32)
+        flags = a.new_zeros(2 * programs, dtype=torch.int32)
+    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
+    lag = config.lag if steps >= config.num_stages > config.lag else 0
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAST=last)
-    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag, **options)
+    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag)
     numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps, each
     _warp_groups[(programs,)](
-        *maps, of_c, of_second, units, sums, flags, *numbers, **constants, num_warps=4
+        of_a, of_b, of_less, of_c, sums, flags, *numbers, **constants, num_warps=4
     )
-
-
-def described_step(of_a, of_b, config):
-    """Return descriptors of the blocks of one step: of a, of b, and of fewer columns of b."""
-    BM, BN, BK = config.block_m, config.block_n, config.block_k
-    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
-    blocks = (described_blocks(*of_b, [BK, n]) for n in (wide, less))
-    return described_blocks(*of_a, [BM // 2, BK]), *blocks
+    return c
 
 
 def described_blocks(name, rows, flipped, block):
