@@ -366,7 +366,7 @@ class WarpGroups:
     block_n: int = among(128, 256, default=256, knob=tile)
     block_k: int = among(64, default=64, knob=tile)  # 128 bytes, what the copy engine swizzles
     num_stages: int = stages(3, 6, default=4)
-    lag: int = among(0, 1, 2, default=0)  # steps by which the second group of warps is behind
+    lag: int = among(0, 1, 2, default=1)  # steps by which the second group of warps is behind
 
 
 def refuse_tiles(config, limits, *, itemsize, N, **sizes):
