@@ -20,6 +20,8 @@ from workbench import ops  # noqa: E402
 from workbench.adapted import launch  # noqa: E402
 from workbench.catalog import kernel_names, spec_of  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
+from workbench.device import calibration  # noqa: E402
+from workbench.device.correction import best_estimate  # noqa: E402
 from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
@@ -44,7 +46,9 @@ def tensors(spec, sizes, dtype="bf16", device="cuda"):
 
 @pytest.fixture
 def h200(tmp_path, monkeypatch):
-    """A machine with an H200 and an empty tuned cache."""
+    """A machine with an H200, an empty tuned cache and no calibration."""
+    monkeypatch.setattr(calibration, "SHIPPED", tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(tuned_cache, "LOOKED_UP", [])
     monkeypatch.setattr(launch, "device_of", lambda place: DEVICES["h200"])
     monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
@@ -120,6 +124,21 @@ def test_a_device_without_times_takes_what_the_model_expects(
             if impl.rejection_reason(default, device.limits, "bf16", sizes) is None:
                 expected_s[impl.name] = guessed(impl, default, device, "bf16", sizes)
     assert expected_s[first] == min(expected_s.values()) and len(expected_s) > 1
+
+
+def test_the_calibration_that_is_shipped_orders_impls(h200, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    monkeypatch.setattr(calibration, "SHIPPED", Path(calibration.__file__).parent / "calibrations")
+    impl, config = chosen(recorded("matmul"), {"M": 4096, "N": 4096, "K": 4096})
+    assert "ordered by expected times" in caplog.text and "calibration of h100" in caplog.text
+    expected_s = {
+        i.name: best_estimate(i, DEVICES["h200"], "bf16", {"M": 4096, "N": 4096, "K": 4096})
+        for i in spec_of("matmul").impls
+        if i.backend == "triton"
+    }
+    known = {name: e for name, e in expected_s.items() if e is not None}
+    assert known[impl].config == config
+    assert known[impl].seconds == min(e.seconds for e in known.values())
 
 
 def test_a_device_without_figures_takes_the_order_of_the_file(h200, monkeypatch):
