@@ -127,10 +127,12 @@ def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
         return f"{begin} It holds no sizes back, so nothing checks it."
     regrets_ = [r for h in held if (r := h.regret) is not None]
     near = sum(r <= 0.05 for r in regrets_)
+    left = len(held) - len(regrets_)
+    more = f" At {left} more, what it takes was not timed." if left else ""
     return (
-        f"{begin} At {near} of {len(held)} sizes that it holds back, a launch without a config "
+        f"{begin} At {near} of {len(regrets_)} sizes that it holds back, a launch without a config "
         f"takes at most 5 % longer than the best known config; at the worst it takes "
-        f"{three_digits(100 * max(regrets_, default=math.nan))} % longer."
+        f"{three_digits(100 * max(regrets_, default=math.nan))} % longer.{more}"
     )
 
 

@@ -13,7 +13,7 @@ from workbench.reports.figures.drawing import SMALL, axes, name_rows
 
 _LEFT, _RIGHT, _WIDTH, _LINE = 190, 30, 900, 40
 _TOP, _AXIS = 34, 48  # px above the rows for the key, and below them for the axis
-TICKS = (1, 1.05, 1.15, 1.5, 2, 3, 5, 10, 20, 50)
+TICKS = (1, 1.15, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
