@@ -42,7 +42,6 @@ from workbench.gluon import (
     fence_async_shared,
     gl,
     gluon,
-    group_barrier,
     mbarrier,
     next_slot,
     refuse_hopper,
@@ -308,19 +307,14 @@ def _place(
 # tile. Slots and phases go on from tile to tile. A tile of 192 columns has a ring of its own for
 # the last 64: blocks are powers of two.
 #
-# Tiles that would leave cores idle in a last round may be cut. HALVES of their columns fill at most
-# half the cores once more. PARTS of their steps are dealt out, the same number to each program,
-# which lie in two tiles at most. The program with a tile's last step adds the sums of those with
-# the steps before. Each passes on its sums before it waits for others', so that none waits forever.
-
-WHOLE, HALVES, PARTS = 0, 1, 2  # what a last round is of
-IN_HALVES, IN_PARTS = gl.constexpr(HALVES), gl.constexpr(PARTS)
+# Tiles that would give at most half of the cores work in a last round are cut in halves of columns.
+# To deal out parts of K in a round for more than half of them was tried: 10 % slower at 2560^3.
 
 
 @gluon.jit
 def _tile_start(t, problem, SHAPE: gl.constexpr):
     """First row and column of a tile; some rows of tiles are visited together."""
-    _, _, grid_m, grid_n, _, _ = problem
+    _, _, grid_m, grid_n, _ = problem
     GROUP_M: gl.constexpr = SHAPE[3]
     first = t // (GROUP_M * grid_n) * GROUP_M
     rows = gl.minimum(grid_m - first, GROUP_M)
@@ -337,17 +331,6 @@ def _half_start(t, problem, SHAPE: gl.constexpr):
 
 
 @gluon.jit
-def _part(which, problem):
-    """Tile and steps of a program's last part (0), or of the one in the tile before (1)."""
-    whole, count, _, _, steps, each = problem
-    first = gl.program_id(0) * each
-    last = gl.minimum(first + each, (count - whole) * steps)
-    tile = (last - 1) // steps - which
-    start, stop = gl.maximum(first - tile * steps, 0), gl.minimum(last - tile * steps, steps)
-    return whole + tile, start, stop
-
-
-@gluon.jit
 def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
     """A block of b in shared memory, or the first half of its columns."""
     AXIS: gl.constexpr = 0 if B_T else 1
@@ -356,7 +339,7 @@ def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
 
 @gluon.jit
 def _load_steps(
-    maps, rings, bars, m, n, start, stop, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+    maps, rings, bars, m, n, steps, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
     HALF: gl.constexpr,
 ):  # fmt: skip
     full, free, _ = bars
@@ -369,7 +352,7 @@ def _load_steps(
         of_b = of_less
     BYTES: gl.constexpr = 2 * of_a.block_type.nbytes + of_b.block_type.nbytes
     MORE_BYTES: gl.constexpr = of_less.block_type.nbytes if MORE else 0
-    for i in range(start, stop):
+    for i in range(steps):
         k, bar = i * SHAPE[2], full.index(slot)
         mbarrier.wait(free.index(slot), phase)
         mbarrier.expect(bar, BYTES + MORE_BYTES)
@@ -388,27 +371,20 @@ def _load_steps(
 
 @gluon.jit
 def _load_all(
-    maps, rings, bars, problem, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, LAST: gl.constexpr
+    maps, rings, bars, problem, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, CUT: gl.constexpr
 ):
-    whole, count, _, _, steps, _ = problem
+    whole, count, _, _, steps = problem
     programs, slot, phase = gl.num_programs(0), 0, 1
     for t in range(gl.program_id(0), whole, programs):
         m, n = _tile_start(t, problem, SHAPE)
         slot, phase = _load_steps(
-            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False
+            maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, False
         )
-    if LAST == IN_HALVES:
+    if CUT:
         for t in range(whole + gl.program_id(0), count, programs):
             m, n = _half_start(t, problem, SHAPE)
             slot, phase = _load_steps(
-                maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, True
-            )
-    if LAST == IN_PARTS:
-        for which in range(2):
-            t, start, stop = _part(which, problem)
-            m, n = _tile_start(t, problem, SHAPE)
-            slot, phase = _load_steps(
-                maps, rings, bars, m, n, start, stop, slot, phase, SHAPE, FLIPPED, False
+                maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, True
             )
 
 
@@ -507,75 +483,11 @@ def _put_sums(c, buffers, sums, m, n, at):
 
 
 @gluon.jit
-def _places(ptr, program, W: gl.constexpr, piece, COLUMN: gl.constexpr, SHAPE: gl.constexpr):
-    """Where the sums of a program's part are passed on, for a piece of them."""
-    LAYOUT: gl.constexpr = piece.type.layout
-    i = gl.arange(0, piece.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
-    j = gl.arange(0, piece.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
-    return ptr + (2 * program + W) * (SHAPE[0] // 2 * SHAPE[1]) + i * SHAPE[1] + (COLUMN + j)
-
-
-@gluon.jit
-def _pass_on(W: gl.constexpr, passed, sums, WIDTH: gl.constexpr, SHAPE: gl.constexpr):
-    """Leave the sums of a part to the program with the tile's last step, and say so."""
-    ptr, flags = passed
-    program = gl.program_id(0)
-    pieces = _pieces(sums, WIDTH)
-    for i in gl.static_range(len(pieces)):
-        gl.store(_places(ptr, program, W, pieces[i], i * WIDTH, SHAPE), pieces[i])
-    group_barrier()
-    gl.atomic_xchg(flags + 2 * program + W, 1, sem="release")
-
-
-@gluon.jit
-def _put_total(
-    W: gl.constexpr, c, buffers, passed, sums, m, n, at, first, SHAPE: gl.constexpr
-):  # fmt: skip
-    """Add what programs from `first` to the one before have passed on, always in the same order,
-    and store."""
-    ptr, flags = passed
-    WIDTH: gl.constexpr = buffers.shape[2]
-    for program in range(first, gl.program_id(0)):
-        there = 0
-        while there == 0:
-            there = gl.atomic_add(flags + 2 * program + W, 0, sem="acquire")
-    pieces = _pieces(sums, WIDTH)
-    for i in gl.static_range(len(pieces)):
-        piece = pieces[i]
-        for program in range(first, gl.program_id(0)):
-            places = _places(ptr, program, W, piece, i * WIDTH, SHAPE)
-            piece += gl.load(places, cache_modifier=".cg")
-        at = _put_piece(c, buffers, piece, m, n + i * WIDTH, at)
-    return at
-
-
-@gluon.jit
-def _multiply_parts(
-    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, slot, phase, at,
-    SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
-):  # fmt: skip
-    whole, _, _, _, steps, each = problem
-    for which in range(2):
-        t, start, stop = _part(which, problem)
-        if start < stop:
-            m, n = _tile_start(t, problem, SHAPE)
-            m += W * (SHAPE[0] // 2)
-            acc, _, slot, phase = _multiply_steps(
-                W, rings, bars, stop - start, slot, phase, 0, SHAPE, FLIPPED, 0, False
-            )
-            if stop < steps:
-                _pass_on(W, passed, acc, buffers.shape[2], SHAPE)
-            else:
-                first = (t - whole) * steps // each
-                at = _put_total(W, maps[3], buffers, passed, acc, m, n, at, first, SHAPE)
-
-
-@gluon.jit
 def _multiply_all(
-    W: gl.constexpr, maps, rings, buffers, bars, problem, passed, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, LAG: gl.constexpr, LAST: gl.constexpr,
+    W: gl.constexpr, maps, rings, buffers, bars, problem, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
-    whole, count, _, _, steps, _ = problem
+    whole, count, _, _, steps = problem
     programs, of_c, ROWS = gl.num_programs(0), maps[3], SHAPE[0] // 2
     slot, phase, turn, at = 0, 0, 0, 0
     for t in range(gl.program_id(0), whole, programs):
@@ -588,7 +500,7 @@ def _multiply_all(
         at = _put_sums(of_c, buffers, acc, m, n, at)
         if len(rings) == 3:
             at = _put_sums(of_c, buffers, more, m, n + 128, at)
-    if LAST == IN_HALVES:
+    if CUT:
         for t in range(whole + gl.program_id(0), count, programs):
             m, n = _half_start(t, problem, SHAPE)
             m += W * ROWS
@@ -597,10 +509,6 @@ def _multiply_all(
             )
             turn ^= 1
             at = _put_sums(of_c, buffers, acc, m, n, at)
-    if LAST == IN_PARTS:
-        _multiply_parts(
-            W, maps, rings, buffers, bars, problem, passed, slot, phase, at, SHAPE, FLIPPED
-        )
     tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
 
 
@@ -613,12 +521,12 @@ def _ring(descriptor, SLOTS: gl.constexpr):
     )
 
 
-@gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps", "each"])
+@gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps"])
 def _warp_groups(
-    a, b, b_less, c, sums, flags, whole, count, grid_m, grid_n, steps, each,
+    a, b, b_less, c, whole, count, grid_m, grid_n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, LAG: gl.constexpr,
-    LAST: gl.constexpr,
+    CUT: gl.constexpr,
 ):  # fmt: skip
     SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
     FLIPPED: gl.constexpr = (A_T, B_T)
@@ -628,18 +536,15 @@ def _warp_groups(
         rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
     top, bottom = _ring(c, 2), _ring(c, 2)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
-    maps, passed = (a, b, b_less, c), (sums, flags)
-    problem = (whole, count, grid_m, grid_n, steps, each)
+    maps, problem = (a, b, b_less, c), (whole, count, grid_m, grid_n, steps)
     gl.warp_specialize(
         [
-            (_multiply_all,
-             (0, maps, rings, top, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
-            (_multiply_all,
-             (1, maps, rings, bottom, bars, problem, passed, SHAPE, FLIPPED, LAG, LAST)),
-            (_load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, LAST)),
+            (_multiply_all, (0, maps, rings, top, bars, problem, SHAPE, FLIPPED, LAG, CUT)),
+            (_multiply_all, (1, maps, rings, bottom, bars, problem, SHAPE, FLIPPED, LAG, CUT)),
+            (_load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, CUT)),
         ],
         [4, 1],
-        [232, 40],  # with 24 the loading warp spills where parts are dealt out
+        [232, 40],
     )  # fmt: skip
 
 
@@ -714,7 +619,6 @@ class WarpGroups:
     num_stages: int = stages(3, 6, default=AUTO)  # as many as fit
     group_m: int = among(1, 4, 8, 16, default=8)
     halves: int = among(0, 1, default=1)  # of tiles, in a last round for half the cores at most
-    parts: int = among(0, 1, default=0)  # of K, in a last round for more than half the cores
     lag: int = among(0, 1, 2, default=0)  # steps by which the second group of warps is behind
 
 
@@ -810,30 +714,26 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
         BM, BN = shape
         tiles = -(-M // BM) * -(-N // BN)
         cut = replace(config, block_m=BM, block_n=BN)
-        programs, whole, _, last, each = rounds_of(cut, limits.cores, tiles, steps)
-        rounds = (-(-whole // programs) + each / steps) * PACES[shape]
-        if last == HALVES:
+        programs, whole, count = rounds_of(cut, limits.cores, tiles)
+        rounds = -(-whole // programs) * PACES[shape]
+        if count > whole:
             rounds += HALF_PACES[shape] / 2
         return rounds * BM * BN
 
-    requested, steps = (config.block_m, config.block_n), -(-K // config.block_k)
+    requested = (config.block_m, config.block_n)
     BM, BN = min(filter(fit, PACES), key=time, default=requested)
     stage = (BM + BN) * config.block_k * itemsize
     room = max(3, min(6, (limits.shared_bytes - BUFFERS - 1024) // stage))
     return replace(config, block_m=BM, block_n=BN, num_stages=given(config.num_stages, room))
 
 
-def rounds_of(config, cores, tiles, steps):
-    """Return the programs of `warp_groups`, the tiles that they multiply whole, the count of these
-    and of what follows, what that is, and how many steps each program has of it."""
-    rest, programs = tiles % cores, min(cores, tiles)
-    each = -(-rest * steps // cores)
+def rounds_of(config, cores, tiles):
+    """Return the programs of `warp_groups`, the tiles that they multiply whole, and the count of
+    these and of the halves that follow."""
+    rest = tiles % cores
     if config.halves and config.block_n != 192 and 0 < 2 * rest <= cores:
-        return min(cores, tiles + rest), tiles - rest, tiles + rest, HALVES, 0
-    # passing sums on takes as long as some five steps
-    if config.parts and config.block_n != 192 and 2 * rest > cores and steps - each >= 8:
-        return cores, tiles - rest, tiles, PARTS, each
-    return programs, tiles, tiles, WHOLE, 0
+        return min(cores, tiles + rest), tiles - rest, tiles + rest
+    return min(cores, tiles), tiles, tiles
 
 
 def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
@@ -1108,23 +1008,17 @@ def warp_groups(a, b, *, config):
     (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
-    programs, whole, count, last, each = rounds_of(config, cores(a), tiles, steps)
+    programs, whole, count = rounds_of(config, cores(a), tiles)
     of_a = described_blocks("a", rows_a, a_t, [BM // 2, BK])
     wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
     of_b, of_less = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, less))
     of_c = describe_blocks("c", c, [BM // 2, BUFFERS // 4 // BM])
-    sums = flags = None
-    if last == PARTS:
-        sums = a.new_empty(programs, BM, BN, dtype=torch.float32)
-        flags = a.new_zeros(2 * programs, dtype=torch.int32)
     # a group of warps that is a whole ring behind would miss a phase of the other's barrier
     lag = config.lag if steps >= config.num_stages > config.lag else 0
-    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAST=last)
-    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag)
-    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps, each
-    _warp_groups[(programs,)](
-        of_a, of_b, of_less, of_c, sums, flags, *numbers, **constants, num_warps=4
-    )
+    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages)
+    constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag, CUT=count > whole)
+    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps
+    _warp_groups[(programs,)](of_a, of_b, of_less, of_c, *numbers, **constants, num_warps=4)
     return c
 
 

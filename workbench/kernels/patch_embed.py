@@ -238,7 +238,7 @@ def _load_rows(maps, rings, bars, walk, SHAPE: gl.constexpr, FLIPPED: gl.constex
     for _ in range(first, last):
         m = row * SHAPE[0]
         slot, phase = matmul._load_steps(
-            maps, rings, bars, m, n, 0, steps, slot, phase, SHAPE, FLIPPED, False
+            maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, False
         )
         which, row = _next_row(which, row, grid_m, period)
 
