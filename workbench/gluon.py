@@ -30,12 +30,13 @@ try:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     # Triton 3.6's names, and those of 3.9
+    group_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
     copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
     copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 except ModuleNotFoundError:  # no wheel of Triton for this system
     from workbench.dsl import triton as gluon
 
-    gl = mbarrier = tma = TensorDescriptor = gluon
+    gl = mbarrier = tma = TensorDescriptor = group_barrier = gluon
     fence_async_shared = warpgroup_mma = warpgroup_mma_wait = copy_in = copy_out = gluon
 
 UNCHECKED = "Triton's interpreter does not run Gluon"
