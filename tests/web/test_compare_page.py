@@ -231,9 +231,9 @@ def trace(of: Trace) -> str:
 
 
 def calibration() -> str:
-    known = calibration_of("h200")
+    known = calibration_of("h100")
     assert known is not None  # it comes with the workbench
-    device = device_named("h200")
+    device = device_named("h100")
     return calibration_page(known, [part_of(known, "matmul", "bf16", device)], device)
 
 

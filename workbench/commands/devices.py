@@ -9,6 +9,7 @@ from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DevicesOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import PASSED
+from workbench.data.units import counted
 from workbench.device.calibration import calibration_of
 from workbench.device.hardware import DEVICES, UNCOMPILED, Device
 
@@ -20,13 +21,11 @@ def devices() -> list[Device]:
 
 
 def lines() -> Iterator[str]:
-    """Yield one line a device: its name, architecture and title, and the kernels of its
-    calibration."""
+    """Yield one line a device: its name, architecture and title, and how many kernels its
+    calibration has."""
     for device in devices():
         known = calibration_of(device.name)
-        pairs = known.kernels if known else []
-        names = ", ".join(f"{kernel} in {dtype}" for kernel, dtype in pairs)
-        more = f", calibrated for {names}" if names else ""
+        more = f", calibrated for {counted(len(known.kernels), 'kernel')}" if known else ""
         yield f"{device.name:<10} {device.limits.arch:<8} {device.title}{more}"
 
 
