@@ -347,7 +347,8 @@ def test_config_at_names_the_calibration_and_survives_a_damaged_one(own, monkeyp
 
 
 def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypatch):
-    """Where all Impls have an expected time; else the measured ranks order them."""
+    """Where all Impls have an expected time and no case was measured within half an octave; there
+    the measured ranks order them, and an Impl that was not timed is first where it is clear."""
     pytest.importorskip("triton")
     from workbench.ops import choice
 
@@ -355,16 +356,24 @@ def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypa
         impl = catalog.impl_of(MATMUL, name)
         return choice.LaunchChoice(impl, impl.config(), "", tuned_s, expected_s)
 
-    def order(*given):
+    def order(*given, rows):
         by_name = {c.impl.name: c for c in given}
+        case = choice.MeasuredCase("matmul", AT | {"M": rows}, "bf16", ["persistent", "tiles"])
         monkeypatch.setattr(choice, "_taken", lambda impl, *rest: by_name.get(impl.name))
-        monkeypatch.setattr(choice, "_measured_ranks", lambda *rest: {"persistent": 0, "tiles": 1})
+        monkeypatch.setattr(choice, "_nearest", lambda *rest: case)
         return [c.impl.name for c in choice._choices(MATMUL, None, "bf16", AT, [])]
 
     tiles, persistent = made("tiles", 1e-6), made("persistent", 2e-6)
-    assert order(tiles, persistent) == ["tiles", "persistent"]
-    assert order(tiles, replace(persistent, expected_s=None))[0] == "persistent"
-    assert order(tiles, made("persistent", None, 5e-6))[0] == "persistent", "it was tuned here"
+    near, far = AT["M"] * 5 // 4, AT["M"] * 2
+    assert order(tiles, persistent, rows=far) == ["tiles", "persistent"]
+    assert order(tiles, persistent, rows=near) == ["persistent", "tiles"]
+    assert order(tiles, replace(persistent, expected_s=None), rows=far)[0] == "persistent"
+    tuned = made("persistent", None, 5e-6)
+    assert order(tiles, tuned, rows=far)[0] == "persistent", "it was tuned here"
+    slower, faster = made("stream_k", 1.95e-6), made("narrow", 1.5e-6)
+    assert order(slower, faster, tiles, persistent, rows=near) == [
+        "narrow", "persistent", "tiles", "stream_k",
+    ]  # fmt: skip
 
 
 # The design of sizes

@@ -4,9 +4,10 @@ Impls are tried in this order, each with the config that it would be launched wi
 `adapted/launch.py`), and the first that takes the inputs stays chosen for them:
 
 1. those with a tuned entry for these sizes, by the time that was measured with it;
-2. if the calibration of the GPU has all Impls that take the inputs, by the times that it expects;
-   else on a GPU of the architecture that `measured.json` was measured on, by their times at the
-   measured sizes nearest to these; else by the analytic model, before compiling;
+2. on a GPU of the architecture that `measured.json` was measured on, by their times at sizes within
+   half an octave; else, if the calibration of the GPU or of one of its architecture has all Impls
+   that take the inputs, by the times that it expects; else by the times at the nearest measured
+   sizes; else by the analytic model, before compiling;
 3. where it lacks a figure of the GPU or of an Impl, in the order of the kernel's file.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 from workbench.adapted import launch
+from workbench.device.correction import CLEAR
 from workbench.device.cost_model import guessed
 from workbench.dsl import INTERPRETED
 from workbench.ops.shapes import (
@@ -37,6 +39,7 @@ from workbench.ops.shapes import (
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text
 
 MEASURED = Path(__file__).with_name("measured.json")  # written by docs/generate.py
+NEAR = 0.5  # octaves over all axes
 GRADIENT = "_backward"  # how the names of Specs end that compute gradients
 
 Launcher = Callable[..., Any]
@@ -163,12 +166,12 @@ def _ranking(
     spec: Spec, place: torch.device, dtype: str, sizes: Sizes, choices: Sequence[LaunchChoice]
 ) -> tuple[list[float], str]:
     """Return a number for each choice, the least of the best, and what it is from."""
-    if all(choice.expected_s or choice.tuned_s for choice in choices):
+    expected = all(choice.expected_s or choice.tuned_s for choice in choices)
+    case = _nearest(spec, place, dtype, sizes)
+    if expected and not (case and case.is_near(dtype, sizes)):
         return [choice.expected_s or math.inf for choice in choices], "expected times"
-    if ranks := _measured_ranks(spec, place, dtype, sizes):
-        last = len(spec.impls)
-        measured = [float(ranks.get(choice.impl.name, last)) for choice in choices]
-        return measured, "the times measured on an H200 at the nearest sizes"
+    if case:
+        return _measured_order(case, choices), "the times measured at the nearest sizes"
     if not INTERPRETED:
         device = launch.device_of(place)
         guesses = [guessed(c.impl, c.config, device, dtype, sizes) for c in choices]
@@ -207,22 +210,44 @@ class MeasuredCase:
     dtype: str
     impls: Sequence[str]
 
+    def octaves(self, sizes: Sizes) -> float:
+        """Return how far these sizes are, over all axes."""
+        return sum(abs(math.log2(self.sizes[axis] / sizes[axis])) for axis in sizes)
 
-def _measured_ranks(spec: Spec, place: torch.device, dtype: str, sizes: Sizes) -> dict[str, int]:
-    """Return the rank of each Impl at the measured sizes nearest to these in ratio, of this dtype
-    if there are any; empty on a device of another architecture."""
+    def is_near(self, dtype: str, sizes: Sizes) -> bool:
+        """Return whether what was measured counts more than what a calibration expects."""
+        return dtype == self.dtype and self.octaves(sizes) <= NEAR
+
+
+def _nearest(spec: Spec, place: torch.device, dtype: str, sizes: Sizes) -> MeasuredCase | None:
+    """Return the measured case nearest to these sizes in ratio, of this dtype if there are any;
+    None on a device of another architecture."""
     arch, cases = _measured()
     if INTERPRETED or launch.limits_of(place).arch != arch:
-        return {}
+        return None
 
     def distance(case: MeasuredCase) -> tuple[bool, bool, float]:
         wide = ITEMSIZE[case.dtype] != ITEMSIZE[dtype]
-        ratios = (abs(math.log2(case.sizes[axis] / sizes[axis])) for axis in sizes)
-        return wide, case.dtype != dtype, sum(ratios)
+        return wide, case.dtype != dtype, case.octaves(sizes)
 
     cases = [c for c in cases if c.kernel == spec.name and c.sizes.keys() == sizes.keys()]
-    nearest = min(cases, key=distance, default=None)
-    return {} if nearest is None else {name: rank for rank, name in enumerate(nearest.impls)}
+    return min(cases, key=distance, default=None)
+
+
+def _measured_order(case: MeasuredCase, choices: Sequence[LaunchChoice]) -> list[float]:
+    """Return a number for each choice: its rank in the case. One that was not timed there comes
+    first where it is expected to be clearly faster than the first that was, else last."""
+    timed = {choice.impl.name: choice for choice in choices if choice.impl.name in case.impls}
+    first = next((timed[name] for name in case.impls if name in timed), None)
+
+    def rank(choice: LaunchChoice) -> float:
+        if choice.impl.name in timed:
+            return float(case.impls.index(choice.impl.name))
+        least_s = (first.expected_s if first else None) or 0.0
+        clear = choice.expected_s is not None and choice.expected_s < least_s / (1 + CLEAR)
+        return -1 / choice.expected_s if clear and choice.expected_s else math.inf
+
+    return [rank(choice) for choice in choices]
 
 
 @cache
