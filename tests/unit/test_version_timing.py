@@ -197,6 +197,7 @@ def test_the_present_device_alone_is_measured(
     # nine other devices have no verdict: what is suspected there remains so
     assert code == document["exit_code"] == status
     pairs = {p["case"]["device"]: p for p in document["code_changes"]["pairs"]}
+    check_expected(pairs.values())
     here = pairs.pop("a100")
     assert not any(p["measured"] or p["unmeasured"] for p in pairs.values()) and len(pairs) == 9
     known = here["measured"]["word"] if here["measured"] else here["unmeasured"]
@@ -205,6 +206,23 @@ def test_the_present_device_alone_is_measured(
     page = Path(document["code_changes"]["page"]).read_text()
     assert "Only the column measured was run" in page and shown in page
     assert ("1.200x (1.200 to 1.200) SLOW" in page) == (slower == 1.2)
+
+
+def check_expected(pairs):
+    """Each predicted time has the seconds between which a measured one is expected, where its
+    device was ever compared."""
+    seen = set()
+    for pair in pairs:
+        bands = DEVICES[pair["case"]["device"]].bands
+        for side in ("before", "after"):
+            known = (pair[side] or {}).get("predicted")
+            ends = pair["expected_s"][side]
+            assert (ends is not None) == bool(bands and known)
+            if ends:
+                low, high = (s / known["predicted_s"] for s in ends)
+                assert any((b.low, b.high) == pytest.approx((low, high)) for b in bands)
+            seen.add(ends is not None)
+    assert seen == {True, False}
 
 
 def stored(tmp_path):

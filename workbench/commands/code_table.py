@@ -11,6 +11,8 @@ from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.run import say_page
 from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
+from workbench.data.compiled_code import CompiledCode
+from workbench.device.error_band import expected_of_code
 from workbench.reports.compilers import (
     CodeChanges,
     changed,
@@ -86,6 +88,17 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     say_result(console, conclusion(changes), "bold", whole=False)
 
 
+def expected_plain(pair: CodePair) -> dict[str, object]:
+    """Return the seconds between which measured times of a pair are expected, as plain data: two
+    numbers of each operand, or null."""
+    each = {"before": pair.before, "after": pair.after}
+    ends = {
+        name: expected_of_code(pair.case, code) if isinstance(code, CompiledCode) else None
+        for name, code in each.items()
+    }
+    return {"expected_s": {name: list(s) if s else None for name, s in ends.items()}}
+
+
 def finish(console: Console, changes: CodeChanges, folder: Path) -> dict[str, Any]:
     """Print the result, write the page, and return what the JSON document holds of it."""
     say_changes(console, changes)
@@ -95,7 +108,7 @@ def finish(console: Console, changes: CodeChanges, folder: Path) -> dict[str, An
         "before": changes.before,
         "after": changes.after,
         "interrupted": changes.interrupted,
-        "pairs": [plain_pair(pair) for pair in ranked(changes.pairs)],
+        "pairs": [plain_pair(pair) | expected_plain(pair) for pair in ranked(changes.pairs)],
         "tune_again": tune_again(changes.pairs),
         "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
         "page": str(file.resolve()),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from workbench.data.record import Measured, Record
+from workbench.data.compiled_code import CompiledCode
+from workbench.data.record import Case, Measured, Record, Resources
 from workbench.data.units import rough
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
@@ -21,19 +22,26 @@ EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
 def kind_of(record: Record) -> BandKind:
     """Return the kind of kernel that a record is of."""
-    if record.time_s <= LAUNCH_SIZED_S:
+    return _kind(record.time_s, record.resources)
+
+
+def _kind(predicted_s: float, resources: Resources | None) -> BandKind:
+    if predicted_s <= LAUNCH_SIZED_S:
         return "launch"
-    unit = record.resources.matrix_unit if record.resources else None
-    return "product" if unit else "stream"
+    return "product" if resources and resources.matrix_unit else "stream"
 
 
 def band_of(record: Record) -> Band | None:
     """Return the band of a predicted record: of its kernel, else of its kind of kernel; None where
     its device was never compared."""
-    device, kernel = _known(record.case.device), record.case.kernel
+    return _band(record.case, kind_of(record))
+
+
+def _band(case: Case, kind: BandKind) -> Band | None:
+    device = _known(case.device)
     bands = device.bands if device else ()
-    own = (band for band in bands if band.kind is None and kernel in band.kernels)
-    return next(own, None) or next((b for b in bands if b.kind == kind_of(record)), None)
+    own = (band for band in bands if band.kind is None and case.kernel in band.kernels)
+    return next(own, None) or next((band for band in bands if band.kind == kind), None)
 
 
 def band_words(record: Record) -> str:
@@ -52,6 +60,16 @@ def expected_s(record: Record) -> tuple[float, float] | None:
         return None
     band = band_of(record)
     return None if band is None else (band.low * record.time_s, band.high * record.time_s)
+
+
+def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | None:
+    """Return the seconds between which a measured time of compiled code is expected; None where no
+    time is predicted of it, and where the device was never compared."""
+    if code.predicted is None:
+        return None
+    predicted_s = code.predicted.predicted_s
+    band = _band(case, _kind(predicted_s, code.resources))
+    return None if band is None else (band.low * predicted_s, band.high * predicted_s)
 
 
 def expected_words(record: Record) -> str:
