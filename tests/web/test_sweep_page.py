@@ -511,7 +511,7 @@ def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
     )
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.click("#copy")
-    assert tab.inner_text("#copy") == "Copied"
+    tab.wait_for_function("document.querySelector('#copy').innerText === 'Copied'")
     assert tab.evaluate("navigator.clipboard.readText()") == tab.get_attribute("#copy", "title")
     tab.locator("#configs tbody tr", has_text="library").first.click()
     assert tab.locator("#copy").is_disabled()
