@@ -23,13 +23,14 @@ from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
 from workbench.device import apple_model, cost_model, occupancy
-from workbench.device.correction import SizedConfig
+from workbench.device.correction import ModelledConfig, SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
+NOT_COMPILED = "the config was not compiled for the device: no prediction"
 
 Compilations = Iterator[tuple[Candidate, Compiled | Refusal]]
 
@@ -263,11 +264,10 @@ def triton_prediction(
 def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: str) -> Predicted:
     """Return the analytic model's time of a compiled config. Raises ValueError where the device
     lacks a figure."""
-    impl, config, sizes = place.impl, place.config, place.sizes
-    works = impl.work_of(config, device.limits, dtype, sizes)
-    flops, bytes_ = impl.spec.flops(**sizes), impl.spec.bytes(sizes, dtype)
-    stages = values(config).get("num_stages", 1)
-    return predicted_time(device, compiled, works, dtype, flops, bytes_, stages)
+    if compiled.resources is None:
+        raise ValueError(NOT_COMPILED)
+    known = compiled.resources, compiled.launches, compiled.each
+    return ModelledConfig(place.impl, place.config, place.sizes, *known).predicted(device, dtype)
 
 
 def predicted_time(
@@ -282,7 +282,7 @@ def predicted_time(
     """Return the analytic model's time of a compiled config, as `predict_launches` does. Raises
     ValueError as that does, and where the config was not compiled for the device."""
     if compiled.resources is None:
-        raise ValueError("the config was not compiled for the device: no prediction")
+        raise ValueError(NOT_COMPILED)
     known = cost_model.LaunchResources(compiled.resources, compiled.launches, compiled.each)
     return cost_model.predict_launches(
         device, works, known, dtype=dtype, flops=flops, bytes_=bytes_, stages=stages

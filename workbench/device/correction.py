@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Resources
+from workbench.data.record import Predicted, Resources
 from workbench.data.stats import median
 from workbench.device.bounds import bound_s
 from workbench.device.calibration import CalibrationTime, calibration_of
@@ -67,20 +67,23 @@ class ModelledConfig(SizedConfig):
     launches: int = 1
     each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
 
+    def predicted(self, device: Device, dtype: str) -> Predicted:
+        """Return the model's time. Raises ValueError as `predict_launches` does."""
+        impl, sizes = self.impl, self.sizes
+        return predict_launches(
+            device,
+            impl.work_of(self.config, device.limits, dtype, sizes),
+            LaunchResources(self.resources, self.launches, self.each),
+            dtype=dtype,
+            flops=impl.spec.flops(**sizes),
+            bytes_=impl.spec.bytes(sizes, dtype),
+            stages=values(self.config).get("num_stages", 1),
+        )
+
     def seconds(self, device: Device, dtype: str) -> float:
         """Return the seconds that the model predicts; infinite where it cannot."""
-        impl, sizes, spec = self.impl, self.sizes, self.impl.spec
         try:
-            works = impl.work_of(self.config, device.limits, dtype, sizes)
-            return predict_launches(
-                device,
-                works,
-                LaunchResources(self.resources, self.launches, self.each),
-                dtype=dtype,
-                flops=spec.flops(**sizes),
-                bytes_=spec.bytes(sizes, dtype),
-                stages=values(self.config).get("num_stages", 1),
-            ).predicted_s
+            return self.predicted(device, dtype).predicted_s
         except Exception:  # the device lacks a figure, or the kernel's own `work` failed
             return math.inf
 
@@ -434,13 +437,14 @@ def best_of(
     """Return the config of an Impl with the least corrected time, or the default, as
     `best_estimate` does. None where no config can run at these sizes."""
     default = impl.default(device.limits, dtype, sizes)
-    each = [kernel.before_compiling(impl, default, device, sizes)]
-    each += [kernel.remembered(impl, config, device, sizes) for config in kernel.configs(impl)]
+    takes = {default: kernel.before_compiling} | dict.fromkeys(
+        (c for c in kernel.configs(impl) if c != default), kernel.remembered
+    )
     places = [
         place
-        for place in each
-        if place is not None
-        and impl.rejection_reason(place.config, device.limits, dtype, sizes) is None
+        for config, resources_of in takes.items()
+        if impl.rejection_reason(config, device.limits, dtype, sizes) is None
+        and (place := resources_of(impl, config, device, sizes)) is not None
     ]
     if not places:
         return None
