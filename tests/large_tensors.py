@@ -90,19 +90,25 @@ def parts(spec, xs, window, sizes):
 
 @cache
 def parted(name, axis):
-    """The indices of an axis of which windows are multiples, and the outputs that they part; None
-    where no part of the inputs gives a part of an output."""
+    """The axis of whose extent windows are multiples (itself: of its unit), and the outputs that
+    they part; None where no part of the inputs gives a part of an output."""
     spec = catalog.spec_of(name)
     base = middling(spec)
-    for step in dict.fromkeys((unit(spec, axis), *(n for a, n in base.items() if a != axis))):
+    for of in (axis, *(a for a in base if a != axis)):
+        step = step_of(spec, axis, of, base)
         sizes = {**base, axis: 3 * step}
         if step % unit(spec, axis) or spec.refuse(sizes):
             continue
         right = [agree(spec, sizes, axis, low, low + step) for low in (0, step, 2 * step)]
         outputs = tuple(n for n in spec.outputs if all(n in one for one in right))
         if outputs:
-            return step, outputs
+            return of, outputs
     return None
+
+
+def step_of(spec, axis, of, sizes):
+    """The indices of which windows along an axis are multiples."""
+    return unit(spec, axis) if of == axis else sizes[of]
 
 
 def agree(spec, sizes, axis, low, high):
@@ -128,6 +134,12 @@ def wide(x):
 
 def same(a, b):
     return torch.allclose(a.double(), b.double(), rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def laxer(one, other):
+    """The larger part of each of two tolerances."""
+    at = ("relative", "of_rms")
+    return replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in at})
 
 
 # Problems
@@ -183,12 +195,13 @@ def enlarged(impl, axis, dtype, limits, beyond=BEYOND, bases=None, most=60e9):
     if not found:
         return f"no axis parts {spec.name}"
     outputs = next(iter(found.values()))[1]
-    steps = {a: step for a, (step, some) in found.items() if set(outputs) <= set(some)}
+    parting = {a: of for a, (of, some) in found.items() if set(outputs) <= set(some)}
     reasons = []
     for base, multiple in product(bases or (*spec.bench, *reversed(spec.check)), (1, 64)):
-        sizes = lengthened(spec, base, axis, steps, beyond, multiple)
+        sizes = lengthened(spec, base, axis, parting, beyond, multiple)
         if sizes is None or spec.flops(**sizes) > FLOPS:
             continue
+        steps = {a: step_of(spec, a, of, sizes) for a, of in parting.items()}
         wide_enough = {a: step for a, step in steps.items() if sizes[a] >= 3 * step}
         windows = windows_of(spec, sizes, wide_enough, beyond)
         config = first_applicable(impl, sizes, dtype, limits)
@@ -218,15 +231,15 @@ def elements(spec, sizes):
     return sum(prod(t.shape(sizes)) for t in tensors(spec).values())
 
 
-def lengthened(spec, base, axis, steps, beyond, multiple):
+def lengthened(spec, base, axis, parting, beyond, multiple):
     """These sizes with an axis so long, in multiples, that a tensor has more than `beyond`
     elements; where the axis does not part, the first that does is so long that a window has a small
     share of each tensor. None where the Spec has no such sizes."""
     sizes = dict(base)
-    if axis not in steps:
-        parting = next(iter(steps))
-        sizes[parting] = max(sizes[parting], 64 * unit(spec, parting))
-    step = steps.get(axis, unit(spec, axis))
+    if axis not in parting:
+        first = next(iter(parting))
+        sizes[first] = max(sizes[first], 64 * unit(spec, first))
+    step = step_of(spec, axis, parting.get(axis, axis), sizes)
     try:
         short, long = ({**sizes, axis: n * step} for n in (1, 2))
         each = [prod(t.shape(long)) - prod(t.shape(short)) for t in tensors(spec).values()]
@@ -262,7 +275,8 @@ def verify_windows(large, device):
     """Launch once; each window is right, and nothing was written outside the outputs."""
     impl, spec, sizes = large.impl, large.impl.spec, large.sizes
     kept = {n: spec.outputs[n] for n in large.outputs}
-    of_kept = replace(spec, outputs=kept, tolerance=LAX if large.lax else spec.tolerance)
+    tolerance = {d: laxer(t, LAX[d]) for d, t in spec.tolerance.items()}
+    of_kept = replace(spec, outputs=kept, tolerance=tolerance if large.lax else spec.tolerance)
     xs, wanted, memory = made(spec, sizes, large.dtype, device), {}, Poisoned()
     for place, window in large.windows.items():  # before the launch, which may change an input
         whole = as_tuple(spec.reference(*map(wide, parts(spec, xs, window, sizes))))
