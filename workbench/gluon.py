@@ -25,6 +25,7 @@ try:
         mbarrier,
         tma,
         warpgroup_mma,
+        warpgroup_mma_init,
         warpgroup_mma_wait,
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -37,7 +38,8 @@ except ModuleNotFoundError:  # no wheel of Triton for this system
     from workbench.dsl import triton as gluon
 
     gl = mbarrier = tma = TensorDescriptor = group_barrier = gluon
-    fence_async_shared = warpgroup_mma = warpgroup_mma_wait = copy_in = copy_out = gluon
+    fence_async_shared = copy_in = copy_out = gluon
+    warpgroup_mma = warpgroup_mma_init = warpgroup_mma_wait = gluon
 
 UNCHECKED = "Triton's interpreter does not run Gluon"
 
@@ -83,6 +85,14 @@ def fetch(descriptor, at, ring, full, free, slot, phase):
     mbarrier.wait(free.index(slot), phase)
     mbarrier.expect(full.index(slot), descriptor.block_type.nbytes)
     copy_in(descriptor, at, full.index(slot), ring.index(slot))
+
+
+@gluon.jit
+def await_launch():
+    """Wait until the launch before has ended, where this one may begin before that."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.constexpr_function

@@ -18,7 +18,37 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import baseline, meta, tile_count, tl, triton, upcast
+from workbench.dsl import (
+    INTERPRETED,
+    baseline,
+    cores,
+    launch_pdl,
+    meta,
+    padded,
+    tile_count,
+    tl,
+    triton,
+    upcast,
+)
+from workbench.gluon import (
+    UNCHECKED,
+    await_launch,
+    barriers,
+    copy_in,
+    copy_out,
+    describe_blocks,
+    fence_async_shared,
+    fetch,
+    gl,
+    gluon,
+    group_barrier,
+    mbarrier,
+    next_slot,
+    refuse_hopper,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from workbench.kernels import matmul
 from workbench.spec import (
     AUTO,
@@ -165,8 +195,8 @@ def _lifted(q, one, HIGH: tl.constexpr, FP16: tl.constexpr):
 
 
 @triton.jit
-def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
-    """The same nibbles as weights, given their steps and minima [V, 4]."""
+def _small(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """The same nibbles as numbers about 0 (fp16) or 1 (fp32), and the steps and minima of such."""
     if FP16:
         w = _lifted(q, one, HIGH, FP16)
         w = w * 0.0625 - 72 if HIGH else w * 0.5 - 516
@@ -182,6 +212,13 @@ def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
         w = tl.join(low, high).to(tl.float32, bitcast=True)
         step *= 16
         least += step
+    return w, step, least
+
+
+@triton.jit
+def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """The same nibbles as weights, given their steps and minima [V, 4]."""
+    w, step, least = _small(q, step, least, one, HIGH, FP16)
     V: tl.constexpr = q.shape[0]
     w = tl.reshape(w, (V, 4, 4, 2, 2)) * tl.reshape(step.to(w.dtype), (V, 4, 1, 1, 1))
     return w - tl.reshape(least.to(w.dtype), (V, 4, 1, 1, 1))
@@ -880,7 +917,11 @@ def _ordered_tiles(
 
 
 @triton.jit
-def _reorder(x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr):
+def _reorder(
+    x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
     x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
@@ -965,8 +1006,7 @@ def ordered(x, w, *, config):
     large ones would take longer than the weights, pass by the registers."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
-    y, z = x.new_empty(M, N), x.new_empty(M, K)
-    _reorder[(triton.cdiv(M, 16), K // 128)](x, z, M, K, *x.stride(), BLOCK_M=16, num_warps=4)
+    y, z = x.new_empty(M, N), reordered(x)
     constants = dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
     constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x))
     _ordered_tiles[(tile_count(config, N=N, M=M),)](
@@ -975,7 +1015,269 @@ def ordered(x, w, *, config):
     return y
 
 
-# Scheme 4, `unpack_first`: all weights at once, then a product of two 16-bit matrices
+def reordered(x, pdl=False):
+    """A copy of x whose columns are in the order of the matrix unit."""
+    (M, K), z = x.shape, torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _reorder[(triton.cdiv(M, 16), K // 128)](
+        x, z, M, K, *x.stride(), BLOCK_M=16, PDL=pdl, num_warps=4
+    )
+    return z
+
+
+# Scheme 4, `warp_groups`: one warp loads, two groups of warps unpack and multiply. A program keeps a
+# core and walks tiles of 128 rows of w. The copy engine brings a block of each into a slot, its 32
+# words of nibbles and its 4 words of numbers, and four parts of x into a ring of their own. Each
+# group of warps takes 64 rows into registers, in the order of `_reorder`, and makes the weights of
+# one part while the product of the part before runs.
+
+
+@gluon.constexpr_function
+def _words_of(words):
+    """Layout of 64 rows of so many words of nibbles: 16 bytes a lane, 4 lanes a row."""
+    lanes, warps = [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 16], [8, 0]], lanes, warps, [], [64, words]
+    )
+
+
+@gluon.constexpr_function
+def _heads_of():
+    """Layout of the first 4 words of 64 blocks: those of a row in each of its 4 lanes."""
+    lanes, warps = [[0, 0], [0, 0], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout([[0, 1], [0, 2], [8, 0]], lanes, warps, [], [64, 4])
+
+
+@gluon.constexpr_function
+def _lanes_of():
+    """Layout of one number for each lane of 64 rows."""
+    lanes, warps = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout([[8, 0]], lanes, warps, [], [64, 4])
+
+
+@gluon.jit
+def _load_block(maps, rings, bars, n, word, j, phase):
+    """Begin to load a block of 128 rows of w. Returns the next slot and its phase."""
+    _, of_codes, of_heads, _ = maps
+    full, free = bars[2], bars[3]
+    bar = full.index(j)
+    mbarrier.wait(free.index(j), phase)
+    mbarrier.expect(bar, of_codes.block_type.nbytes + of_heads.block_type.nbytes)
+    copy_in(of_codes, [n, word + 4], bar, rings[1].index(j))
+    copy_in(of_heads, [n, word], bar, rings[2].index(j))
+    return next_slot(j, phase, full.shape[0])
+
+
+@gluon.jit
+def _load_blocks(maps, rings, bars, problem):
+    of_x = maps[0]
+    x_full, x_free = bars[0], bars[1]
+    tiles, grid_m, blocks = problem
+    i, phase, j, w_phase = 0, 1, gl.to_tensor(0), gl.to_tensor(1)
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = t % grid_m * of_x.block_type.shape[0], t // grid_m * 128
+        for part in range(4 * blocks):
+            if part % 4 == 0:
+                j, w_phase = _load_block(maps, rings, bars, n, 9 * part, j, w_phase)
+                await_launch()  # for x; at once after the first time
+            fetch(of_x, [m, 64 * part], rings[0], x_full, x_free, i, phase)
+            i, phase = next_slot(i, phase, x_full.shape[0])
+    _load_block(maps, rings, bars, 0, 0, j, w_phase)  # one more, which the groups take and not use
+
+
+@gluon.jit
+def _block_words(heads):
+    """The four words that a block begins with, of 64 rows."""
+    L: gl.constexpr = gl.SliceLayout(1, _lanes_of())
+    even, odd = heads.reshape([64, 2, 2]).split()
+    head, second = even.split()
+    first, third = odd.split()
+    head, first = gl.convert_layout(head, L)[:, None], gl.convert_layout(first, L)[:, None]
+    return head, first, gl.convert_layout(second, L)[:, None], gl.convert_layout(third, L)[:, None]
+
+
+@gluon.jit
+def _for_each(x, w):
+    """Numbers [64, 4] as those of weights [64, 4, 4, 2, 2]."""
+    INNER: gl.constexpr = gl.SliceLayout(3, gl.SliceLayout(4, w.type.layout))
+    x = gl.convert_layout(x, gl.SliceLayout(2, INNER), assert_trivial=True)
+    return x[:, :, None][:, :, :, None][:, :, :, :, None]
+
+
+@gluon.jit
+def _operand(q, step, least, one, HIGH: gl.constexpr, FP16: gl.constexpr, LAYOUT: gl.constexpr):
+    """The weights of 64 rows and a part, from 16 words of nibbles each."""
+    w, step, least = _small(q, step, least, one, HIGH, FP16)
+    w = w.reshape([64, 4, 4, 2, 2])
+    w = w * _for_each(step.to(w.dtype), w) - _for_each(least.to(w.dtype), w)
+    w = w.to(gl.float16 if FP16 else gl.bfloat16).permute((0, 2, 3, 1, 4)).reshape([64, 64])
+    return gl.convert_layout(w, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _take_block(W: gl.constexpr, rings, bars, j, phase):
+    """A block of 64 rows in registers: words of nibbles, the four words that it begins with, and
+    the next slot and its phase."""
+    _, codes, heads = rings
+    full, free = bars[2], bars[3]
+    mbarrier.wait(full.index(j), phase)
+    words = codes.index(j).slice(64 * W, 64).load(_words_of(32))
+    numbers = _block_words(heads.index(j).slice(64 * W, 64).load(_heads_of()))
+    group_barrier()  # all warps have read it
+    mbarrier.arrive(free.index(j))
+    j, phase = next_slot(j, phase, full.shape[0])
+    return words, numbers, j, phase
+
+
+@gluon.jit
+def _part(words, numbers, one, PART: gl.constexpr, FP16: gl.constexpr, LAYOUT: gl.constexpr):
+    """The weights of 64 rows and a quarter of a block."""
+    left, right = words.reshape([64, 2, 16]).permute((0, 2, 1)).split()
+    q = left if PART < 2 else right
+    g = gl.arange(0, 4, gl.SliceLayout(0, _lanes_of()))[None, :] // 2
+    low, high, under, over = _numbers(*numbers, PART // 2 * 2 + g)
+    step, least = (high, over) if PART % 2 else (low, under)
+    return _operand(q, step, least, one, PART % 2, FP16, LAYOUT)
+
+
+@gluon.jit
+def _multiply_blocks(
+    W: gl.constexpr, maps, rings, buffers, bars, problem, one, FP16: gl.constexpr
+):
+    xs = rings[0]
+    full, free = bars[0], bars[1]
+    tiles, grid_m, blocks = problem
+    BLOCK_M: gl.constexpr = xs.shape[1]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OPERAND: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    i, phase, at, j, w_phase = 0, 0, 0, gl.to_tensor(0), gl.to_tensor(0)
+    words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
+    w = _part(words, numbers, one, 0, FP16, OPERAND)
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = t % grid_m * BLOCK_M, t // grid_m * 128 + 64 * W
+        acc = gl.zeros([64, BLOCK_M], gl.float32, LAYOUT)
+        for b in range(blocks):
+            for part in gl.static_range(4):
+                mbarrier.wait(full.index(i), phase)
+                product = warpgroup_mma(w, xs.index(i).permute((1, 0)), acc, is_async=True)
+                if part == 3:
+                    words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
+                following = _part(words, numbers, one, (part + 1) % 4, FP16, OPERAND)
+                # `w` is waited for too: the product reads it from registers until then
+                acc, w = warpgroup_mma_wait(0, deps=[product, w])
+                mbarrier.arrive(free.index(i))
+                i, phase = next_slot(i, phase, full.shape[0])
+                w = following
+        at = _put_columns(maps[3], buffers, acc, m, n, at)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _put_columns(y, buffers, sums, m, n, at):
+    """Store sums [64 rows of w, rows of x], some rows of x at a time."""
+    WIDTH: gl.constexpr = buffers.shape[1]
+    pieces = matmul._pieces(sums, WIDTH)
+    for i in gl.static_range(len(pieces)):
+        tma.store_wait(1)
+        buffers.index(at).permute((1, 0)).store(pieces[i].to(y.dtype))
+        fence_async_shared()
+        copy_out(y, [m + i * WIDTH, n], buffers.index(at))
+        at ^= 1
+    return at
+
+
+@gluon.jit(do_not_specialize=["tiles", "grid_m", "blocks", "one"])
+def _warp_groups(
+    x, codes, heads, y, tiles, grid_m, blocks, one, STAGES: gl.constexpr, BLOCKS: gl.constexpr
+):  # fmt: skip
+    BLOCK_M: gl.constexpr = x.block_type.shape[0]
+    BUFFER: gl.constexpr = [2, y.block_type.shape[0], 64]
+    xs = gl.allocate_shared_memory(x.dtype, [STAGES, BLOCK_M, 64], x.layout)
+    of_codes = gl.allocate_shared_memory(codes.dtype, [BLOCKS, 128, 32], codes.layout)
+    of_heads = gl.allocate_shared_memory(heads.dtype, [BLOCKS, 128, 4], heads.layout)
+    top = gl.allocate_shared_memory(y.dtype, BUFFER, y.layout)
+    bottom = gl.allocate_shared_memory(y.dtype, BUFFER, y.layout)
+    bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(BLOCKS, 1), barriers(BLOCKS, 2))
+    maps, rings, problem = (x, codes, heads, y), (xs, of_codes, of_heads), (tiles, grid_m, blocks)
+    FP16: gl.constexpr = x.dtype == gl.float16
+    gl.warp_specialize(
+        [
+            (_multiply_blocks, (0, maps, rings, top, bars, problem, one, FP16)),
+            (_multiply_blocks, (1, maps, rings, bottom, bars, problem, one, FP16)),
+            (_load_blocks, (maps, rings, bars, problem)),
+        ],
+        [4, 1],
+        [232, 40],
+    )
+
+
+@dataclass(frozen=True)
+class WarpGroups:
+    block_m: int = tile(16, 256, default=AUTO)
+    num_stages: int = stages(3, 16, default=AUTO)  # parts of x: as many as fit
+    blocks: int = among(2, 3, 4, default=AUTO)  # of a row of w
+
+
+def size_warp_groups(config, limits, *, itemsize, M, N, K):
+    """Return the config with a tile for all rows of x, up to 256, and with as many stages as fit."""
+    block_m = given(config.block_m, max(16, min(256, padded(M))))
+    blocks = given(config.blocks, 2 if block_m == 256 else 4)
+    room = limits.shared_bytes - warp_groups_bytes(block_m, blocks, 0)
+    num_stages = given(config.num_stages, max(3, min(16, room // (block_m * 128))))
+    return replace(config, block_m=block_m, num_stages=num_stages, blocks=blocks)
+
+
+def warp_groups_bytes(block_m, blocks, num_stages):
+    """Return the bytes of shared memory: blocks of w, parts of x, buffers of y and barriers."""
+    return blocks * 128 * 144 + num_stages * block_m * 128 + 4 * 64 * 2 * min(block_m, 32) + 1024
+
+
+def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
+    if reason := refuse_hopper(limits):
+        return reason
+    if itemsize != 2:
+        return "its products are of 16-bit inputs"
+    if reason := limits.refuse_rows(itemsize, N=N):
+        return reason
+    needed = warp_groups_bytes(config.block_m, config.blocks, config.num_stages)
+    return limits.refuse_grid(K // 128) or limits.refuse_shared(needed)
+
+
+def warp_groups_work(config, limits, *, itemsize, M, N, K):
+    tiles = Ordered(config.block_m, 128, 8, config.num_stages)
+    return ordered_work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
+
+
+@q4_k_matmul.impl(
+    WarpGroups,
+    resolve=size_warp_groups,
+    refuse=refuse_warp_groups,
+    work=warp_groups_work,
+    unchecked=UNCHECKED,
+)
+def warp_groups(x, w, *, config):
+    """One program a core: a warp loads through descriptors, two groups of warps turn 64 rows of w
+    each into weights in registers, and the product of one part runs while those of the next are
+    made. In Gluon."""
+    (M, K), N = x.shape, w.shape[0]
+    words, _, _ = as_words(x, w)
+    y, z, BM = x.new_empty(M, N), reordered(x, pdl=not INTERPRETED), config.block_m
+    maps = describe_blocks("x", z, [BM, 64]), *described_blocks(words)
+    of_y = describe_blocks("y", y, [min(BM, 32), 64])
+    tiles, grid_m = triton.cdiv(N, 128) * triton.cdiv(M, BM), triton.cdiv(M, BM)
+    one = 0x64006400 if x.dtype == torch.float16 else 0x3F800000
+    constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, **launch_pdl(True))
+    _warp_groups[(min(cores(x), tiles),)](
+        *maps, of_y, tiles, grid_m, K // 256, one, **constants, num_warps=4
+    )
+    return y
+
+
+def described_blocks(words):
+    """Return descriptors of the nibbles and of the numbers of one block of 128 rows."""
+    return (describe_blocks("w", words, [128, n]) for n in (32, 4))
+
+
+# Scheme 5, `unpack_first`: all weights at once, then a product of two 16-bit matrices
 
 
 @triton.jit
