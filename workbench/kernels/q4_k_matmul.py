@@ -38,7 +38,6 @@ from workbench.gluon import (
     copy_out,
     describe_blocks,
     fence_async_shared,
-    fetch,
     gl,
     gluon,
     group_barrier,
@@ -1026,9 +1025,12 @@ def reordered(x, pdl=False):
 
 # Scheme 4, `warp_groups`: one warp loads, two groups of warps unpack and multiply. A program keeps a
 # core and walks tiles of 128 rows of w. The copy engine brings a block of each into a slot, its 32
-# words of nibbles and its 4 words of numbers, and four parts of x into a ring of their own. Each
-# group of warps takes 64 rows into registers, in the order of `_reorder`, and makes the weights of
-# one part while the product of the part before runs.
+# words of nibbles and its 4 words of numbers, and the columns of x, in the order of `_reorder`,
+# into a ring of their own, PARTS quarters of a block at a time. Each group of warps takes 64 rows
+# into registers, and makes the weights of one step while the product of the step before runs.
+#
+# No product with weights in registers may be under way where a loop begins anew: ptxas 12.8 then
+# serializes all of them.
 
 
 @gluon.constexpr_function
@@ -1068,19 +1070,24 @@ def _load_block(maps, rings, bars, n, word, j, phase):
 
 
 @gluon.jit
-def _load_blocks(maps, rings, bars, problem):
-    of_x = maps[0]
-    x_full, x_free = bars[0], bars[1]
+def _load_blocks(maps, rings, bars, problem, PARTS: gl.constexpr):
+    of_x, full, free = maps[0], bars[0], bars[1]
     tiles, grid_m, blocks = problem
+    STEPS: gl.constexpr = 4 // PARTS
     i, phase, j, w_phase = 0, 1, gl.to_tensor(0), gl.to_tensor(1)
     for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = t % grid_m * of_x.block_type.shape[0], t // grid_m * 128
-        for part in range(4 * blocks):
-            if part % 4 == 0:
-                j, w_phase = _load_block(maps, rings, bars, n, 9 * part, j, w_phase)
+        for step in range(STEPS * blocks):
+            if step % STEPS == 0:
+                j, w_phase = _load_block(maps, rings, bars, n, step // STEPS * 36, j, w_phase)
                 await_launch()  # for x; at once after the first time
-            fetch(of_x, [m, 64 * part], rings[0], x_full, x_free, i, phase)
-            i, phase = next_slot(i, phase, x_full.shape[0])
+            bar = full.index(i)
+            mbarrier.wait(free.index(i), phase)
+            mbarrier.expect(bar, PARTS * of_x.block_type.nbytes)
+            for part in gl.static_range(PARTS):
+                k = (step * PARTS + part) * 64
+                copy_in(of_x, [m, k], bar, rings[0].index(i * PARTS + part))
+            i, phase = next_slot(i, phase, full.shape[0])
     _load_block(maps, rings, bars, 0, 0, j, w_phase)  # one more, which the groups take and not use
 
 
@@ -1140,30 +1147,48 @@ def _part(words, numbers, one, PART: gl.constexpr, FP16: gl.constexpr, LAYOUT: g
 
 
 @gluon.jit
+def _parts(
+    words, numbers, one, FIRST: gl.constexpr, COUNT: gl.constexpr, FP16: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """The weights of COUNT quarters of a block."""
+    first = (_part(words, numbers, one, FIRST, FP16, LAYOUT),)
+    if COUNT == 1:
+        return first
+    else:
+        return first + _parts(words, numbers, one, FIRST + 1, COUNT - 1, FP16, LAYOUT)
+
+
+@gluon.jit
 def _multiply_blocks(
-    W: gl.constexpr, maps, rings, buffers, bars, problem, one, FP16: gl.constexpr
-):
-    xs = rings[0]
-    full, free = bars[0], bars[1]
+    W: gl.constexpr, maps, rings, buffers, bars, problem, one, PARTS: gl.constexpr,
+    FP16: gl.constexpr,
+):  # fmt: skip
+    xs, full, free = rings[0], bars[0], bars[1]
     tiles, grid_m, blocks = problem
     BLOCK_M: gl.constexpr = xs.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     i, phase, at, j, w_phase = 0, 0, 0, gl.to_tensor(0), gl.to_tensor(0)
     words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
-    w = _part(words, numbers, one, 0, FP16, OPERAND)
+    w = _parts(words, numbers, one, 0, PARTS, FP16, OPERAND)
     for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = t % grid_m * BLOCK_M, t // grid_m * 128 + 64 * W
         acc = gl.zeros([64, BLOCK_M], gl.float32, LAYOUT)
         for b in range(blocks):
-            for part in gl.static_range(4):
+            for first in gl.static_range(0, 4, PARTS):
                 mbarrier.wait(full.index(i), phase)
-                product = warpgroup_mma(w, xs.index(i).permute((1, 0)), acc, is_async=True)
-                if part == 3:
+                product = acc
+                for part in gl.static_range(PARTS):
+                    x = xs.index(i * PARTS + part).permute((1, 0))
+                    product = warpgroup_mma(w[part], x, product, is_async=True)
+                if first + PARTS == 4:
                     words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
-                following = _part(words, numbers, one, (part + 1) % 4, FP16, OPERAND)
-                # `w` is waited for too: the product reads it from registers until then
-                acc, w = warpgroup_mma_wait(0, deps=[product, w])
+                following = _parts(
+                    words, numbers, one, (first + PARTS) % 4, PARTS, FP16, OPERAND
+                )
+                # w is waited for too: the products read it from registers until then
+                acc = warpgroup_mma_wait(0, deps=(product,) + w)[0]
                 mbarrier.arrive(free.index(i))
                 i, phase = next_slot(i, phase, full.shape[0])
                 w = following
@@ -1187,11 +1212,12 @@ def _put_columns(y, buffers, sums, m, n, at):
 
 @gluon.jit(do_not_specialize=["tiles", "grid_m", "blocks", "one"])
 def _warp_groups(
-    x, codes, heads, y, tiles, grid_m, blocks, one, STAGES: gl.constexpr, BLOCKS: gl.constexpr
+    x, codes, heads, y, tiles, grid_m, blocks, one, STAGES: gl.constexpr, BLOCKS: gl.constexpr,
+    PARTS: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = x.block_type.shape[0]
     BUFFER: gl.constexpr = [2, y.block_type.shape[0], 64]
-    xs = gl.allocate_shared_memory(x.dtype, [STAGES, BLOCK_M, 64], x.layout)
+    xs = gl.allocate_shared_memory(x.dtype, [STAGES * PARTS, BLOCK_M, 64], x.layout)
     of_codes = gl.allocate_shared_memory(codes.dtype, [BLOCKS, 128, 32], codes.layout)
     of_heads = gl.allocate_shared_memory(heads.dtype, [BLOCKS, 128, 4], heads.layout)
     top = gl.allocate_shared_memory(y.dtype, BUFFER, y.layout)
@@ -1201,9 +1227,9 @@ def _warp_groups(
     FP16: gl.constexpr = x.dtype == gl.float16
     gl.warp_specialize(
         [
-            (_multiply_blocks, (0, maps, rings, top, bars, problem, one, FP16)),
-            (_multiply_blocks, (1, maps, rings, bottom, bars, problem, one, FP16)),
-            (_load_blocks, (maps, rings, bars, problem)),
+            (_multiply_blocks, (0, maps, rings, top, bars, problem, one, PARTS, FP16)),
+            (_multiply_blocks, (1, maps, rings, bottom, bars, problem, one, PARTS, FP16)),
+            (_load_blocks, (maps, rings, bars, problem, PARTS)),
         ],
         [4, 1],
         [232, 40],
@@ -1212,23 +1238,29 @@ def _warp_groups(
 
 @dataclass(frozen=True)
 class WarpGroups:
-    block_m: int = tile(16, 256, default=AUTO)
-    num_stages: int = stages(3, 16, default=AUTO)  # parts of x: as many as fit
+    block_m: int = tile(16, 256, default=AUTO)  # all rows of x
+    parts: int = among(1, 2, 4, default=AUTO)  # quarters of a block in one step
+    num_stages: int = stages(2, 16, default=AUTO)  # steps of x: as many as fit
     blocks: int = among(2, 3, 4, default=AUTO)  # of a row of w
 
 
 def size_warp_groups(config, limits, *, itemsize, M, N, K):
-    """Return the config with a tile for all rows of x, up to 256, and with as many stages as fit."""
+    """Return the config with a tile for all rows of x, up to 256, the longest steps for which
+    registers suffice, and as many stages as fit."""
     block_m = given(config.block_m, max(16, min(256, padded(M))))
-    blocks = given(config.blocks, 2 if block_m == 256 else 4)
-    room = limits.shared_bytes - warp_groups_bytes(block_m, blocks, 0)
-    num_stages = given(config.num_stages, max(3, min(16, room // (block_m * 128))))
-    return replace(config, block_m=block_m, num_stages=num_stages, blocks=blocks)
+    parts = given(config.parts, max(1, min(4, 256 // block_m)))
+    blocks = given(config.blocks, 3 if block_m == 256 else 4)
+    room = limits.shared_bytes - warp_groups_bytes(block_m, parts, blocks, 0)
+    num_stages = given(config.num_stages, max(2, min(16, room // (block_m * parts * 128))))
+    return replace(
+        config, block_m=block_m, parts=parts, num_stages=num_stages, blocks=blocks
+    )
 
 
-def warp_groups_bytes(block_m, blocks, num_stages):
-    """Return the bytes of shared memory: blocks of w, parts of x, buffers of y and barriers."""
-    return blocks * 128 * 144 + num_stages * block_m * 128 + 4 * 64 * 2 * min(block_m, 32) + 1024
+def warp_groups_bytes(block_m, parts, blocks, num_stages):
+    """Return the bytes of shared memory: blocks of w, steps of x, buffers of y and barriers."""
+    moved = blocks * 128 * 144 + num_stages * block_m * parts * 128
+    return moved + 4 * 64 * 2 * min(block_m, 32) + 1024
 
 
 def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
@@ -1238,7 +1270,9 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
         return "its products are of 16-bit inputs"
     if reason := limits.refuse_rows(itemsize, N=N):
         return reason
-    needed = warp_groups_bytes(config.block_m, config.blocks, config.num_stages)
+    needed = warp_groups_bytes(
+        config.block_m, config.parts, config.blocks, config.num_stages
+    )
     return limits.refuse_grid(K // 128) or limits.refuse_shared(needed)
 
 
@@ -1265,9 +1299,9 @@ def warp_groups(x, w, *, config):
     of_y = describe_blocks("y", y, [min(BM, 32), 64])
     tiles, grid_m = triton.cdiv(N, 128) * triton.cdiv(M, BM), triton.cdiv(M, BM)
     one = 0x64006400 if x.dtype == torch.float16 else 0x3F800000
-    constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, **launch_pdl(True))
+    constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, PARTS=config.parts)
     _warp_groups[(min(cores(x), tiles),)](
-        *maps, of_y, tiles, grid_m, K // 256, one, **constants, num_warps=4
+        *maps, of_y, tiles, grid_m, K // 256, one, **constants, num_warps=4, **launch_pdl(True)
     )
     return y
 
