@@ -85,6 +85,14 @@ def fetch(descriptor, at, ring, full, free, slot, phase):
     copy_in(descriptor, at, full.index(slot), ring.index(slot))
 
 
+@gluon.jit
+def await_launch():
+    """Wait until the launch before has ended, where this one may begin before that."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
 @gluon.constexpr_function
 def _named(op, number):
     return f"{op} {number}, 256; mov.b32 $0, $1;"
