@@ -10,6 +10,7 @@ from kernel_properties import INF, NAN, NOT_DENSE_ROWS, Subject, bits, of, refus
 SCALE = 2  # alpha / r, in numbers of our own
 
 refuses("lora.persistent", "x w", NOT_DENSE_ROWS)
+refuses("lora.warp_groups", "x w b", NOT_DENSE_ROWS)
 
 
 def _whole(s: Subject) -> list:
@@ -73,3 +74,34 @@ def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     s.verify(x, w, a, b)
     b[-1, -1] = -INF
     s.verify(x, w, a, b)
+
+
+@of("lora", impls="warp_groups", own_sizes=True)
+def the_update_is_a_last_step_of_every_tile(s: Subject) -> None:
+    """Several tiles a program, and half tiles; u computed by cores without a tile, or by others. A
+    step in the wrong slot, or u read before it is there, changes a sum of whole numbers."""
+    # Tiles of 128x256 on 132 cores: two rounds and 16 halves, of 5 steps or 2; two and 74; one; 6
+    extents = (
+        *((2168, 4088, 200, 64), (2168, 4088, 56, 8), (3320, 3320, 248, 24)),
+        *((1528, 2808, 72, 8), (136, 520, 136, 16)),
+    )
+    some = (
+        dict(),
+        dict(num_stages=3, lag=2),
+        dict(block_m=256, block_n=128, lag=1),
+        dict(block_m=128, block_n=192, lag=1),
+        dict(block_m=128, block_n=256),
+        dict(block_m=128, block_n=128, halves=0, group_m=1),
+    )
+    for M, N, K, r in extents:
+        sizes = {"M": M, "N": N, "K": K, "r": r}
+        large = Subject(s.impl, s.config, sizes, s.dtype, s.device, s.seed)
+        x, w = large.integers(-1, 1, "M", "K"), large.integers(-1, 1, "N", "K")
+        a, b = large.integers(-1, 1, "r", "K"), large.integers(-1, 1, "N", "r")
+        a[:, 64:] = 0  # u stays below 256, where bf16 is exact
+        f = torch.float32
+        exact = (x.to(f) @ w.to(f).T + SCALE * (x.to(f) @ a.to(f).T) @ b.to(f).T).to(x.dtype)
+        for at in some:
+            for sign in (1, -1):  # u's memory may hold what the call before left, which is wrong
+                y = s.impl(sign * x, w, a, b, config=s.impl.config(**at))
+                assert torch.equal(y, sign * exact), (at, sizes, sign)

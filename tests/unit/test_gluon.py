@@ -1,5 +1,7 @@
 """Kernels in Gluon: which they are, and what their devices must be."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,11 +9,13 @@ from hypothesis import strategies as st
 from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
+from workbench.kernels import lora
 from workbench.kernels.matmul import WarpGroups, rounds_of
 
 IN_GLUON = {
     "attention.ping_pong",
     "causal_attention.ping_pong",
+    "lora.warp_groups",
     "matmul.warp_groups",
     "patch_embed.warp_groups",
 }
@@ -44,3 +48,34 @@ def test_a_last_round_of_a_matrix_product_has_all_of_its_tiles(cores, tiles, hal
     rest = tiles - whole
     assert 0 < programs <= cores and (not rest or whole % cores == 0)
     assert count - whole == 2 * rest <= programs and (halves or not rest)
+
+
+@given(
+    cores=st.integers(1, 160),
+    shape=st.sampled_from(((128, 128), (128, 192), (128, 256), (256, 128))),
+    M=st.integers(1, 20_000),
+    N=st.integers(1, 20_000),
+    r=st.sampled_from((8, 16, 64)),
+)
+def test_an_update_delays_no_tile_where_cores_without_one_suffice_for_it(cores, shape, M, N, r):
+    config = WarpGroups(*shape, num_stages=4)
+    programs, rows = lora.shrink_beside(config, cores, M, N, r)
+    tiles = -(-M // shape[0]) * -(-N // shape[1])
+    _, whole, count = rounds_of(config, cores, tiles)
+    idle = cores - (count - 1) % cores - 1
+    each = -(-M // (128 * idle)) if idle else math.inf  # blocks of 128 rows of u
+    assert 16 <= rows <= 128
+    if each * (128 + max(16, r)) <= sum(shape) - (count > whole) * shape[1] // 2:
+        assert programs == idle and -(-M // (rows * idle)) <= each
+    else:
+        assert programs == max(idle, cores // 4, 1)
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+@pytest.mark.parametrize("r", [8, 16, 64])
+def test_512_rows_give_each_core_a_tile_and_leave_four_for_the_update(name, r):
+    limits, sizes = DEVICES[name].limits, {"M": 512, "N": 4096, "K": 4096, "r": r}
+    impl = catalog.impl_of(catalog.spec_of("lora"), "warp_groups")
+    config = impl.default(limits, "bf16", sizes)
+    assert (config.block_m, config.block_n, config.num_stages) == (128, 128, 6)
+    assert lora.shrink_beside(config, limits.cores, 512, 4096, r) == (4, 128)

@@ -204,7 +204,12 @@ def test_the_foundation_needs_the_standard_library_only(name):
 
 
 # Kernels whose device code is that of another one: the two files go together.
-TOGETHER = {"causal_attention": "attention", "q4_k_matmul": "matmul", "patch_embed": "matmul"}
+TOGETHER = {
+    "causal_attention": "attention",
+    "lora": "matmul",
+    "patch_embed": "matmul",
+    "q4_k_matmul": "matmul",
+}
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=relative)

@@ -7,8 +7,9 @@ but in fp16 its rows are divided by powers of two first: unlike there, none can 
 At M = 8192, K = N = 4096 in bf16 the product with W does 2048 FLOP for each byte it must move, and
 the update adds r / K + r / N of that: below 1 % up to r = 16. What costs is how it is brought in.
 Added by a product of its own, y is read and written once more; here u is r more columns of x, and
-B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent`). A few rows
-(M = 16) are memory-bound, it is W that counts, and A is so many more rows of it (`split_k`).
+B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent`, `warp_groups`). A
+few rows (M = 16) are memory-bound, it is W that counts, and A is so many more rows of it
+(`split_k`).
 
 NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
 those of W and B their columns. An infinity times 0 is NaN.
@@ -27,11 +28,14 @@ from workbench.dsl import (
     meta,
     padded,
     strides,
+    tile_count,
     tl,
     triton,
     upcast,
     widest_block,
 )
+from workbench.gluon import UNCHECKED
+from workbench.kernels import matmul
 from workbench.spec import (
     AUTO,
     Spec,
@@ -373,6 +377,18 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
     return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
 
+def size_warp_groups(config, limits, *, r, **at):
+    return matmul.size_warp_groups(config, limits, **at)
+
+
+def refuse_warp_groups(config, limits, *, r, itemsize, **at):
+    if reason := matmul.refuse_warp_groups(config, limits, itemsize=itemsize, **at):
+        return reason
+    if r > config.block_k:
+        return f"a rank of {r} is more than one step of a tile; {config.block_k} is the most"
+    return limits.refuse_rows(itemsize, r=r)
+
+
 def rows_at_once(M):
     return min(64, max(16, 1 << (M - 1).bit_length()))
 
@@ -393,9 +409,13 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     return crowded(limits, config.num_warps, BM * config.block_n, shared)
 
 
-def work(config, limits, *, itemsize, M, N, K, r):
-    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=8)
+def work(config, limits, *, itemsize, M, N, K, r, band=8):
+    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=band)
     return replace(whole, steps=whole.steps + 1)
+
+
+def warp_groups_work(config, limits, **at):
+    return work(config, limits, **at, band=config.group_m)
 
 
 def tiles_work(config, limits, *, itemsize, M, N, K, r):
@@ -459,20 +479,24 @@ def shrink_blocks(M, r, itemsize, pdl):
     return (64 if M > 2048 else 16), deep // (2 if R > 64 else 1), (4 if R == 16 else 3)
 
 
-def shrunk(x, a, programs=None):
-    """u = SCALE x A^T for `tiles` and `persistent`, and what its rows were divided by (u itself,
-    and unused, unless that is called for): x is read once, by about as many programs as cores or
-    by so many, beside which the next launch may begin."""
+def shrunk(x, a, programs=None, rows=None):
+    """Return u = SCALE x A^T for the versions that add it in a second launch, and what its rows
+    were divided by (with room for whole tiles; u itself, and unused, in other dtypes than fp16). x
+    is read once, by about as many programs as cores, or by `programs`, beside which the next launch
+    may begin and of which each takes `rows` at once."""
     (M, K), r = x.shape, len(a)
     R, UNITS = columns_of(r), x.dtype == torch.float16
     BM, BK, num_stages = shrink_blocks(M, r, x.element_size(), programs is not None)
+    BM = rows or BM
     u = x.new_empty(M, R)
-    unit = x.new_empty(M, dtype=torch.float32) if UNITS else u
+    unit = x.new_empty(M + -M % 256, dtype=torch.float32) if UNITS else u
     blocks = triton.cdiv(M, BM)
     grid = min(blocks, programs or blocks)
     constants = dict(SCALE=SCALE, RANK=r, BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, PROGRAMS=grid)
     constants |= dict(EVEN=M % BM == 0 and K % BK == 0 and r == R, UPCAST=upcast(x), UNITS=UNITS)
-    constants |= dict(PDL=programs is not None, num_warps=4, num_stages=num_stages)
+    constants |= dict(PDL=programs is not None, num_stages=num_stages)
+    # with 4 warps 128 ragged rows spill; `persistent` gives no rows, and was measured with 4
+    constants |= dict(num_warps=8 if rows == 128 else 4)
     _shrink[(grid,)](x, a, u, unit, M, K, *strides(x, a), **constants)
     return u, unit
 
@@ -539,6 +563,42 @@ def persistent(x, w, a, b, *, config):
     constants |= dict(EARLY=bool(config.early), UNITS=x.dtype == torch.float16, UPCAST=upcast(x))
     constants |= dict(PDL=pdl, **launch_pdl(pdl), **meta(config))
     _persistent[(programs,)](of_x, of_w, u, unit, b, of_y, M, N, K, *b.stride(), **constants)
+    return y
+
+
+def shrink_beside(config, cores_, M, N, r):
+    """Return how many programs compute u beside the product of `warp_groups`, and the rows that
+    each takes at once. Cores without a tile in the last round are free for u, if its blocks ask the
+    cache for no more bytes in a step of the product than a tile does."""
+    _, whole, count = matmul.rounds_of(config, cores_, tile_count(config, M=M, N=N))
+    idle = -count % cores_
+    edges = config.block_m + config.block_n // (2 if count > whole else 1)
+    if idle:
+        rows = max(16, min(128, padded(-(-M // idle))))
+        if -(-M // (rows * idle)) * (rows + columns_of(r)) <= edges:
+            return idle, rows
+    return max(idle, cores_ // 4, 1), shrink_blocks(M, r, 2, True)[0]
+
+
+@lora.impl(
+    matmul.WarpGroups,
+    resolve=size_warp_groups,
+    refuse=refuse_warp_groups,
+    work=warp_groups_work,  # alone: the launch for u does not come first, it runs beside
+    unchecked=UNCHECKED,
+)
+def warp_groups(x, w, a, b, *, config):
+    """One program a core: a warp loads through descriptors, u and B in the last step, and two
+    groups of warps multiply half of a tile's rows each. Other cores compute u meanwhile. In
+    Gluon."""
+    (M, N), r = (len(x), len(w)), len(a)
+    y = x.new_empty(M, N)
+    u, unit = shrunk(x, a, *shrink_beside(config, cores(x), M, N, r))
+    # beyond the rank u may hold NaN, where x is infinite
+    update = ("u", u[:, :r], False), ("b", b, True)
+    units = unit if x.dtype == torch.float16 else None
+    of_x, of_w, options = ("x", x, False), ("w", w, True), launch_pdl(True)
+    matmul.launch_warp_groups(of_x, of_w, y, config, update, units, **options)
     return y
 
 

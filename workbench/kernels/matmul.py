@@ -35,6 +35,7 @@ from workbench.dsl import (
 )
 from workbench.gluon import (
     UNCHECKED,
+    await_launch,
     barriers,
     copy_in,
     copy_out,
@@ -309,25 +310,24 @@ def _place(
 #
 # Tiles that would give at most half of the cores work in a last round are cut in halves of columns.
 # To deal out parts of K in a round for more than half of them was tried: 10 % slower at 2560^3.
+#
+# A caller may add one more step, of a second pair of matrices: c = a b + u v. The launch before
+# writes u, and may have divided its rows by `units`.
 
 
 @gluon.jit
-def _tile_start(t, problem, SHAPE: gl.constexpr):
-    """First row and column of a tile; some rows of tiles are visited together."""
-    _, _, grid_m, grid_n, _ = problem
+def _tile_start(t, problem, SHAPE: gl.constexpr, HALF: gl.constexpr):
+    """First row and column of a tile, or of half a tile; rows of tiles are visited in groups."""
+    whole, _, grid_m, grid_n, _ = problem
     GROUP_M: gl.constexpr = SHAPE[3]
-    first = t // (GROUP_M * grid_n) * GROUP_M
+    tile_id = whole + (t - whole) // 2 if HALF else t
+    first = tile_id // (GROUP_M * grid_n) * GROUP_M
     rows = gl.minimum(grid_m - first, GROUP_M)
-    inside = t % (GROUP_M * grid_n)
-    return (first + inside % rows) * SHAPE[0], inside // rows * SHAPE[1]
-
-
-@gluon.jit
-def _half_start(t, problem, SHAPE: gl.constexpr):
-    """The same of half a tile."""
-    whole = problem[0]
-    m, n = _tile_start(whole + (t - whole) // 2, problem, SHAPE)
-    return m, n + (t - whole) % 2 * (SHAPE[1] // 2)
+    inside = tile_id % (GROUP_M * grid_n)
+    m, n = (first + inside % rows) * SHAPE[0], inside // rows * SHAPE[1]
+    if HALF:
+        n += (t - whole) % 2 * (SHAPE[1] // 2)
+    return m, n
 
 
 @gluon.jit
@@ -338,34 +338,61 @@ def _first_columns(block, HALF: gl.constexpr, B_T: gl.constexpr):
 
 
 @gluon.jit
-def _load_steps(
-    maps, rings, bars, m, n, steps, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+def _load_step(
+    maps, rings, bars, m, n, k, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
     HALF: gl.constexpr,
 ):  # fmt: skip
     full, free, _ = bars
     MORE: gl.constexpr = SHAPE[1] == 192
     A_T: gl.constexpr = FLIPPED[0]
     B_T: gl.constexpr = FLIPPED[1]
-    STAGES: gl.constexpr = full.shape[0]
-    of_a, of_b, of_less, _ = maps
+    of_a, of_b, of_less = maps
     if HALF:
         of_b = of_less
     BYTES: gl.constexpr = 2 * of_a.block_type.nbytes + of_b.block_type.nbytes
     MORE_BYTES: gl.constexpr = of_less.block_type.nbytes if MORE else 0
-    for i in range(steps):
-        k, bar = i * SHAPE[2], full.index(slot)
-        mbarrier.wait(free.index(slot), phase)
-        mbarrier.expect(bar, BYTES + MORE_BYTES)
-        for w in gl.static_range(2):
-            row = m + w * (SHAPE[0] // 2)
-            copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
-        block = _first_columns(rings[1].index(slot), HALF, B_T)
-        copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
-        if MORE:
-            further = n + 128
-            block = rings[2].index(slot)
-            copy_in(of_less, [further, k] if B_T else [k, further], bar, block)
-        slot, phase = next_slot(slot, phase, STAGES)
+    bar = full.index(slot)
+    mbarrier.wait(free.index(slot), phase)
+    mbarrier.expect(bar, BYTES + MORE_BYTES)
+    for w in gl.static_range(2):
+        row = m + w * (SHAPE[0] // 2)
+        copy_in(of_a, [k, row] if A_T else [row, k], bar, rings[0].index(2 * slot + w))
+    block = _first_columns(rings[1].index(slot), HALF, B_T)
+    copy_in(of_b, [n, k] if B_T else [k, n], bar, block)
+    if MORE:
+        further = n + 128
+        block = rings[2].index(slot)
+        copy_in(of_less, [further, k] if B_T else [k, further], bar, block)
+    return next_slot(slot, phase, full.shape[0])
+
+
+@gluon.jit
+def _load_steps(
+    maps, rings, bars, m, n, steps, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+    HALF: gl.constexpr,
+):  # fmt: skip
+    """Load the blocks of a tile's steps; the last one is of u and v, where there are their maps."""
+    UPDATE: gl.constexpr = len(maps) == 7
+    for i in range(steps - 1 if UPDATE else steps):
+        k = i * SHAPE[2]
+        slot, phase = _load_step(maps[:3], rings, bars, m, n, k, slot, phase, SHAPE, FLIPPED, HALF)
+    if UPDATE:
+        await_launch()
+        slot, phase = _load_step(maps[4:], rings, bars, m, n, 0, slot, phase, SHAPE, FLIPPED, HALF)
+    return slot, phase
+
+
+@gluon.jit
+def _load_tiles(
+    maps, rings, bars, problem, slot, phase, SHAPE: gl.constexpr, FLIPPED: gl.constexpr,
+    HALF: gl.constexpr,
+):  # fmt: skip
+    whole, count, _, _, steps = problem
+    programs = gl.num_programs(0)
+    first, last = (whole, count) if HALF else (0, whole)
+    for t in range(first + gl.program_id(0), last, programs):
+        m, n = _tile_start(t, problem, SHAPE, HALF)
+        slot, phase = _load_steps(maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, HALF)
     return slot, phase
 
 
@@ -373,19 +400,10 @@ def _load_steps(
 def _load_all(
     maps, rings, bars, problem, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, CUT: gl.constexpr
 ):
-    whole, count, _, _, steps = problem
-    programs, slot, phase = gl.num_programs(0), 0, 1
-    for t in range(gl.program_id(0), whole, programs):
-        m, n = _tile_start(t, problem, SHAPE)
-        slot, phase = _load_steps(
-            maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, False
-        )
+    slot, phase = 0, 1
+    slot, phase = _load_tiles(maps, rings, bars, problem, slot, phase, SHAPE, FLIPPED, False)
     if CUT:
-        for t in range(whole + gl.program_id(0), count, programs):
-            m, n = _half_start(t, problem, SHAPE)
-            slot, phase = _load_steps(
-                maps, rings, bars, m, n, steps, slot, phase, SHAPE, FLIPPED, True
-            )
+        _load_tiles(maps, rings, bars, problem, slot, phase, SHAPE, FLIPPED, True)
 
 
 @gluon.jit
@@ -453,6 +471,41 @@ def _multiply_steps(
 
 
 @gluon.jit
+def _divided_by(units, m, sums, DIVIDE: gl.constexpr):
+    """Sums with their rows divided by powers of two, or multiplied again: nothing is lost."""
+    i = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
+    unit = gl.load(units + (m + i))
+    return sums * (1.0 / unit if DIVIDE else unit)[:, None]
+
+
+@gluon.jit
+def _multiply_tile(
+    W: gl.constexpr, rings, bars, units, m, steps, slot, phase, turn, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    """As `_multiply_steps`, where rows of the last step's u may have been divided by `units`."""
+    if units is None:
+        return _multiply_steps(W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF)
+    else:
+        full, free, _ = bars
+        MORE: gl.constexpr = len(rings) == 3
+        acc, more, slot, phase = _multiply_steps(
+            W, rings, bars, steps - 1, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF
+        )
+        mbarrier.wait(full.index(slot), phase)
+        await_launch()
+        acc = _divided_by(units, m, acc, True)
+        more = _divided_by(units, m, more, True) if MORE else more
+        acc, more = _start_product(W, rings, slot, acc, more, True, FLIPPED, HALF)
+        acc, more = _await_products(acc, more, 0, MORE)
+        mbarrier.arrive(free.index(slot))
+        acc = _divided_by(units, m, acc, False)
+        more = _divided_by(units, m, more, False) if MORE else more
+        slot, phase = next_slot(slot, phase, full.shape[0])
+        return acc, more, slot, phase
+
+
+@gluon.jit
 def _pieces(sums, WIDTH: gl.constexpr):
     """Sums cut into pieces of so many columns, from left to right: registers are renamed."""
     if sums.shape[1] == WIDTH:
@@ -483,32 +536,41 @@ def _put_sums(c, buffers, sums, m, n, at):
 
 
 @gluon.jit
-def _multiply_all(
-    W: gl.constexpr, maps, rings, buffers, bars, problem, SHAPE: gl.constexpr,
-    FLIPPED: gl.constexpr, LAG: gl.constexpr, CUT: gl.constexpr,
+def _multiply_tiles(
+    W: gl.constexpr, maps, rings, buffers, bars, problem, units, state, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     whole, count, _, _, steps = problem
-    programs, of_c, ROWS = gl.num_programs(0), maps[3], SHAPE[0] // 2
-    slot, phase, turn, at = 0, 0, 0, 0
-    for t in range(gl.program_id(0), whole, programs):
-        m, n = _tile_start(t, problem, SHAPE)
-        m += W * ROWS
-        acc, more, slot, phase = _multiply_steps(
-            W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, False
+    programs = gl.num_programs(0)
+    slot, phase, turn, at = state
+    first, last = (whole, count) if HALF else (0, whole)
+    for t in range(first + gl.program_id(0), last, programs):
+        m, n = _tile_start(t, problem, SHAPE, HALF)
+        m += W * (SHAPE[0] // 2)
+        acc, more, slot, phase = _multiply_tile(
+            W, rings, bars, units, m, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF
         )
         turn ^= 1
-        at = _put_sums(of_c, buffers, acc, m, n, at)
+        at = _put_sums(maps[3], buffers, acc, m, n, at)
         if len(rings) == 3:
-            at = _put_sums(of_c, buffers, more, m, n + 128, at)
+            at = _put_sums(maps[3], buffers, more, m, n + 128, at)
+    return slot, phase, turn, at
+
+
+@gluon.jit
+def _multiply_all(
+    W: gl.constexpr, maps, rings, buffers, bars, problem, units, SHAPE: gl.constexpr,
+    FLIPPED: gl.constexpr, LAG: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    slot, phase, turn, at = 0, 0, 0, 0
+    state = _multiply_tiles(
+        W, maps, rings, buffers, bars, problem, units, (slot, phase, turn, at), SHAPE, FLIPPED,
+        LAG, False,
+    )  # fmt: skip
     if CUT:
-        for t in range(whole + gl.program_id(0), count, programs):
-            m, n = _half_start(t, problem, SHAPE)
-            m += W * ROWS
-            acc, more, slot, phase = _multiply_steps(
-                W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, True
-            )
-            turn ^= 1
-            at = _put_sums(of_c, buffers, acc, m, n, at)
+        _multiply_tiles(
+            W, maps, rings, buffers, bars, problem, units, state, SHAPE, FLIPPED, LAG, True
+        )
     tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
 
 
@@ -523,7 +585,7 @@ def _ring(descriptor, SLOTS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps"])
 def _warp_groups(
-    a, b, b_less, c, whole, count, grid_m, grid_n, steps,
+    a, b, b_less, c, u, v, v_less, units, whole, count, grid_m, grid_n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, LAG: gl.constexpr,
     CUT: gl.constexpr,
@@ -537,10 +599,14 @@ def _warp_groups(
     top, bottom = _ring(c, 2), _ring(c, 2)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
     maps, problem = (a, b, b_less, c), (whole, count, grid_m, grid_n, steps)
+    if u is not None:  # alone: Triton 3.6's launcher finds no descriptor in a tuple
+        maps = maps + (u, v, v_less)
     gl.warp_specialize(
         [
-            (_multiply_all, (0, maps, rings, top, bars, problem, SHAPE, FLIPPED, LAG, CUT)),
-            (_multiply_all, (1, maps, rings, bottom, bars, problem, SHAPE, FLIPPED, LAG, CUT)),
+            (_multiply_all,
+             (0, maps, rings, top, bars, problem, units, SHAPE, FLIPPED, LAG, CUT)),
+            (_multiply_all,
+             (1, maps, rings, bottom, bars, problem, units, SHAPE, FLIPPED, LAG, CUT)),
             (_load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, CUT)),
         ],
         [4, 1],
@@ -736,7 +802,9 @@ def rounds_of(config, cores, tiles):
     return min(cores, tiles), tiles, tiles
 
 
-def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
+def refuse_warp_groups(config, limits, *, itemsize, M, N, K, beside=0):
+    """Return why a pipeline of warp groups does not fit, with `beside` bytes more in shared
+    memory."""
     if reason := refuse_hopper(limits):
         return reason
     if itemsize != 2:
@@ -745,7 +813,7 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
         return reason
     if reason := limits.refuse_sums(config.block_m * config.block_n // 256):
         return reason
-    needed = limits.stages_bytes(config, itemsize) + BUFFERS + 1024
+    needed = limits.stages_bytes(config, itemsize) + BUFFERS + beside + 1024
     return limits.refuse_shared(needed, "stages and what is stored meanwhile")
 
 
@@ -1003,23 +1071,38 @@ def stream_k(a, b, *, config):
 def warp_groups(a, b, *, config):
     """One program a core: a warp loads through descriptors, two groups of warps multiply half of a
     tile's rows each, and a tile's sums are stored while the next one's blocks arrive. In Gluon."""
-    (M, K), (_, N) = a.shape, b.shape
-    c = a.new_empty(M, N)
-    (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
+    c = a.new_empty(a.shape[0], b.shape[1])
+    of_a, of_b, _ = described({"a": a, "b": b, "c": c})
+    launch_warp_groups(("a", *of_a), ("b", *of_b), c, config)
+    return c
+
+
+def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
+    """Launch c = a b, each operand given as its name, its rows, and whether they are those of its
+    transpose. With `second`, u and v in the same way, c = a b + u v: they lie as a and b do, and u
+    is no wider than a step. Sums of u v are multiplied by `units`, a number for each row of whole
+    tiles."""
+    (_, rows_a, a_t), (_, _, b_t), (M, N) = of_a, of_b, c.shape
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
-    programs, whole, count = rounds_of(config, cores(a), tiles)
-    of_a = described_blocks("a", rows_a, a_t, [BM // 2, BK])
-    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
-    of_b, of_less = (described_blocks("b", rows_b, b_t, [BK, n]) for n in (wide, less))
-    of_c = describe_blocks("c", c, [BM // 2, BUFFERS // 4 // BM])
+    tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(rows_a.shape[0 if a_t else 1], BK)
+    programs, whole, count = rounds_of(config, cores(c), tiles)
     # a group of warps that is a whole ring behind would miss a phase of the other's barrier
     lag = config.lag if steps >= config.num_stages > config.lag else 0
+    of_c = describe_blocks("the output", c, [BM // 2, BUFFERS // 4 // BM])
+    maps = *described_step(of_a, of_b, config), of_c
+    maps += described_step(*second, config) if second else (None, None, None)
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages)
     constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag, CUT=count > whole)
-    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps
-    _warp_groups[(programs,)](of_a, of_b, of_less, of_c, *numbers, **constants, num_warps=4)
-    return c
+    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps + bool(second)
+    _warp_groups[(programs,)](*maps, units, *numbers, **constants, **options, num_warps=4)
+
+
+def described_step(of_a, of_b, config):
+    """Return descriptors of the blocks of one step: of a, of b, and of fewer columns of b."""
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
+    blocks = (described_blocks(*of_b, [BK, n]) for n in (wide, less))
+    return described_blocks(*of_a, [BM // 2, BK]), *blocks
 
 
 def described_blocks(name, rows, flipped, block):

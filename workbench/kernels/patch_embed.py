@@ -25,7 +25,6 @@ from workbench.gluon import (
     gl,
     gluon,
     group_barrier,
-    refuse_hopper,
     tma,
 )
 from workbench.kernels import matmul
@@ -393,15 +392,10 @@ def refuse_described(config, limits, *, itemsize, M, N, K, P):
 
 
 def refuse_warp_groups(config, limits, *, itemsize, M, N, K, P):
-    if reason := refuse_hopper(limits):
-        return reason
-    if itemsize != 2:
-        return "its products are of 16-bit inputs"
-    if reason := limits.refuse_rows(itemsize, K=K, N=N):
-        return reason
-    stored = matmul.BUFFERS + 4 * config.block_n + 1024
-    needed = limits.stages_bytes(config, itemsize) + stored
-    return limits.refuse_shared(needed, "stages, biases and what is stored meanwhile")
+    biases = 4 * config.block_n
+    return matmul.refuse_warp_groups(
+        config, limits, itemsize=itemsize, M=M, N=N, K=K, beside=biases
+    )
 
 
 def work(config, limits, *, itemsize, M, N, K, P):
