@@ -11,7 +11,7 @@ from kernel_properties import INF, NAN, Subject, bits, of, refuses
 
 IMPLS = " ".join(
     f"q4_k_matmul.{name}"
-    for name in ("rows", "slices", "tiles", "split_k", "ordered", "unpack_first")
+    for name in ("rows", "slices", "tiles", "split_k", "ordered", "unpack_first", "warp_groups")
 )
 refuses(IMPLS, "w", "offset transposed every_second")  # blocks are read as whole words
 
@@ -75,3 +75,28 @@ def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     y = s(x, w)
     assert not bool(y[:, -1].isfinite().any())
     assert bool(y[:, :-1].isfinite().all())
+
+
+@of("q4_k_matmul", impls="warp_groups", own_sizes=True)
+def tiles_follow_one_another_through_the_rings(s: Subject) -> None:
+    """Several tiles a program, ragged at each end, and parts of K of unlike lengths. A block or a
+    step that is read in the wrong phase of its barrier changes a sum of whole numbers."""
+    some = (
+        dict(),
+        dict(block_m=16, splits=2, num_stages=2, blocks=2),
+        dict(block_m=32, parts=2, num_stages=3, splits=4),
+        dict(block_m=64, parts=1, blocks=3),
+        dict(block_m=128, splits=2),
+        dict(block_m=256, num_stages=3, blocks=2),
+    )
+    # 38 by 20 tiles of 128 rows of w and 16 of x on 132 cores, 38 by 2 of 128 and 256; one; 5
+    for M, N, K in ((305, 4808, 768), (1, 8, 256), (5, 520, 1280), (64, 4096, 2048)):
+        large = Subject(s.impl, s.config, {"M": M, "N": N, "K": K}, s.dtype, s.device, s.seed)
+        w, weights = _whole(large)
+        x = large.integers(-1, 1, "M", "K")
+        x[:, torch.arange(K, device=x.device) % (K // 32) != 0] = 0  # 16 bits hold sums up to 256
+        exact = (x.float() @ weights.float().T).to(x.dtype)
+        for at in some:
+            config = s.impl.config(**at)
+            assert torch.equal(s.impl(x, w, config=config), exact), (at, (M, N, K))
+            assert torch.equal(s.impl(-x, w, config=config), -exact), (at, (M, N, K))

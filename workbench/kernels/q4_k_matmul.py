@@ -762,11 +762,11 @@ def _tiles(
 
 
 @triton.jit
-def _sum_parts(parts_ptr, y_ptr, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_parts(parts_ptr, y_ptr, count, each, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for part in tl.static_range(SPLITS):
-        total += tl.load(parts_ptr + part * tl.cast(count, tl.int64) + i, i < count, other=0.0)
+        total += tl.load(parts_ptr + part * tl.cast(each, tl.int64) + i, i < count, other=0.0)
     tl.store(y_ptr + i, total.to(y_ptr.dtype.element_ty), i < count)
 
 
@@ -869,8 +869,16 @@ def _product(x, w, config, splits=1):
     sizes = M, N, K // 256, triton.cdiv(K // 256, splits), _one(x), *x.stride(), stride, M * N
     _tiles[(programs, splits)](x, words, out, *sizes, **constants)
     if splits > 1:
-        _sum_parts[(triton.cdiv(M * N, 1024),)](out, y, M * N, SPLITS=splits, BLOCK=1024)
+        add_parts(out, y)
     return y
+
+
+def add_parts(parts, y):
+    """Add partial sums in fp32, of which each has as many rows as y or more."""
+    constants = dict(SPLITS=len(parts), BLOCK=1024)
+    _sum_parts[(triton.cdiv(y.numel(), 1024),)](
+        parts, y, y.numel(), parts.stride(0), **constants
+    )
 
 
 @triton.jit
@@ -1057,6 +1065,21 @@ def _lanes_of():
 
 
 @gluon.jit
+def _tile_of(t, problem, BLOCK_M: gl.constexpr):
+    """First rows of x and of w of a tile, its split, and that one's first and last block."""
+    _, grid_m, blocks, splits, each = problem
+    tile, split = t // splits, t % splits
+    first = split * each
+    return (
+        tile % grid_m * BLOCK_M,
+        tile // grid_m * 128,
+        split,
+        first,
+        gl.minimum(first + each, blocks),
+    )
+
+
+@gluon.jit
 def _load_block(maps, rings, bars, n, word, j, phase):
     """Begin to load a block of 128 rows of w. Returns the next slot and its phase."""
     _, of_codes, of_heads, _ = maps
@@ -1072,12 +1095,11 @@ def _load_block(maps, rings, bars, n, word, j, phase):
 @gluon.jit
 def _load_blocks(maps, rings, bars, problem, PARTS: gl.constexpr):
     of_x, full, free = maps[0], bars[0], bars[1]
-    tiles, grid_m, blocks = problem
     STEPS: gl.constexpr = 4 // PARTS
     i, phase, j, w_phase = 0, 1, gl.to_tensor(0), gl.to_tensor(1)
-    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = t % grid_m * of_x.block_type.shape[0], t // grid_m * 128
-        for step in range(STEPS * blocks):
+    for t in range(gl.program_id(0), problem[0], gl.num_programs(0)):
+        m, n, _, first, last = _tile_of(t, problem, of_x.block_type.shape[0])
+        for step in range(STEPS * first, STEPS * last):
             if step % STEPS == 0:
                 j, w_phase = _load_block(maps, rings, bars, n, step // STEPS * 36, j, w_phase)
                 await_launch()  # for x; at once after the first time
@@ -1185,17 +1207,16 @@ def _multiply_blocks(
     FP16: gl.constexpr,
 ):  # fmt: skip
     xs, full, free = rings[0], bars[0], bars[1]
-    tiles, grid_m, blocks = problem
     BLOCK_M: gl.constexpr = xs.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     i, phase, at, j, w_phase = 0, 0, 0, gl.to_tensor(0), gl.to_tensor(0)
     words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
     w = _parts(words, numbers, one, 0, PARTS, FP16, OPERAND)
-    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = t % grid_m * BLOCK_M, t // grid_m * 128 + 64 * W
+    for t in range(gl.program_id(0), problem[0], gl.num_programs(0)):
+        m, n, split, begin, end = _tile_of(t, problem, BLOCK_M)
         acc = gl.zeros([64, BLOCK_M], gl.float32, LAYOUT)
-        for b in range(blocks):
+        for b in range(begin, end):
             for first in gl.static_range(0, 4, PARTS):
                 mbarrier.wait(full.index(i), phase)
                 product = acc
@@ -1212,7 +1233,8 @@ def _multiply_blocks(
                 mbarrier.arrive(free.index(i))
                 i, phase = next_slot(i, phase, full.shape[0])
                 w = following
-        at = _put_columns(maps[3], buffers, acc, m, n, at)
+        m += split * (problem[1] * BLOCK_M)
+        at = _put_columns(maps[3], buffers, acc, m, n + 64 * W, at)
     tma.store_wait(0)
 
 
@@ -1230,10 +1252,10 @@ def _put_columns(y, buffers, sums, m, n, at):
     return at
 
 
-@gluon.jit(do_not_specialize=["tiles", "grid_m", "blocks", "one"])
+@gluon.jit(do_not_specialize=["tiles", "grid_m", "blocks", "splits", "each", "one"])
 def _warp_groups(
-    x, codes, heads, y, tiles, grid_m, blocks, one, STAGES: gl.constexpr, BLOCKS: gl.constexpr,
-    PARTS: gl.constexpr,
+    x, codes, heads, y, tiles, grid_m, blocks, splits, each, one,
+    STAGES: gl.constexpr, BLOCKS: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = x.block_type.shape[0]
     BUFFER: gl.constexpr = [2, y.block_type.shape[0], 64]
@@ -1243,7 +1265,8 @@ def _warp_groups(
     top = gl.allocate_shared_memory(y.dtype, BUFFER, y.layout)
     bottom = gl.allocate_shared_memory(y.dtype, BUFFER, y.layout)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(BLOCKS, 1), barriers(BLOCKS, 2))
-    maps, rings, problem = (x, codes, heads, y), (xs, of_codes, of_heads), (tiles, grid_m, blocks)
+    maps, rings = (x, codes, heads, y), (xs, of_codes, of_heads)
+    problem = (tiles, grid_m, blocks, splits, each)
     FP16: gl.constexpr = x.dtype == gl.float16
     gl.warp_specialize(
         [
@@ -1258,29 +1281,49 @@ def _warp_groups(
 
 @dataclass(frozen=True)
 class WarpGroups:
-    block_m: int = tile(16, 256, default=AUTO)  # all rows of x
+    block_m: int = tile(16, 256, default=AUTO)  # by the rounds of tiles
     parts: int = among(1, 2, 4, default=AUTO)  # quarters of a block in one step
     num_stages: int = stages(2, 16, default=AUTO)  # steps of x: as many as fit
     blocks: int = among(2, 3, 4, default=AUTO)  # of a row of w
+    splits: int = among(1, 2, 4, 8, default=AUTO)  # of K: as many as fill the cores
+
+
+# Microseconds that a program takes for a block of 128 rows of w, by its rows of x (H100, fp16)
+PACES = {16: 0.87, 32: 0.87, 64: 1.06, 128: 1.8, 256: 2.85}
 
 
 def size_warp_groups(config, limits, *, itemsize, M, N, K):
-    """Return the config with a tile for all rows of x, up to 256, the longest steps for which
-    registers suffice, and as many stages as fit."""
-    block_m = given(config.block_m, max(16, min(256, padded(M))))
+    """Return the config with the tile whose rounds take the least time, the longest steps for which
+    registers suffice, as many stages as fit, and K in as many parts of four blocks or more as fill
+    the cores."""
+
+    def tiles(block_m):
+        return -(-N // 128) * -(-M // block_m)
+
+    def time(block_m):
+        return -(-tiles(block_m) // limits.cores) * PACES[block_m]
+
+    block_m = given(config.block_m, min(PACES, key=time))
     parts = given(config.parts, max(1, min(4, 256 // block_m)))
     blocks = given(config.blocks, 3 if block_m == 256 else 4)
+    fill = max(1, min(8, limits.cores // tiles(block_m), K // 256 // 4))
+    splits = given(config.splits, 1 << fill.bit_length() - 1)
     room = limits.shared_bytes - warp_groups_bytes(block_m, parts, blocks, 0)
     num_stages = given(config.num_stages, max(2, min(16, room // (block_m * parts * 128))))
     return replace(
-        config, block_m=block_m, parts=parts, num_stages=num_stages, blocks=blocks
+        config,
+        block_m=block_m,
+        parts=parts,
+        num_stages=num_stages,
+        blocks=blocks,
+        splits=splits,
     )
 
 
 def warp_groups_bytes(block_m, parts, blocks, num_stages):
     """Return the bytes of shared memory: blocks of w, steps of x, buffers of y and barriers."""
     moved = blocks * 128 * 144 + num_stages * block_m * parts * 128
-    return moved + 4 * 64 * 2 * min(block_m, 32) + 1024
+    return moved + 4 * 64 * 4 * 16 + 1024
 
 
 def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
@@ -1298,7 +1341,12 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
 
 def warp_groups_work(config, limits, *, itemsize, M, N, K):
     tiles = Ordered(config.block_m, 128, 8, config.num_stages)
-    return ordered_work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
+    reordered, product = ordered_work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
+    if config.splits == 1:
+        return reordered, product
+    at = SplitK(config.block_m, 128, config.splits, 8)
+    parts, added = split_work(at, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return reordered, replace(parts, memory_bytes=product.memory_bytes), added
 
 
 @q4_k_matmul.impl(
@@ -1312,17 +1360,27 @@ def warp_groups(x, w, *, config):
     """One program a core: a warp loads through descriptors, two groups of warps turn 64 rows of w
     each into weights in registers, and the product of one part runs while those of the next are
     made. In Gluon."""
-    (M, K), N = x.shape, w.shape[0]
+    (M, K), N, BM = x.shape, w.shape[0], config.block_m
     words, _, _ = as_words(x, w)
-    y, z, BM = x.new_empty(M, N), reordered(x, pdl=not INTERPRETED), config.block_m
-    maps = describe_blocks("x", z, [BM, 64]), *described_blocks(words)
-    of_y = describe_blocks("y", y, [min(BM, 32), 64])
-    tiles, grid_m = triton.cdiv(N, 128) * triton.cdiv(M, BM), triton.cdiv(M, BM)
+    y, z = x.new_empty(M, N), reordered(x, pdl=not INTERPRETED)
+    grid_m, blocks = triton.cdiv(M, BM), K // 256
+    splits = min(config.splits, blocks)
+    each = triton.cdiv(blocks, splits)
+    splits = triton.cdiv(blocks, each)
+    shape = splits, grid_m * BM, N
+    out = y if splits == 1 else torch.empty(shape, dtype=torch.float32, device=x.device)
+    of_x, (codes, heads) = describe_blocks("x", z, [BM, 64]), described_blocks(words)
+    rows_ = 32 if splits == 1 and BM > 16 else 16  # that leave at once
+    of_y = describe_blocks("y", out.view(-1, N), [rows_, 64])
+    tiles = triton.cdiv(N, 128) * grid_m * splits
     one = 0x64006400 if x.dtype == torch.float16 else 0x3F800000
+    numbers = tiles, grid_m, blocks, splits, each, one
     constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, PARTS=config.parts)
     _warp_groups[(min(cores(x), tiles),)](
-        *maps, of_y, tiles, grid_m, K // 256, one, **constants, num_warps=4, **launch_pdl(True)
+        of_x, codes, heads, of_y, *numbers, **constants, num_warps=4, **launch_pdl(True)
     )
+    if splits > 1:
+        add_parts(out, y)
     return y
 
 
