@@ -24,7 +24,6 @@ from workbench.dsl import (
     cores,
     launch_pdl,
     meta,
-    padded,
     tile_count,
     tl,
     triton,
@@ -876,9 +875,7 @@ def _product(x, w, config, splits=1):
 def add_parts(parts, y):
     """Add partial sums in fp32, of which each has as many rows as y or more."""
     constants = dict(SPLITS=len(parts), BLOCK=1024)
-    _sum_parts[(triton.cdiv(y.numel(), 1024),)](
-        parts, y, y.numel(), parts.stride(0), **constants
-    )
+    _sum_parts[(triton.cdiv(y.numel(), 1024),)](parts, y, y.numel(), parts.stride(0), **constants)
 
 
 @triton.jit
@@ -1031,11 +1028,12 @@ def reordered(x, pdl=False):
     return z
 
 
-# Scheme 4, `warp_groups`: one warp loads, two groups of warps unpack and multiply. A program keeps a
-# core and walks tiles of 128 rows of w. The copy engine brings a block of each into a slot, its 32
-# words of nibbles and its 4 words of numbers, and the columns of x, in the order of `_reorder`,
-# into a ring of their own, PARTS quarters of a block at a time. Each group of warps takes 64 rows
-# into registers, and makes the weights of one step while the product of the step before runs.
+# Scheme 4, `warp_groups`: one warp loads, two groups of warps unpack and multiply. A program keeps
+# a core and walks tiles of 128 rows of w, or parts of K of these. The copy engine brings a block of
+# each row into a slot, its 32 words of nibbles and its 4 words of numbers, and the columns of x, in
+# the order of `_reorder`, into a ring of their own, PARTS quarters of a block at a time. Each group
+# of warps takes 64 rows into registers, and makes the weights of one step while the product of the
+# step before runs.
 #
 # No product with weights in registers may be under way where a loop begins anew: ptxas 12.8 then
 # serializes all of them.
@@ -1216,7 +1214,7 @@ def _multiply_blocks(
     for t in range(gl.program_id(0), problem[0], gl.num_programs(0)):
         m, n, split, begin, end = _tile_of(t, problem, BLOCK_M)
         acc = gl.zeros([64, BLOCK_M], gl.float32, LAYOUT)
-        for b in range(begin, end):
+        for _block in range(begin, end):
             for first in gl.static_range(0, 4, PARTS):
                 mbarrier.wait(full.index(i), phase)
                 product = acc
@@ -1225,9 +1223,7 @@ def _multiply_blocks(
                     product = warpgroup_mma(w[part], x, product, is_async=True)
                 if first + PARTS == 4:
                     words, numbers, j, w_phase = _take_block(W, rings, bars, j, w_phase)
-                following = _parts(
-                    words, numbers, one, (first + PARTS) % 4, PARTS, FP16, OPERAND
-                )
+                following = _parts(words, numbers, one, (first + PARTS) % 4, PARTS, FP16, OPERAND)
                 # w is waited for too: the products read it from registers until then
                 acc = warpgroup_mma_wait(0, deps=(product,) + w)[0]
                 mbarrier.arrive(free.index(i))
@@ -1333,20 +1329,30 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
         return "its products are of 16-bit inputs"
     if reason := limits.refuse_rows(itemsize, N=N):
         return reason
-    needed = warp_groups_bytes(
-        config.block_m, config.parts, config.blocks, config.num_stages
-    )
+    needed = warp_groups_bytes(config.block_m, config.parts, config.blocks, config.num_stages)
     return limits.refuse_grid(K // 128) or limits.refuse_shared(needed)
 
 
 def warp_groups_work(config, limits, *, itemsize, M, N, K):
+    """Return the work of two launches, or of three where K is in parts."""
     tiles = Ordered(config.block_m, 128, 8, config.num_stages)
     reordered, product = ordered_work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
+    parts = replace(
+        product,
+        steps=K // 256,
+        load_bytes=128 * 144 + config.block_m * 256 * itemsize,
+        dot=(128, config.block_m, 256),
+        vector_ops=4 * 128 * 256,  # SASS of sm_90, fp16: 400 instructions for 128 weights a thread
+        overlapped=True,
+        stages=config.blocks,
+    )
     if config.splits == 1:
-        return reordered, product
+        return reordered, parts
     at = SplitK(config.block_m, 128, config.splits, 8)
-    parts, added = split_work(at, limits, itemsize=itemsize, M=M, N=N, K=K)
-    return reordered, replace(parts, memory_bytes=product.memory_bytes), added
+    split, added = split_work(at, limits, itemsize=itemsize, M=M, N=N, K=K)
+    sums = dict(tiles=split.tiles, steps=split.steps, store_bytes=split.store_bytes)
+    sums |= dict(passed_bytes=split.passed_bytes + parts.passed_bytes)
+    return reordered, replace(parts, **sums), added
 
 
 @q4_k_matmul.impl(
