@@ -210,7 +210,7 @@ def link_of(
     the stored one; None where none is in both."""
     for peer in line_of_peers(goal, lines) or ():
         name = LINKS.get(peer["name"])
-        if name in final:
+        if "us" in final.get(name, {}):
             return peer["name"], final[name]["us"] / peer["us"]
     return None
 
@@ -441,7 +441,9 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
         turns = row.get("turns") or {}
         both = turns if name in turns else final
         best = fastest(both, ours=True)
-        beside = both[best]["us"] / both[name]["us"] if best and name in both else None
+        beside = (
+            both[best]["us"] / both[name]["us"] if best and "us" in both.get(name, {}) else None
+        )
     reason = row.get("missing") or row.get("reason") or "; ".join(
         f"{n}: {w}" for n, w in row.get("refused", {}).items()
     )  # fmt: skip
