@@ -441,9 +441,8 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
         turns = row.get("turns") or {}
         both = turns if name in turns else final
         best = fastest(both, ours=True)
-        beside = (
-            both[best]["us"] / both[name]["us"] if best and "us" in both.get(name, {}) else None
-        )
+        there = best and "us" in both.get(name, {})
+        beside = both[best]["us"] / both[name]["us"] if there else None
     reason = row.get("missing") or row.get("reason") or "; ".join(
         f"{n}: {w}" for n, w in row.get("refused", {}).items()
     )  # fmt: skip
