@@ -479,7 +479,7 @@ def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
             text[point.key] = time_s
 
     monkeypatch.setattr(
-        "workbench.tuner.first_pass.search_of", lambda strategy, points: Noting(points)
+        "workbench.tuner.first_pass.search_of", lambda strategy, points, **_: Noting(points)
     )
     Engine(created, Null(), Earlier(first=known), SearchPlan(Strategy.MODEL))
     assert text == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
