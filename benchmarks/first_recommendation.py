@@ -45,7 +45,8 @@ def candidates(kernel: str, rows: list[Row]) -> list[Candidate]:
 def known_after(points: list[Candidate], rows: list[Row], strategy: Strategy) -> int:
     """The number of configs tried when the top config of all is among them."""
     best = min(rows[int(p.key)].predicted_s for p in points)
-    search, under_way, tried = search_of(strategy, points), deque[list[Candidate]](), 0
+    search = search_of(strategy, points, predicts=True)
+    under_way, tried = deque[list[Candidate]](), 0
     while True:
         while len(under_way) < 2 and (batch := search.order(PREDICTED_BATCH * CORES)):
             under_way.append(batch)

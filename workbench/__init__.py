@@ -34,7 +34,9 @@ if not TYPE_CHECKING:  # a checker knows the names, and reports any other
         """Return a name of the API, which is imported at its first use."""
         if name == "__all__":
             return __dir__()
-        if name.startswith("_"):
+        # `from workbench import catalog` requests a name, and then imports the module: without the
+        # API, whose import takes as long as that of the rest of a worker process
+        if name.startswith("_") or name == "catalog":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "ops":  # needs torch, and most of the package does not
             return _imported("workbench.ops")

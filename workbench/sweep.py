@@ -2,7 +2,7 @@
 
 import sys
 
-from workbench.cli import run
+if __name__ == "__main__":  # worker processes import this module, too, and no command line
+    from workbench.cli import run
 
-if __name__ == "__main__":
     raise SystemExit(run(["sweep", *sys.argv[1:]]))

@@ -289,6 +289,14 @@ def test_the_promised_module_loads_nothing_heavy():
     assert python(code).strip() == "[]", "import it inside the function that needs it"
 
 
+def test_worker_processes_import_neither_the_command_line_nor_the_api():
+    """They import the main module of the command, too; five of them start with a sweep."""
+    names = ("sweep", "__main__", "backend.processes", "backend.checking")
+    code = f"import sys, {', '.join(f'workbench.{name}' for name in names)}; "
+    code += "print([m for m in ('typer', 'rich', 'workbench.cli', 'workbench.api') "
+    assert python(f"{code} if m in sys.modules])").strip() == "[]"
+
+
 def test_results_are_read_without_torch():
     names = [
         "workbench.data.events",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from workbench.tuner.search import LARGEST, Budget, SearchError, Strategy, searc
 
 pytestmark = pytest.mark.unit
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PREDICTED = st.one_of(st.floats(1e-6, 1e-3), st.just(math.inf))
 SPACES = st.lists(
     st.tuples(
@@ -114,6 +117,18 @@ def test_what_compiling_shows_is_carried_to_neighbours():
         search.revise(space[m], seconds)
         search.tell(space[m], seconds)
     assert {p.key for p in search.order(3)} <= {"k6", "k7", "k9", "k10", "k11"}
+
+
+def test_the_top_config_of_predictions_is_among_the_first_that_are_tried(monkeypatch):
+    """As docs/commands.md says. Predictions held down to three times the best, as measured times
+    are, led the search to configs of ten times the best first."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    first = importlib.import_module("first_recommendation")
+    known = [
+        first.known_after(first.candidates(kernel, rows), rows, Strategy.MODEL)
+        for (kernel, _), rows in tables().items()
+    ]
+    assert len(known) == 17 and max(known) <= 20 and sum(n <= 16 for n in known) >= 16
 
 
 def test_a_space_larger_than_the_surrogate_is_still_gone_through():

@@ -240,6 +240,42 @@ def test_configs_of_one_binary_are_twins_and_not_ties() -> None:
     assert not result.ties and len(result.duplicates) == 1
 
 
+def of_two_impls(phase: str, time_s: float) -> tuple[Record, Record]:
+    """Records of one time and one machine code: of the Impl that is listed first, and of the other
+    one, which was timed."""
+    names = list(RUN.impls)
+    first = timed(next(r for r in SCREENS if r.case.impl == names[0]), time_s)
+    config = {**first.case.config, "padding": 1}
+    case = replace(first.case, impl=names[1], config=config)
+    other = replace(first, case=case, key="other", phase=phase, default=False)
+    return replace(first, phase=phase, default=False, same_as=config), other
+
+
+@pytest.mark.parametrize("predicted", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_impls_with_one_machine_code_the_one_listed_first_wins(predicted, turned):
+    """However the two were ordered: which of them was timed is chance."""
+    pair = of_two_impls("final", 200e-6)
+    if predicted:
+        time = Predicted(200e-6, "made up", *[0.0] * 5, "compute")
+        pair = tuple(replace(r, phase="predict", timing=time) for r in pair)
+    run = replace(RUN, predicted=predicted)
+    result = select(run, pair[::-1] if turned else pair)
+    assert result.winner is pair[0] and result.duplicates == (pair[1],) and not result.ties
+    assert pair[1].resources is not None
+    apart = replace(pair[1], resources=replace(pair[1].resources, binary="of another kernel"))
+    assert select(run, [pair[0], apart]).ties == (apart,), "the hash tells two Impls apart"
+    # a slower one is never chosen for its place, and a faster one never passed over
+    later = replace(apart, timing=replace(apart.timing, **faster(predicted)))
+    assert select(run, [pair[0], later]).winner is later
+
+
+def faster(predicted: bool) -> dict[str, object]:
+    if predicted:
+        return {"predicted_s": 190e-6}
+    return {"median_s": 190e-6, "low_s": 190e-6, "high_s": 190e-6, "samples_s": (190e-6,)}
+
+
 def edge_fields(config: dict[str, int], run: Run = RUN) -> list[str]:
     base = SCREENS[0]
     record = replace(base, case=replace(base.case, config=config), same_as=None)

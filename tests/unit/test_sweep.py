@@ -251,6 +251,36 @@ def test_each_config_has_one_outcome_of_its_own_whatever_its_duplicates_do(
         assert leader.timing == outcome.timing
 
 
+LATER = """
+
+@toy.impl(Blocks, refuse=refuse)
+def blocks_again(x, *, config):
+    raise NotImplementedError
+"""
+
+
+@given(order=st.permutations(range(2 * CONFIGS)))
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_final_is_of_the_impl_listed_first_whichever_was_timed(tmp_path, order):
+    """Two Impls with the same machine code: which of them is compiled first is chance."""
+    kernel = kernel_in(tmp_path)
+    kernel.write_text(kernel.read_text() + LATER)
+    spec = catalog.spec_of(str(kernel))
+    impls = [i for i in spec.impls if i.backend == "triton"]
+    own = replace(RUN, impls={i.name: {} for i in impls})
+    problem = Problem(str(kernel), spec, {"N": 1024}, "bf16")
+    created = plan_sweep(own, problem, TILES, impls, H200, "p1")
+    assert len(created.candidates) == len(order)
+    created = replace(created, candidates=[created.candidates[i] for i in order])
+    null = Null(lambda c: Fate(binary=str(c.case.config), time_s=1e-6 * len(str(c.case.config))))
+    result = [f for f in run(created, null, Earlier()) if isinstance(f, Record)]
+    finals = [f for f in result if f.phase in ("final", "hot") and f.case.impl != "torch"]
+    assert finals and {f.case.impl for f in finals} == {"blocks"}
+    assert {f.case.impl for f in first_pass(result) if f.same_as} <= {"blocks", "blocks_again"}
+
+
 def test_one_that_hangs_keeps_nobody_waiting(problem):
     created = planned(problem)
     null = Null(lambda c: Fate(hangs=c.config.block_n == 16 and c.config.num_warps == 1),
@@ -449,7 +479,7 @@ def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
             text[point.key] = time_s
 
     monkeypatch.setattr(
-        "workbench.tuner.first_pass.search_of", lambda strategy, points: Noting(points)
+        "workbench.tuner.first_pass.search_of", lambda strategy, points, **_: Noting(points)
     )
     Engine(created, Null(), Earlier(first=known), SearchPlan(Strategy.MODEL))
     assert text == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}

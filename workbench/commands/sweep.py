@@ -252,7 +252,7 @@ class SweepCommand:
 
 # A sweep that predicts recommends after 20 configs, or from 16 on once 25 s have passed. By the
 # stored tables (benchmarks/first_recommendation.py) the top config of the whole sweep is among the
-# first 20 at 16 of 17 shapes, and among the first 16 at 15.
+# first 20 at all 17 shapes, and among the first 16 at 16.
 FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 20, 16, 25.0
 
 

@@ -716,7 +716,8 @@ def refuse_padded(config, limits, *, itemsize, **sizes):
 
 
 def refuse_placed(config, limits, *, itemsize, M, N, K):
-    """The same, and of a copy's grid, whose second axis has a program for 256 of a row."""
+    """The same, and of a copy's grid, whose second axis has a program for 256 of a row. Sizes that
+    need no copy are not refused: rows of a view may, and sizes do not tell of them."""
     copied = max((n for n in (N, K) if n * itemsize % 16), default=1)
     reason = limits.refuse_grid(-(-copied // 256))
     return reason or refuse_padded(config, limits, itemsize=itemsize)

@@ -14,6 +14,7 @@ from workbench.data.record import Outcome, Record
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
 from workbench.tuner.first_pass import Dispatch, FirstPass, SearchPlan
+from workbench.tuner.selection import representatives
 from workbench.tuner.space import Earlier, Plan
 
 
@@ -126,13 +127,11 @@ class Engine:
             yield from old or finals.outcomes()
 
     def _first_pass_records(self) -> list[Record]:
-        """Return the records of the first pass, fastest first."""
-        results = [
-            o
-            for o in self._known.values()
-            if isinstance(o, Record) and o.phase == "first_pass" and o.same_as is None
-        ]
-        return sorted(results, key=lambda r: r.time_s)
+        """Return a record of the first pass for each machine code that was timed, fastest
+        first."""
+        known = self._known.values()
+        records = [o for o in known if isinstance(o, Record) and o.phase == "first_pass"]
+        return sorted(representatives(self.plan.run, records), key=lambda r: r.time_s)
 
     def _old_finals(self) -> list[Outcome]:
         """Return the records of an earlier final benchmark, with its hot time, if they are valid

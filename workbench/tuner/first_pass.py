@@ -74,7 +74,7 @@ class FirstPass:
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._phase: Phase = "predict" if backend.predicts else "first_pass"
         self._by_key = {c.key: c for c in plan.candidates}
-        self._search = search_of(search.strategy, plan.candidates)
+        self._search = search_of(search.strategy, plan.candidates, predicts=backend.predicts)
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._duplicates: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key

@@ -87,13 +87,17 @@ class Strategy(Enum):
     TPE = "tpe"
 
 
-def search_of(strategy: Strategy, points: Sequence[Candidate], seed: int = 0) -> Search:
-    """Return a search over these points. Equal seeds and times give equal searches. Raises
-    SearchError where the strategy needs a package that is not installed."""
+def search_of(
+    strategy: Strategy, points: Sequence[Candidate], seed: int = 0, *, predicts: bool = False
+) -> Search:
+    """Return a search over these points, by predicted times where it `predicts`, else by those of a
+    first pass. Equal seeds and times give equal searches. Raises SearchError where the strategy
+    needs a package that is not installed."""
+    slowest = math.inf if predicts else SLOWEST
     created: Mapping[Strategy, Callable[[Sequence[Candidate], int], Search]] = {
         Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
         Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
-        Strategy.MODEL: ModelSearch,
+        Strategy.MODEL: lambda p, s: ModelSearch(p, s, slowest),
         Strategy.TPE: Tpe,
     }
     return created[strategy](points, seed)
@@ -127,7 +131,9 @@ class Fixed:
 
 
 LARGEST = 4096  # points that the surrogate holds; those predicted slower come after, in order
-SLOWEST = 3.0  # a first pass stops at three times the best, so larger ratios are not known
+# A first pass stops at three times the best, so larger ratios are not known. Predictions do not:
+# held down to that, configs of ten times the best came before others that are near it.
+SLOWEST = 3.0
 NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
 OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
 LEARN = 8  # the model is updated when there are more new times than 1/8 of all
@@ -158,7 +164,9 @@ class ModelSearch:
     reach of the covariance are those of the largest likelihood (ibid., 5.4) on a grid.
     """
 
-    def __init__(self, points: Sequence[Candidate], seed: int) -> None:
+    def __init__(self, points: Sequence[Candidate], seed: int, slowest: float = SLOWEST) -> None:
+        """Search these points by times that are known up to `slowest` times the best."""
+        self._slowest = slowest
         ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
         ranked.sort(key=lambda p: p.predicted_s)
         self._points = ranked
@@ -223,9 +231,9 @@ class ModelSearch:
         import numpy as np
 
         prior = self._prior()
-        mean = np.minimum(prior.mean, prior.mean.min() + math.log(SLOWEST))
+        mean = np.minimum(prior.mean, prior.mean.min() + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
-        times = {i: math.log(min(t, SLOWEST * best_s)) for i, t in self._times.items()}
+        times = {i: math.log(min(t, self._slowest * best_s)) for i, t in self._times.items()}
         if len(times) >= max(4, REFIT * self._fitted):
             self._fitted = len(times)
             self._shape = self._likeliest(mean, times)

@@ -179,14 +179,14 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         return result
     unsteady = tuple(r for r in allowed if any(_steadier(other, r) for other in allowed))
     pool = [r for r in allowed if r not in unsteady]
-    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.previous_best)))
+    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
     # Only final times are precise enough for a rule inside ties; a model has no noise, but one that
     # states an interval does not rank what lies within it.
     final = fastest.phase == "final"
     ranked = interval_of(fastest) is None
     by_rule = final or not ranked
-    winner = min(near, key=lambda r: _frugality(r, run.previous_best)) if by_rule else fastest
+    winner = min(near, key=lambda r: _frugality(r, run)) if by_rule else fastest
     others = [r for r in records if r is not winner]
     default = next((o for o in swept if o.default), None)
     return replace(
@@ -200,8 +200,8 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
         baselines=_baselines([o for o in stand if not _swept(o)], winner, outcomes),
-        ties=tuple(r for r in near if r is not winner and not _same_code(r, winner)),
-        duplicates=tuple(r for r in others if _same_code(r, winner)),
+        ties=tuple(r for r in near if r is not winner and not same_code(r, winner)),
+        duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
     )
 
@@ -454,26 +454,58 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
     return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
 
 
-def _frugality(record: Record, previous_best: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
+def _frugality(record: Record, run: Run) -> tuple[float, ...]:
     """Return the sort key inside a tie: the previous best first, then configs that state their
     warps, since they are reproducible elsewhere, then the default; then fewer spills, registers,
-    warps; then the config that was itself timed."""
+    warps; then less time; of equal times that of the Impl listed first, and of the config that was
+    itself timed."""
     resources = record.resources
-    stays = dict(previous_best.get(record.case.impl, {})) == dict(record.case.config)
+    stays = dict(run.previous_best.get(record.case.impl, {})) == dict(record.case.config)
     spills, registers = (
         (resources.spill_bytes, resources.registers) if resources else (1 << 30, 1 << 30)
     )
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
     chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
-    return not stays, chosen, not record.default, spills, registers, warps, timed, record.time_s
+    lean = spills, registers, warps
+    last = record.time_s, _place(record, run), timed
+    return not stays, chosen, not record.default, *lean, *last
 
 
-def _same_code(a: Record, b: Record) -> bool:
-    if a.case.impl != b.case.impl or a.case.backend != b.case.backend:
+def _place(record: Record, run: Run) -> int:
+    """Return the position of a record's Impl in the run; behind all of them where it has none."""
+    names = list(run.impls)
+    return names.index(record.case.impl) if record.case.impl in names else len(names)
+
+
+def same_code(a: Record, b: Record) -> bool:
+    """Return whether two configs have the time of one of them, or of a third, whose machine code
+    is the same. Of two Impls the hash of the code decides, too: `same_as` does not name an Impl."""
+    if a.case.backend != b.case.backend:
         return False
     ours, theirs = (dict(r.same_as or r.case.config) for r in (a, b))
-    return ours == theirs
+    shared = (a.same_as or b.same_as) and _binary(a) == _binary(b) != ""
+    return ours == theirs and bool(a.case.impl == b.case.impl or shared)
+
+
+def _binary(record: Record) -> str:
+    return record.resources.binary if record.resources else ""
+
+
+def representatives(run: Run, records: Sequence[Record]) -> list[Record]:
+    """Return one record for each config that was timed, in the given order: its own, or that of a
+    duplicate of an Impl that the kernel's file lists first."""
+    alike: dict[str, list[Record]] = {}
+    for record in records:
+        alike.setdefault(_binary(record), []).append(record)
+    return [
+        min(
+            (leader, *(r for r in alike[_binary(leader)] if r.same_as and same_code(r, leader))),
+            key=lambda r: (_place(r, run), r.same_as is not None),
+        )
+        for leader in records
+        if leader.same_as is None
+    ]
 
 
 def _baselines(
