@@ -431,7 +431,7 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     peer, ratio = best_peer(goal, lines), ratio_to_peer(goal, row, lines)
     final = row.get("final", {})
     mine, lib = fastest(final, ours=True), fastest(final, ours=False)
-    us = final[mine]["us"] if mine else None
+    us, lib_us = (final[name]["us"] if name else None for name in (mine, lib))
     goal_us = asked_us(goal, row.get("bytes"))
     asked = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
     beside = None
@@ -443,12 +443,14 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
         best = fastest(both, ours=True)
         there = best and "us" in both.get(name, {})
         beside = both[best]["us"] / both[name]["us"] if there else None
+        if there and both is turns:
+            us, lib_us, lib = turns[best]["us"], turns[name]["us"], f"{name}, in turns"
     reason = row.get("missing") or row.get("reason") or "; ".join(
         f"{n}: {w}" for n, w in row.get("refused", {}).items()
     )  # fmt: skip
     return [
-        goal.name, us, mine or (reason or "not run")[:60], final[lib]["us"] if lib else None, lib,
-        us / final[lib]["us"] if us and lib else None, *(peer or (None, None)),
+        goal.name, us, mine or (reason or "not run")[:60], lib_us, lib,
+        us / lib_us if us and lib_us else None, *(peer or (None, None)),
         ratio[0] if ratio else None, ratio[1] if ratio else None, asked,
         met(goal, us, goal_us, beside or (ratio[1] if ratio else None)), row.get("on"),
     ]  # fmt: skip

@@ -18,6 +18,7 @@ IN_GLUON = {
     "lora.warp_groups",
     "matmul.warp_groups",
     "patch_embed.warp_groups",
+    "q4_k_matmul.warp_groups",
 }
 
 
