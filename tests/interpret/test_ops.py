@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_cases import BRIEF, turn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench import ops
 from workbench.catalog import kernel_names, spec_of
@@ -53,6 +55,39 @@ def test_an_operation_is_right_at_what_it_chooses(name):
     outputs = tuple_of(getattr(ops, name)(*problem.inputs))
     checked = check_outputs(outputs, problem)
     assert checked.wrong is None, f"{name} at {dict(sizes)} in {dtype}: {checked.wrong}"
+
+
+class Seen(TorchDispatchMode):
+    """Names of the operators that a mode sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.names.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+def test_who_watches_operators_sees_one():
+    x = torch.randn(4, 40)
+    expected = ops.softmax(x)
+    with Seen() as seen:
+        assert torch.equal(ops.softmax(x), expected)
+    assert seen.names[0] == "workbench.softmax.default"
+    with torch.profiler.profile() as profile:
+        ops.softmax(x)
+    assert "workbench::softmax" in {event.key for event in profile.key_averages()}
+    with FakeTensorMode() as mode:
+        assert isinstance(ops.softmax(mode.from_tensor(x)), FakeTensor)
+    assert ops.softmax(x.to("meta")).is_meta
+    assert torch.equal(torch.vmap(ops.softmax)(x.expand(2, 4, 40)), expected.expand(2, 4, 40))
+
+
+def test_numbers_that_torch_has_yet_to_negate_are_negated():
+    x = torch.randn(4, 40, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    assert torch.equal(ops.softmax(x), ops.softmax(x.resolve_neg().contiguous()))
 
 
 @pytest.mark.parametrize("name", [*DIFFERENTIABLE, "transpose", "wkv7"])

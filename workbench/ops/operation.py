@@ -11,12 +11,14 @@ them lead each call through some 16 us of Python; `Library` takes 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from workbench.adapted.launch import MOST
 from workbench.data.tuned_cache import LOOKED_UP
+from workbench.dsl import INTERPRETED
 from workbench.ops.choice import Launcher, first_launch
 from workbench.ops.derivatives import DERIVATIVES, Derivative
 from workbench.ops.shapes import OperationError, outputs_of, title
@@ -25,6 +27,9 @@ from workbench.spec import Spec
 
 NAMESPACE = "workbench"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+# neither fake nor on the device `meta`, whose operators have other functions
+has_memory = attrgetter("is_cpu" if INTERPRETED else "is_cuda")
 
 
 def schema_of(spec: Spec) -> str:
@@ -38,24 +43,29 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
     """Return a function of tensors that launches the best Impl of a Spec, as an operator of torch.
 
     It is also `torch.ops.workbench.NAME`. Without a gradient to prepare, the function passes by
-    torch's Python of autograd, which takes 7 us of a call. Raises OperationError where there is an
+    torch's Python of autograd, which takes 7 us of a call; of plain tensors whose operators nobody
+    watches it passes by the dispatcher, too, which takes 2. Raises OperationError where there is an
     operator of that name already.
     """
     if hasattr(getattr(torch.ops, NAMESPACE), spec.name):
         raise OperationError(
             f"There is an operation {title(spec)} already; give the Spec another name."
         )
-    overload = _defined(spec)
+    launched = _launching(spec)
+    overload = _defined(spec, launched)
     below = torch._C._AutoDispatchBelowAutograd
     compiling, recording = torch.compiler.is_compiling, torch.is_grad_enabled
 
     def call(*inputs: Any, **named: Any) -> Any:
         if named or compiling():
             return overload(*inputs, **named)
-        if recording():
-            for x in inputs:
-                if not isinstance(x, torch.Tensor) or x.requires_grad:
-                    return overload(*inputs)
+        grad, direct = recording(), len(inputs) == len(spec.inputs) and _unwatched()
+        for x in inputs:
+            if not isinstance(x, torch.Tensor) or (grad and x.requires_grad):
+                return overload(*inputs)
+            direct = direct and type(x) in PLAIN and has_memory(x) and not x.is_neg()
+        if direct:
+            return launched(*inputs)
         with below():
             return overload(*inputs)
 
@@ -65,10 +75,21 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
     return call
 
 
-def _defined(spec: Spec) -> Any:
+def _unwatched() -> bool:
+    """Return whether nothing wants to see the operators that are called."""
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack()
+        or torch._C._get_tracing_state()
+        or torch._C._autograd._profiler_enabled()
+    )
+
+
+def _defined(spec: Spec, launched: Callable[..., Any]) -> Any:
     """Define `torch.ops.workbench.NAME`. Returns its overload."""
     LIBRARY.define(schema_of(spec), tags=torch.Tag.pt2_compliant_tag)
-    LIBRARY.impl(spec.name, _launching(spec), "CompositeExplicitAutograd")
+    LIBRARY.impl(spec.name, launched, "CompositeExplicitAutograd")
     qualified = f"{NAMESPACE}::{spec.name}"
     torch.library.register_fake(qualified, _faked(spec), lib=LIBRARY)
     overload = getattr(getattr(torch.ops, NAMESPACE), spec.name).default
