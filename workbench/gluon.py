@@ -41,6 +41,7 @@ except ModuleNotFoundError:  # no wheel of Triton for this system
     fence_async_shared = copy_in = copy_out = gluon
     warpgroup_mma = warpgroup_mma_init = warpgroup_mma_wait = gluon
 
+RENAMED = {"float8_e4m3fn": "float8e4nv"}  # torch's name, and the language's
 UNCHECKED = "Triton's interpreter does not run Gluon"
 
 
@@ -55,7 +56,8 @@ def describe_blocks(name: str, tensor: Any, block: list[int]) -> Any:
     """Return a descriptor of blocks of a tensor for the copy engine. Raises ValueError, which calls
     it `name`, where the tensor cannot have one."""
     strides = block_strides(name, tensor)
-    kind = getattr(gl, str(tensor.dtype).removeprefix("torch."))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    kind = getattr(gl, RENAMED.get(dtype, dtype))
     layout = gl.NVMMASharedLayout.get_default_for(block, kind)
     return TensorDescriptor(tensor, list(tensor.shape), strides, block, layout)
 

@@ -7,7 +7,7 @@ from kernel_properties import NAN, NOT_DENSE_ROWS, Subject, of, refuses
 from workbench.dsl import INTERPRETED
 from workbench.measurement.inputs import torch_dtype
 
-refuses("fp8_matmul.persistent", "a b", NOT_DENSE_ROWS)
+refuses("fp8_matmul.persistent fp8_matmul.warp_groups", "a b", NOT_DENSE_ROWS)
 
 
 def _whole(s: Subject) -> list:
@@ -56,3 +56,30 @@ def nan_reaches_its_row_and_column(s: Subject) -> None:
     s.verify(a, b, scale_a, scale_b)
     scale_b[0, ...] = NAN
     s.verify(a, b, scale_a, scale_b)
+
+
+@of("fp8_matmul", impls="warp_groups", own_sizes=True)
+def tiles_follow_one_another_through_the_ring(s: Subject) -> None:
+    """Several tiles a program, ragged at each end; a last round whole or of halves; sums scaled by
+    powers of two. A block read in the wrong phase of its barrier, or the scales of another tile,
+    change a whole number."""
+    some = (
+        dict(),
+        dict(block_m=128, block_n=256, num_stages=3, lag=2),
+        dict(block_m=256, block_n=128, lag=1),
+        dict(block_m=128, block_n=192, lag=1),
+        dict(block_m=128, block_n=128, halves=0, group_m=1),
+        dict(promote=1),
+    )
+    # Tiles of 128x256 on 132 cores: two rounds and 8 more (halves) or 74 more, of 1 or 4 steps; 6
+    # in all. Sums seldom exceed 100, and bf16 has all whole numbers up to 256.
+    extents = ((2168, 4088, 400), (3320, 3320, 496), (2168, 4088, 112))
+    for M, N, K in (*extents, (136, 520, 272)):
+        large = Subject(s.impl, s.config, {"M": M, "N": N, "K": K}, s.dtype, s.device, s.seed)
+        a, b, scale_a, scale_b = _whole(large)
+        scale_a *= torch.exp2((torch.arange(M, device=a.device) % 11 - 5).float())
+        scale_b *= torch.exp2((torch.arange(N, device=a.device) % 7 - 3).float())
+        exact = (a.float() @ b.float().T) * scale_a[:, None] * scale_b
+        for at in some:
+            c = s.impl(a, b, scale_a, scale_b, config=s.impl.config(**at))
+            assert torch.equal(c.float(), exact), (at, (M, N, K))

@@ -15,6 +15,7 @@ from workbench.kernels.matmul import WarpGroups, rounds_of
 IN_GLUON = {
     "attention.ping_pong",
     "causal_attention.ping_pong",
+    "fp8_matmul.warp_groups",
     "lora.warp_groups",
     "matmul.warp_groups",
     "patch_embed.warp_groups",
@@ -35,8 +36,8 @@ def test_the_interpreter_leaves_out_no_other_impl():
 def test_each_runs_on_hopper_alone_and_says_so(name):
     limits = DEVICES[name].limits
     for impl in (i for i in impls() if i.title in IN_GLUON):
-        sizes = impl.spec.bench[0]
-        reason = impl.rejection_reason(impl.default(limits, "bf16", sizes), limits, "bf16", sizes)
+        sizes, dtype = impl.spec.bench[0], "fp8" if "fp8" in impl.spec.tolerance else "bf16"
+        reason = impl.rejection_reason(impl.default(limits, dtype, sizes), limits, dtype, sizes)
         assert (reason is None) == (limits.arch == "sm_90"), reason
         if reason:
             assert "Hopper" in reason and limits.arch in reason

@@ -27,7 +27,19 @@ from workbench.dsl import (
     tl,
     triton,
 )
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.gluon import (
+    UNCHECKED,
+    barriers,
+    describe_blocks,
+    gl,
+    gluon,
+    mbarrier,
+    next_slot,
+    refuse_hopper,
+    tma,
+)
+from workbench.kernels import matmul
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 
 def reference(a, b, scale_a, scale_b):
@@ -143,6 +155,152 @@ def _persistent(
         c.store([m, n + BLOCK_N // 2], right.to(c.dtype))
 
 
+# The pipeline of `matmul.warp_groups` with steps of twice as many numbers: `warp_groups`. A tile's
+# scales are loaded before its products and are there when these end. Those of a group's rows stay
+# in registers, two a thread. Those of the columns lie one or two in each thread, 64 to a thread
+# would be too many, and go through shared memory to all.
+
+
+@gluon.jit
+def _scales_of(scale_ptr, first, count, stride, EXTENT: gl.constexpr, LAYOUT: gl.constexpr):
+    i = first + gl.arange(0, EXTENT, LAYOUT)
+    return gl.load(scale_ptr + i.to(gl.int64) * stride, i < count, other=0.0)
+
+
+@gluon.jit
+def _promoted_steps(
+    W: gl.constexpr, rings, bars, steps, slot, phase, FLIPPED: gl.constexpr, HALF: gl.constexpr,
+    LAYOUT: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+):  # fmt: skip
+    """As `matmul._multiply_steps`, but each step's sum starts anew and is added in fp32, outside
+    the matrix unit, which works for the other group meanwhile."""
+    full, free, _ = bars
+    none = gl.zeros([ROWS, WIDTH], gl.float32, LAYOUT)
+    total = none
+    for _step in range(steps):
+        mbarrier.wait(full.index(slot), phase)
+        acc, more = matmul._start_product(W, rings, slot, none, 0, False, FLIPPED, HALF)
+        acc, more = matmul._await_products(acc, more, 0, False)
+        mbarrier.arrive(free.index(slot))
+        total += acc
+        slot, phase = next_slot(slot, phase, full.shape[0])
+    return total, 0, slot, phase
+
+
+@gluon.jit
+def _scaled_columns(sums, columns):
+    return sums * columns.load(gl.SliceLayout(0, sums.type.layout))[None, :]
+
+
+@gluon.jit
+def _put_scaled(c, buffers, sums, rows, columns, m, n, at):
+    """Store sums times the scales of their rows and columns. Returns the next buffer."""
+    WIDTH: gl.constexpr = buffers.shape[2]
+    # the sums of columns 128 to 192 have a layout of their own, with the same rows in a thread
+    rows = gl.convert_layout(rows, gl.SliceLayout(1, sums.type.layout), assert_trivial=True)
+    pieces = matmul._pieces(sums * rows[:, None], WIDTH)
+    for i in gl.static_range(len(pieces)):
+        scaled = _scaled_columns(pieces[i], columns.slice(i * WIDTH, WIDTH))
+        at = matmul._put_piece(c, buffers, scaled, m, n + i * WIDTH, at)
+    return at
+
+
+@gluon.jit
+def _scaled_tiles(
+    W: gl.constexpr, maps, rings, buffers, columns, bars, problem, scales, state,
+    SHAPE: gl.constexpr, LAG: gl.constexpr, PROMOTE: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    FLIPPED: gl.constexpr = (False, True)
+    ROWS: gl.constexpr = SHAPE[0] // 2
+    MORE: gl.constexpr = len(rings) == 3
+    WIDTH: gl.constexpr = 128 if MORE else SHAPE[1] // 2 if HALF else SHAPE[1]
+    LAYOUT: gl.constexpr = matmul._sums_layout(WIDTH, 8)
+    EXTENT: gl.constexpr = SHAPE[1] // 2 if HALF else columns.shape[0]
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    scale_a, scale_b, M, N, stride_sa, stride_sb = scales
+    whole, count, _, _, steps = problem
+    slot, phase, turn, at = state
+    first, last = (whole, count) if HALF else (0, whole)
+    for t in range(first + gl.program_id(0), last, gl.num_programs(0)):
+        m, n = matmul._tile_start(t, problem, SHAPE, HALF)
+        m += W * ROWS
+        down = _scales_of(scale_a, m, M, stride_sa, ROWS, gl.SliceLayout(1, LAYOUT))
+        across = _scales_of(scale_b, n, N, stride_sb, EXTENT, LINE)
+        if PROMOTE:
+            acc, more, slot, phase = _promoted_steps(
+                W, rings, bars, steps, slot, phase, FLIPPED, HALF, LAYOUT, ROWS, WIDTH
+            )
+        else:
+            acc, more, slot, phase = matmul._multiply_steps(
+                W, rings, bars, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF
+            )
+        turn ^= 1
+        columns.slice(0, EXTENT).store(across)
+        at = _put_scaled(maps[3], buffers, acc, down, columns, m, n, at)
+        if MORE:
+            further = columns.slice(128, 64)
+            at = _put_scaled(maps[3], buffers, more, down, further, m, n + 128, at)
+    return slot, phase, turn, at
+
+
+@gluon.jit
+def _scaled_all(
+    W: gl.constexpr, maps, rings, buffers, columns, bars, problem, scales, SHAPE: gl.constexpr,
+    LAG: gl.constexpr, PROMOTE: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    slot, phase, turn, at = 0, 0, 0, 0
+    state = _scaled_tiles(
+        W, maps, rings, buffers, columns, bars, problem, scales, (slot, phase, turn, at), SHAPE,
+        LAG, PROMOTE, False,
+    )  # fmt: skip
+    if CUT:
+        _scaled_tiles(
+            W, maps, rings, buffers, columns, bars, problem, scales, state, SHAPE, LAG, PROMOTE,
+            True,
+        )  # fmt: skip
+    tma.store_wait(0)  # the copy engine reads shared memory, which ends with the program
+
+
+@gluon.jit
+def _row_of_scales(BLOCK_N: gl.constexpr):
+    """Shared memory for the scales of a tile's columns."""
+    EXTENT: gl.constexpr = 256 if BLOCK_N == 192 else BLOCK_N
+    return gl.allocate_shared_memory(gl.float32, [EXTENT], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit(do_not_specialize=["M", "N", "whole", "count", "grid_m", "grid_n", "steps"])
+def _warp_groups(
+    a, b, b_less, c, scale_a, scale_b, M, N, stride_sa, stride_sb,
+    whole, count, grid_m, grid_n, steps,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_M: gl.constexpr, LAG: gl.constexpr, PROMOTE: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
+    FLIPPED: gl.constexpr = (False, True)
+    if BLOCK_N == 192:
+        rings = (
+            matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES), matmul._ring(b_less, STAGES)
+        )  # fmt: skip
+    else:
+        rings = (matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES))
+    top, bottom = matmul._ring(c, 2), matmul._ring(c, 2)
+    across = (_row_of_scales(BLOCK_N), _row_of_scales(BLOCK_N))
+    bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
+    maps, problem = (a, b, b_less, c), (whole, count, grid_m, grid_n, steps)
+    scales = (scale_a, scale_b, M, N, stride_sa, stride_sb)
+    gl.warp_specialize(
+        [
+            (_scaled_all,
+             (0, maps, rings, top, across[0], bars, problem, scales, SHAPE, LAG, PROMOTE, CUT)),
+            (_scaled_all,
+             (1, maps, rings, bottom, across[1], bars, problem, scales, SHAPE, LAG, PROMOTE, CUT)),
+            (matmul._load_all, (maps, rings, bars, problem, SHAPE, FLIPPED, CUT)),
+        ],
+        [4, 1],
+        [232, 40],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = tile(64, 128, default=128)
@@ -165,10 +323,29 @@ class Persistent:
     flatten: int = among(0, 1, default=1)  # one loop over all tiles' steps: loads cross tiles
 
 
-def refuse_tiles(config, limits, *, itemsize, M, N, K):
+@dataclass(frozen=True)
+class WarpGroups(matmul.WarpGroups):
+    block_k: int = among(128, default=128, knob=tile)  # 128 bytes, what the copy engine swizzles
+    promote: int = among(0, 1, default=0)
+
+
+def refuse_numbers(limits, itemsize):
     if itemsize != 1:
         return f"fp8_matmul multiplies numbers of one byte; those of {itemsize} are for matmul"
-    if reason := limits.refuse_fp8():
+    return limits.refuse_fp8()
+
+
+def refuse_rows(N, K):
+    """Return why no descriptor can describe rows of a and b, or of c."""
+    if K % 16:
+        return f"a descriptor needs rows of a multiple of 16 bytes; K = {K} gives {K}"
+    if N % 8:
+        return f"a descriptor needs rows of a multiple of 16 bytes; N = {N} gives {2 * N} of c"
+    return None
+
+
+def refuse_tiles(config, limits, *, itemsize, M, N, K):
+    if reason := refuse_numbers(limits, itemsize):
         return reason
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_ * (1 + config.promote)
@@ -176,16 +353,38 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
 
 
 def refuse_persistent(config, limits, *, itemsize, M, N, K):
-    if K % 16:
-        return f"a descriptor needs rows of a multiple of 16 bytes; K = {K} gives {K}"
-    if N % 8:
-        return f"a descriptor needs rows of a multiple of 16 bytes; N = {N} gives {2 * N} of c"
-    return refuse_tiles(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return refuse_rows(N, K) or refuse_tiles(config, limits, itemsize=itemsize, M=M, N=N, K=K)
 
 
-def work(config, limits, *, itemsize, M, N, K):
-    whole = Work.of_product(config, 1, M=M, N=N, K=K, band=8)
+def size_warp_groups(config, limits, **at):
+    """Return the config with tiles by their rounds, of those that leave room for a second sum with
+    `promote`."""
+    if config.promote:
+        square = given(config.block_m, 128), given(config.block_n, 128)
+        config = replace(config, block_m=square[0], block_n=square[1])
+    return matmul.size_warp_groups(config, limits, **at)
+
+
+def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
+    reason = refuse_hopper(limits) or refuse_numbers(limits, itemsize) or refuse_rows(N, K)
+    if reason:
+        return reason
+    if config.promote and (config.block_m, config.block_n) != (128, 128):
+        edges = f"{config.block_m}x{config.block_n}"
+        return f"promote keeps two sums a number of c in registers: tiles are 128x128, not {edges}"
+    if config.promote and config.lag:
+        return f"promote waits for the product of each step; lag is 0 there, not {config.lag}"
+    scales = 2 * 4 * (256 if config.block_n == 192 else config.block_n)
+    return matmul.refuse_ring(config, limits, itemsize, scales)
+
+
+def work(config, limits, *, itemsize, M, N, K, band=8):
+    whole = Work.of_product(config, 1, M=M, N=N, K=K, band=band)
     return replace(whole, store_bytes=2 * config.block_m * config.block_n)
+
+
+def warp_groups_work(config, limits, **at):
+    return work(config, limits, **at, band=config.group_m)
 
 
 @fp8_matmul.impl(
@@ -225,6 +424,35 @@ def persistent(a, b, scale_a, scale_b, *, config):
     of_a, of_b = describe("a", a, [BM, BK]), describe("b", b, [BN, BK])
     of_c, sizes = describe("c", c, [BM, BN // 2]), (M, N, K, *strides(scale_a, scale_b))
     _persistent[(programs,)](of_a, of_b, scale_a, scale_b, of_c, *sizes, **constants)
+    return c
+
+
+@fp8_matmul.impl(
+    WarpGroups,
+    resolve=size_warp_groups,
+    refuse=refuse_warp_groups,
+    work=warp_groups_work,
+    unchecked=UNCHECKED,
+)
+def warp_groups(a, b, scale_a, scale_b, *, config):
+    """The pipeline of `matmul.warp_groups`: a warp loads, two groups of warps multiply, and scales
+    are loaded while they do. In Gluon."""
+    (M, K), (N, _) = a.shape, b.shape
+    c = a.new_empty(M, N, dtype=torch.bfloat16)
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
+    programs, whole, count = matmul.rounds_of(config, cores(a), tiles)
+    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
+    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    maps = matmul.described_step(("a", a, False), ("b", b, True), config)
+    of_c = describe_blocks("c", c, [BM // 2, matmul.BUFFERS // 4 // BM])
+    constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAG=lag)
+    constants |= dict(GROUP_M=config.group_m, PROMOTE=bool(config.promote), CUT=count > whole)
+    sizes = M, N, *strides(scale_a, scale_b)
+    numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps
+    _warp_groups[(programs,)](
+        *maps, of_c, scale_a, scale_b, *sizes, *numbers, **constants, num_warps=4
+    )
     return c
 
 

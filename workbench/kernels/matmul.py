@@ -406,6 +406,12 @@ def _load_all(
         _load_tiles(maps, rings, bars, problem, slot, phase, SHAPE, FLIPPED, True)
 
 
+@gluon.constexpr_function
+def _sums_layout(width, bits):
+    """Layout of a group's sums, so many columns; an instruction takes 256 bits of each row."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 256 // bits])
+
+
 @gluon.jit
 def _start_product(
     W: gl.constexpr, rings, slot, acc, more, ADD: gl.constexpr, FLIPPED: gl.constexpr,
@@ -444,8 +450,9 @@ def _multiply_steps(
     MORE: gl.constexpr = len(rings) == 3
     STAGES: gl.constexpr = full.shape[0]
     WIDTH: gl.constexpr = 128 if MORE else SHAPE[1] // 2 if HALF else SHAPE[1]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    MORE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    BITS: gl.constexpr = rings[0].dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = _sums_layout(WIDTH, BITS)
+    MORE_LAYOUT: gl.constexpr = _sums_layout(64, BITS)
     ADD: gl.constexpr = begin is not None
     # a first product that does not add takes an operand all the same
     acc = begin if ADD else gl.zeros([SHAPE[0] // 2, WIDTH], gl.float32, LAYOUT)
@@ -810,8 +817,12 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K, beside=0):
         return reason
     if itemsize != 2:
         return "its products are of 16-bit inputs"
-    if reason := limits.refuse_rows(itemsize, K=K, N=N):
-        return reason
+    reason = limits.refuse_rows(itemsize, K=K, N=N)
+    return reason or refuse_ring(config, limits, itemsize, beside)
+
+
+def refuse_ring(config, limits, itemsize, beside):
+    """Return why the sums do not fit in registers, or the ring in shared memory."""
     if reason := limits.refuse_sums(config.block_m * config.block_n // 256):
         return reason
     needed = limits.stages_bytes(config, itemsize) + BUFFERS + beside + 1024

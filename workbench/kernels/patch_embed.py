@@ -272,7 +272,7 @@ def _embed_rows(
     W: gl.constexpr, maps, rings, buffers, bars, biases, walk, table, SHAPE: gl.constexpr,
     FLIPPED: gl.constexpr, LAG: gl.constexpr, EVEN_N: gl.constexpr,
 ):  # fmt: skip
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SHAPE[1], 16])
+    LAYOUT: gl.constexpr = matmul._sums_layout(SHAPE[1], 16)
     DTYPE: gl.constexpr = maps[0].dtype
     first, last, grid_m, period, n, steps = walk
     top = W * (SHAPE[0] // 2)
