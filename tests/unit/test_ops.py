@@ -165,9 +165,9 @@ def test_a_tuned_entry_comes_before_what_was_measured(h200):
 
 def test_an_impl_that_refuses_the_tensors_leaves_them_to_the_next_and_the_log_says_so(h200, caplog):
     caplog.set_level(logging.INFO, "workbench")
-    spec, sizes = recorded("softmax", refusing=("rows",)), {"M": 8192, "N": 4096}
-    assert chosen(spec_of("softmax"), sizes)[0] == "rows"
-    name, _ = chosen(spec, sizes)
+    sizes = {"M": 8192, "N": 4096}
+    assert chosen(recorded("softmax"), sizes)[0] == "rows"
+    name, _ = chosen(recorded("softmax", refusing=("rows",)), sizes)
     assert name != "rows" and f"softmax.{name}" in caplog.text and "dense rows" in caplog.text
 
 
