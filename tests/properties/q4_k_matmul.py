@@ -84,8 +84,8 @@ def tiles_follow_one_another_through_the_rings(s: Subject) -> None:
     some = (
         dict(),
         dict(block_m=16, splits=2, num_stages=2, blocks=2),
-        dict(block_m=32, parts=2, num_stages=3, splits=4),
-        dict(block_m=64, parts=1, blocks=3),
+        dict(block_m=32, quarters=2, num_stages=3, splits=4),
+        dict(block_m=64, quarters=1, blocks=3),
         dict(block_m=128, splits=2),
         dict(block_m=256, num_stages=3, blocks=2),
     )

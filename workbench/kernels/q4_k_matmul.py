@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import (
-    INTERPRETED,
     baseline,
     cores,
     launch_pdl,
@@ -1040,12 +1039,10 @@ def reordered(x, pdl=False):
 
 
 @gluon.constexpr_function
-def _words_of(words):
-    """Layout of 64 rows of so many words of nibbles: 16 bytes a lane, 4 lanes a row."""
+def _words_of():
+    """Layout of 64 rows of 32 words of nibbles: 16 bytes a lane, 4 lanes a row, twice."""
     lanes, warps = [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
-    return gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 16], [8, 0]], lanes, warps, [], [64, words]
-    )
+    return gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 16], [8, 0]], lanes, warps, [], [64, 32])
 
 
 @gluon.constexpr_function
@@ -1137,7 +1134,7 @@ def _take_block(W: gl.constexpr, rings, bars, j, phase):
     _, codes, heads = rings
     full, free = bars[2], bars[3]
     mbarrier.wait(full.index(j), phase)
-    words = codes.index(j).slice(64 * W, 64).load(_words_of(32))
+    words = codes.index(j).slice(64 * W, 64).load(_words_of())
     numbers = _block_words(heads.index(j).slice(64 * W, 64).load(_heads_of()))
     group_barrier()  # all warps have read it
     mbarrier.arrive(free.index(j))
@@ -1253,7 +1250,7 @@ def _warp_groups(
 @dataclass(frozen=True)
 class WarpGroups:
     block_m: int = tile(16, 256, default=AUTO)  # by the rounds of tiles
-    parts: int = among(1, 2, 4, default=AUTO)  # quarters of a block in one step
+    quarters: int = among(1, 2, 4, default=AUTO)  # of a block, in one step
     num_stages: int = stages(2, 16, default=AUTO)  # steps of x: as many as fit
     blocks: int = among(2, 3, 4, default=AUTO)  # of a row of w
     splits: int = among(1, 2, 4, 8, default=AUTO)  # of K: as many as fill the cores
@@ -1275,25 +1272,25 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K):
         return -(-tiles(block_m) // limits.cores) * PACES[block_m]
 
     block_m = given(config.block_m, min(PACES, key=time))
-    parts = given(config.parts, max(1, min(4, 256 // block_m)))
+    quarters = given(config.quarters, max(1, min(4, 256 // block_m)))
     blocks = given(config.blocks, 3 if block_m == 256 else 4)
     fill = max(1, min(8, limits.cores // tiles(block_m), K // 256 // 4))
     splits = given(config.splits, 1 << fill.bit_length() - 1)
-    room = limits.shared_bytes - warp_groups_bytes(block_m, parts, blocks, 0)
-    num_stages = given(config.num_stages, max(2, min(16, room // (block_m * parts * 128))))
+    room = limits.shared_bytes - warp_groups_bytes(block_m, quarters, blocks, 0)
+    num_stages = given(config.num_stages, max(2, min(16, room // (block_m * quarters * 128))))
     return replace(
         config,
         block_m=block_m,
-        parts=parts,
+        quarters=quarters,
         num_stages=num_stages,
         blocks=blocks,
         splits=splits,
     )
 
 
-def warp_groups_bytes(block_m, parts, blocks, num_stages):
+def warp_groups_bytes(block_m, quarters, blocks, num_stages):
     """Return the bytes of shared memory: blocks of w, steps of x, buffers of y and barriers."""
-    moved = blocks * 128 * 144 + num_stages * block_m * parts * 128
+    moved = blocks * 128 * 144 + num_stages * block_m * quarters * 128
     return moved + 4 * 64 * 4 * 16 + 1024
 
 
@@ -1304,7 +1301,7 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
         return "its products are of 16-bit inputs"
     if reason := limits.refuse_rows(itemsize, N=N):
         return reason
-    needed = warp_groups_bytes(config.block_m, config.parts, config.blocks, config.num_stages)
+    needed = warp_groups_bytes(config.block_m, config.quarters, config.blocks, config.num_stages)
     return limits.refuse_grid(K // 128) or limits.refuse_shared(needed)
 
 
@@ -1343,7 +1340,7 @@ def warp_groups(x, w, *, config):
     made. In Gluon."""
     (M, K), N, BM = x.shape, w.shape[0], config.block_m
     words, _, _ = as_words(x, w)
-    y, z = x.new_empty(M, N), reordered(x, pdl=not INTERPRETED)
+    y, z = x.new_empty(M, N), reordered(x, pdl=True)
     grid_m, blocks = triton.cdiv(M, BM), K // 256
     splits = min(config.splits, blocks)
     each = triton.cdiv(blocks, splits)
@@ -1356,7 +1353,7 @@ def warp_groups(x, w, *, config):
     tiles = triton.cdiv(N, 128) * grid_m * splits
     one = 0x64006400 if x.dtype == torch.float16 else 0x3F800000
     numbers = tiles, grid_m, blocks, splits, each, one
-    constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, PARTS=config.parts)
+    constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, PARTS=config.quarters)
     _warp_groups[(min(cores(x), tiles),)](
         of_x, codes, heads, of_y, *numbers, **constants, num_warps=4, **launch_pdl(True)
     )
