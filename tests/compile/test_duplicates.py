@@ -1,6 +1,7 @@
 """Configs that are recognised as alike after TTGIR have the same machine code, and none is lost."""
 
 import sys
+from math import prod
 from types import SimpleNamespace
 
 import pytest
@@ -55,14 +56,19 @@ def depth_is_early(name):
 
 
 def legal(impl, device, sizes, dtype):
+    """Configs of the least tiles: some of them have equal keys, where eight from all over the space
+    have none, and they are compiled in half of the time."""
     default = impl.default(device.limits, dtype, sizes)
     every = [
         config
         for config in impl.space(default)
         if impl.rejection_reason(config, device.limits, dtype, sizes) is None
     ]
-    step = -(-len(every) // MOST)
-    return every[::step]
+    return sorted(every, key=elements)[:MOST]
+
+
+def elements(config):
+    return prod(n for name, n in values(config).items() if name.startswith("block_"))
 
 
 def in_full(impl, configs, sizes, dtype, device):
@@ -91,6 +97,8 @@ def test_equal_keys_are_equal_machine_code_in_kernels_of_every_kind(title, name)
     device = DEVICES[name]
     created = in_full(impl, legal(impl, device, sizes, "bf16"), sizes, "bf16", device)
     assert len(created) > 1
+    if (title, name) == ("matmul.split_k", "h200"):
+        assert len({result.ttgir for result in created.values()}) < len(created), "some are alike"
     assert_equal_keys_are_equal_code(created)
 
 

@@ -4,9 +4,9 @@ would store it to the same place of shared memory, and compute-sanitizer's racec
 
 from kernel_cases import H200, dtypes_of, spread
 from layouts import copies_of, stored_twice
+from stopped import ttgir_of
 
 from workbench import catalog
-from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
@@ -20,10 +20,9 @@ def test_no_element_is_stored_by_two_threads():
     for config, sizes, dtype in every:
         if impl.rejection_reason(config, H200, dtype, sizes):
             continue
-        with captured(DEVICES["h200"]) as launches:
-            impl(*inputs.shapes(spec, sizes, dtype), config=config)
-        for launch in launches:
-            result = stored_twice(launch.kernel.asm["ttgir"], 32 * config.num_warps)
+        tensors = inputs.shapes(spec, sizes, dtype)
+        for text in ttgir_of(impl, config, tensors, DEVICES["h200"]):
+            result = stored_twice(text, 32 * config.num_warps)
             assert not result, f"{config} at {sizes} in {dtype}: {result[0]}"
             compiled += 1
     assert compiled > len(dtypes)

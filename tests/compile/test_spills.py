@@ -1,8 +1,8 @@
 """No default spills registers on an H200 at sizes to time, nor at any width that an axis may have,
 in any dtype; what cannot be helped is listed with its bytes.
 
-In continuous integration one Impl of each kernel, and none with KERNEL_TESTS=brief: Triton 3.6
-spills elsewhere (8 bytes of wkv7.chunked in fp16).
+In continuous integration one Impl of each kernel, not in fp16 beside bf16, and none with
+KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
 """
 
 import os
@@ -40,6 +40,17 @@ def impls():
     return [i for i in every if i is turn(i.spec, [j for j in every if j.spec is i.spec])]
 
 
+def impls_and_dtypes():
+    """In continuous integration not fp16 beside bf16: of one Impl of each kernel, at all sizes, the
+    two spilled the same but for 16 bytes of lora.persistent, which are no more than SLOTS."""
+    for impl in impls():
+        every = dtypes_of(impl, DEVICE.limits)
+        left_out = {"fp16"} if os.environ.get("CI") and "bf16" in every else set()
+        for dtype in every:
+            if dtype not in left_out:
+                yield pytest.param(impl, dtype, id=f"{impl.title}-{dtype}")
+
+
 def sizes_of(spec):
     widths = ({**spec.bench[0], a: n} for a, e in spec.extents.items() for n in e.among)
     return [*spec.bench, *widths]
@@ -47,14 +58,12 @@ def sizes_of(spec):
 
 if not BRIEF:
 
-    @pytest.mark.parametrize("impl", impls(), ids=lambda impl: impl.title)
-    def test_no_default_spills(impl):
-        limits = DEVICE.limits
-        for dtype in dtypes_of(impl, limits):
-            most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl.spec))
-            allowed, _ = ALLOWED.get((impl.title, dtype), (SLOTS, ""))
-            assert most <= allowed, f"{impl.title} spills {most} bytes a thread in {dtype}"
-            assert allowed == SLOTS or most > SLOTS, f"{impl.title} no longer spills in {dtype}"
+    @pytest.mark.parametrize(("impl", "dtype"), list(impls_and_dtypes()))
+    def test_no_default_spills(impl, dtype):
+        most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl.spec))
+        allowed, _ = ALLOWED.get((impl.title, dtype), (SLOTS, ""))
+        assert most <= allowed, f"{impl.title} spills {most} bytes a thread in {dtype}"
+        assert allowed == SLOTS or most > SLOTS, f"{impl.title} no longer spills in {dtype}"
 
 
 def spilt(impl, sizes, dtype):
