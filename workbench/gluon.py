@@ -25,7 +25,6 @@ try:
         mbarrier,
         tma,
         warpgroup_mma,
-        warpgroup_mma_init,
         warpgroup_mma_wait,
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -38,8 +37,7 @@ except ModuleNotFoundError:  # no wheel of Triton for this system
     from workbench.dsl import triton as gluon
 
     gl = mbarrier = tma = TensorDescriptor = group_barrier = gluon
-    fence_async_shared = copy_in = copy_out = gluon
-    warpgroup_mma = warpgroup_mma_init = warpgroup_mma_wait = gluon
+    fence_async_shared = warpgroup_mma = warpgroup_mma_wait = copy_in = copy_out = gluon
 
 RENAMED = {"float8_e4m3fn": "float8e4nv"}  # torch's name, and the language's
 UNCHECKED = "Triton's interpreter does not run Gluon"
