@@ -442,8 +442,7 @@ def warp_groups(a, b, scale_a, scale_b, *, config):
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(K, BK)
     programs, whole, count = matmul.rounds_of(config, cores(a), tiles)
-    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
-    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    lag = matmul.lag_of(config, steps)
     maps = matmul.described_step(("a", a, False), ("b", b, True), config)
     of_c = describe_blocks("c", c, [BM // 2, matmul.BUFFERS // 4 // BM])
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAG=lag)

@@ -1098,8 +1098,7 @@ def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(rows_a.shape[0 if a_t else 1], BK)
     programs, whole, count = rounds_of(config, cores(c), tiles)
-    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
-    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    lag = lag_of(config, steps)
     of_c = describe_blocks("the output", c, [BM // 2, BUFFERS // 4 // BM])
     maps = *described_step(of_a, of_b, config), of_c
     maps += described_step(*second, config) if second else (None, None, None)
@@ -1107,6 +1106,12 @@ def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
     constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag, CUT=count > whole)
     numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps + bool(second)
     _warp_groups[(programs,)](*maps, units, *numbers, **constants, **options, num_warps=4)
+
+
+def lag_of(config, steps):
+    """Return the steps by which the second group of warps is behind. One that is a whole ring
+    behind would miss a phase of the other's barrier."""
+    return config.lag if steps >= config.num_stages > config.lag else 0
 
 
 def described_step(of_a, of_b, config):

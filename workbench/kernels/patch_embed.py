@@ -556,8 +556,7 @@ def warp_groups(x, w, bias, position, *, config):
     Y = describe_blocks("y", y, [BM // 2, matmul.BUFFERS // 4 // BM])
     grid_m, grid_n, groups, period = recurrence(config, cores(x), M=M, N=N, P=P)
     each, steps = triton.cdiv(grid_m, groups), triton.cdiv(K, BK)
-    # a group of warps that is a whole ring behind would miss a phase of the other's barrier
-    lag = config.lag if steps >= config.num_stages > config.lag else 0
+    lag = matmul.lag_of(config, steps)
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAG=lag)
     sizes = N, P, grid_m, grid_n, period, each, steps, *strides(bias, position)
     _warp_groups[(groups * grid_n,)](

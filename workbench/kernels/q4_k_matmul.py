@@ -1351,8 +1351,7 @@ def warp_groups(x, w, *, config):
     rows_ = 32 if splits == 1 and BM > 16 else 16  # that leave at once
     of_y = describe_blocks("y", out.view(-1, N), [rows_, 64])
     tiles = triton.cdiv(N, 128) * grid_m * splits
-    one = 0x64006400 if x.dtype == torch.float16 else 0x3F800000
-    numbers = tiles, grid_m, blocks, splits, each, one
+    numbers = tiles, grid_m, blocks, splits, each, _one(x)
     constants = dict(STAGES=config.num_stages, BLOCKS=config.blocks, PARTS=config.quarters)
     _warp_groups[(min(cores(x), tiles),)](
         of_x, codes, heads, of_y, *numbers, **constants, num_warps=4, **launch_pdl(True)
