@@ -8,6 +8,10 @@ Impl is declared with `unchecked=UNCHECKED`.
 A pipeline moves blocks through rings of slots in shared memory. Each slot has two barriers: `full`
 is completed by the copy engine when a block has arrived, `free` by the consumers when all of them
 have read it. A phase bit tells one round of a ring from the next.
+
+In a launch with `num_ctas` a program is a cluster of so many blocks on neighbouring cores. Triton
+3.6 reduces no axis that is split among them, so each block reduces a row of its own, and `exchange`
+gives all blocks the results of all.
 """
 
 from __future__ import annotations
@@ -107,3 +111,101 @@ def named_barrier(OP: gl.constexpr, NUMBER: gl.constexpr, x):
     gl.inline_asm_elementwise(
         _named(OP, NUMBER), "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1
     )
+
+
+@gluon.constexpr_function
+def layout_of_cluster(ctas, size, lanes, warps):
+    """Return the layout of a tensor of two axes with one row for each block of a cluster. `size`
+    neighbours lie in a thread, and `lanes` threads of a warp side by side."""
+    bases = [[1 << i, 0] for i in range(ctas.bit_length() - 1)]
+    return gl.BlockedLayout([1, size], [32 // lanes, lanes], [1, warps], [1, 0], cga_layout=bases)
+
+
+@gluon.constexpr_function
+def _begin(ctas):
+    # ptxas places `pairs` and `arrived` beside the shared memory that Triton allocates
+    return f"""
+        .shared .align 8 .b8 pairs[{8 * ctas}];
+        .shared .align 8 .b64 arrived;
+        {{
+            .reg .pred first;
+            .reg .b32 at;
+            mov.u32 at, %tid.x;
+            setp.eq.u32 first, at, 0;
+            mov.u32 at, arrived;
+            @first mbarrier.init.shared::cta.b64 [at], 1;
+            @first fence.mbarrier_init.release.cluster;
+            @first mbarrier.arrive.expect_tx.shared::cta.b64 _, [at], {8 * ctas};
+            barrier.cluster.arrive.relaxed.aligned; // $0
+        }}
+    """
+
+
+@gluon.jit
+def begin_cluster(CTAS: gl.constexpr):
+    """Report to the cluster that this block is ready for `exchange`: once, and before it. None may
+    write into the shared memory of a block that has not begun."""
+    gl.inline_asm_elementwise(
+        _begin(CTAS), "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _exchange(ctas):
+    # A block writes its pair into all blocks, one thread for each, at the place that its rank gives
+    # it. Each such write counts its bytes at the receiver's barrier: a release at a barrier of the
+    # cluster would first wait until all memory has what this core wrote. A block that has all pairs
+    # is written into by none and may end.
+    return f"""{{
+        .reg .pred one, done;
+        .reg .b32 tid, at, bar, there;
+        mov.u32 tid, %tid.x;
+        setp.lt.u32 one, tid, {ctas};
+        mov.u32 there, %cluster_ctarank;
+        mov.u32 at, pairs;
+        mov.u32 bar, arrived;
+        mad.lo.u32 there, there, 8, at;
+        barrier.cluster.wait.acquire.aligned;
+        @one mapa.shared::cluster.u32 there, there, tid;
+        @one mapa.shared::cluster.u32 tid, bar, tid;
+        @one st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32
+            [there], {{$2, $3}}, [tid];
+        waiting:
+        mbarrier.try_wait.parity.shared::cta.b64 done, [bar], 0;
+        @!done bra waiting;
+        mad.lo.u32 at, $4, 8, at;
+        ld.shared.v2.b32 {{$0, $1}}, [at];
+    }}"""
+
+
+@gluon.jit
+def exchange(a, b, CTAS: gl.constexpr):
+    """Return two tensors [CTAS, CTAS]: in the row of each block of a cluster the numbers of all of
+    them. `a` and `b` have one fp32 number for each block. Once in a kernel, after
+    `begin_cluster`."""
+    # one number in each thread, so that the instructions are there once
+    ALL: gl.constexpr = layout_of_cluster(CTAS, 1, CTAS, gl.num_warps())
+    a = gl.convert_layout(a, gl.SliceLayout(1, ALL))[:, None]
+    b = gl.convert_layout(b, gl.SliceLayout(1, ALL))[:, None]
+    rank = gl.arange(0, CTAS, gl.SliceLayout(0, ALL))[None, :]
+    return gl.inline_asm_elementwise(
+        _exchange(CTAS), "=f,=f,f,f,r", [a, b, rank], dtype=(gl.float32, gl.float32),
+        is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+# ptxas sees that a move changes nothing, but not that no GPU has 2^24 cores.
+_SAME = gl.constexpr(
+    "{ .reg .b32 zero; mov.u32 zero, %nsmid; shr.u32 zero, zero, 24; xor.b32 $0, $1, zero; }"
+)
+
+
+@gluon.jit
+def unwidened(x):
+    """Return x in such a way that what was computed of it before is computed again, not kept: 64
+    numbers of 16 bits in a thread, widened once, take 103 registers, and 64 are enough where they
+    are widened at each use."""
+    PACK: gl.constexpr = 32 // x.dtype.primitive_bitwidth
+    return gl.inline_asm_elementwise(
+        _SAME, "=r,r", [x], dtype=x.dtype, is_pure=False, pack=PACK
+    )  # fmt: skip

@@ -156,7 +156,8 @@ def stretched(tensors):
             yield [*tensors[:which], view, *tensors[which + 1 :]]
 
 
-# Kernels in Gluon name blocks by coordinates, and the copy engine computes their addresses.
+# Kernels in Gluon make no TTIR. All but softmax.clusters name blocks by coordinates, and the copy
+# engine computes their addresses.
 IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked != UNCHECKED]
 if BRIEF:
     IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
-from workbench.kernels import lora
+from workbench.kernels import lora, softmax
 from workbench.kernels.matmul import WarpGroups, rounds_of
+from workbench.spec import AUTO
 
 IN_GLUON = {
     "attention.ping_pong",
@@ -20,6 +21,7 @@ IN_GLUON = {
     "matmul.warp_groups",
     "patch_embed.warp_groups",
     "q4_k_matmul.warp_groups",
+    "softmax.clusters",
 }
 
 
@@ -81,3 +83,21 @@ def test_512_rows_give_each_core_a_tile_and_leave_four_for_the_update(name, r):
     config = impl.default(limits, "bf16", sizes)
     assert (config.block_m, config.block_n, config.num_stages) == (128, 128, 6)
     assert lora.shrink_beside(config, limits.cores, 512, 4096, r) == (4, 128)
+
+
+@given(
+    M=st.integers(1, 40_000),
+    N=st.integers(1, 600_000),
+    itemsize=st.sampled_from((2, 4)),
+    ctas=st.sampled_from((AUTO, 2, 4, 8)),
+)
+def test_a_cluster_has_place_for_a_row_of_up_to_a_megabyte(M, N, itemsize, ctas):
+    limits, at = DEVICES["h100"].limits, dict(itemsize=itemsize, M=M, N=N)
+    config = softmax.size_clusters(softmax.Clusters(ctas=ctas), limits, **at)
+    block = softmax.slice_block(config, itemsize, N)
+    assert config.ctas * block >= N
+    assert block * itemsize % (32 * config.num_warps * 16) == 0, "a widest load for each thread"
+    reason = softmax.refuse_clusters(config, limits, **at)
+    assert (reason is None) == (block * itemsize <= 1 << 17), reason
+    if reason:
+        assert "bytes of a row" in reason and N * itemsize > config.ctas << 16

@@ -29,8 +29,9 @@ class Launch:
 
     @property
     def programs(self) -> int:
-        """Return the number of programs, the product of the grid's extents."""
-        total = 1
+        """Return the number of blocks: the product of the grid's extents, of which each may be a
+        cluster."""
+        total: int = self.options.get("num_ctas", 1)
         for extent in self.grid:
             total *= extent
         return total

@@ -1,11 +1,12 @@
 """Softmax over the last axis: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
-At 5 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`, so what counts
-is how often a row comes from memory: once while it fits into the registers of one program (`rows`,
-`persistent`). All others read it twice. The second reading finds it in the first-level cache where
-one program walks a row of up to some 64 KB in blocks (`looped`), in the first or the last level
-where programs on several cores tell each other their maxima and sums (`cooperative`), and in the
-last level where a second launch goes over a few MB again (`split`).
+At 5 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`, so what counts is
+how often a row comes from memory: once while it fits into the registers of one program (`rows`,
+`persistent`) or of a cluster of them (`clusters`). All others read it twice. The second reading
+finds it in the first-level cache where one program walks a row of up to some 64 KB in blocks
+(`looped`), in the first or the last level where programs on several cores tell each other their
+maxima and sums (`cooperative`), and in the last level where a second launch goes over a few MB
+again (`split`).
 
 A row with NaN or +inf, or with nothing but -inf, is NaN; any other -inf becomes 0. Other rows do
 not see them.
@@ -26,6 +27,15 @@ from workbench.dsl import (
     tile_count,
     tl,
     triton,
+)
+from workbench.gluon import (
+    UNCHECKED,
+    begin_cluster,
+    exchange,
+    gl,
+    gluon,
+    layout_of_cluster,
+    unwidened,
 )
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
@@ -187,6 +197,38 @@ def _slices(
             # exp once more, and not a factor to the slice's own: equal x give equal y everywhere
             y = tl.exp2((again.to(tl.float32) - base) * LOG2_E - shrink).to(y_ptr.dtype.element_ty)
             tl.store(y_ptr + (m * N + low) + lane, y, lane < N - low)
+
+
+@gluon.jit
+def _clusters(
+    x_ptr, y_ptr, N, stride_m, stride_n,
+    CTAS: gl.constexpr, BLOCK_N: gl.constexpr, ONCE: gl.constexpr,
+):  # fmt: skip
+    # Row i of every tensor lies in block i of the cluster, which reduces its own and no other
+    begin_cluster(CTAS)
+    VEC: gl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
+    SLICES: gl.constexpr = layout_of_cluster(CTAS, VEC, 32, gl.num_warps())
+    m = gl.program_id(0).to(gl.int64)
+    lane = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SLICES))[None, :]
+    each = gl.cdiv(N, CTAS * VEC) * VEC  # as even as can be: else the last blocks might have none
+    low = each * gl.arange(0, CTAS, gl.SliceLayout(1, SLICES))[:, None]
+    there = lane < gl.minimum(each, N - low)
+    low = low.to(gl.int64)
+    x_ptrs = x_ptr + (m * stride_m + low * stride_n) + lane.to(gl.int64) * stride_n
+    x = gl.load(x_ptrs, there, other=-float("inf"), eviction_policy=ONCE)
+    top = gl.max(x.to(gl.float32), axis=1)
+    base = gl.where(top == -float("inf"), 0.0, top)
+    x = unwidened(x)
+    total = gl.sum(gl.exp2((x.to(gl.float32) - base[:, None]) * LOG2_E), axis=1)
+    tops, totals = exchange(top, total, CTAS)
+    top = gl.max(tops, axis=1)
+    base = gl.where(top == -float("inf"), 0.0, top)
+    shrink = gl.log2(gl.sum(totals * gl.exp2((tops - base[:, None]) * LOG2_E), axis=1))
+    base = gl.convert_layout(base, gl.SliceLayout(1, SLICES))[:, None]
+    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, SLICES))[:, None]
+    x = unwidened(x)
+    y = gl.exp2((x.to(gl.float32) - base) * LOG2_E - shrink).to(y_ptr.dtype.element_ty)
+    gl.store(y_ptr + (m * N + low) + lane, y, there)
 
 
 @dataclass(frozen=True)
@@ -383,6 +425,89 @@ def cooperative(x, *, config):
         constants = dict(SLICES=slices, BLOCK_S=padded(slices), TELL=tell, HEAR=hear)
         _slices[(programs,)](x, y, words, M, N, *x.stride(), **constants, **alike, **meta(config))
     return y
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """AUTO: what suits the length and the number of the rows, see `size_clusters`."""
+
+    ctas: int = among(2, 4, 8, default=AUTO)  # blocks of a cluster, on as many cores
+    num_warps: int = threads(4, 32, default=AUTO)
+    hints: int = among(0, 1, default=0)  # x passes through the caches
+
+
+def size_clusters(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the sizes.
+
+    A thread holds 128 bytes, in half of its 64 registers, so the blocks on a core hold 128 KB. Four
+    of them, of 32 KB each, load and store while others wait for each other; a row of over 256 KB
+    takes larger ones, as a cluster has no more than 8. Few rows take as many blocks as they can.
+    """
+    row, ctas = N * itemsize, config.ctas
+    if ctas == AUTO:
+        enough = (c for c in (2, 4) if row <= c << 15 and M * c >= 2 * limits.cores)
+        ctas = next(enough, 8)
+    suited = max(4, min(32, padded(-(-row // ctas)) >> 12))
+    return replace(config, ctas=ctas, num_warps=given(config.num_warps, suited))
+
+
+def slice_block(config, itemsize, N):
+    """Return how many elements a block has place for: a slice, and no less than a widest load for
+    each of its threads."""
+    return max(padded(-(-N // config.ctas)), 32 * config.num_warps * 16 // itemsize)
+
+
+def registers_each(config, itemsize, N):
+    """Return the registers of a thread that its elements take."""
+    return slice_block(config, itemsize, N) * itemsize // (4 * 32 * config.num_warps)
+
+
+def refuse_clusters(config, limits, *, itemsize, M, N):
+    if limits.arch != "sm_90":
+        return f"it is written for the clusters of Hopper (sm_90), not {limits.arch}"
+    held, threads_ = registers_each(config, itemsize, N), 32 * config.num_warps
+    most = 32 if threads_ == 1024 else 64  # 1024 threads have 64 registers each
+    if held > most:
+        each = f"each of {config.ctas} x {threads_} threads"
+        return f"{each} would hold {4 * held} bytes of a row; {4 * most} is the most"
+    if M * config.ctas >= 1 << 31:
+        return f"a grid has less than 2^31 blocks, not {config.ctas} for each of {M} rows"
+    return None
+
+
+def clusters_work(config, limits, *, itemsize, M, N):
+    moved = -(-N // config.ctas) * itemsize
+    return Work(tiles=M * config.ctas, steps=1, load_bytes=moved, store_bytes=moved)
+
+
+@softmax.impl(
+    Clusters,
+    resolve=size_clusters,
+    refuse=refuse_clusters,
+    work=clusters_work,
+    unchecked=UNCHECKED,
+)
+def clusters(x, *, config):
+    """One row in the registers of a cluster of blocks on neighbouring cores, which write maximum
+    and sum into each other's shared memory: x is read once. In Gluon."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    once, _ = policies(config.hints)
+    block = slice_block(config, x.element_size(), N)
+    constants = dict(CTAS=config.ctas, BLOCK_N=block, ONCE=once)
+    options = dict(num_ctas=config.ctas, maxnreg=most_registers(config, x), **meta(config))
+    _clusters[(M,)](x, y, N, *x.stride(), **constants, **options)
+    return y
+
+
+def most_registers(config, x):
+    """Return the registers that a thread may have. With 64, 1024 threads fit a core; elements of 16
+    bits that are loaded one by one take one each as they come."""
+    held = registers_each(config, x.element_size(), x.shape[1])
+    vectors = x.stride(1) == 1 and x.stride(0) % 16 == x.shape[1] % 16 == 0
+    if held > 32 or not (vectors or x.element_size() == 4):
+        return min(128, 65_536 // (32 * config.num_warps))
+    return 64
 
 
 @dataclass(frozen=True)
