@@ -18,6 +18,7 @@ IN_GLUON = {
     "causal_attention.ping_pong",
     "fp8_matmul.warp_groups",
     "lora.warp_groups",
+    "lora_delta.clusters",
     "matmul.warp_groups",
     "patch_embed.warp_groups",
     "q4_k_matmul.warp_groups",

@@ -9,10 +9,21 @@ NaN and infinities reach what the products that they stand in reach: those of x 
 those of B their columns. An infinity times 0 is NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from workbench.block_clusters import (
+    await_cluster,
+    await_sent,
+    begin_cluster,
+    blocks_apart,
+    cluster_number,
+    load_fours,
+    load_words,
+    send_fours,
+    store_words,
+)
 from workbench.dsl import (
     INTERPRETED,
     baseline,
@@ -25,7 +36,8 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
+from workbench.gluon import UNCHECKED, gl, gluon, group_barrier, refuse_hopper
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
 
 SCALE = 2.0  # alpha / r
 
@@ -142,12 +154,184 @@ def _expand(
     tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), (m < M) & (n < N))
 
 
+@gluon.constexpr_function
+def _along_k(ctas, ranks, warps):
+    """Return the layout of a slice of A, [blocks, r, K]: rows in warps and a few lanes, K in the
+    other lanes, of which 8 send each sum to one block each."""
+    lanes = max(1, min(4, ranks // warps))
+    apart = blocks_apart(ctas, 3)
+    return gl.BlockedLayout(
+        [1, 1, 4], [1, lanes, 32 // lanes], [1, warps, 1], [2, 1, 0], cga_layout=apart
+    )
+
+
+@gluon.constexpr_function
+def _one_each(layout):
+    """Return the same layout with one element in a thread along the last axis."""
+    return gl.BlockedLayout(
+        [1, 1, 1], layout.threads_per_warp, layout.warps_per_cta, [2, 1, 0],
+        cga_layout=layout.cga_layout,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _along_n(ctas, columns, ranks, warps):
+    """Return the layout of a slice of B, [blocks, N, r]: a row in as few lanes as load it whole."""
+    lanes = min(8, ranks // 4)
+    each = max(1, min(4, columns * lanes // (32 * warps)))
+    apart = blocks_apart(ctas, 3)
+    return gl.BlockedLayout(
+        [1, each, 4], [1, 32 // lanes, lanes], [1, warps, 1], [2, 1, 0], cga_layout=apart
+    )
+
+
+@gluon.constexpr_function
+def _rows_apart(ctas, warps):
+    """Return the layout of slices of rows of x, [blocks, M, K]."""
+    apart = blocks_apart(ctas, 3)
+    return gl.BlockedLayout([1, 1, 4], [1, 4, 8], [1, 2, warps // 2], [2, 1, 0], cga_layout=apart)
+
+
+@gluon.constexpr_function
+def _alike(ctas, warps):
+    """Return the layout of numbers that every block holds."""
+    bases = [[0] for i in range(ctas.bit_length() - 1)]
+    return gl.BlockedLayout([1], [32], [warps], [0], cga_layout=bases)
+
+
+@gluon.jit
+def _slice_of(size, CTAS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return how long a block's slice of an axis is, and where each begins. All but the last few
+    are whole loads of 16 bytes in 16 bits."""
+    each = gl.cdiv(size, CTAS * 8) * 8
+    return each, each * gl.arange(0, CTAS, LAYOUT)
+
+
+@gluon.jit
+def _share_rows(
+    x_ptr, m0, M, K, stride_xm, stride_xk,
+    CTAS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, TO: gl.constexpr,
+):  # fmt: skip
+    """Put this block's slice of the rows of x into its shared memory, from word TO on."""
+    OF_X: gl.constexpr = _rows_apart(CTAS, gl.num_warps())
+    each, low = _slice_of(K, CTAS, gl.SliceLayout(1, gl.SliceLayout(2, OF_X)))
+    low = low[:, None, None]
+    k = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(1, OF_X)))[None, None, :]
+    i = gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(2, OF_X)))[None, :, None]
+    there = (k < gl.minimum(each, K - low)) & (m0 + i < M)
+    x_ptrs = x_ptr + (m0 + i).to(gl.int64) * stride_xm + (low + k).to(gl.int64) * stride_xk
+    x = gl.load(x_ptrs, there, other=0.0).to(gl.float32)
+    store_words(x, (TO + i * BLOCK_K + k).broadcast_to(x.shape))
+
+
+@gluon.jit
+def _row_sums(
+    a, FROM: gl.constexpr, CTAS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Return this block's sums of x A^T: a tensor [blocks, r] for each row of x."""
+    k = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, :]
+    sums = ()
+    for i in gl.static_range(BLOCK_M):
+        x = load_fours((FROM + i * BLOCK_K + k).broadcast_to([CTAS, BLOCK_K]))
+        sums = sums + (gl.sum(a * x[:, None, :], axis=2),)
+    return sums
+
+
+@gluon.jit
+def _send_sums(
+    sums, CTAS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_R: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Send them to all blocks of the cluster, four rows at once, each by a lane of its own."""
+    SENT: gl.constexpr = _one_each(LAYOUT)
+    SHAPE: gl.constexpr = [CTAS, BLOCK_R, SENT.threads_per_warp[2]]
+    block = gl.arange(0, SHAPE[2], gl.SliceLayout(0, gl.SliceLayout(1, SENT)))[None, None, :]
+    j = gl.arange(0, BLOCK_R, gl.SliceLayout(0, gl.SliceLayout(2, SENT)))[None, :, None]
+    own = gl.arange(0, CTAS, gl.SliceLayout(1, gl.SliceLayout(2, SENT)))[:, None, None]
+    block = block.broadcast_to(SHAPE)
+    for i in gl.static_range(0, BLOCK_M, 4):
+        fours = ()
+        for row in gl.static_range(i, i + 4):
+            x = gl.convert_layout(sums[row], gl.SliceLayout(2, SENT))[:, :, None]
+            fours = fours + (x.broadcast_to(SHAPE),)
+        word = ((own * BLOCK_R + j) * BLOCK_M + i).broadcast_to(SHAPE)
+        send_fours(fours[0], fours[1], fours[2], fours[3], block, word, CTAS)
+
+
+@gluon.jit
+def _clusters(
+    x_ptr, a_ptr, b_ptr, y_ptr, M, N, K,
+    stride_xm, stride_xk, stride_ar, stride_ak, stride_bn, stride_br,
+    SCALE: gl.constexpr, RANK: gl.constexpr, CTAS: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_R: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_N: gl.constexpr,
+):  # fmt: skip
+    SUMS: gl.constexpr = BLOCK_M * BLOCK_R
+    # words of shared memory: sums of all blocks, rows of x, u
+    ROWS_AT: gl.constexpr = CTAS * SUMS
+    U_AT: gl.constexpr = ROWS_AT + BLOCK_M * BLOCK_K
+    begin_cluster(CTAS * SUMS, BLOCK_M * BLOCK_K + SUMS)
+    WARPS: gl.constexpr = gl.num_warps()
+    OF_A: gl.constexpr = _along_k(CTAS, BLOCK_R, WARPS)
+    OF_B: gl.constexpr = _along_n(CTAS, BLOCK_N, BLOCK_R, WARPS)
+    m0 = cluster_number(CTAS) * BLOCK_M
+    # all that is read, on its way at once
+    each, low = _slice_of(K, CTAS, gl.SliceLayout(1, gl.SliceLayout(2, OF_A)))
+    low = low[:, None, None]
+    k = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(1, OF_A)))[None, None, :]
+    j = gl.arange(0, BLOCK_R, gl.SliceLayout(0, gl.SliceLayout(2, OF_A)))[None, :, None]
+    a_ptrs = a_ptr + j.to(gl.int64) * stride_ar + (low + k).to(gl.int64) * stride_ak
+    a = gl.load(a_ptrs, (j < RANK) & (k < gl.minimum(each, K - low)), other=0.0).to(gl.float32)
+    each, low = _slice_of(N, CTAS, gl.SliceLayout(1, gl.SliceLayout(2, OF_B)))
+    low = low[:, None, None]
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, gl.SliceLayout(2, OF_B)))[None, :, None]
+    j = gl.arange(0, BLOCK_R, gl.SliceLayout(0, gl.SliceLayout(1, OF_B)))[None, None, :]
+    b_ptrs = b_ptr + (low + n).to(gl.int64) * stride_bn + j.to(gl.int64) * stride_br
+    # volatile: else ptxas loads B when it is needed, which is too late
+    b = gl.load(b_ptrs, (j < RANK) & (n < gl.minimum(each, N - low)), other=0.0, volatile=True)
+    b = b.to(gl.float32)
+    _share_rows(x_ptr, m0, M, K, stride_xm, stride_xk, CTAS, BLOCK_M, BLOCK_K, ROWS_AT)
+    group_barrier()
+    sums = _row_sums(a, ROWS_AT, CTAS, BLOCK_M, BLOCK_K, OF_A)
+    await_cluster()
+    _send_sums(sums, CTAS, BLOCK_M, BLOCK_R, OF_A)
+    await_sent()
+    FLAT: gl.constexpr = _alike(CTAS, WARPS)
+    i = gl.arange(0, SUMS, FLAT)
+    u = load_words(i)
+    for block in gl.static_range(1, CTAS):  # in one order: the same bits every time
+        u += load_words(i + block * SUMS)
+    row, rank = i % BLOCK_M, i // BLOCK_M
+    u = gl.where(rank < RANK, u * SCALE, 0.0)  # an infinite x leaves NaN beside the rank
+    store_words(u, U_AT + row * BLOCK_R + rank)
+    group_barrier()
+    # y of one row of x at a time
+    column = gl.arange(0, BLOCK_N, gl.SliceLayout(0, gl.SliceLayout(2, OF_B)))[None, :]
+    each, low = _slice_of(N, CTAS, gl.SliceLayout(1, gl.SliceLayout(2, OF_B)))
+    low = low[:, None]
+    there = column < gl.minimum(each, N - low)
+    column = low + column
+    for i in gl.static_range(BLOCK_M):
+        m = gl.cast(m0 + i, gl.int64)
+        u = load_fours((U_AT + i * BLOCK_R + j).broadcast_to([CTAS, 1, BLOCK_R]))
+        y = gl.sum(b * u, axis=2)
+        gl.store(y_ptr + m * N + column, y.to(y_ptr.dtype.element_ty), there & (m < M))
+
+
 @dataclass(frozen=True)
 class Fused:
     block_m: int = tile(2, 8, default=4)
     block_n: int = tile(32, 256, default=128)
     block_k: int = tile(512, 1024, default=1024)
     num_warps: int = threads(4, 8, default=8)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """AUTO: what suits the numbers of A and B in a block, see `size_clusters`."""
+
+    block_m: int = tile(4, 16, default=AUTO)
+    ctas: int = among(4, 8, default=8)  # blocks of a cluster, on as many cores
+    num_warps: int = threads(4, 8, default=AUTO)
 
 
 @dataclass(frozen=True)
@@ -269,11 +453,88 @@ def fused(x, a, b, *, config):
     return y
 
 
+def columns_of_clusters(r):
+    """The width of a rank in registers: 4 at least, so that u is read 16 bytes at a time."""
+    return max(4, padded(r))
+
+
+def size_clusters(config, limits, *, itemsize, M, N, K, r):
+    """Return the config with what is AUTO chosen by the sizes.
+
+    Of 64 rows, in us on an H200, with 4 and with 8 warps: 2.11 and 2.58 at d = 512, r = 8; 2.63 and
+    3.00 at d = 1024, r = 16; but 3.84 and 3.65 at d = 2048, r = 8, where there are more clusters of
+    4 rows than of 8, and each reads all of A and B: 4.78 and 3.65. At r = 32 and 64 4 rows are
+    faster nevertheless (3.50 and 3.76, 4.81 and 5.34), but not at d = 2048 (8.10 and 6.36).
+    """
+    longest, R = max(slice_block(config, K), slice_block(config, N)), columns_of_clusters(r)
+    block_m = given(config.block_m, 4 if R >= 16 and longest <= 128 else 8)
+    num_warps = given(config.num_warps, 8 if longest > 128 else 4)
+    return replace(config, block_m=block_m, num_warps=num_warps)
+
+
+def slice_block(config, size):
+    """Return the width of a block's slice of K or N, padded to a power of two."""
+    return max(32, padded(-(-size // (8 * config.ctas)) * 8))
+
+
+def refuse_clusters(config, limits, *, itemsize, M, N, K, r):
+    if reason := refuse_hopper(limits):
+        return reason
+    R, threads_ = columns_of_clusters(r), 32 * config.num_warps
+    if r > 64:
+        return f"a rank of {r} is too many sums to send each block; 64 is the most"
+    for name, size in {"A": K, "B": N}.items():
+        if (held := slice_block(config, size) * R // threads_) > 64:
+            return f"each thread would hold {held} elements of {name}; 64 is the most"
+    if (shared := 4 * shared_words(config, K, R)) > 48_000:
+        return f"a block would keep {shared} bytes of sums and rows; 48000 is the most"
+    return limits.refuse_grid(-(-M // config.block_m) * config.ctas)
+
+
+def shared_words(config, K, R):
+    """Return how many numbers a block keeps: the sums of all blocks, rows of x, and u."""
+    return config.block_m * ((config.ctas + 1) * R + slice_block(config, K))
+
+
+def clusters_work(config, limits, *, itemsize, M, N, K, r):
+    R, BM = columns_of_clusters(r), config.block_m
+    k, n = slice_block(config, K), slice_block(config, N)
+    return Work(
+        tiles=-(-M // BM) * config.ctas,
+        steps=1,
+        load_bytes=(k * (R + BM) + n * R) * itemsize,
+        store_bytes=BM * n * itemsize,
+        vector_ops=2 * BM * R * (k + n),
+        barriers=3,
+    )
+
+
 DEFAULTS = {
     "sm_90": SplitK(pdl=1, tf32=1),
     # 64 threads a warp: with fewer warps each thread still loads 128 bits at once
     "gfx90a gfx942 gfx950": SplitK(num_warps=2),
 }
+
+
+@lora_delta.impl(
+    Clusters,
+    resolve=size_clusters,
+    refuse=refuse_clusters,
+    work=clusters_work,
+    unchecked=UNCHECKED,
+)
+def clusters(x, a, b, *, config):
+    """One launch: each block of a cluster multiplies a slice of K and sends its sums to the others,
+    then each multiplies all of them with a slice of B. In Gluon."""
+    (M, K), (N, r) = x.shape, b.shape
+    y = x.new_empty(M, N)
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=columns_of_clusters(r), CTAS=config.ctas)
+    constants |= dict(BLOCK_K=slice_block(config, K), BLOCK_N=slice_block(config, N))
+    options = dict(BLOCK_M=config.block_m, num_warps=config.num_warps, num_ctas=config.ctas)
+    _clusters[(triton.cdiv(M, config.block_m),)](
+        x, a, b, y, M, N, K, *strides(x, a, b), **constants, **options
+    )
+    return y
 
 
 @lora_delta.impl(SplitK, refuse=refuse_split_k, work=split_k_work, defaults=DEFAULTS)
