@@ -95,7 +95,8 @@ def _shrink(
 ):  # fmt: skip
     """u = SCALE x A^T, dense, BLOCK_R columns: those beyond the rank are never used. With UNITS a
     row is divided by a power of two that keeps it below 2^15: fp16 ends at 2^16."""
-    if PDL:
+    if PDL:  # x is there, also for the launch that begins now
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     j, k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
     step = tl.full((), BLOCK_K, tl.int64)
@@ -494,7 +495,8 @@ def shrunk(x, a, programs=None, rows=None):
     grid = min(blocks, programs or blocks)
     constants = dict(SCALE=SCALE, RANK=r, BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, PROGRAMS=grid)
     constants |= dict(EVEN=M % BM == 0 and K % BK == 0 and r == R, UPCAST=upcast(x), UNITS=UNITS)
-    constants |= dict(PDL=programs is not None, num_stages=num_stages)
+    pdl = programs is not None
+    constants |= dict(PDL=pdl, num_stages=num_stages, **launch_pdl(pdl))
     # with 4 warps 128 ragged rows spill; `persistent` gives no rows, and was measured with 4
     constants |= dict(num_warps=8 if rows == 128 else 4)
     _shrink[(grid,)](x, a, u, unit, M, K, *strides(x, a), **constants)

@@ -468,7 +468,7 @@ def size_clusters(config, limits, *, itemsize, M, N, K, r):
     """
     longest, R = max(slice_block(config, K), slice_block(config, N)), columns_of_clusters(r)
     block_m = given(config.block_m, 4 if R >= 16 and longest <= 128 else 8)
-    num_warps = given(config.num_warps, 8 if longest > 128 else 4)
+    num_warps = given(config.num_warps, 8 if longest > 128 and R > 4 else 4)
     return replace(config, block_m=block_m, num_warps=num_warps)
 
 
@@ -483,6 +483,8 @@ def refuse_clusters(config, limits, *, itemsize, M, N, K, r):
     R, threads_ = columns_of_clusters(r), 32 * config.num_warps
     if r > 64:
         return f"a rank of {r} is too many sums to send each block; 64 is the most"
+    if config.num_warps > R:
+        return f"{config.num_warps} warps are more than {R} rows of A: two would send the same sums"
     for name, size in {"A": K, "B": N}.items():
         if (held := slice_block(config, size) * R // threads_) > 64:
             return f"each thread would hold {held} elements of {name}; 64 is the most"
