@@ -118,8 +118,8 @@ def _send_fours(ctas):
 
 @gluon.jit
 def send_fours(a, b, c, d, block, word, CTAS: gl.constexpr):
-    """Write four numbers to words in a row, from a multiple of four on: all threads, and where there
-    are such blocks. As `send`."""
+    """Write four numbers to words in a row, from a multiple of four on. As `send`, but from all
+    threads."""
     gl.inline_asm_elementwise(
         _send_fours(CTAS), "=r,f,f,f,f,r,r", [a, b, c, d, block, word], dtype=gl.int32,
         is_pure=False, pack=1,

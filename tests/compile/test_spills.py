@@ -25,9 +25,11 @@ ALLOWED = {
     ("attention.tiles", "bf16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
     ("causal_attention.tiles", "fp16"): (56, "D = 72, as attention.tiles"),
     ("causal_attention.tiles", "bf16"): (56, "D = 72, as attention.tiles"),
-    ("decode_attention.splits", "fp16"): (416, "D = 72 as 64 and 16; 32 keys spill 112 bytes"),
-    ("decode_attention.splits", "bf16"): (416, "D = 72 as 64 and 16; 32 keys spill 112 bytes"),
+    ("decode_attention.splits", "fp16"): (112, "D = 72: loads of rows of 144 bytes"),
+    ("decode_attention.splits", "bf16"): (112, "D = 72: loads of rows of 144 bytes"),
     ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
+    ("softmax.clusters", "fp16"): (32, "64 registers, half of them x, for 8 blocks to a core (3.9)"),
+    ("softmax.clusters", "bf16"): (32, "64 registers, half of them x, for 8 blocks to a core (3.9)"),
     ("lora.tiles", "fp32"): (504, "r = 64: u B in fp32 on the vector units, 64 columns of each"),
     ("lora.persistent", "fp32"): (208, "r = 64: u B in fp32 on the vector units, 64 columns"),
 }

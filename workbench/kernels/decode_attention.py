@@ -16,7 +16,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import cores, meta, padded, strides, tl, triton, upcast
+from workbench.dsl import (
+    INTERPRETED,
+    cores,
+    launch_pdl,
+    meta,
+    padded,
+    strides,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.spec import (
     AUTO,
     Extent,
@@ -133,7 +143,10 @@ def _splits(
     q_b, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, lens_b,
     D: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, MERGED: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     # heads first: the rows of all of them lie beside each other in memory
     g, split = tl.program_id(0) % HKV, tl.program_id(0) // HKV % SPLITS
     b = (tl.program_id(0) // HKV // SPLITS).to(tl.int64)
@@ -186,7 +199,10 @@ def _splits(
 def _merge(
     part_ptr, lse_ptr, o_ptr, SPLITS,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, ALL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     head = tl.program_id(0).to(tl.int64)
     s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
     every = tl.arange(0, ALL)
@@ -209,10 +225,13 @@ def _merge(
 
 @dataclass(frozen=True)
 class Splits:
-    block_n: int = tile(32, 128, default=64)
-    num_warps: int = threads(2, 8, default=AUTO)
-    num_stages: int = stages(1, 4, default=3)
-    programs_per_core: int = among(2, 4, 8, 12, 16, 32, default=12)
+    """AUTO: what suits the device and the sizes, see `size_splits`."""
+
+    block_n: int = tile(32, 128, default=AUTO)
+    num_warps: int = threads(1, 8, default=AUTO)
+    num_stages: int = stages(1, 4, default=AUTO)
+    programs_per_core: int = among(1, 2, 4, 8, 12, 16, 32, default=AUTO)
+    pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
 
 
 def split(D):
@@ -233,14 +252,39 @@ def shares(config, cores_, B, Hkv, T):
     return max(1, min(wanted, -(-T // config.block_n)))
 
 
-def size_warps(config, limits, *, itemsize, D, **axes):
-    """Return the config with its warps chosen by the width of a head: with 4 warps on sm_90 fp32
-    spills 24 bytes a thread of 96 columns and 6.6 KB of 256, with 8 nothing."""
-    suited = 8 if itemsize > 2 and D in (96, 256) else 4
-    return replace(config, num_warps=given(config.num_warps, suited))
+def size_splits(config, limits, *, itemsize, B, Hkv, G, D, T):
+    """Return the config with what is AUTO chosen by the device and the sizes.
+
+    On Hopper in 16 bits a core keeps one program with 128 to 192 KB on their way, or a few of one
+    warp where heads are narrow. In us on an H200, beside cuDNN in turns and 12 programs a core of
+    64 keys and 3 stages, 8 heads of k and v for 32 queries, 128 columns: 64 sequences of 8192 keys
+    470.1, 471.5, 484.9; 16 of 32768 465.0, 463.6, 484.0; one of 131072 124.7, 125.5, 148.2; 8 of
+    8192 67.2, 66.9, 73.4. The same of 64 queries, 64 columns, 64 of 4096: 122.1, 123.3, 138.9.
+    """
+    block_n, num_warps, num_stages, per_core = 64, 4, 3, 12
+    if itemsize > 2 and D in (96, 256):
+        num_warps = 8  # with 4 fp32 spills 24 bytes a thread of 96 columns and 6.6 KB of 256
+    if limits.arch == "sm_90" and itemsize == 2:
+        if D == 64 and G <= 16:
+            block_n, num_warps, num_stages, per_core = 32, 1, 4, 2
+        elif D == 72:  # rows of 144 bytes, which are loaded into registers
+            block_n = 32
+        elif B * Hkv >= 2 * limits.cores and D != 80:  # 80 is 64 + 16: 128 keys spill 200 bytes
+            block_n, per_core = (64 if D == 256 else 128), 1
+        else:
+            block_n, num_stages, per_core = (32 if D == 256 else 64), 4, 1
+    return replace(
+        config,
+        block_n=given(config.block_n, block_n),
+        num_warps=given(config.num_warps, num_warps),
+        num_stages=given(config.num_stages, num_stages),
+        programs_per_core=given(config.programs_per_core, per_core),
+    )
 
 
 def refuse_splits(config, limits, *, itemsize, B, Hkv, G, D, T):
+    if config.pdl and (reason := limits.refuse_pdl()):
+        return reason
     threads_ = config.num_warps * limits.warp_size
     rows = max(16, 1 << (G - 1).bit_length())
     held = rows * (sum(split(D)) + config.block_n) // threads_
@@ -262,14 +306,15 @@ def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
         store_bytes=G * D * (4 if parts > 1 else itemsize),
         passed_bytes=passed,
     )
+    at_once = min(32, padded(parts))
     merge = Work(
         tiles=B * Hkv * G,
-        steps=-(-parts // 8),
-        load_bytes=8 * (D + 1) * 4,
+        steps=-(-parts // at_once),
+        load_bytes=at_once * (D + 1) * 4,
         store_bytes=D * itemsize,
         # SASS of sm_90: of each of 64 threads 94 in a trip of 8 parts of 128, and 233 around them
-        vector_ops=6 * 8 * D + 64 * 233 // -(-parts // 8),
-        barriers=4 // -(-parts // 8),
+        vector_ops=6 * at_once * D + 64 * 233 // -(-parts // at_once),
+        barriers=4 // -(-parts // at_once),
         waits=0,
         hits=1,
         passed_bytes=passed,
@@ -282,9 +327,10 @@ def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
     Splits,
     refuse=refuse_splits,
     work=splits_work,
-    resolve=size_warps,
+    resolve=size_splits,
     defaults={
         "fp32": Splits(32, AUTO, 2),
+        "sm_90": Splits(pdl=1),
         "sm_89 sm_120 gfx90a gfx942 gfx950": Splits(64, 4, 2),
         "gfx1100": Splits(32, 4, 1),
     },
@@ -302,12 +348,16 @@ def splits(q, k, v, lens, *, config):
     columns = [(main + rest) * x.stride(-1) for x in (q, k, v)]
     scale = LOG2E * D**-0.5
     constants = dict(D=D, MAIN=main, REST=rest, ROWS=queries(G), MERGED=merged)
+    pdl = merged and bool(config.pdl) and not INTERPRETED
     constants |= dict(WIDE=max(spans) + max(columns) >= 2**31, UPCAST=upcast(q), **meta(config))
+    constants |= dict(PDL=pdl)
     _splits[(B * Hkv * parts,)](
         q, k, v, lens, part, lse, T, Hkv, G, parts, scale, *strides(q, k, v, lens), **constants
     )
     if merged:
-        constants = dict(D=D, BLOCK_D=padded(D), BLOCK_S=8, ALL=padded(parts), num_warps=2)
+        at_once = min(32, padded(parts))
+        constants = dict(D=D, BLOCK_D=padded(D), BLOCK_S=at_once, ALL=padded(parts), PDL=pdl)
+        constants |= dict(num_warps=max(2, at_once // 8), **launch_pdl(pdl))
         _merge[(B * H,)](part, lse, o, parts, **constants)
     return o
 
