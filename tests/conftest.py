@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish(session):
     """Keep what was imported and collected, a million objects, out of later collections of garbage:
-    a tenth of the CPU time of the interpreted tests."""
+    2 % of the CPU time of tests/interpret -k met_again (28.2 s, then 27.5)."""
     gc.collect()
     gc.freeze()
 
