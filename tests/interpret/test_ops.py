@@ -4,6 +4,9 @@ graphs of torch.compile."""
 import importlib.util
 import re
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 
@@ -11,13 +14,16 @@ import pytest
 import torch
 from kernel_cases import BRIEF, turn
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench import ops
 from workbench.catalog import kernel_names, spec_of
+from workbench.data.tuned_cache import LOOKED_UP
 from workbench.measurement.correctness import PreparedProblem, check_outputs
 from workbench.measurement.inputs import make
 from workbench.ops.derivatives import DERIVATIVES
+from workbench.ops.operation import operation_of
 from workbench.ops.text import dtypes_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ops"
@@ -88,6 +94,138 @@ def test_numbers_that_torch_has_yet_to_negate_are_negated():
     x = torch.randn(4, 40, dtype=torch.complex64).conj().imag
     assert x.is_neg()
     assert torch.equal(ops.softmax(x), ops.softmax(x.resolve_neg().contiguous()))
+
+
+class Watched(TorchFunctionMode):
+    """Names of the functions that a mode sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class TwoImpls:
+    """The operation rms_norm of two Impls that compute by its reference and are noted by name. The
+    first takes dense rows at multiples of 16 bytes, and nothing while it is `closed`."""
+
+    def __init__(self):
+        spec = spec_of("rms_norm")
+        self.ran, self.closed = [], False
+        impls = [replace(impl, launch=self._launch(impl.name)) for impl in spec.impls[:2]]
+        self.names = [impl.name for impl in impls]
+        self.reference = spec.reference
+        self.call = operation_of(replace(spec, name="rms_norm_of_two", impls=impls))
+
+    def _launch(self, name):
+        def launched(*inputs, config):
+            if name == self.names[0] and not self.taken(*inputs):
+                raise ValueError("x must have dense rows at multiples of 16 bytes")
+            self.ran.append(name)
+            return self.reference(*(x.resolve_neg().float() for x in inputs)).to(inputs[0].dtype)
+
+        return launched
+
+    def forget(self, *, closed):
+        """Clear what was looked up, as a tuned cache that is written does."""
+        self.closed = closed
+        for choices in LOOKED_UP:
+            choices.clear()
+
+    def check(self, x, w):
+        """One call: right, and by the first Impl that takes the inputs."""
+        self.ran.clear()
+        torch.testing.assert_close(self.call(x, w), self.reference(x, w), rtol=2e-2, atol=1e-3)
+        x, w = x.resolve_neg(), w.resolve_neg()  # as the dispatcher does
+        assert self.ran == [self.names[0 if self.taken(x, w) else 1]]
+
+    def taken(self, *inputs):
+        """Whether the first takes these inputs."""
+        lie = (x.data_ptr() % 16 == 0 and x.is_contiguous() for x in inputs)
+        return not self.closed and all(lie)
+
+
+@pytest.fixture(scope="module")
+def of_two():
+    return TwoImpls()
+
+
+def moved(x):
+    return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape).copy_(x)
+
+
+LAID = {
+    "dense": lambda x: x,
+    "moved": moved,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "fewer": lambda x: x[:3],
+    "bf16": lambda x: x.bfloat16(),
+    "negated": lambda x: torch._neg_view(x),
+    "parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+    "trained": lambda x: torch.nn.Parameter(x),
+}
+OF_W = ("dense", "moved", "parameter", "trained")
+MODES = ("plain", "no_grad", "inference", "dispatch", "function", "profiler", "tuned")
+
+
+def placed(of_x, of_w="dense"):
+    """Inputs in layouts, of one dtype."""
+    x, w = torch.randn(4, 8), torch.randn(8)
+    return LAID[of_x](x), LAID[of_w](w.bfloat16() if of_x == "bf16" else w)
+
+
+@pytest.mark.parametrize("second", LAID)
+@pytest.mark.parametrize("first", LAID)
+def test_a_warm_call_of_other_inputs_goes_the_way_of_a_first_one(of_two, first, second):
+    of_two.forget(closed=False)
+    with torch.no_grad():
+        for how in (first, first, second, second, first):
+            of_two.check(*placed(how))
+            of_two.check(*placed("dense", how if how in OF_W else "dense"))
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [("dense",), ("moved",), ("negated",), ("trained",), ("dense", "moved"), ("dense", "trained")],
+)
+def test_a_warm_call_goes_the_way_of_a_first_one(of_two, layouts):
+    """After a call in any other mode: gradients, who watches, and what is tuned."""
+    inputs = placed(*layouts)
+    seen = {"dispatch": Seen(), "function": Watched()}
+    of_two.forget(closed=False)
+    for mode in chain.from_iterable(product(MODES, MODES)):
+        if mode == "tuned":
+            of_two.forget(closed=not of_two.closed)
+        graded = mode not in ("no_grad", "inference") and any(t.requires_grad for t in inputs)
+        with entered(mode, seen) as watcher:
+            if graded:
+                with pytest.raises(ops.OperationError, match="has no backward"):
+                    of_two.call(*inputs)
+            else:
+                of_two.check(*inputs)
+        if isinstance(watcher, torch.profiler.profile) and not graded:
+            assert "workbench::rms_norm_of_two" in {e.key for e in watcher.key_averages()}
+        elif mode in seen and not graded:
+            assert "workbench.rms_norm_of_two.default" in seen[mode].names
+            seen[mode].names.clear()
+
+
+def test_a_warm_call_of_plain_tensors_builds_no_key(of_two, monkeypatch):
+    x, w = torch.randn(4, 8), torch.randn(8)
+    of_two.forget(closed=False)
+    of_two.check(x, w)
+    monkeypatch.setattr("workbench.ops.operation._key", lambda inputs: pytest.fail("a key"))
+    of_two.check(x + 1, w)
+
+
+def entered(mode, seen):
+    """Return the context of a mode."""
+    contexts = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
+    contexts |= {"profiler": torch.profiler.profile}
+    return seen[mode] if mode in seen else contexts.get(mode, nullcontext)()
 
 
 @pytest.mark.parametrize("name", [*DIFFERENTIABLE, "transpose", "wkv7"])
