@@ -1,6 +1,5 @@
 """Each test carries the marker of its folder, and Hypothesis draws the same way everywhere."""
 
-import gc
 import os
 import signal
 import tempfile
@@ -33,14 +32,3 @@ def pytest_collection_modifyitems(items):
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED:
             item.add_marker(folder)
-
-
-def pytest_collection_finish(session):
-    """Keep what was imported and collected, a million objects, out of later collections of garbage:
-    2 % of the CPU time of tests/interpret -k met_again (28.2 s, then 27.5)."""
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_sessionfinish(session):
-    gc.unfreeze()  # else libraries find their own objects alive at the end, and complain
