@@ -426,11 +426,9 @@ def _load_x(at, there, stride_xk, ORDER: tl.constexpr):
     x = tl.load(at, there, other=0.0)
     x = tl.join(x, tl.load(at + (256 if ORDER else 8) * stride_xk, there, other=0.0))
     V: tl.constexpr = at.shape[0]
+    # lane, word % 2, byte / 2, byte % 2, word / 2; in order byte % 2, word % 2, byte / 2 instead
     x = tl.reshape(x, (V, 4, 2, 2, 2, 2))
-    if ORDER:  # lane, byte % 2, word % 2, byte / 2, word / 2: two registers for each product
-        x = tl.permute(x, (0, 1, 5, 3, 2, 4))
-    else:  # lane, word % 2, byte / 2, byte % 2, word / 2
-        x = tl.permute(x, (0, 1, 5, 2, 4, 3))
+    x = tl.permute(x, (0, 1, 5, 3, 2, 4) if ORDER else (0, 1, 5, 2, 4, 3))
     return tl.reshape(x, (V, 32, 2))
 
 
@@ -529,9 +527,6 @@ def _by_weights(
     return total
 
 
-ON_GPU = tl.constexpr(not INTERPRETED)  # the interpreter has no inline PTX
-
-
 @triton.jit
 def _block_of(at, block, blocks, there, EVEN: tl.constexpr):
     """Words 0 to 3 of a block of each row, once a lane, and its two halves of nibbles."""
@@ -539,6 +534,9 @@ def _block_of(at, block, blocks, there, EVEN: tl.constexpr):
         block = tl.minimum(block, blocks - 1)
     at, j = (at + block * 36)[:, None], tl.arange(0, 16)[None, :]
     return tl.load(at + j % 4, there), tl.load(at + 4 + j, there), tl.load(at + 20 + j, there)
+
+
+ON_GPU = tl.constexpr(not INTERPRETED)  # the interpreter has no inline PTX
 
 
 @triton.jit
@@ -656,9 +654,8 @@ def size_slices(config, limits, *, itemsize, M, N, K):
 
     A core has room for 16 warps of 128 registers, or 14 of 144 beyond 8 rows of x. As many of them
     share rows of w as leave all programs running at once: of 1x16384x4608, 7.8 programs a core, two
-    warps took 18.7 us and four, of which few programs ran in a second round, 22.4 (H100). Where not
-    even single warps fit in one round, four. `order` stays 0 where tiles are given, as configs that
-    are older than it have them."""
+    warps took 18.7 us and four, of which few programs ran in a second round, 22.4 (H100). Where
+    single warps are too many, four share. Configs older than `order` have tiles: it is 0 then."""
     tiles = given(config.tiles, 1)
     programs = -(-N // (16 * tiles) // limits.cores)
     room = (16 if M <= 8 else 14) // tiles
@@ -729,7 +726,8 @@ def slices(x, w, *, config):
     half = x.dtype == torch.float16
     one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
     rows_ = 16 * config.tiles * config.num_warps // config.slices
-    early = config.slices < K // 256 and config.tiles < 4  # words of 64 rows more would spill
+    early = config.slices < K // 256 and config.tiles < 4  # the words of 64 rows would spill
+    early &= x.element_size() == 2  # fp32 is bound by its products
     constants = dict(BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices)
     constants |= dict(WARPS=config.num_warps, UNIT=unit, EVEN=K // 256 % config.slices == 0)
     order = min(config.order, 1 if INTERPRETED else 2)
@@ -999,13 +997,11 @@ def _reorder(
     k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
     x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
     x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
+    x = tl.permute(x, (0, 2, 4, 1, 3, 7, 5, 6) if EIGHTS else (0, 2, 4, 5, 7, 1, 3, 6))
+    at = m * K + k
     if EIGHTS:  # 32 columns of 8 rows side by side: the 512 bytes that a warp of `slices` loads
-        x = tl.reshape(tl.permute(x, (0, 2, 4, 1, 3, 7, 5, 6)), (BLOCK_M, 128))
-        y_ptrs = y_ptr + m // 8 * 8 * K + k // 32 * 256 + m % 8 * 32 + k % 32
-    else:
-        x = tl.reshape(tl.permute(x, (0, 2, 4, 5, 7, 1, 3, 6)), (BLOCK_M, 128))
-        y_ptrs = y_ptr + m * K + k
-    tl.store(y_ptrs, x, m < M)
+        at = m // 8 * 8 * K + k // 32 * 256 + m % 8 * 32 + k % 32
+    tl.store(y_ptr + at, tl.reshape(x, (BLOCK_M, 128)), m < M)
 
 
 @dataclass(frozen=True)
