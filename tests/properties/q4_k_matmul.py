@@ -100,3 +100,20 @@ def tiles_follow_one_another_through_the_rings(s: Subject) -> None:
             config = s.impl.config(**at)
             assert torch.equal(s.impl(x, w, config=config), exact), (at, (M, N, K))
             assert torch.equal(s.impl(-x, w, config=config), -exact), (at, (M, N, K))
+
+
+@of("q4_k_matmul", impls="slices", dtypes="fp16 bf16", own_sizes=True)
+def x_put_in_order_changes_no_bit(s: Subject) -> None:
+    """One row of x more than eight, ragged blocks and rows, and one block alone. Where a launch
+    begins before x is in order, the second one would read the first one's."""
+    early = s.device == "cuda" and torch.cuda.get_device_capability()[0] == 9
+    for M, N, K in ((5, 40, 768), (9, 17, 256), (16, 33, 1024), (33, 40, 512)):
+        large = Subject(s.impl, s.config, {"M": M, "N": N, "K": K}, s.dtype, s.device, s.seed)
+        x, w = large.inputs()
+        for tiles, slices in ((1, 1), (1, 4), (1 if M > 16 else 2, 2)):
+            at = dict(tiles=tiles, slices=slices, num_warps=4)
+            in_place = s.impl(x, w, config=s.impl.config(**at, order=0))
+            for order in (1, 2) if early else (1,):
+                config = s.impl.config(**at, order=order)
+                assert torch.equal(bits(s.impl(x, w, config=config)), bits(in_place)), config
+                assert torch.equal(bits(s.impl(-x, w, config=config)), bits(-in_place)), config

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import (
+    INTERPRETED,
     baseline,
     cores,
     launch_pdl,
@@ -420,13 +421,15 @@ def _step(scale, minimum, d, dmin, HIGH: tl.constexpr, FP16: tl.constexpr):
 
 
 @triton.jit
-def _load_x(at, there, stride_xk):
+def _load_x(at, there, stride_xk, ORDER: tl.constexpr):
     """16 columns of x for each lane, [V, 32] pointers of 8 columns to [V, 32 pairs, 2]."""
     x = tl.load(at, there, other=0.0)
-    x = tl.join(x, tl.load(at + 8 * stride_xk, there, other=0.0))
+    x = tl.join(x, tl.load(at + (256 if ORDER else 8) * stride_xk, there, other=0.0))
     V: tl.constexpr = at.shape[0]
-    x = tl.reshape(x, (V, 4, 2, 2, 2, 2))  # lane, word % 2, byte / 2, byte % 2, word / 2
-    return tl.reshape(tl.permute(x, (0, 1, 5, 2, 4, 3)), (V, 32, 2))
+    # lane, word % 2, byte / 2, byte % 2, word / 2; in order byte % 2, word % 2, byte / 2 instead
+    x = tl.reshape(x, (V, 4, 2, 2, 2, 2))
+    x = tl.permute(x, (0, 1, 5, 3, 2, 4) if ORDER else (0, 1, 5, 2, 4, 3))
+    return tl.reshape(x, (V, 32, 2))
 
 
 @triton.jit
@@ -459,7 +462,7 @@ def _by_columns(
 ):  # fmt: skip
     """One row of x, a sub-block a column. All columns are multiplied by all sub-blocks, and of each
     product only the columns are kept that are its own."""
-    x = _second_operand(_load_x(at, here, stride_xk), WARPS, 8)
+    x = _second_operand(_load_x(at, here, stride_xk, 0), WARPS, 8)
     column = tl.arange(0, 8)[None, None, :]
     low = tl.where(
         column // 4 == 0,
@@ -490,7 +493,7 @@ def _by_halves(
     scale, minimum = _codes(first, second, third, g)
     low, under = _step(scale & 0xFF, minimum & 0xFF, d, dmin, 0, FP16)
     high, over = _step(scale >> 8, minimum >> 8, d, dmin, 1, FP16)
-    x = _second_operand(_load_x(at, here, stride_xk), WARPS, 8)
+    x = _second_operand(_load_x(at, here, stride_xk, 0), WARPS, 8)
     acc, sums = _dot(_lifted(q, one, 0, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
     if SHARE == 4:
         odd = tl.arange(0, 4)[None, :] % 2 == 1
@@ -499,7 +502,7 @@ def _by_halves(
         acc = tl.where(tl.arange(0, 8)[None, None, :] // 2 % 2 == 0, acc, other)
     total = _added(total, acc, sums, low, low, under, under, WARPS, ROWS)
     if SHARE == 2:
-        x = _second_operand(_load_x(at + 32 * stride_xk, here, stride_xk), WARPS, 8)
+        x = _second_operand(_load_x(at + 32 * stride_xk, here, stride_xk, 0), WARPS, 8)
         acc, sums = _dot(_lifted(q, one, 1, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
         total = _added(total, acc, sums, high, high, over, over, WARPS, ROWS)
     return total
@@ -507,14 +510,14 @@ def _by_halves(
 
 @triton.jit
 def _by_weights(
-    total, q, head, first, second, third, g, at, here, stride_xk, one,
-    WARPS: tl.constexpr, ROWS: tl.constexpr, FP16: tl.constexpr, UPCAST: tl.constexpr,
+    total, q, head, first, second, third, g, at, here, stride_xk, one, WARPS: tl.constexpr,
+    ROWS: tl.constexpr, FP16: tl.constexpr, UPCAST: tl.constexpr, ORDER: tl.constexpr,
 ):  # fmt: skip
     """Half a block and as many rows of x as columns."""
     COLUMNS: tl.constexpr = total.shape[2]
     low, high, under, over = _numbers(head, first, second, third, g)
     for nibble in tl.static_range(2):
-        x = _load_x(at + 32 * nibble * stride_xk, here, stride_xk)
+        x = _load_x(at + (512 if ORDER else 32) * nibble * stride_xk, here, stride_xk, ORDER)
         x = _second_operand(x, WARPS, COLUMNS)
         step, least = (high, over) if nibble else (low, under)
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
@@ -525,10 +528,33 @@ def _by_weights(
 
 
 @triton.jit
+def _block_of(at, block, blocks, there, EVEN: tl.constexpr):
+    """Words 0 to 3 of a block of each row, once a lane, and its two halves of nibbles."""
+    if not EVEN:
+        block = tl.minimum(block, blocks - 1)
+    at, j = (at + block * 36)[:, None], tl.arange(0, 16)[None, :]
+    return tl.load(at + j % 4, there), tl.load(at + 4 + j, there), tl.load(at + 20 + j, there)
+
+
+ON_GPU = tl.constexpr(not INTERPRETED)  # the interpreter has no inline PTX
+
+
+@triton.jit
+def _keep_order():
+    """Hold ptxas to the order of the loads before this and those behind it, at no cost. Else it
+    puts loads for the next step at the end of this one, where registers are free (sm_90)."""
+    if ON_GPU:
+        tl.inline_asm_elementwise(
+            "bar.warp.sync 0xffffffff; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def _slices(
     x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_xm, stride_xk, stride_wn,
     BLOCK_M: tl.constexpr, TILES: tl.constexpr, SLICES: tl.constexpr, WARPS: tl.constexpr,
-    UNIT: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr,
+    UNIT: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, ORDER: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
     ROWS: tl.constexpr = 16 * TILES
@@ -537,7 +563,7 @@ def _slices(
     SHARE: tl.constexpr = COLUMNS // BLOCK_M  # columns for one row of x: see `slices`
     program_n = tl.program_id(0) // tl.cdiv(M, BLOCK_M) * (ROWS * GROUPS)
     program_m = tl.program_id(0) % tl.cdiv(M, BLOCK_M) * BLOCK_M
-    i, j, t = tl.arange(0, ROWS * WARPS), tl.arange(0, 16), tl.arange(0, 4)[None, :]
+    i, t = tl.arange(0, ROWS * WARPS), tl.arange(0, 4)[None, :]
     warp = i // 8 % WARPS
     slice_w = warp % SLICES
     n = program_n + warp // SLICES * ROWS + i // (8 * WARPS) * 8 + i % 8
@@ -558,37 +584,49 @@ def _slices(
         there = own == lane // 2
     else:
         there = own == 0
-    x_ptrs = x_ptr + (m.to(tl.int64) * stride_xm)[:, None] + k.to(tl.int64) * stride_xk
-    step_x = tl.full((), 256, tl.int64) * stride_xk
+    if ORDER:  # see `_reorder`
+        x_ptrs = x_ptr + (m // 8 * 8).to(tl.int64)[:, None] * stride_xm
+        x_ptrs += (m % 8 * 32)[:, None] + e[None, :]
+    else:
+        x_ptrs = x_ptr + (m.to(tl.int64) * stride_xm)[:, None] + k.to(tl.int64) * stride_xk
+    half_x = tl.full((), 1024 if ORDER else 128, tl.int64) * stride_xk
     total = tl.zeros((WARPS, ROWS, COLUMNS), tl.float32)
+    at_w = w_ptr + row
+    if EARLY:
+        following = _block_of(at_w, slice_w, blocks, True, EVEN)
     for b in tl.range(0, blocks, SLICES, num_stages=1):
-        block = b + slice_w
-        if not EVEN:
-            block = tl.minimum(block, blocks - 1)
-        at_w = w_ptr + (row + block * 36)[:, None]
-        head = tl.load(at_w + (j % 4)[None, :])
-        left, right = tl.load(at_w + 4 + j[None, :]), tl.load(at_w + 20 + j[None, :])
+        if EARLY:  # the next block is on its way while this one is unpacked
+            head, left, right = following
+            more = b + SLICES < blocks
+            following = _block_of(at_w, b + SLICES + slice_w, blocks, more, EVEN)
+            _keep_order()
+        else:
+            head, left, right = _block_of(at_w, b + slice_w, blocks, True, EVEN)
+        if ORDER == 2:  # the launch that puts x in order; no wait from the second time on
+            tl.extra.cuda.gdc_wait()
         block = b + slice_x
-        at = x_ptrs + (block * step_x)[:, None]
-        here = (block < blocks)[:, None] & there
+        at, here = x_ptrs + (block * (2 * half_x))[:, None], there
+        if not EVEN:
+            here = (block < blocks)[:, None] & there
         even, odd = tl.split(tl.reshape(head, (ROWS * WARPS, 4, 2, 2)))
-        head, second = tl.split(even)
+        zeroth, second = tl.split(even)
         first, third = tl.split(odd)
-        words = (head, first, second, third)
+        words = (zeroth, first, second, third)
         if SHARE == 8:
             x = (at, here, stride_xk)
             total = _by_columns(total, left, right, *words, *x, one, WARPS, ROWS, FP16, UPCAST)
         else:
             for half in tl.static_range(2):
-                q, g = left if half == 0 else right, 2 * half + t // 2
-                x = (at, here, stride_xk)
+                q, g, x = left if half == 0 else right, 2 * half + t // 2, (at, here, stride_xk)
                 if SHARE == 1:
-                    total = _by_weights(total, q, *words, g, *x, one, WARPS, ROWS, FP16, UPCAST)
+                    total = _by_weights(
+                        total, q, *words, g, *x, one, WARPS, ROWS, FP16, UPCAST, ORDER
+                    )
                 else:
                     total = _by_halves(
                         total, q, *words, g, *x, one, WARPS, ROWS, SHARE, FP16, UPCAST
                     )
-                at += tl.full((), 128, tl.int64) * stride_xk
+                at += half_x
     y = tl.reshape(total, (GROUPS, SLICES, ROWS, SHARE, BLOCK_M))
     y = tl.reshape(tl.sum(tl.sum(y, axis=3), axis=1), (GROUPS * ROWS, BLOCK_M))
     n = program_n + tl.arange(0, GROUPS * ROWS)
@@ -599,9 +637,11 @@ def _slices(
 
 @dataclass(frozen=True)
 class Slices:
-    tiles: int = among(1, 2, 4, default=AUTO)  # of 16 rows of w, a warp; see `size_slices`
-    slices: int = tile(1, 16, default=4)  # warps that share rows of w
-    num_warps: int = threads(1, 16, default=4)
+    tiles: int = among(1, 2, 4, default=AUTO)  # of 16 rows of w, a warp
+    slices: int = tile(1, 16, default=AUTO)  # warps that share rows of w; see `size_slices`
+    num_warps: int = threads(1, 16, default=AUTO)
+    # 1: x is put in the order of lanes by a launch before; 2: which begins while that one runs
+    order: int = among(0, 1, 2, default=AUTO)
 
 
 def columns_at_once(M, itemsize):
@@ -610,10 +650,21 @@ def columns_at_once(M, itemsize):
 
 
 def size_slices(config, limits, *, itemsize, M, N, K):
-    """Return the config with its tiles a warp chosen by the rows of x. With few of them small
-    programs fill the device; from 5 on every warp reads so much of x that it had better share it
-    among more rows of w."""
-    return replace(config, tiles=given(config.tiles, 4 if itemsize == 2 and 4 < M <= 16 else 1))
+    """Return the config with what is AUTO chosen by the sizes.
+
+    A core has room for 16 warps of 128 registers, or 14 of 144 beyond 8 rows of x. As many of them
+    share rows of w as leave all programs running at once: of 1x16384x4608, 7.8 programs a core, two
+    warps took 18.7 us and four, of which few programs ran in a second round, 22.4 (H100). Where
+    single warps are too many, four share. Configs older than `order` have tiles: it is 0 then."""
+    tiles = given(config.tiles, 1)
+    programs = -(-N // (16 * tiles) // limits.cores)
+    room = (16 if M <= 8 else 14) // tiles
+    most = min(room // programs, K // 256, 16)
+    slices = given(config.slices, 1 << most.bit_length() - 1 if most else 4)
+    wide = config.tiles == AUTO and itemsize == 2 and M > 4
+    order = given(config.order, wide * (1 if limits.refuse_pdl() else 2))
+    num_warps = given(config.num_warps, slices)
+    return replace(config, tiles=tiles, slices=slices, num_warps=num_warps, order=order)
 
 
 def refuse_slices(config, limits, *, itemsize, M, N, K):
@@ -622,6 +673,10 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
     shared = config.num_warps * (config.tiles * 4096 + 2048) if itemsize == 4 else 0
     if not limits.nvidia:
         return "the matrix unit there has no products with 8 columns"
+    if config.order and (itemsize == 4 or M <= 4 or config.tiles == 4):
+        return "x is put in order for more than 4 rows of 16-bit numbers and at most 2 tiles a warp"
+    if config.order == 2 and (reason := limits.refuse_pdl()):
+        return reason
     if M > 64:
         return f"the weights would be unpacked {-(-M // 32)} times for {M} rows of x; 2 is the most"
     if config.slices > config.num_warps:
@@ -634,7 +689,7 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
 def slices_work(config, limits, *, itemsize, M, N, K):
     columns = columns_at_once(M, itemsize)
     n = 16 * config.tiles * config.num_warps // config.slices
-    return Work(
+    product = Work(
         tiles=-(-M // columns) * -(-N // n),
         steps=-(-K // 256 // config.slices),
         load_bytes=config.slices * (n * 144 + min(M, columns) * 256 * itemsize),
@@ -643,6 +698,11 @@ def slices_work(config, limits, *, itemsize, M, N, K):
         # 3.0, 4.7 and 6.0 instructions a weight for 1, 4 and 16 rows of x, in the PTX of sm_90
         vector_ops=(5 + min(M, 7)) * n * 256 * config.slices // 2,
     )
+    if config.order < 1:  # stored configs are without one
+        return product
+    passed, memory = M * K * itemsize, N * K // 256 * 144 + M * N * itemsize
+    product = replace(product, passed_bytes=passed, memory_bytes=memory)
+    return reorder_work(itemsize, M, K), product
 
 
 # of fp32 four warps spill 8 bytes on sm_80, and on sm_90 with one row of x (Triton 3.6)
@@ -656,8 +716,9 @@ def slices_work(config, limits, *, itemsize, M, N, K):
 def slices(x, w, *, config):
     """Warps that take turns at the blocks of 16 rows, each by itself on the matrix unit, whose
     product has 8 columns: up to 4 rows of x take several each, one for every sub-block, so that no
-    weight is ever made, only sums of nibbles that their steps multiply. 218 instructions, of which
-    84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6)."""
+    weight is ever made, only sums of nibbles that their steps multiply. 253 instructions, of which
+    84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6); 354 for 4
+    rows and 418 for 16. 40 of them keep loads under way for the next block."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
@@ -665,12 +726,18 @@ def slices(x, w, *, config):
     half = x.dtype == torch.float16
     one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
     rows_ = 16 * config.tiles * config.num_warps // config.slices
+    early = config.slices < K // 256 and config.tiles < 4  # the words of 64 rows would spill
+    early &= x.element_size() == 2  # fp32 is bound by its products
     constants = dict(BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices)
     constants |= dict(WARPS=config.num_warps, UNIT=unit, EVEN=K // 256 % config.slices == 0)
-    constants |= dict(UPCAST=upcast(x), num_warps=config.num_warps)
+    order = min(config.order, 1 if INTERPRETED else 2)
+    constants |= dict(EARLY=early, ORDER=order, UPCAST=upcast(x))
+    if order:
+        x = reordered(x, eights=True, pdl=order == 2)
     _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
-        x, words, y, M, N, K // 256, one, *x.stride(), stride, **constants
-    )
+        x, words, y, M, N, K // 256, one, *x.stride(), stride, **constants,
+        num_warps=config.num_warps, **launch_pdl(order == 2),
+    )  # fmt: skip
     return y
 
 
@@ -921,7 +988,8 @@ def _ordered_tiles(
 
 @triton.jit
 def _reorder(
-    x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr, PDL: tl.constexpr
+    x_ptr, y_ptr, M, K, stride_xm, stride_xk,
+    BLOCK_M: tl.constexpr, EIGHTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -929,8 +997,11 @@ def _reorder(
     k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
     x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
     x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
-    x = tl.reshape(tl.permute(x, (0, 2, 4, 5, 7, 1, 3, 6)), (BLOCK_M, 128))
-    tl.store(y_ptr + m * K + k, x, m < M)
+    x = tl.permute(x, (0, 2, 4, 1, 3, 7, 5, 6) if EIGHTS else (0, 2, 4, 5, 7, 1, 3, 6))
+    at = m * K + k
+    if EIGHTS:  # 32 columns of 8 rows side by side: the 512 bytes that a warp of `slices` loads
+        at = m // 8 * 8 * K + k // 32 * 256 + m % 8 * 32 + k % 32
+    tl.store(y_ptr + at, tl.reshape(x, (BLOCK_M, 128)), m < M)
 
 
 @dataclass(frozen=True)
@@ -965,18 +1036,22 @@ def refuse_ordered(config, limits, *, itemsize, M, N, K):
     return limits.refuse_grid(K // 128) or limits.refuse_shared(shared)
 
 
+def reorder_work(itemsize, M, K):
+    """Return the work of the launch that puts x in order."""
+    return Work(
+        tiles=-(-M // 16) * (K // 128),
+        steps=1,
+        load_bytes=16 * 128 * itemsize,
+        store_bytes=16 * 128 * itemsize,
+        vector_ops=11 * 16 * 128,  # SASS of sm_90: 179 of each of 128 threads
+        passed_bytes=M * K * itemsize,
+    )
+
+
 def ordered_work(config, limits, *, itemsize, M, N, K):
     """Return the work of both launches; the second is as `tiles_work`, by halves of blocks."""
     whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
-    BM, BN, moved, passed = config.block_m, config.block_n, 16 * 128 * itemsize, M * K * itemsize
-    reordered = Work(
-        tiles=-(-M // 16) * (K // 128),
-        steps=1,
-        load_bytes=moved,
-        store_bytes=moved,
-        vector_ops=11 * 16 * 128,  # SASS of sm_90: 179 of each of 128 threads
-        passed_bytes=passed,
-    )
+    BM, BN, passed = config.block_m, config.block_n, M * K * itemsize
     product = replace(
         whole,
         steps=K // 128,
@@ -986,7 +1061,7 @@ def ordered_work(config, limits, *, itemsize, M, N, K):
         passed_bytes=passed,
         memory_bytes=N * K // 256 * 144 + M * N * itemsize,
     )
-    return reordered, product
+    return reorder_work(itemsize, M, K), product
 
 
 # 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS; on sm_80 64 rows of x spill
@@ -1018,12 +1093,12 @@ def ordered(x, w, *, config):
     return y
 
 
-def reordered(x, pdl=False):
-    """A copy of x whose columns are in the order of the matrix unit."""
-    (M, K), z = x.shape, torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _reorder[(triton.cdiv(M, 16), K // 128)](
-        x, z, M, K, *x.stride(), BLOCK_M=16, PDL=pdl, num_warps=4
-    )
+def reordered(x, pdl=False, eights=False):
+    """Return a copy of x in the order of the matrix unit, by rows or by eight rows."""
+    M, K = x.shape
+    z = torch.empty(-(-M // 8) * 8 if eights else M, K, dtype=x.dtype, device=x.device)
+    constants = dict(BLOCK_M=16, EIGHTS=eights, PDL=pdl, num_warps=4)
+    _reorder[(triton.cdiv(M, 16), K // 128)](x, z, M, K, *x.stride(), **constants)
     return z
 
 
