@@ -11,7 +11,6 @@ on the newest and in brief, each Impl about once in each test, on the older. Wha
 
 from __future__ import annotations
 
-import compileall
 import importlib.metadata
 import os
 import shutil
@@ -30,9 +29,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # Three on the two cores of continuous integration: many tests wait for processes that they started.
 PARALLEL: tuple[str, ...] = ("-n", "3", "--dist", "worksteal")
 NOTHING_COLLECTED = 5  # pytest's exit code
-# Compiled once: where PYTHONDONTWRITEBYTECODE is set, as images of containers do, each of some
-# hundred processes does it again, 0.5 s of CPU of a command that is started.
-PACKAGES = ("workbench", "metal_shim")
+# Images of containers tell Python to write no bytecode. Then each worker compiles all tests again,
+# 13 s of CPU for those of tests/unit, and each of some hundred commands that they start the
+# workbench, 0.5 s.
+NOT_HANDED_ON = ("TRITON_INTERPRET", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def jobs(group: str) -> Iterator[Job | str]:
 
 def run(job: Job) -> dict[str, int]:
     """Passed, failed and skipped of one call of pytest. A call that broke down is one failure."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_HANDED_ON}
     before = environment.get("PYTHONPATH", "")
     environment |= job.environment
     if before and "PYTHONPATH" in job.environment:
@@ -159,8 +159,6 @@ def main(context: list[str]) -> int:
     if unknown:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
         return 2
-    for package in PACKAGES:
-        compileall.compile_dir(TESTS.parent / package, quiet=2)  # a test says what cannot be read
     total = {"passed": 0, "failed": 0, "skipped": 0}
     left_out = []
     for group in context or GROUPS:

@@ -28,8 +28,14 @@ ALLOWED = {
     ("decode_attention.splits", "fp16"): (112, "D = 72: loads of rows of 144 bytes"),
     ("decode_attention.splits", "bf16"): (112, "D = 72: loads of rows of 144 bytes"),
     ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
-    ("softmax.clusters", "fp16"): (32, "64 registers, half of them x, for 8 blocks to a core (3.9)"),
-    ("softmax.clusters", "bf16"): (32, "64 registers, half of them x, for 8 blocks to a core (3.9)"),
+    ("softmax.clusters", "fp16"): (
+        32,
+        "64 registers, half of them x: 8 blocks to a core (3.9)",
+    ),
+    ("softmax.clusters", "bf16"): (
+        32,
+        "64 registers, half of them x: 8 blocks to a core (3.9)",
+    ),
     ("lora.tiles", "fp32"): (504, "r = 64: u B in fp32 on the vector units, 64 columns of each"),
     ("lora.persistent", "fp32"): (208, "r = 64: u B in fp32 on the vector units, 64 columns"),
 }

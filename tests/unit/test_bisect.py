@@ -33,11 +33,11 @@ def git(folder, *words):
 
 
 def snapshot(folder):
-    """All that git and the user's files are, but for what git keeps of worktrees."""
+    """All that git and the user's files are, but for what git keeps of worktrees, and bytecode."""
     files = {
         str(p.relative_to(folder)): p.read_bytes()
         for p in sorted(folder.rglob("*"))
-        if p.is_file() and "worktrees" not in p.parts and "objects" not in p.parts
+        if p.is_file() and not {"worktrees", "objects", "__pycache__"} & set(p.parts)
     }
     files.pop(".git/packed-refs", None)  # git writes an empty one when it deletes any ref
     return (

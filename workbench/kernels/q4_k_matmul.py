@@ -649,18 +649,34 @@ def columns_at_once(M, itemsize):
     return min(1 << max(M - 1, 0).bit_length(), 32) if itemsize == 2 else max(8, min(M, 8))
 
 
-def size_slices(config, limits, *, itemsize, M, N, K):
-    """Return the config with what is AUTO chosen by the sizes.
+def shared_by(limits, M, groups, blocks):
+    """Return how many warps share rows of w, of so many groups of 16 rows and blocks of a row.
 
-    A core has room for 16 warps of 128 registers, or 14 of 144 beyond 8 rows of x. As many of them
-    share rows of w as leave all programs running at once: of 1x16384x4608, 7.8 programs a core, two
-    warps took 18.7 us and four, of which few programs ran in a second round, 22.4 (H100). Where
-    single warps are too many, four share. Configs older than `order` have tiles: it is 0 then."""
+    As many as leave all programs running at once: where a few of them need a round of their own,
+    the most that does not. A core has room for 28 warps of 70 registers (one row of x), or for 16.
+    On an H200, 1 row: 4096x4096 5.4 us with 8 warps, 6.5 with 4; 28672x8192 36.8 with 4, which fill
+    two rounds, 39.2 with 2. On an H100 16384x4608, where 4 need a second round for an eighth of
+    all, 18.7 us with 2 and 22.4 with 4.
+    """
+    if M > 4:
+        most = min(16 // -(-groups // limits.cores), blocks, 4)
+        return 1 << most.bit_length() - 1 if most > 1 else min(4, 1 << blocks.bit_length() - 1)
+    room = 28 if M <= 2 else 16
+    for warps in (8, 4, 2):
+        rounds = groups / (limits.cores * (room // warps))
+        if warps == 8 and (rounds > 1 or (M > 1 and blocks % 8) or blocks < 8):
+            continue  # of 10 blocks 8 warps take two steps, the second for two of them
+        if rounds <= 1 or rounds >= 0.8 * -(-rounds // 1):
+            return min(warps, 1 << blocks.bit_length() - 1)
+    return min(4, 1 << blocks.bit_length() - 1)
+
+
+def size_slices(config, limits, *, itemsize, M, N, K):
+    """Return the config with what is AUTO chosen by the sizes; see `shared_by`. Configs older than
+    `order` have tiles: it is 0 then."""
     tiles = given(config.tiles, 1)
-    programs = -(-N // (16 * tiles) // limits.cores)
-    room = (16 if M <= 8 else 14) // tiles
-    most = min(room // programs, K // 256, 16)
-    slices = given(config.slices, 1 << most.bit_length() - 1 if most else 4)
+    groups = -(-N // (16 * tiles))
+    slices = given(config.slices, shared_by(limits, M, groups, K // 256))
     wide = config.tiles == AUTO and itemsize == 2 and M > 4
     order = given(config.order, wide * (1 if limits.refuse_pdl() else 2))
     num_warps = given(config.num_warps, slices)
@@ -716,9 +732,9 @@ def slices_work(config, limits, *, itemsize, M, N, K):
 def slices(x, w, *, config):
     """Warps that take turns at the blocks of 16 rows, each by itself on the matrix unit, whose
     product has 8 columns: up to 4 rows of x take several each, one for every sub-block, so that no
-    weight is ever made, only sums of nibbles that their steps multiply. 253 instructions, of which
-    84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6); 354 for 4
-    rows and 418 for 16. 40 of them keep loads under way for the next block."""
+    weight is ever made, only sums of nibbles that their steps multiply. 218 instructions, of which
+    84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6); 321 for 4
+    rows, and 418 for 16, of which 40 load the next block early."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
@@ -726,8 +742,8 @@ def slices(x, w, *, config):
     half = x.dtype == torch.float16
     one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
     rows_ = 16 * config.tiles * config.num_warps // config.slices
-    early = config.slices < K // 256 and config.tiles < 4  # the words of 64 rows would spill
-    early &= x.element_size() == 2  # fp32 is bound by its products
+    # up to 4 rows of x it costs more registers than it hides: 14.3 us in place of 11.6 for one
+    early = config.order > 0 and config.slices < K // 256
     constants = dict(BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices)
     constants |= dict(WARPS=config.num_warps, UNIT=unit, EVEN=K // 256 % config.slices == 0)
     order = min(config.order, 1 if INTERPRETED else 2)
@@ -736,9 +752,15 @@ def slices(x, w, *, config):
         x = reordered(x, eights=True, pdl=order == 2)
     _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
         x, words, y, M, N, K // 256, one, *x.stride(), stride, **constants,
-        num_warps=config.num_warps, **launch_pdl(order == 2),
+        num_warps=config.num_warps, **launch_pdl(order == 2), **few_registers(early),
     )  # fmt: skip
     return y
+
+
+def few_registers(early):
+    """Return the launch option by which 16 warps fit a core. With the 140 registers that ptxas
+    takes for 16 rows of x, 14336x4096 takes 25.6 us on an H200 in place of 19.2."""
+    return {"maxnreg": 128} if early and not INTERPRETED else {}
 
 
 # Scheme 3, `tiles`, `split_k`, `ordered`: rows of w as the long side of a matrix product
