@@ -28,6 +28,8 @@ ALLOWED = {
     ("decode_attention.splits", "fp16"): (112, "D = 72: loads of rows of 144 bytes"),
     ("decode_attention.splits", "bf16"): (112, "D = 72: loads of rows of 144 bytes"),
     ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
+    ("q4_k_matmul.slices", "fp16"): (48, "over 8 rows of x: 128 registers, 16 warps to a core"),
+    ("q4_k_matmul.slices", "bf16"): (32, "over 8 rows of x: 128 registers, 16 warps to a core"),
     ("softmax.clusters", "fp16"): (
         32,
         "64 registers, half of them x: 8 blocks to a core (3.9)",
