@@ -29,7 +29,7 @@ from workbench.spec import values
 DATA = Path(__file__).parent / "data"
 FIRST_PASSES: Mapping[str, tuple[str, ...]] = {"h200": ("h200_bf16_2026-11-21.csv.gz",), "h100": ()}
 GOALS: Mapping[str, str] = {
-    "h200": "h200_goals_2026-11-24.csv.gz",
+    "h200": "h200_goals_2026-11-26.csv.gz",
     "h100": "h100_goals_2026-11-26.csv.gz",
 }
 LAUNCHES: Mapping[str, str] = {"h200": "h200_launch_sized.csv"}
@@ -44,8 +44,6 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
         *("softmax", "rms_norm", "fused_add_rms_norm", "layer_norm", "swiglu", "rope", "copy"),
     ),
 }
-# since they were timed there: other sums, other Work
-CHANGED: Mapping[str, set[tuple[str, str]]] = {"h200": {("lora_delta", "fused")}}
 FEW = 20  # times below which a band is the whole range
 LEAST = 4  # times without which a class has no band
 
@@ -73,8 +71,7 @@ class Pair:
 def pairs_of(name: str, device: str) -> tuple[Pair, ...]:
     """Return the times of a table, each beside what the model predicts from its resources."""
     with gzip.open(DATA / name, "rt") as file:
-        changed = CHANGED.get(device, set())
-        rows = [r for r in csv.DictReader(file) if (r["kernel"], r["impl"]) not in changed]
+        rows = list(csv.DictReader(file))
     return tuple(_pair(row, device_named(device), name) for row in rows)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
-from workbench.kernels import lora, softmax
+from workbench.kernels import lora, lora_delta, q4_k_matmul, softmax
 from workbench.kernels.matmul import WarpGroups, rounds_of
 from workbench.spec import AUTO
 
@@ -102,3 +102,43 @@ def test_a_cluster_has_place_for_a_row_of_up_to_a_megabyte(M, N, itemsize, ctas)
     assert (reason is None) == (block * itemsize <= 1 << 17), reason
     if reason:
         assert "bytes of a row" in reason and N * itemsize > config.ctas << 16
+
+
+@given(
+    K=st.integers(1, 2048),
+    N=st.integers(1, 2048),
+    r=st.integers(1, 64),
+    itemsize=st.sampled_from((2, 4)),
+    block_m=st.sampled_from((AUTO, 4, 8, 16)),
+    ctas=st.sampled_from((4, 8)),
+    num_warps=st.sampled_from((AUTO, 4, 8)),
+)
+def test_no_two_warps_send_the_same_sums(K, N, r, itemsize, block_m, ctas, num_warps):
+    limits, at = DEVICES["h100"].limits, dict(itemsize=itemsize, M=64, N=N, K=K, r=r)
+    asked = lora_delta.Clusters(block_m=block_m, ctas=ctas, num_warps=num_warps)
+    config = lora_delta.size_clusters(asked, limits, **at)
+    reason = lora_delta.refuse_clusters(config, limits, **at)
+    ranks = lora_delta.columns_of_clusters(r)
+    if config.num_warps > ranks:
+        assert reason and "send the same sums" in reason
+    elif reason is None:
+        layout = lora_delta._along_k.fn(config.ctas, ranks, config.num_warps)
+        lanes = layout.threads_per_warp[1]
+        assert lanes * config.num_warps <= ranks, "a receiver counts what it is sent"
+        assert layout.threads_per_warp[2] >= config.ctas, "a lane for each block"
+        assert ctas * lora_delta.slice_block(config, K) >= K
+    if asked == lora_delta.Clusters():
+        assert reason is None
+
+
+@given(M=st.integers(1, 64), N=st.integers(1, 60_000), blocks=st.integers(1, 64))
+def test_warps_that_share_rows_are_a_power_of_two_and_no_more_than_blocks(M, N, blocks):
+    warps = q4_k_matmul.shared_by(DEVICES["h200"].limits, M, -(-N // 16), blocks)
+    assert warps in (1, 2, 4, 8) and warps <= blocks
+
+
+def test_warps_share_rows_as_many_as_run_in_one_round():
+    limits = DEVICES["h200"].limits
+    # one row of x: 256, 896, 1024 and 1792 groups of 16 rows
+    shared = [q4_k_matmul.shared_by(limits, 1, g, b) for g, b in ((256, 16), (896, 16), (1024, 18))]
+    assert shared == [8, 4, 2] and q4_k_matmul.shared_by(limits, 1, 1792, 32) == 4

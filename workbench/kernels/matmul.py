@@ -770,9 +770,9 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
 
 # Tiles of `warp_groups`, and the time that each takes for its area, of that of the first: a smaller
 # one asks the L2 for more bytes, and 128 columns read a again from shared memory. Half of a tile is
-# a smaller one, in slots of which half are empty. 128x128 takes 1.00 to 1.08 at nine of ten sizes on
-# an H200, b by rows and by columns, in turns. At all ten the default is the fastest of four tiles,
-# or within 3 % of it.
+# a smaller one, in slots of which half are empty. 128x128 takes 1.00 to 1.08 at nine of ten sizes
+# on an H200, b by rows and by columns, in turns. At all ten the default is the fastest of four
+# tiles, or within 3 % of it.
 PACES = {(128, 256): 1.0, (256, 128): 1.05, (128, 192): 1.05, (128, 128): 1.07}
 HALF_PACES = {(128, 256): 1.25, (256, 128): 1.5, (128, 128): 1.1}
 BUFFERS = 32 * 1024  # bytes of shared memory through which sums of `warp_groups` leave
