@@ -8,10 +8,6 @@ Impl is declared with `unchecked=UNCHECKED`.
 A pipeline moves blocks through rings of slots in shared memory. Each slot has two barriers: `full`
 is completed by the copy engine when a block has arrived, `free` by the consumers when all of them
 have read it. A phase bit tells one round of a ring from the next.
-
-In a launch with `num_ctas` a program is a cluster of so many blocks on neighbouring cores. Triton
-3.6 reduces no axis that is split among them, so each block reduces a row of its own, and `exchange`
-gives all blocks the results of all.
 """
 
 from __future__ import annotations

@@ -129,6 +129,8 @@ def test_no_two_warps_send_the_same_sums(K, N, r, itemsize, block_m, ctas, num_w
         assert ctas * lora_delta.slice_block(config, K) >= K
     if asked == lora_delta.Clusters():
         assert reason is None
+        assert lora_delta.refuse_clusters(config, limits, **at | {"M": 1 << 29}) is None
+        assert "2^31 blocks" in lora_delta.refuse_clusters(config, limits, **at | {"M": 1 << 31})
 
 
 @given(M=st.integers(1, 64), N=st.integers(1, 60_000), blocks=st.integers(1, 64))

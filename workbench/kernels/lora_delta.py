@@ -461,10 +461,10 @@ def columns_of_clusters(r):
 def size_clusters(config, limits, *, itemsize, M, N, K, r):
     """Return the config with what is AUTO chosen by the sizes.
 
-    Of 64 rows, in us on an H200, with 4 and with 8 warps: 2.11 and 2.58 at d = 512, r = 8; 2.63 and
-    3.00 at d = 1024, r = 16; but 3.84 and 3.65 at d = 2048, r = 8, where there are more clusters of
-    4 rows than of 8, and each reads all of A and B: 4.78 and 3.65. At r = 32 and 64 4 rows are
-    faster nevertheless (3.50 and 3.76, 4.81 and 5.34), but not at d = 2048 (8.10 and 6.36).
+    Of 64 rows, in us on an H200, with 4 and with 8 warps: 1.91 and 2.21 at d = 512, r = 8; 2.57 and
+    2.65 at d = 1024, r = 16; but 3.61 and 3.34 at d = 2048, r = 8. Each cluster reads all of A and
+    B, and there are more clusters of 4 rows than of 8: 7.82 and 6.46 at d = 2048, r = 64. They are
+    faster nevertheless at d = 1024, r = 32 and 64 (3.35 and 3.64, 4.61 and 5.18).
     """
     longest, R = max(slice_block(config, K), slice_block(config, N)), columns_of_clusters(r)
     block_m = given(config.block_m, 4 if R >= 16 and longest <= 128 else 8)
@@ -490,7 +490,9 @@ def refuse_clusters(config, limits, *, itemsize, M, N, K, r):
             return f"each thread would hold {held} elements of {name}; 64 is the most"
     if (shared := 4 * shared_words(config, K, R)) > 48_000:
         return f"a block would keep {shared} bytes of sums and rows; 48000 is the most"
-    return limits.refuse_grid(-(-M // config.block_m) * config.ctas)
+    if (blocks := -(-M // config.block_m) * config.ctas) >= 1 << 31:
+        return f"a grid has less than 2^31 blocks, not {blocks}"
+    return None
 
 
 def shared_words(config, K, R):
