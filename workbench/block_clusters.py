@@ -1,8 +1,8 @@
 """Parts of a kernel in Gluon whose programs are clusters of blocks on neighbouring cores.
 
 A block writes numbers of 32 bits into the shared memory of the others, and each of them waits until
-all that it is sent has come. No block waits for memory: a barrier of the cluster that orders what
-was written makes each warp wait until all that its core ever wrote has arrived.
+all that it is sent has come. No barrier of the cluster orders memory here: one that does makes each
+warp wait until everything that its core has written has arrived.
 
 A launch says `num_ctas`. Row i of a tensor's first axis lies in block i: see `blocks_apart`. Triton
 3.6 neither reduces nor moves anything across blocks, hence the assembly. ptxas places `words` and
@@ -73,19 +73,29 @@ def await_cluster():
 
 
 @gluon.constexpr_function
-def _send(ctas, threads):
+def _send(ctas, numbers, threads=None):
+    """Return the assembly that sends so many numbers to words in a row; operands behind them are
+    the block and the first word."""
+    block, word = f"${numbers + 1}", f"${numbers + 2}"
+    each = ", ".join(f"${i + 1}" for i in range(numbers))
+    width, sent = (".v4.b32", f"{{{each}}}") if numbers == 4 else (".b32", each)
+    if threads is None:
+        receiver = f"setp.lt.u32 one, {block}, {ctas};"
+    else:
+        receiver = f"""mov.u32 at, %tid.x;
+        setp.lt.u32 one, at, {threads};
+        setp.lt.and.u32 one, {block}, {ctas}, one;"""
     return f"""{{
         .reg .b32 at, bar;
         .reg .pred one;
-        mov.u32 at, %tid.x;
-        setp.lt.u32 one, at, {threads};
-        setp.lt.and.u32 one, $2, {ctas}, one;
+        {receiver}
         mov.u32 at, words;
-        mad.lo.u32 at, $3, 4, at;
+        mad.lo.u32 at, {word}, 4, at;
         mov.u32 bar, arrived;
-        @one mapa.shared::cluster.u32 at, at, $2;
-        @one mapa.shared::cluster.u32 bar, bar, $2;
-        @one st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [at], $1, [bar];
+        @one mapa.shared::cluster.u32 at, at, {block};
+        @one mapa.shared::cluster.u32 bar, bar, {block};
+        @one st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{width}
+            [at], {sent}, [bar];
         mov.b32 $0, 0;
     }}"""
 
@@ -95,25 +105,9 @@ def send(x, block, word, CTAS: gl.constexpr, THREADS: gl.constexpr):
     """Write fp32 numbers into these blocks, at these words: the first THREADS threads, and where
     there are such blocks. No number may lie in two of these threads: the receiver counts them."""
     gl.inline_asm_elementwise(
-        _send(CTAS, THREADS), "=r,f,r,r", [x, block, word], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.constexpr_function
-def _send_fours(ctas):
-    return f"""{{
-        .reg .b32 at, bar;
-        .reg .pred one;
-        setp.lt.u32 one, $5, {ctas};
-        mov.u32 at, words;
-        mad.lo.u32 at, $6, 4, at;
-        mov.u32 bar, arrived;
-        @one mapa.shared::cluster.u32 at, at, $5;
-        @one mapa.shared::cluster.u32 bar, bar, $5;
-        @one st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32
-            [at], {{$1, $2, $3, $4}}, [bar];
-        mov.b32 $0, 0;
-    }}"""
+        _send(CTAS, 1, THREADS), "=r,f,r,r", [x, block, word], dtype=gl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -121,7 +115,7 @@ def send_fours(a, b, c, d, block, word, CTAS: gl.constexpr):
     """Write four numbers to words in a row, from a multiple of four on. As `send`, but from all
     threads."""
     gl.inline_asm_elementwise(
-        _send_fours(CTAS), "=r,f,f,f,f,r,r", [a, b, c, d, block, word], dtype=gl.int32,
+        _send(CTAS, 4), "=r,f,f,f,f,r,r", [a, b, c, d, block, word], dtype=gl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
 
