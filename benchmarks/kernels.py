@@ -7,6 +7,7 @@ runs in both there is no ratio.
 
     python benchmarks/kernels.py --out kernels.json
     python benchmarks/kernels.py --only softmax norm --final-s 3
+    python benchmarks/kernels.py --products --out products.json
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Goal:
     fixed: Mapping[str, float] = field(default_factory=dict)  # inputs that are alike everywhere
     without: tuple[str, ...] = ()  # libraries' versions that take seconds
     product: Mapping[str, int] | None = None  # torch's matmul of these sizes, timed in turns
+    by_columns: str | None = None  # the input that lies by columns
     beside: tuple[str, float] | None = (
         None  # a library in the same final, and the share of its time
     )
@@ -61,6 +63,7 @@ class Goal:
     def name(self) -> str:
         """`softmax 8192x4096 bf16`."""
         also = "".join(f" {k}={v:g}" for k, v in self.fixed.items() if k in ("k", "p"))
+        also += f" {self.by_columns} by columns" if self.by_columns else ""
         return f"{self.kernel} {'x'.join(map(str, self.sizes.values()))} {self.dtype}{also}"
 
 
@@ -177,6 +180,23 @@ GOALS = (
          peer=("rope", {"T": 8192, "Hq": 32, "Hkv": 8, "D": 128}), factor=0.95),
 )  # fmt: skip
 
+# Products of which no size is won by padding: squares, long and short K, and layers of models at
+# few and many rows. Each with b by rows and by columns, as torch's weights lie.
+SIZES_OF_PRODUCTS = (
+    *((n, n, n) for n in (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)),
+    (8192, 8192, 512), (8192, 8192, 1024), (4096, 4096, 14_336), (232_064, 768, 768),
+    *((M, 4096, 4096) for M in (16, 64, 512, 2048, 8192)),
+    *((M, 14_336, 4096) for M in (16, 128, 1024, 4096)),
+    *((M, 4096, 14_336) for M in (64, 512, 4096)),
+    (128, 8192, 8192), (1024, 8192, 8192),
+    (2560, 10_240, 2560), (1536, 8960, 1536), (1280, 5120, 1664),
+)  # fmt: skip
+PRODUCTS = tuple(
+    Goal("matmul", {"M": M, "N": N, "K": K}, beside=("torch", 1.03), by_columns=columns)
+    for M, N, K in SIZES_OF_PRODUCTS
+    for columns in (None, "b")
+)
+
 
 # What was asked
 
@@ -224,9 +244,9 @@ def asked_us(goal: Goal, moved: int | None) -> float | None:
     return moved / (goal.of_copy * COPY) * 1e6
 
 
-def picked(words: Sequence[str]) -> list[Goal]:
-    """Goals whose names hold one of the words; all where there are no words."""
-    return [g for g in GOALS if not words or any(w in g.name for w in words)]
+def picked(words: Sequence[str], goals: Sequence[Goal]) -> list[Goal]:
+    """Return the goals whose names hold one of the words; all where there are no words."""
+    return [g for g in goals if not words or any(w in g.name for w in words)]
 
 
 # In a process of its own, which is replaced where the GPU is lost
@@ -276,6 +296,8 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     for name, value in goal.fixed.items():
         if name in created:
             created[name] = replace(created[name], make=Same(value))
+    if goal.by_columns:
+        created[goal.by_columns] = replace(created[goal.by_columns], make=by_columns)
     kept, row = dict(spec.inputs), {"bytes": spec.bytes(goal.sizes, goal.dtype), "refused": {}}
     ours = {i.name for i in spec.impls if i.backend == "triton"}
     spec.inputs.update(created)  # type: ignore[attr-defined]
@@ -344,6 +366,14 @@ class Same:
         import torch
 
         return torch.full(shape, self.value, device=device).to(dtype)
+
+
+def by_columns(shape: Any, dtype: Any, device: str, generator: Any) -> Any:
+    """Make normal numbers in a matrix that lies by columns."""
+    import torch
+
+    rows = torch.randn(shape[::-1], generator=generator, device=device, dtype=torch.float32)
+    return rows.to(dtype).T
 
 
 def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -> list[Any]:
@@ -516,6 +546,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold these words")
+    parser.add_argument("--products", action="store_true", help="60 products instead of the goals")
     parser.add_argument("--seconds", type=float, default=570.0, help="no case is begun after")
     parser.add_argument("--final-s", type=float, default=1.5, help="longest final of one case")
     parser.add_argument("--compiled", action="store_true", help="torch.compile too: slow to begin")
@@ -523,7 +554,7 @@ def main() -> None:
     parser.add_argument("--out", default="kernels.json", help="JSON file; what it holds is kept")
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    goals = picked(wanted.only)
+    goals = picked(wanted.only, PRODUCTS if wanted.products else GOALS)
     known = read(wanted.out)
     if wanted.until is not None:
         measure(wanted, goals, known)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels import Goal, picked
+from kernels import GOALS, Goal, picked
 from runs import launched, save
 
 SHOWN = 8  # of the final
@@ -91,7 +91,7 @@ def main() -> int:
     wanted = text.parse_args()
     known = json.loads(wanted.out.read_text()) if wanted.out.exists() else {"cases": {}}
     end = time.time() + wanted.seconds
-    for goal in picked(wanted.only):
+    for goal in picked(wanted.only, GOALS):
         if goal.name in known["cases"] or time.time() > end:
             continue
         row = known["cases"][goal.name] = tuned(goal, wanted.budget, 120.0)
