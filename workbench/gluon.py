@@ -89,9 +89,15 @@ def fetch(descriptor, at, ring, full, free, slot, phase):
 
 @gluon.jit
 def await_launch():
-    """Wait until the launch before has ended, where this one may begin before that."""
+    """Wait until the launch before has ended, where this one may begin before that, and let the
+    next one begin."""
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
+        "=r",
+        [],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
     )
 
 

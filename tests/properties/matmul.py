@@ -67,6 +67,8 @@ def tiles_follow_one_another_through_the_ring(s: Subject) -> None:
         dict(num_stages=3, lag=2),
         dict(block_m=256, block_n=128, lag=1),
         dict(block_m=128, block_n=192, lag=1),
+        dict(block_m=128, block_n=144),
+        dict(block_m=128, block_n=160, lag=1),
         dict(block_m=128, block_n=128, halves=0, group_m=1),
     )
     # Tiles of 128x256 on 132 cores: two rounds and 8 more (halves) or 74 more, of 1 or 4 steps; 6

@@ -339,8 +339,8 @@ def test_every_goal_finds_its_peer_and_its_number():
     import kernels
 
     lines = kernels.peers()
-    names = [goal.name for goal in kernels.GOALS]
-    assert len(set(names)) == len(names)
+    for goals in (kernels.GOALS, kernels.PRODUCTS):
+        assert len({goal.name for goal in goals}) == len(goals)
     for goal in kernels.GOALS:
         peer = kernels.best_peer(goal, lines)
         assert goal.peer is None or peer is not None, goal.name
@@ -352,10 +352,10 @@ def test_every_goal_finds_its_peer_and_its_number():
 def test_goals_name_kernels_axes_and_inputs_that_exist():
     import kernels
 
-    for goal in kernels.GOALS:
+    for goal in (*kernels.GOALS, *kernels.PRODUCTS):
         spec = catalog.spec_of(goal.kernel)
         assert set(goal.sizes) == set(spec.axes), goal.name
-        assert set(goal.fixed) <= set(spec.inputs), goal.name
+        assert {*goal.fixed, *filter(None, [goal.by_columns])} <= set(spec.inputs), goal.name
         assert spec.refuse(goal.sizes) is None and goal.dtype in spec.tolerance
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.gluon import UNCHECKED
-from workbench.kernels import lora, lora_delta, q4_k_matmul, softmax
+from workbench.kernels import lora, lora_delta, matmul, q4_k_matmul, softmax
 from workbench.kernels.matmul import WarpGroups, rounds_of
 from workbench.spec import AUTO
 
@@ -24,6 +24,8 @@ IN_GLUON = {
     "q4_k_matmul.warp_groups",
     "softmax.clusters",
 }
+
+TILES = ((128, 128), (128, 144), (128, 160), (128, 192), (128, 256), (256, 128))
 
 
 def impls():
@@ -55,9 +57,45 @@ def test_a_last_round_of_a_matrix_product_has_all_of_its_tiles(cores, tiles, hal
     assert count - whole == 2 * rest <= programs and (halves or not rest)
 
 
+@pytest.mark.parametrize("block_n", sorted({n for _, n in TILES}))
+def test_columns_of_a_tile_lie_in_blocks_of_powers_of_two(block_n):
+    further = matmul.beyond(block_n)
+    blocks = [128, further] if further else [block_n]
+    assert sum(blocks) == block_n and all(n & (n - 1) == 0 for n in blocks)
+
+
+@given(M=st.integers(1, 20_000), N=st.integers(1, 2500), K=st.integers(1, 2500))
+def test_the_tile_that_is_chosen_fits_and_no_other_takes_fewer_rounds_at_its_pace(M, N, K):
+    limits, at = DEVICES["h200"].limits, dict(itemsize=2, M=M, N=8 * N, K=8 * K)
+    config = matmul.size_warp_groups(WarpGroups(), limits, **at)
+    assert set(TILES) == set(matmul.PACES)
+    assert matmul.refuse_warp_groups(config, limits, **at) is None
+    for shape in TILES:
+        other = matmul.size_warp_groups(WarpGroups(*shape, halves=0), limits, **at)
+        assert (other.block_m, other.block_n) == shape and other.num_stages >= 3
+        rounds = -(-(-(-M // shape[0]) * -(-8 * N // shape[1])) // limits.cores)
+        mine = (config.block_m, config.block_n)
+        tiles = -(-M // mine[0]) * -(-8 * N // mine[1])
+        least = tiles // limits.cores * mine[0] * mine[1] * matmul.PACES[mine]
+        assert least <= rounds * shape[0] * shape[1] * matmul.PACES[shape] + 1e-6
+
+
+def test_the_tile_is_the_fastest_of_those_measured():
+    impl = catalog.impl_of(catalog.spec_of("matmul"), "warp_groups")
+    # on an H200, all six tiles in turns
+    fastest = {
+        (1536, 1536, 1536): (128, 144), (2560, 2560, 2560): (128, 128),
+        (3072, 3072, 3072): (128, 192), (512, 4096, 4096): (128, 128),
+        (2560, 10_240, 2560): (128, 128), (2048, 4096, 4096): (128, 256),
+    }  # fmt: skip
+    for sizes, shape in fastest.items():
+        config = impl.default(DEVICES["h200"].limits, "bf16", dict(zip("MNK", sizes, strict=True)))
+        assert (config.block_m, config.block_n) == shape, sizes
+
+
 @given(
     cores=st.integers(1, 160),
-    shape=st.sampled_from(((128, 128), (128, 192), (128, 256), (256, 128))),
+    shape=st.sampled_from(TILES),
     M=st.integers(1, 20_000),
     N=st.integers(1, 20_000),
     r=st.sampled_from((8, 16, 64)),

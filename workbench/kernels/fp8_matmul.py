@@ -21,6 +21,7 @@ from workbench.dsl import (
     cores,
     describe,
     divisors,
+    launch_pdl,
     meta,
     strides,
     tile_count,
@@ -29,8 +30,8 @@ from workbench.dsl import (
 )
 from workbench.gluon import (
     UNCHECKED,
+    await_launch,
     barriers,
-    describe_blocks,
     gl,
     gluon,
     mbarrier,
@@ -196,8 +197,6 @@ def _scaled_columns(sums, columns):
 def _put_scaled(c, buffers, sums, rows, columns, m, n, at):
     """Store sums times the scales of their rows and columns. Returns the next buffer."""
     WIDTH: gl.constexpr = buffers.shape[2]
-    # the sums of columns 128 to 192 have a layout of their own, with the same rows in a thread
-    rows = gl.convert_layout(rows, gl.SliceLayout(1, sums.type.layout), assert_trivial=True)
     pieces = matmul._pieces(sums * rows[:, None], WIDTH)
     for i in gl.static_range(len(pieces)):
         scaled = _scaled_columns(pieces[i], columns.slice(i * WIDTH, WIDTH))
@@ -236,10 +235,13 @@ def _scaled_tiles(
             )
         turn ^= 1
         columns.slice(0, EXTENT).store(across)
-        at = _put_scaled(maps[3], buffers, acc, down, columns, m, n, at)
+        at = _put_scaled(maps[3], buffers[0], acc, down, columns, m, n, at)
         if MORE:
-            further = columns.slice(128, 64)
-            at = _put_scaled(maps[3], buffers, more, down, further, m, n + 128, at)
+            further = columns.slice(128, buffers[1].shape[2])
+            # in a layout of their own, with the same rows in a thread
+            down = gl.convert_layout(down, gl.SliceLayout(1, more.type.layout), assert_trivial=True)
+            scaled = _scaled_columns(more * down[:, None], further)
+            matmul._put_piece(maps[4], buffers[1], scaled, m, n + 128, 0)
     return slot, phase, turn, at
 
 
@@ -248,6 +250,7 @@ def _scaled_all(
     W: gl.constexpr, maps, rings, buffers, columns, bars, problem, scales, SHAPE: gl.constexpr,
     LAG: gl.constexpr, PROMOTE: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
+    await_launch()  # for the scales; the warp that loads waits for itself
     slot, phase, turn, at = 0, 0, 0, 0
     state = _scaled_tiles(
         W, maps, rings, buffers, columns, bars, problem, scales, (slot, phase, turn, at), SHAPE,
@@ -264,29 +267,27 @@ def _scaled_all(
 @gluon.jit
 def _row_of_scales(BLOCK_N: gl.constexpr):
     """Shared memory for the scales of a tile's columns."""
-    EXTENT: gl.constexpr = 256 if BLOCK_N == 192 else BLOCK_N
+    EXTENT: gl.constexpr = 256 if BLOCK_N > 128 else BLOCK_N
     return gl.allocate_shared_memory(gl.float32, [EXTENT], gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit(do_not_specialize=["M", "N", "whole", "count", "grid_m", "grid_n", "steps"])
 def _warp_groups(
-    a, b, b_less, c, scale_a, scale_b, M, N, stride_sa, stride_sb,
+    a, b, b_less, c, c_less, scale_a, scale_b, M, N, stride_sa, stride_sb,
     whole, count, grid_m, grid_n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, LAG: gl.constexpr, PROMOTE: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
     FLIPPED: gl.constexpr = (False, True)
-    if BLOCK_N == 192:
-        rings = (
-            matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES), matmul._ring(b_less, STAGES)
-        )  # fmt: skip
-    else:
-        rings = (matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES))
-    top, bottom = matmul._ring(c, 2), matmul._ring(c, 2)
+    rings = (matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES))
+    if c_less is not None:
+        rings = rings + (matmul._ring(b_less, STAGES),)
+    top, bottom = matmul._buffers(c, c_less), matmul._buffers(c, c_less)
     across = (_row_of_scales(BLOCK_N), _row_of_scales(BLOCK_N))
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
-    maps, problem = (a, b, b_less, c), (whole, count, grid_m, grid_n, steps)
+    maps = (a, b, b_less, c, c if c_less is None else c_less)
+    problem = (whole, count, grid_m, grid_n, steps)
     scales = (scale_a, scale_b, M, N, stride_sa, stride_sb)
     gl.warp_specialize(
         [
@@ -378,7 +379,7 @@ def refuse_warp_groups(config, limits, *, itemsize, M, N, K):
         return f"promote keeps two sums a number of c in registers: tiles are 128x128, not {edges}"
     if config.promote and config.lag:
         return f"promote waits for the product of each step; lag is 0 there, not {config.lag}"
-    scales = 2 * 4 * (256 if config.block_n == 192 else config.block_n)
+    scales = 2 * 4 * (256 if config.block_n > 128 else config.block_n)
     return matmul.refuse_ring(config, limits, itemsize, scales)
 
 
@@ -448,14 +449,13 @@ def warp_groups(a, b, scale_a, scale_b, *, config):
     programs, whole, count = matmul.rounds_of(config, cores(a), tiles)
     lag = matmul.lag_of(config, steps)
     maps = matmul.described_step(("a", a, False), ("b", b, True), config)
-    of_c = describe_blocks("c", c, [BM // 2, matmul.BUFFERS // 4 // BM])
+    of_c = matmul.described_sums("c", c, config)
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages, LAG=lag)
     constants |= dict(GROUP_M=config.group_m, PROMOTE=bool(config.promote), CUT=count > whole)
     sizes = M, N, *strides(scale_a, scale_b)
     numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps
-    _warp_groups[(programs,)](
-        *maps, of_c, scale_a, scale_b, *sizes, *numbers, **constants, num_warps=4
-    )
+    constants |= dict(num_warps=4, **launch_pdl(True))
+    _warp_groups[(programs,)](*maps, *of_c, scale_a, scale_b, *sizes, *numbers, **constants)
     return c
 
 

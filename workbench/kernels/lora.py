@@ -599,8 +599,8 @@ def warp_groups(x, w, a, b, *, config):
     # beyond the rank u may hold NaN, where x is infinite
     update = ("u", u[:, :r], False), ("b", b, True)
     units = unit if x.dtype == torch.float16 else None
-    of_x, of_w, options = ("x", x, False), ("w", w, True), launch_pdl(True)
-    matmul.launch_warp_groups(of_x, of_w, y, config, update, units, **options)
+    of_x, of_w = ("x", x, False), ("w", w, True)
+    matmul.launch_warp_groups(of_x, of_w, y, config, update, units)
     return y
 
 

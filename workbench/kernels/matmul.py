@@ -305,14 +305,27 @@ def _place(
 # tiles. The copy engine brings a step's blocks of a and b into a slot of a ring; each group of
 # warps multiplies its half of the tile's rows, the next step's product queued behind the present
 # one. Its sums leave in pieces through two buffers of its own, while the ring fills for the next
-# tile. Slots and phases go on from tile to tile. A tile of 192 columns has a ring of its own for
-# the last 64: blocks are powers of two.
+# tile. Slots and phases go on from tile to tile. Blocks are powers of two: a tile of 144, 160 or
+# 192 columns has a ring, sums and a buffer of their own for those beyond the first 128.
 #
 # Tiles that would give at most half of the cores work in a last round are cut in halves of columns.
 # To deal out parts of K in a round for more than half of them was tried: 10 % slower at 2560^3.
 #
 # A caller may add one more step, of a second pair of matrices: c = a b + u v. The launch before
 # writes u, and may have divided its rows by `units`.
+#
+# A launch begins before the one before it has ended: barriers and warp groups are ready when it
+# has. A program fills a core's shared memory, so that none of the next launch is placed beside one
+# that still works. In `narrow`, of which two fit a core, that cost 5 to 13 %.
+
+
+def beyond(block_n):
+    """Return how many columns of a tile of `warp_groups` lie beyond the first 128, where that is no
+    power of two in all."""
+    return block_n - 128 if 128 < block_n < 256 else 0
+
+
+_beyond = gluon.constexpr_function(beyond)
 
 
 @gluon.jit
@@ -343,7 +356,7 @@ def _load_step(
     HALF: gl.constexpr,
 ):  # fmt: skip
     full, free, _ = bars
-    MORE: gl.constexpr = SHAPE[1] == 192
+    MORE: gl.constexpr = len(rings) == 3
     A_T: gl.constexpr = FLIPPED[0]
     B_T: gl.constexpr = FLIPPED[1]
     of_a, of_b, of_less = maps
@@ -372,13 +385,13 @@ def _load_steps(
     HALF: gl.constexpr,
 ):  # fmt: skip
     """Load the blocks of a tile's steps; the last one is of u and v, where there are their maps."""
-    UPDATE: gl.constexpr = len(maps) == 7
+    UPDATE: gl.constexpr = len(maps) == 8
     for i in range(steps - 1 if UPDATE else steps):
         k = i * SHAPE[2]
         slot, phase = _load_step(maps[:3], rings, bars, m, n, k, slot, phase, SHAPE, FLIPPED, HALF)
     if UPDATE:
         await_launch()
-        slot, phase = _load_step(maps[4:], rings, bars, m, n, 0, slot, phase, SHAPE, FLIPPED, HALF)
+        slot, phase = _load_step(maps[5:], rings, bars, m, n, 0, slot, phase, SHAPE, FLIPPED, HALF)
     return slot, phase
 
 
@@ -401,6 +414,8 @@ def _load_all(
     maps, rings, bars, problem, SHAPE: gl.constexpr, FLIPPED: gl.constexpr, CUT: gl.constexpr
 ):
     slot, phase = 0, 1
+    if len(maps) == 5:  # else u is awaited, and the launch for u has waited for a and b
+        await_launch()
     slot, phase = _load_tiles(maps, rings, bars, problem, slot, phase, SHAPE, FLIPPED, False)
     if CUT:
         _load_tiles(maps, rings, bars, problem, slot, phase, SHAPE, FLIPPED, True)
@@ -452,11 +467,12 @@ def _multiply_steps(
     WIDTH: gl.constexpr = 128 if MORE else SHAPE[1] // 2 if HALF else SHAPE[1]
     BITS: gl.constexpr = rings[0].dtype.primitive_bitwidth
     LAYOUT: gl.constexpr = _sums_layout(WIDTH, BITS)
-    MORE_LAYOUT: gl.constexpr = _sums_layout(64, BITS)
+    MORE_WIDTH: gl.constexpr = _beyond(SHAPE[1])
+    MORE_LAYOUT: gl.constexpr = _sums_layout(MORE_WIDTH, BITS)
     ADD: gl.constexpr = begin is not None
     # a first product that does not add takes an operand all the same
     acc = begin if ADD else gl.zeros([SHAPE[0] // 2, WIDTH], gl.float32, LAYOUT)
-    more = gl.zeros([SHAPE[0] // 2, 64], gl.float32, MORE_LAYOUT) if MORE else 0
+    more = gl.zeros([SHAPE[0] // 2, MORE_WIDTH], gl.float32, MORE_LAYOUT) if MORE else 0
     if LAG > 0 and W == 1:
         mbarrier.wait(begun, turn)
     mbarrier.wait(full.index(slot), phase)
@@ -525,7 +541,8 @@ def _pieces(sums, WIDTH: gl.constexpr):
 
 @gluon.jit
 def _put_piece(c, buffers, sums, m, n, at):
-    """Store a piece when the store before the last has left its buffer. Returns the next buffer."""
+    """Store a piece when the store before the last has left its buffer. Returns the next buffer.
+    Sums beyond 128 columns have one buffer, and two stores of others between theirs."""
     tma.store_wait(1)
     buffers.index(at).store(sums.to(c.dtype))
     fence_async_shared()
@@ -558,9 +575,9 @@ def _multiply_tiles(
             W, rings, bars, units, m, steps, slot, phase, turn, SHAPE, FLIPPED, LAG, HALF
         )
         turn ^= 1
-        at = _put_sums(maps[3], buffers, acc, m, n, at)
+        at = _put_sums(maps[3], buffers[0], acc, m, n, at)
         if len(rings) == 3:
-            at = _put_sums(maps[3], buffers, more, m, n + 128, at)
+            _put_piece(maps[4], buffers[1], more, m, n + 128, 0)
     return slot, phase, turn, at
 
 
@@ -590,22 +607,32 @@ def _ring(descriptor, SLOTS: gl.constexpr):
     )
 
 
+@gluon.jit
+def _buffers(c, c_less):
+    """Shared memory through which a group's sums leave: two buffers, and one for those beyond 128
+    columns."""
+    if c_less is None:
+        return (_ring(c, 2),)
+    else:
+        return (_ring(c, 2), _ring(c_less, 1))
+
+
 @gluon.jit(do_not_specialize=["whole", "count", "grid_m", "grid_n", "steps"])
 def _warp_groups(
-    a, b, b_less, c, u, v, v_less, units, whole, count, grid_m, grid_n, steps,
+    a, b, b_less, c, c_less, u, v, v_less, units, whole, count, grid_m, grid_n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, LAG: gl.constexpr,
     CUT: gl.constexpr,
 ):  # fmt: skip
     SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
     FLIPPED: gl.constexpr = (A_T, B_T)
-    if BLOCK_N == 192:
-        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES), _ring(b_less, STAGES))
-    else:
-        rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
-    top, bottom = _ring(c, 2), _ring(c, 2)
+    rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
+    if c_less is not None:
+        rings = rings + (_ring(b_less, STAGES),)
+    top, bottom = _buffers(c, c_less), _buffers(c, c_less)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
-    maps, problem = (a, b, b_less, c), (whole, count, grid_m, grid_n, steps)
+    maps = (a, b, b_less, c, c if c_less is None else c_less)
+    problem = (whole, count, grid_m, grid_n, steps)
     if u is not None:  # alone: Triton 3.6's launcher finds no descriptor in a tuple
         maps = maps + (u, v, v_less)
     gl.warp_specialize(
@@ -687,7 +714,7 @@ class StreamK:
 @dataclass(frozen=True)
 class WarpGroups:
     block_m: int = among(128, 256, default=AUTO, knob=tile)  # by the rounds of tiles
-    block_n: int = among(128, 192, 256, default=AUTO, knob=tile)
+    block_n: int = among(128, 144, 160, 192, 256, default=AUTO, knob=tile)
     block_k: int = among(64, default=64, knob=tile)  # 128 bytes, what the copy engine swizzles
     num_stages: int = stages(3, 6, default=AUTO)  # as many as fit
     group_m: int = among(1, 4, 8, 16, default=8)
@@ -768,12 +795,15 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
     return reason or refuse_padded(config, limits, itemsize=itemsize)
 
 
-# Tiles of `warp_groups`, and the time that each takes for its area, of that of the first: a smaller
-# one asks the L2 for more bytes, and 128 columns read a again from shared memory. Half of a tile is
-# a smaller one, in slots of which half are empty. 128x128 takes 1.00 to 1.08 at nine of ten sizes
-# on an H200, b by rows and by columns, in turns. At all ten the default is the fastest of four
-# tiles, or within 3 % of it.
-PACES = {(128, 256): 1.0, (256, 128): 1.05, (128, 192): 1.05, (128, 128): 1.07}
+# Tiles of `warp_groups`, and the time that each takes for its area, of that of the first, on an
+# H200. Columns beyond 128 are a product of their own, which reads a from shared memory again: 16
+# of them cost more than their share. Of the six tiles at 24 sizes from 512 rows on, b by rows and
+# by columns, the default takes 1.8 % more than the fastest at most, 0.1 % on average. Half of a
+# tile is a smaller one, in slots of which half are empty.
+PACES = {
+    (128, 256): 1.0, (256, 128): 1.01, (128, 192): 1.02, (128, 160): 1.1, (128, 144): 1.15,
+    (128, 128): 1.01,
+}  # fmt: skip
 HALF_PACES = {(128, 256): 1.25, (256, 128): 1.5, (128, 128): 1.1}
 BUFFERS = 32 * 1024  # bytes of shared memory through which sums of `warp_groups` leave
 
@@ -798,15 +828,20 @@ def size_warp_groups(config, limits, *, itemsize, M, N, K, paces=PACES):
     requested = (config.block_m, config.block_n)
     BM, BN = min(filter(fit, paces), key=time, default=requested)
     stage = (BM + BN) * config.block_k * itemsize
-    room = max(3, min(6, (limits.shared_bytes - BUFFERS - 1024) // stage))
+    room = max(3, min(6, (limits.shared_bytes - buffers_bytes(BM, BN) - 1024) // stage))
     return replace(config, block_m=BM, block_n=BN, num_stages=given(config.num_stages, room))
+
+
+def buffers_bytes(BM, BN):
+    """Return the bytes of shared memory through which sums of a tile leave."""
+    return BUFFERS + 2 * BM * beyond(BN)
 
 
 def rounds_of(config, cores, tiles):
     """Return the programs of `warp_groups`, the tiles that they multiply whole, and the count of
     these and of the halves that follow."""
     rest = tiles % cores
-    if config.halves and config.block_n != 192 and 0 < 2 * rest <= cores:
+    if config.halves and config.block_n in (128, 256) and 0 < 2 * rest <= cores:
         return min(cores, tiles + rest), tiles - rest, tiles + rest
     return min(cores, tiles), tiles, tiles
 
@@ -826,7 +861,8 @@ def refuse_ring(config, limits, itemsize, beside):
     """Return why the sums do not fit in registers, or the ring in shared memory."""
     if reason := limits.refuse_sums(config.block_m * config.block_n // 256):
         return reason
-    needed = limits.stages_bytes(config, itemsize) + BUFFERS + beside + 1024
+    buffers = buffers_bytes(config.block_m, config.block_n)
+    needed = limits.stages_bytes(config, itemsize) + buffers + beside + 1024
     return limits.refuse_shared(needed, "stages and what is stored meanwhile")
 
 
@@ -1090,7 +1126,7 @@ def warp_groups(a, b, *, config):
     return c
 
 
-def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
+def launch_warp_groups(of_a, of_b, c, config, second=(), units=None):
     """Launch c = a b, each operand given as its name, its rows, and whether they are those of its
     transpose. With `second`, u and v in the same way, c = a b + u v: they lie as a and b do, and u
     is no wider than a step. Sums of u v are multiplied by `units`, a number for each row of whole
@@ -1100,13 +1136,13 @@ def launch_warp_groups(of_a, of_b, c, config, second=(), units=None, **options):
     tiles, steps = tile_count(config, M=M, N=N), triton.cdiv(rows_a.shape[0 if a_t else 1], BK)
     programs, whole, count = rounds_of(config, cores(c), tiles)
     lag = lag_of(config, steps)
-    of_c = describe_blocks("the output", c, [BM // 2, BUFFERS // 4 // BM])
-    maps = *described_step(of_a, of_b, config), of_c
+    maps = *described_step(of_a, of_b, config), *described_sums("the output", c, config)
     maps += described_step(*second, config) if second else (None, None, None)
     constants = dict(BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, STAGES=config.num_stages)
     constants |= dict(GROUP_M=config.group_m, A_T=a_t, B_T=b_t, LAG=lag, CUT=count > whole)
     numbers = whole, count, triton.cdiv(M, BM), triton.cdiv(N, BN), steps + bool(second)
-    _warp_groups[(programs,)](*maps, units, *numbers, **constants, **options, num_warps=4)
+    constants |= launch_pdl(True)
+    _warp_groups[(programs,)](*maps, units, *numbers, **constants, num_warps=4)
 
 
 def lag_of(config, steps):
@@ -1116,11 +1152,20 @@ def lag_of(config, steps):
 
 
 def described_step(of_a, of_b, config):
-    """Return descriptors of the blocks of one step: of a, of b, and of fewer columns of b."""
+    """Return descriptors of the blocks of one step: of a, of b, and of fewer columns of b: those
+    beyond the first 128, or of half a tile."""
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    wide, less = (128, 64) if BN == 192 else (BN, BN // 2)
+    wide, less = (128, beyond(BN)) if beyond(BN) else (BN, BN // 2)
     blocks = (described_blocks(*of_b, [BK, n]) for n in (wide, less))
     return described_blocks(*of_a, [BM // 2, BK]), *blocks
+
+
+def described_sums(name, c, config):
+    """Return descriptors of the blocks in which sums of a group's rows are stored: of the first 128
+    columns or all, and of those beyond, or None."""
+    ROWS, less = config.block_m // 2, beyond(config.block_n)
+    of_c = describe_blocks(name, c, [ROWS, BUFFERS // 8 // ROWS])
+    return of_c, describe_blocks(name, c, [ROWS, less]) if less else None
 
 
 def described_blocks(name, rows, flipped, block):

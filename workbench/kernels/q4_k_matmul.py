@@ -22,6 +22,7 @@ from workbench.dsl import (
     INTERPRETED,
     baseline,
     cores,
+    has_pdl,
     launch_pdl,
     meta,
     tile_count,
@@ -554,8 +555,11 @@ def _slices(
     x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_xm, stride_xk, stride_wn,
     BLOCK_M: tl.constexpr, TILES: tl.constexpr, SLICES: tl.constexpr, WARPS: tl.constexpr,
     UNIT: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, ORDER: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL and ORDER == 0:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
     ROWS: tl.constexpr = 16 * TILES
     GROUPS: tl.constexpr = WARPS // SLICES
@@ -747,12 +751,14 @@ def slices(x, w, *, config):
     constants = dict(BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices)
     constants |= dict(WARPS=config.num_warps, UNIT=unit, EVEN=K // 256 % config.slices == 0)
     order = min(config.order, 1 if INTERPRETED else 2)
-    constants |= dict(EARLY=early, ORDER=order, UPCAST=upcast(x))
+    # a whole launch is 4 us at 2560x2560; from 5 rows of x on two programs would share a core
+    pdl = order == 2 or (M <= 4 and has_pdl(x))
+    constants |= dict(EARLY=early, ORDER=order, UPCAST=upcast(x), PDL=pdl)
     if order:
         x = reordered(x, eights=True, pdl=order == 2)
     _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
         x, words, y, M, N, K // 256, one, *x.stride(), stride, **constants,
-        num_warps=config.num_warps, **launch_pdl(order == 2), **few_registers(early),
+        num_warps=config.num_warps, **launch_pdl(pdl), **few_registers(early),
     )  # fmt: skip
     return y
 
