@@ -797,11 +797,11 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
 
 # Tiles of `warp_groups`, and the time that each takes for its area, of that of the first, on an
 # H200. Columns beyond 128 are a product of their own, which reads a from shared memory again: 16
-# of them cost more than their share. 128x128 takes 0.97 to 1.01 where many launches follow one
-# another, at the clock that 700 W allow, and 1.04 in bursts of 0.2 ms: 1.03 lies between. Of the six
-# tiles at 24 sizes from 512 rows on, b by rows and by columns, in many launches, the default takes
-# 3 % more than the fastest at most, 0.4 % on average. Half of a tile is a smaller one, in slots of
-# which half are empty.
+# of them cost more than their share. 128x128 takes 0.97 to 1.02 where many launches follow one
+# another, at the clock that 700 W allow, and 1.04 in bursts of 0.2 ms: 1.03 lies between. Of the
+# six tiles at 23 sizes from 512 rows on, b by rows and by columns, in many launches, the default
+# takes 3 % more than the fastest at most, 0.4 % on average. Half of a tile is a smaller one, in
+# slots of which half are empty.
 PACES = {
     (128, 256): 1.0, (256, 128): 1.01, (128, 192): 1.02, (128, 160): 1.1, (128, 144): 1.15,
     (128, 128): 1.03,
