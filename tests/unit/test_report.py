@@ -14,7 +14,16 @@ import pytest
 import synthetic
 
 from workbench.data.record import Failure, Outcome, Record, Run
-from workbench.reports import PALETTE, ReportError, drawn_at_least, figure, figure_svg, write_page
+from workbench.reports import (
+    PALETTE,
+    TEMPLATES,
+    ReportError,
+    drawn_at_least,
+    figure,
+    figure_svg,
+    software,
+    write_page,
+)
 from workbench.reports.sweep import page
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +140,16 @@ def test_a_predicted_page_says_so_first(pages: dict[str, str]) -> None:
     assert "No GPU took part" in body.splitlines()[0]
     assert "All times on this page are predicted" not in pages["matmul"]
     assert "hollow: predicted" in pages["predicted"] and "hollow" not in pages["matmul"]
+
+
+def test_a_page_names_each_compiler_that_may_have_made_its_code() -> None:
+    versions = {"ptxas-blackwell": "13.4.59", "numpy": "2.3", "ptxas": "12.9.86", "triton": "3.9.0"}
+    assert software(versions) == "triton 3.9.0, ptxas 12.9.86, ptxas-blackwell 13.4.59"
+    run, records = synthetic.matmul()
+    environment = replace(run.environment, versions=versions)
+    assert software(versions) in page(replace(run, environment=environment), records)
+    for template in TEMPLATES.glob("*.html.j2"):
+        assert "env.versions[" not in template.read_text(encoding="utf-8"), template.name
 
 
 def test_every_failure_is_there_with_its_reason(pages: dict[str, str]) -> None:

@@ -104,7 +104,17 @@ def render(template_name: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.globals["error_of_model"] = device_words
+    environment.globals["software"] = software
     return environment.get_template(template_name).render(**context)
+
+
+# Triton has two of ptxas. 3.6 calls the second from sm_100 on, 3.9 from sm_90 on.
+_SOFTWARE = ("workbench", "torch", "triton", "ptxas", "ptxas-blackwell", "mlx", "clang")
+
+
+def software(versions: Mapping[str, str]) -> str:
+    """Return the versions that decide machine code: `torch 2.11.0, triton 3.6.0, ptxas 12.8.93`."""
+    return ", ".join(f"{name} {versions[name]}" for name in _SOFTWARE if name in versions)
 
 
 def palettes() -> tuple[str, str]:
