@@ -89,16 +89,12 @@ def fetch(descriptor, at, ring, full, free, slot, phase):
 
 @gluon.jit
 def await_launch():
-    """Wait until the launch before has ended, where this one may begin before that, and let the
-    next one begin."""
+    """Wait until the launch before has ended, where this one may begin before that. Then let the
+    next launch begin: it finds all that this one has found."""
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
-        "=r",
-        [],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.constexpr_function

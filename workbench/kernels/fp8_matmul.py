@@ -280,9 +280,7 @@ def _warp_groups(
 ):  # fmt: skip
     SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
     FLIPPED: gl.constexpr = (False, True)
-    rings = (matmul._ring(a, 2 * STAGES), matmul._ring(b, STAGES))
-    if c_less is not None:
-        rings = rings + (matmul._ring(b_less, STAGES),)
+    rings = matmul._rings(a, b, b_less, c_less, STAGES)
     top, bottom = matmul._buffers(c, c_less), matmul._buffers(c, c_less)
     across = (_row_of_scales(BLOCK_N), _row_of_scales(BLOCK_N))
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))

@@ -608,6 +608,16 @@ def _ring(descriptor, SLOTS: gl.constexpr):
 
 
 @gluon.jit
+def _rings(a, b, b_less, c_less, STAGES: gl.constexpr):
+    """Rings for the blocks of a step: of a, a slot for each group, of b, and of its columns beyond
+    128, where sums of them are stored by a descriptor of their own."""
+    if c_less is None:
+        return (_ring(a, 2 * STAGES), _ring(b, STAGES))
+    else:
+        return (_ring(a, 2 * STAGES), _ring(b, STAGES), _ring(b_less, STAGES))
+
+
+@gluon.jit
 def _buffers(c, c_less):
     """Shared memory through which a group's sums leave: two buffers, and one for those beyond 128
     columns."""
@@ -626,9 +636,7 @@ def _warp_groups(
 ):  # fmt: skip
     SHAPE: gl.constexpr = (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M)
     FLIPPED: gl.constexpr = (A_T, B_T)
-    rings = (_ring(a, 2 * STAGES), _ring(b, STAGES))
-    if c_less is not None:
-        rings = rings + (_ring(b_less, STAGES),)
+    rings = _rings(a, b, b_less, c_less, STAGES)
     top, bottom = _buffers(c, c_less), _buffers(c, c_less)
     bars = (barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
     maps = (a, b, b_less, c, c if c_less is None else c_less)
@@ -798,10 +806,10 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
 # Tiles of `warp_groups`, and the time that each takes for its area, of that of the first, on an
 # H200. Columns beyond 128 are a product of their own, which reads a from shared memory again: 16
 # of them cost more than their share. 128x128 takes 0.97 to 1.02 where many launches follow one
-# another, at the clock that 700 W allow, and 1.04 in bursts of 0.2 ms: 1.03 lies between. Of the
-# six tiles at 23 sizes from 512 rows on, b by rows and by columns, in many launches, the default
-# takes 3 % more than the fastest at most, 0.4 % on average. Half of a tile is a smaller one, in
-# slots of which half are empty.
+# another, at the clock that 700 W allow, and 1.04 to 1.06 in bursts of 0.2 ms. Of the six tiles at
+# 23 sizes from 512 rows on, b by rows and by columns, in many launches, the default takes 3 % more
+# than the fastest at most, 0.4 % on average. Half of a tile is a smaller one, in slots of which
+# half are empty.
 PACES = {
     (128, 256): 1.0, (256, 128): 1.01, (128, 192): 1.02, (128, 160): 1.1, (128, 144): 1.15,
     (128, 128): 1.03,
