@@ -393,8 +393,9 @@ def test_without_a_link_there_is_no_ratio():
 def test_the_fastest_of_ours_and_libraries_that_are_near_enter_the_final():
     import kernels
 
-    first_pass = {"a": 10.0, "b": 12.0, "c": 11.0, "torch": 30.0, "slow": 50.0}
-    assert kernels.chosen(first_pass, {"a", "b", "c"}) == {"a", "c", "torch"}
+    ours = {"a": 10.0, "b": 15.0, "c": 11.0, "d": 13.0, "e": 12.0}
+    first_pass = ours | {"torch": 30.0, "slow": 50.0}
+    assert kernels.chosen(first_pass, set(ours)) == {"a", "c", "d", "e", "torch"}
     assert kernels.chosen({}, {"a"}) == set()
     assert kernels.geomean([1.0, 4.0]) == pytest.approx(2.0) and kernels.geomean([]) is None
 
