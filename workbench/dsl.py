@@ -165,22 +165,6 @@ def policies(hints: int) -> tuple[str, str]:
     return ("evict_first", "evict_last") if hints else ("", "")
 
 
-def has_pdl(tensor: Any) -> bool:
-    """Return whether a launch on the device of `tensor` may begin before the previous one has
-    ended: programmatic dependent launch."""
-    limits = _pretended.get()
-    if limits is not None:
-        return limits.refuse_pdl() is None
-    return tensor.device.type == "cuda" and _device_has_pdl(tensor.device.index)
-
-
-@cache
-def _device_has_pdl(index: int) -> bool:
-    import torch
-
-    return torch.version.hip is None and torch.cuda.get_device_capability(index)[0] >= 9
-
-
 def launch_pdl(pdl: bool) -> dict[str, bool]:
     """Return the launch option that lets a launch begin before the previous one ends, if `pdl`. The
     device code must wait for what the previous launch writes."""
@@ -291,7 +275,6 @@ __all__ = [
     "describable",
     "describe",
     "divisors",
-    "has_pdl",
     "launch_pdl",
     "meta",
     "normal",

@@ -1,6 +1,8 @@
 """Kernels in Gluon: which they are, and what their devices must be."""
 
+import csv
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -175,6 +177,18 @@ def test_no_two_warps_send_the_same_sums(K, N, r, itemsize, block_m, ctas, num_w
 def test_warps_that_share_rows_are_a_power_of_two_and_no_more_than_blocks(M, N, blocks):
     warps = q4_k_matmul.shared_by(DEVICES["h200"].limits, M, -(-N // 16), blocks)
     assert warps in (1, 2, 4, 8) and warps <= blocks
+
+
+def test_launches_begin_early_at_the_sizes_where_that_was_faster():
+    limits, impl = DEVICES["h100"].limits, catalog.impl_of(catalog.spec_of("q4_k_matmul"), "slices")
+    with Path("benchmarks/data/h100_early_launches.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    early = []
+    for row in rows:
+        config = impl.default(limits, "fp16", {axis: int(row[axis]) for axis in "MNK"})
+        assert config.pdl == (float(row["early_over_us"]) < 1), row
+        early.append(config.pdl)
+    assert 0 < sum(early) < len(early)
 
 
 def test_warps_share_rows_as_many_as_run_in_one_round():
