@@ -333,17 +333,12 @@ def files(pages: Any) -> Any:
 
 
 @pytest.fixture
-def show(browser: Any, files: Any) -> Iterator[Open]:
+def show(new_tab: Any, files: Any) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme, reduced_motion="reduce"))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
@@ -356,8 +351,8 @@ def show(browser: Any, files: Any) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert complaints == []
 
 

@@ -47,15 +47,12 @@ def written(folder: Path) -> None:
 
 
 @pytest.fixture
-def show(browser: Any, site: Path) -> Iterator[Open]:
+def show(new_tab: Any, site: Path) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, hash: str = "", width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("dialog", lambda box: complaints.append("a dialog") or box.dismiss())
@@ -65,8 +62,8 @@ def show(browser: Any, site: Path) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert not complaints
 
 

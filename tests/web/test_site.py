@@ -51,13 +51,10 @@ def test_every_page_is_in_the_navigation_and_no_link_is_broken(site: Path) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_in_420_pixels_and_ask_for_nothing(browser: Any, site: Path, scheme: str) -> None:
+def test_pages_fit_in_420_pixels_and_ask_for_nothing(new_tab: Any, site: Path, scheme: str) -> None:
     names = ("README", "start", "commands", "troubleshooting", "gallery", "kernels/matmul")
     complaints: list[str] = []
-    context = browser.new_context(
-        viewport={"width": 420, "height": 900}, color_scheme=scheme, offline=True
-    )
-    tab = context.new_page()
+    tab = new_tab(420, scheme)
     tab.on("requestfailed", lambda request: complaints.append(request.url))
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     for name in names:
@@ -65,5 +62,5 @@ def test_pages_fit_in_420_pixels_and_ask_for_nothing(browser: Any, site: Path, s
         assert tab.evaluate("document.documentElement.scrollWidth") <= 420, name
     dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     assert dark == (scheme == "dark")
-    context.close()
+    tab.close()
     assert not complaints

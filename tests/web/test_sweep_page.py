@@ -103,17 +103,12 @@ def files(pages: Any) -> Any:
 
 
 @pytest.fixture
-def show(browser: Any, files: Any) -> Iterator[Open]:
+def show(new_tab: Any, files: Any) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme, reduced_motion="reduce"))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
@@ -128,8 +123,8 @@ def show(browser: Any, files: Any) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert complaints == []
 
 
@@ -486,6 +481,7 @@ def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
     assert tab.evaluate("navigator.clipboard.readText()") == tab.get_attribute("#copy", "title")
     tab.locator("#configs tbody tr", has_text="library").first.click()
     assert tab.locator("#copy").is_disabled()
+    tab.context.clear_permissions()  # other tabs have this context, too
 
 
 @pytest.mark.parametrize("name", ["matmul", "predicted"])
