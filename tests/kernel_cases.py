@@ -93,15 +93,23 @@ def applicable(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits
     return impl.rejection_reason(config, limits, dtype, sizes)
 
 
+# By the Impl's id and the limits; each Impl is held, so that its id stays its own. A dtype that an
+# Impl does not take is refused by all of its configs, and several files ask for it.
+_DTYPES: dict[tuple[int, Limits], tuple[Impl, list[str]]] = {}
+
+
 def dtypes_of(impl: Impl, limits: Limits) -> list[str]:
     """Those that the Spec's tolerance names and the Impl takes at some size to check or to time. A
     tolerance may also be there for an output with a dtype of its own."""
-    every = (*impl.spec.check, *impl.spec.bench)
-    return [
-        dtype
-        for dtype in impl.spec.tolerance
-        if any(first_applicable(impl, sizes, dtype, limits) is not None for sizes in every)
-    ]
+    if (known := _DTYPES.get((id(impl), limits))) is None:
+        every = (*impl.spec.check, *impl.spec.bench)
+        taken = [
+            dtype
+            for dtype in impl.spec.tolerance
+            if any(first_applicable(impl, sizes, dtype, limits) is not None for sizes in every)
+        ]
+        known = _DTYPES[id(impl), limits] = impl, taken
+    return list(known[1])
 
 
 def turn(of: Impl | Spec, choices: Sequence[Any], step: int = 0) -> Any:

@@ -1,8 +1,9 @@
 """No default spills registers on an H200 at sizes to time, nor at any width that an axis may have,
 in any dtype; what cannot be helped is listed with its bytes.
 
-In continuous integration one Impl of each kernel, not in fp16 beside bf16, and none with
-KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
+In continuous integration one Impl of each kernel, not in fp16 beside bf16, not at the first size to
+time, in fp32 only at the greatest widths where an axis has a few, and none with KERNEL_TESTS=brief:
+Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
 """
 
 import os
@@ -57,20 +58,29 @@ def impls_and_dtypes():
         every = dtypes_of(impl, DEVICE.limits)
         left_out = {"fp16"} if os.environ.get("CI") and "bf16" in every else set()
         for dtype in every:
-            if dtype not in left_out:
+            if dtype not in left_out and sizes_of(impl, dtype):
                 yield pytest.param(impl, dtype, id=f"{impl.title}-{dtype}")
 
 
-def sizes_of(spec):
-    widths = ({**spec.bench[0], a: n} for a, e in spec.extents.items() for n in e.among)
-    return [*spec.bench, *widths]
+def sizes_of(impl, dtype):
+    """In continuous integration not the first size: tests/compile/test_kernels.py compiles it, and
+    there it must not spill at all."""
+    spec = impl.spec
+    among = {axis: extent.among for axis, extent in spec.extents.items() if extent.among}
+    bench = spec.bench
+    if among and os.environ.get("CI") and dtype == "fp32" and (impl.title, dtype) not in ALLOWED:
+        # the others take half a minute, and have their turn in bf16
+        among, bench = {axis: [max(widths)] for axis, widths in among.items()}, bench[:1]
+    every = [*bench, *({**spec.bench[0], a: n} for a, widths in among.items() for n in widths)]
+    first = spec.bench[:1] if os.environ.get("CI") else []
+    return [sizes for sizes in every if sizes not in first]
 
 
 if not BRIEF:
 
     @pytest.mark.parametrize(("impl", "dtype"), list(impls_and_dtypes()))
     def test_no_default_spills(impl, dtype):
-        most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl.spec))
+        most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl, dtype))
         allowed, _ = ALLOWED.get((impl.title, dtype), (SLOTS, ""))
         assert most <= allowed, f"{impl.title} spills {most} bytes a thread in {dtype}"
         assert allowed == SLOTS or most > SLOTS, f"{impl.title} no longer spills in {dtype}"

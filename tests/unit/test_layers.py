@@ -6,6 +6,7 @@ Nothing here imports the workbench into this process, except to ask the command 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,13 @@ class Running(ast.NodeTransformer):
         return (node.orelse or None) if never else node
 
 
+@cache  # five tests read each file
 def imported(path):
     """Dotted names that a file imports, also inside functions: `workbench.spec.Spec`."""
+    return tuple(_imported(path))
+
+
+def _imported(path):
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(Running().visit(ast.parse(path.read_text(encoding="utf-8")))):
         if isinstance(node, ast.Import):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, WIDER
 from compiled_cases import predicted as predicted_time
-from playwright.sync_api import sync_playwright
 
 from workbench.commands.ceilings import stated_run
 from workbench.commands.options import CeilingsOptions
@@ -51,7 +49,6 @@ from workbench.device.calibration import calibration_of
 from workbench.device.error_band import device_words
 from workbench.device.hardware import DEVICES, device_named
 from workbench.readers import read
-from workbench.reports import write_page
 from workbench.reports.calibration import page as calibration_page
 from workbench.reports.calibration import part_of
 from workbench.reports.ceilings import page as ceilings_page
@@ -68,14 +65,6 @@ from workbench.reports.workload import page as workload_page
 
 pytestmark = pytest.mark.web
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium on PATH: the pages were not opened", allow_module_level=True)
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-sync"]  # fmt: skip
 GOLDEN = Path(__file__).parents[1] / "golden"
 TRACES = GOLDEN / "traces"
 BERT = "tracelens_h100_bert_small.json.gz"
@@ -338,33 +327,18 @@ CONTRAST = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests of this file."""
-    with sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(pages: Any) -> Any:
     """One page on disk of each kind."""
-    folder = tmp_path_factory.mktemp("pages")
-    return {name: write_page(folder / f"{name}.html", make()) for name, make in MAKERS.items()}
+    return pages("compare", lambda name: MAKERS[name]())
 
 
 @pytest.fixture
-def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+def show(new_tab: Any, files: Any) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme, reduced_motion="reduce"))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
@@ -377,8 +351,8 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert complaints == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,39 +9,25 @@ from typing import Any
 import pytest
 import synthetic
 from made_history import commits, fill, measured_run, noisy, repository
-from playwright.sync_api import sync_playwright
 
 from workbench import cli
 from workbench.data.database import open_history
 from workbench.device.error_band import device_words
 from workbench.reports.history_site import file_of
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium on PATH: the site was not opened", allow_module_level=True)
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update"]  # fmt: skip
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 EVIL = "<img src=x onerror=alert(1)>"
 Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests of this file."""
-    with sync_playwright() as run:
-        chromium = run.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(once: Any) -> Path:
     """Two kernels on two devices, a branch with a step of its own, a prediction, an odd name."""
-    folder = tmp_path_factory.mktemp("history")
+    return once("history", written) / "site"
+
+
+def written(folder: Path) -> None:
+    """Fill a history and write its site."""
     repository(folder / "repo", 30, branch_at=22, on_branch=12)
     main, feature = commits(folder / "repo"), commits(folder / "repo", "feature")
     url = f"sqlite:///{folder / 'h.db'}"
@@ -59,19 +44,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         history.import_run([run, *made])
     words = ["--database", url, "--repository", str(folder / "repo"), "--quiet"]
     assert cli.main(["site", str(folder / "site"), *words]) == 0
-    return folder / "site"
 
 
 @pytest.fixture
-def show(browser: Any, site: Path) -> Iterator[Open]:
+def show(new_tab: Any, site: Path) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, hash: str = "", width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("dialog", lambda box: complaints.append("a dialog") or box.dismiss())
@@ -81,8 +62,8 @@ def show(browser: Any, site: Path) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert not complaints
 
 

@@ -1,27 +1,16 @@
 """A result in a notebook, in a real browser: its colours follow the notebook's theme, not the
 system's, and it fits a narrow cell."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import synthetic
-from playwright.sync_api import sync_playwright
 
 import workbench as wb
 from workbench.api.call import Called
 from workbench.commands.options import SweepOptions
 from workbench.commands.result import CommandResult, RunResult
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium on PATH: the pages were not opened", allow_module_level=True)
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-sync"]  # fmt: skip
 HOSTILE = '<script>document.title = "owned"</script>'
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(18, 22, 28)"
 THEMES = {
@@ -41,22 +30,19 @@ def result(predicted=True):
     return wb.SweepResult(Called(document, "", SweepOptions("full")))
 
 
-def test_a_result_follows_the_notebooks_theme_and_fits_a_cell(tmp_path):
+def test_a_result_follows_the_notebooks_theme_and_fits_a_cell(browser, tmp_path):
     blocks = result()._repr_html_() + result(predicted=False)._repr_html_()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        for theme, ground in THEMES.items():
-            file = tmp_path / "notebook.html"
-            file.write_text(f"<!doctype html><meta charset=utf-8><body {theme}>{blocks}</body>")
-            system = "dark" if ground == LIGHT else "light"  # the other one
-            page = browser.new_page(viewport={"width": 420, "height": 900}, color_scheme=system)
-            page.goto(file.as_uri())
-            colours = page.eval_on_selector_all(
-                ".workbench-result", "all => all.map(e => getComputedStyle(e).backgroundColor)"
-            )
-            assert colours == [ground, ground] and page.title() == ""
-            assert page.evaluate("document.documentElement.scrollWidth") <= 420
-            assert page.locator("svg.figure").count() == 2 and page.locator("tr").count() == 22
-            assert page.locator(".kind").first.inner_text().startswith("predicted for")
-            page.close()
-        browser.close()
+    for theme, ground in THEMES.items():
+        file = tmp_path / "notebook.html"
+        file.write_text(f"<!doctype html><meta charset=utf-8><body {theme}>{blocks}</body>")
+        system = "dark" if ground == LIGHT else "light"  # the other one
+        page = browser.new_page(viewport={"width": 420, "height": 900}, color_scheme=system)
+        page.goto(file.as_uri())
+        colours = page.eval_on_selector_all(
+            ".workbench-result", "all => all.map(e => getComputedStyle(e).backgroundColor)"
+        )
+        assert colours == [ground, ground] and page.title() == ""
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        assert page.locator("svg.figure").count() == 2 and page.locator("tr").count() == 22
+        assert page.locator(".kind").first.inner_text().startswith("predicted for")
+        page.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,8 @@ from typing import Any
 
 import pytest
 import synthetic
-from playwright.sync_api import sync_playwright
 
 from workbench.device import hardware
-from workbench.reports import write_page
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
     RunWithOutcomes,
@@ -26,14 +23,6 @@ from workbench.reports.figures.roofline_points import (
 )
 from workbench.reports.roofline import page
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium on PATH: the page was not opened", allow_module_level=True)
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-sync"]  # fmt: skip
 Open = Callable[..., Any]
 
 
@@ -116,36 +105,19 @@ OVERLAPS = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests of this file."""
-    with sync_playwright() as run:
-        chromium = run.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(pages: Any) -> Any:
     """One page on disk for each sheet."""
-    folder = tmp_path_factory.mktemp("pages")
-    return {
-        name: write_page(folder / f"{name}.html", page(make())) for name, make in MAKERS.items()
-    }
+    return pages("roofline", lambda name: page(MAKERS[name]()))
 
 
 @pytest.fixture
-def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+def show(new_tab: Any, files: Any) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
     own = ("file:", "data:", "blob:")
 
     def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme, reduced_motion="reduce"))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("request", lambda r: None if r.url.startswith(own) else complaints.append(r.url))
@@ -153,8 +125,8 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert complaints == []
 
 

@@ -4,34 +4,33 @@ fit on a small screen."""
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 ROOT = Path(__file__).parents[2]
 BASE = "https://example.org/blob/main"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site once, as `make site` does. 10 s of one core."""
-    folder = tmp_path_factory.mktemp("site")
+def site(once: Any) -> Path:
+    """The site, built once in a run. 10 s of one core."""
+    return once("site", built) / "site"
+
+
+def built(folder: Path) -> None:
+    """Build the site as `make site` does."""
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs",
          "-d", str(folder / "doctrees"), "-D", f"repository={BASE}", ".", str(folder / "site")],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0 and not done.stderr, done.stderr
-    return folder / "site"
 
 
 def test_every_page_is_in_the_navigation_and_no_link_is_broken(site: Path) -> None:
@@ -52,23 +51,16 @@ def test_every_page_is_in_the_navigation_and_no_link_is_broken(site: Path) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_in_420_pixels_and_ask_for_nothing(site: Path, scheme: str) -> None:
+def test_pages_fit_in_420_pixels_and_ask_for_nothing(new_tab: Any, site: Path, scheme: str) -> None:
     names = ("README", "start", "commands", "troubleshooting", "gallery", "kernels/matmul")
     complaints: list[str] = []
-    with sync_playwright() as run:
-        chromium = run.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        context = chromium.new_context(
-            viewport={"width": 420, "height": 900}, color_scheme=scheme, offline=True
-        )
-        tab = context.new_page()
-        tab.on("requestfailed", lambda request: complaints.append(request.url))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        for name in names:
-            tab.goto((site / "docs" / f"{name}.html").as_uri())
-            assert tab.evaluate("document.documentElement.scrollWidth") <= 420, name
-        dark = (
-            tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
-        )
-        assert dark == (scheme == "dark")
-        chromium.close()
+    tab = new_tab(420, scheme)
+    tab.on("requestfailed", lambda request: complaints.append(request.url))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    for name in names:
+        tab.goto((site / "docs" / f"{name}.html").as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 420, name
+    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+    tab.close()
     assert not complaints

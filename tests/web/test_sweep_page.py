@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,28 +12,11 @@ from typing import Any
 
 import pytest
 import synthetic
-from playwright.sync_api import sync_playwright
 
 from workbench.data.record import Failure, Outcome, Record, Run
-from workbench.reports import write_page
 from workbench.reports.run_index import write_index, write_run_page
 from workbench.reports.sweep import page as sweep_page
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if BROWSER is None:
-    pytest.skip("no Chromium on PATH: the page was not opened", allow_module_level=True)
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 MAKERS = {
     "matmul": synthetic.matmul,
     "energy": synthetic.matmul_with_energy,
@@ -115,36 +97,18 @@ CONTRAST = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests of this file."""
-    with sync_playwright() as run:
-        chromium = run.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(pages: Any) -> Any:
     """One page on disk for each kind of run."""
-    folder = tmp_path_factory.mktemp("pages")
-    return {
-        name: write_page(folder / f"{name}.html", sweep_page(*make(), SECONDS))
-        for name, make in MAKERS.items()
-    }
+    return pages("sweep", lambda name: sweep_page(*MAKERS[name](), SECONDS))
 
 
 @pytest.fixture
-def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+def show(new_tab: Any, files: Any) -> Iterator[Open]:
     """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
-    contexts, complaints = [], []
+    tabs, complaints = [], []
 
     def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        context.set_offline(True)
-        contexts.append(context)
-        tab = context.new_page()
+        tabs.append(tab := new_tab(width, scheme, reduced_motion="reduce"))
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
@@ -159,8 +123,8 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert complaints == []
 
 
@@ -517,6 +481,7 @@ def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
     assert tab.evaluate("navigator.clipboard.readText()") == tab.get_attribute("#copy", "title")
     tab.locator("#configs tbody tr", has_text="library").first.click()
     assert tab.locator("#copy").is_disabled()
+    tab.context.clear_permissions()  # other tabs have this context, too
 
 
 @pytest.mark.parametrize("name", ["matmul", "predicted"])
