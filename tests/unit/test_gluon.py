@@ -181,7 +181,8 @@ def test_warps_that_share_rows_are_a_power_of_two_and_no_more_than_blocks(M, N, 
 
 def test_launches_begin_early_at_the_sizes_where_that_was_faster():
     limits, impl = DEVICES["h100"].limits, catalog.impl_of(catalog.spec_of("q4_k_matmul"), "slices")
-    with Path("benchmarks/data/h100_early_launches.csv").open() as table:
+    data = Path(__file__).parents[2] / "benchmarks" / "data"
+    with (data / "h100_early_launches.csv").open() as table:
         rows = list(csv.DictReader(table))
     early = []
     for row in rows:

@@ -316,7 +316,7 @@ def _place(
 #
 # A launch begins before the one before it has ended: barriers and warp groups are ready when it
 # has. A program fills a core's shared memory, so that none of the next launch is placed beside one
-# that still works. In `narrow`, of which two fit a core, that cost 5 to 13 %.
+# that still works. The same in `narrow` cost 5 to 13 %, and why is not known.
 
 
 def beyond(block_n):
