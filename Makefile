@@ -45,15 +45,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	@$(TICK) $(PIP) -c constraints.txt $(TORCH) $(TRITON) -e .
 	@touch $@
 
-$(VENV)/.installed-tests: $(VENV)/.installed
-	@echo "installing what the tests need"
-	@# each run of pip builds the workbench and solves the constraints again: one where all can be had
-	@$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[test,metal-test,workload-test]' || { \
+# All in one run of pip: each run builds the workbench and solves the constraints again
+$(VENV)/.installed-tests: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing the workbench, torch, Triton and what the tests need into $(VENV) (minutes)"
+	@$(TICK) $(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[test,metal-test,workload-test]' || { \
 		$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[test]' || exit 1; \
 		$(PIP) -c constraints.txt -e '.[metal-test]' || \
 			echo "mlx could not be installed; its tests beside the Metal kernels will say so"; \
 		$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[workload-test]' || \
 			echo "liger-kernel and fla-core could not be installed; their tests will say so"; }
+	@touch $(VENV)/.installed
 	@for end in $(OLDEST) $(NEWEST); do \
 		own=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("triton"))'); \
 		if [ "$${own%.*}" = "$${end%.*}" ] || [ -d $(VENV)/triton-$$end/triton ]; then continue; fi; \
