@@ -2,8 +2,8 @@
 in any dtype; what cannot be helped is listed with its bytes.
 
 In continuous integration one Impl of each kernel in one dtype, in turn, not in fp16 beside bf16,
-not at the first size to time, in fp32 only at the greatest widths where an axis has a few, and none
-with KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
+not at the first size to time, at one or two of the others where nothing is listed, and none with
+KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
 """
 
 import os
@@ -66,16 +66,17 @@ def impls_and_dtypes():
 
 def sizes_of(impl, dtype):
     """In continuous integration not the first size: tests/compile/test_kernels.py compiles it, and
-    there it must not spill at all."""
+    there it must not spill at all. Of the others the last, which has the greatest width where an
+    axis has a few, and in dtypes of two bytes and fewer one in turn: in fp32 it takes seconds."""
     spec = impl.spec
     among = {axis: extent.among for axis, extent in spec.extents.items() if extent.among}
-    bench = spec.bench
-    if among and os.environ.get("CI") and dtype == "fp32" and (impl.title, dtype) not in ALLOWED:
-        # the others take half a minute, and have their turn in bf16
-        among, bench = {axis: [max(widths)] for axis, widths in among.items()}, bench[:1]
-    every = [*bench, *({**spec.bench[0], a: n} for a, widths in among.items() for n in widths)]
-    first = spec.bench[:1] if os.environ.get("CI") else []
-    return [sizes for sizes in every if sizes not in first]
+    widths = [{**spec.bench[0], a: n} for a, every in among.items() for n in sorted(every)]
+    if not os.environ.get("CI"):
+        return [*spec.bench, *widths]
+    others = [sizes for sizes in (*spec.bench[1:], *widths) if sizes != spec.bench[0]]
+    if (impl.title, dtype) in ALLOWED or len(others) < 3:
+        return others
+    return [others[-1]] if dtype == "fp32" else [turn(spec, others[:-1]), others[-1]]
 
 
 if not BRIEF:
