@@ -4,11 +4,11 @@ ones; for GPUs that are not here. In continuous integration each kernel for one 
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import planted_kernels
 import pytest
+from turns import CI, by_turns
 
 from workbench.cli import main
 from workbench.data.code_facts import CodeFacts
@@ -17,26 +17,15 @@ from workbench.rules import code_rules
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "code"
 TABLES = {"planted": planted_kernels.ELEMENTS, "planted_product": planted_kernels.PRODUCTS}
-
-
-def in_turn(place, devices):
-    """All devices; in continuous integration one of them."""
-    return [devices[place % len(devices)]] if os.environ.get("CI") else devices
-
-
 PLANTED = [
     (file, impl, rule, device)
     for file, table in TABLES.items()
-    for impl, (rule, devices) in table.items()
-    for device in in_turn(list(table).index(impl), devices)
+    for place, (impl, (rule, devices)) in enumerate(table.items())
+    for device in ([devices[place % len(devices)]] if CI else devices)
 ]
 # Proven on listings and PTX of Triton in place of a kernel: 25 s of ptxas, or a specialised kernel.
 ELSEWHERE = {"compiler_warning", "partition_overlap"}
-HEALTHY = [
-    (kernel, device)
-    for place, kernel in enumerate(("softmax", "matmul", "rms_norm", "copy", "layer_norm"))
-    for device in in_turn(place, ("h200", "mi300x"))
-]
+HEALTHY = by_turns(("softmax", "matmul", "rms_norm", "copy", "layer_norm"), ("h200", "mi300x"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, WIDER
 from compiled_cases import predicted as predicted_time
+from turns import by_turns
 
 from workbench.commands.ceilings import stated_run
 from workbench.commands.options import CeilingsOptions
@@ -356,8 +357,7 @@ def show(new_tab: Any, files: Any) -> Iterator[Open]:
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "scheme"), by_turns(MAKERS, ("light", "dark")))
 def test_text_is_legible_and_nothing_overflows_a_desk(show: Open, name: str, scheme: str) -> None:
     """Both of one page that is opened: to open it is most of the time."""
     tab = show(name, scheme=scheme, width=1280)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import synthetic
 from made_history import commits, fill, measured_run, noisy, repository
+from turns import by_turns
 
 from workbench import cli
 from workbench.data.database import open_history
@@ -120,8 +121,7 @@ CUT = """each => each.filter(text => {
 }).map(text => text.textContent)"""
 
 
-@pytest.mark.parametrize("width", [380, 700, 1280])
-@pytest.mark.parametrize("branch", ["main", "feature"])
+@pytest.mark.parametrize(("width", "branch"), by_turns((380, 700, 1280), ("main", "feature")))
 def test_no_text_of_a_curve_is_cut(show: Open, width: int, branch: str) -> None:
     tab = show("kernels/toy.html", f"#branch={branch}", width)
     assert tab.locator(".curves svg text").count() > 10
@@ -194,8 +194,7 @@ def test_an_unknown_fragment_is_no_filter(show: Open) -> None:
     assert tab.locator("[name=branch]").input_value() == "main"
 
 
-@pytest.mark.parametrize("width", [420, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), by_turns((420, 1280), ("light", "dark")))
 def test_no_page_is_wider_than_the_window(show: Open, width: int, scheme: str) -> None:
     for name in ("index.html", "kernels/toy.html", file_of(EVIL), "kernels/softmax.html"):
         tab = show(name, width=width, scheme=scheme)
@@ -208,8 +207,9 @@ def test_names_of_the_database_are_text(show: Open) -> None:
     assert tab.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index.html", "kernels/toy.html"])
+@pytest.mark.parametrize(
+    ("name", "scheme"), by_turns(("index.html", "kernels/toy.html"), ("light", "dark"))
+)
 def test_text_is_legible(show: Open, name: str, scheme: str) -> None:
     from tests.web.test_sweep_page import CONTRAST
 

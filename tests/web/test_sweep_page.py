@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import synthetic
+from turns import by_turns
 
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.reports.run_index import write_index, write_run_page
@@ -157,8 +158,7 @@ def hover(tab: Any, mark: Any) -> None:
     tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "scheme"), by_turns(MAKERS, ("light", "dark")))
 def test_text_is_legible_and_nothing_overflows_a_desk(show: Open, name: str, scheme: str) -> None:
     """Both of one page that is opened: to open it is most of the time."""
     tab = show(name, scheme=scheme, width=1280)
@@ -169,8 +169,7 @@ def test_text_is_legible_and_nothing_overflows_a_desk(show: Open, name: str, sch
     assert dark == (scheme == "dark")
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("width", [800, 420])
+@pytest.mark.parametrize(("name", "width"), by_turns(MAKERS, (420, 800)))
 def test_nothing_overflows_sideways(show: Open, name: str, width: int) -> None:
     tab = show(name, width=width)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
