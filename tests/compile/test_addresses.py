@@ -1,5 +1,9 @@
 """No kernel computes an address in 32 bits that needs more: read in the compiler's IR, for tensors
-of more than 2^31 elements and for views whose elements lie so far apart."""
+of more than 2^31 elements and for views whose elements lie so far apart.
+
+With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, one Impl of each kernel; in
+continuous integration that of every second kernel.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +24,7 @@ from kernel_cases import (
     triton_impls,
     turn,
 )
+from turns import CI
 
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
@@ -161,6 +166,7 @@ def stretched(tensors):
 IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked != UNCHECKED]
 if BRIEF:
     IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]
+    IMPLS = IMPLS[:: 2 if CI else 1]
 
 # What nothing in the text bounds, by Impl: numbers out of memory, or that a loop carries.
 OPAQUE = {
