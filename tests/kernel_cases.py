@@ -118,6 +118,45 @@ def turn(of: Impl | Spec, choices: Sequence[Any], step: int = 0) -> Any:
     return choices[(random.Random(name).randrange(1 << 16) + step) % len(choices)]
 
 
+# Spills
+
+# ptxas of Triton 3.9 takes a slot or two beside fewer registers than there are: 16 bytes of the
+# launch for u of lora, which uses 56
+SLOTS = 16
+# Bytes that a thread of a default spills on an H200, by Impl and dtype, with the reason. In
+# test_spills an entry that is not reached fails.
+SPILLS = {
+    ("attention.tiles", "fp16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
+    ("attention.tiles", "bf16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
+    ("attention.tiles", "fp32"): (64, "D = 72, and three bf16 parts of each number"),
+    ("causal_attention.tiles", "fp32"): (
+        128,
+        "beside the mask; 16 keys spill nothing in 1.6 times the time",
+    ),
+    ("causal_attention.tiles", "fp16"): (56, "D = 72, as attention.tiles"),
+    ("causal_attention.tiles", "bf16"): (56, "D = 72, as attention.tiles"),
+    ("decode_attention.splits", "fp16"): (112, "D = 72: loads of rows of 144 bytes"),
+    ("decode_attention.splits", "bf16"): (112, "D = 72: loads of rows of 144 bytes"),
+    ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
+    ("patch_embed.tiles", "fp32"): (32, "K = 588: ragged loads beside three bf16 parts"),
+    ("q4_k_matmul.tiles", "fp32"): (
+        176,
+        "three bf16 parts of weights and x: 0.11 of the time without",
+    ),
+    ("q4_k_matmul.slices", "fp16"): (48, "over 8 rows of x: 128 registers, 16 warps to a core"),
+    ("q4_k_matmul.slices", "bf16"): (32, "over 8 rows of x: 128 registers, 16 warps to a core"),
+    ("softmax.clusters", "fp16"): (
+        32,
+        "64 registers, half of them x: 8 blocks to a core (3.9)",
+    ),
+    ("softmax.clusters", "bf16"): (
+        32,
+        "64 registers, half of them x: 8 blocks to a core (3.9)",
+    ),
+    ("lora.persistent", "fp32"): (208, "r = 64: u B in fp32 on the vector units, 64 columns"),
+}
+
+
 # Configs
 
 

@@ -40,7 +40,6 @@ ROUNDED_BETWEEN: Mapping[str, str] = {
     "lora.tiles": UPDATE,
     "lora.persistent": UPDATE,
     "q4_k_matmul.tiles": HALVES,
-    "q4_k_matmul.split_k": HALVES,
     "q4_k_matmul.ordered": HALVES,
     "q4_k_matmul.slices": HALVES,
     "q4_k_matmul.unpack_first": WEIGHTS,

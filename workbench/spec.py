@@ -365,13 +365,13 @@ class Spec:
         **sizes) returns one sentence why this config cannot run there, or None; it need not check
         the number of warps in a block. work(config, limits, *, itemsize, **sizes) describes the
         launch for the analytic model. None of them sees an AUTO, nor does the launcher, except
-        `resolve`. defaults maps a dtype (`fp32`) or an architecture (`gfx942`), or several
-        separated by blanks (`gfx90a gfx942`), to the default config if the dataclass' own does not
-        suit; the dtype comes first. mutates names the inputs that a launch changes: they are
-        restored before each check and each timed call, and if the launcher returns one, it is
-        checked like any output. unchecked says why its results cannot be checked without a GPU, as
-        of a kernel in Gluon. Raises ValueError if mutates names no input, or if `resolve` is
-        missing.
+        `resolve`. defaults maps a dtype (`fp32`), an architecture (`gfx942`), both (`fp32:sm_90`)
+        or several separated by blanks (`gfx90a gfx942`) to the default config if the dataclass' own
+        does not suit; both come before the dtype, and that before the architecture. mutates names
+        the inputs that a launch changes: they are restored before each check and each timed call,
+        and if the launcher returns one, it is checked like any output. unchecked says why its
+        results cannot be checked without a GPU, as of a kernel in Gluon. Raises ValueError if
+        mutates names no input, or if `resolve` is missing.
         """
         self._check_mutates(mutates)
         by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
@@ -574,7 +574,9 @@ class Impl:
 
     def declared(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file declares it, with AUTO where it depends on the sizes."""
-        return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.created({})
+        names = (f"{dtype}:{limits.arch}", dtype, limits.arch)
+        known = (self.defaults[name] for name in names if name in self.defaults)
+        return next(known, None) or self.created({})
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Return an iterator over all configs of the declared choices. Knobs outside `vary` keep

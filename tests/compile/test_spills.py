@@ -9,7 +9,7 @@ KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16
 import os
 
 import pytest
-from kernel_cases import BRIEF, dtypes_of, triton_impls, turn
+from kernel_cases import BRIEF, SLOTS, SPILLS, dtypes_of, triton_impls, turn
 
 from workbench.compile import read_resources
 from workbench.compile.launches import captured
@@ -17,31 +17,6 @@ from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
 DEVICE = DEVICES["h200"]
-# ptxas of Triton 3.9 takes a slot or two beside fewer registers than there are: 16 bytes of the
-# launch for u of lora, which uses 56
-SLOTS = 16
-# Bytes a thread by Impl and dtype, with the reason. An entry that is not reached fails.
-ALLOWED = {
-    ("attention.tiles", "fp16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
-    ("attention.tiles", "bf16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
-    ("causal_attention.tiles", "fp16"): (56, "D = 72, as attention.tiles"),
-    ("causal_attention.tiles", "bf16"): (56, "D = 72, as attention.tiles"),
-    ("decode_attention.splits", "fp16"): (112, "D = 72: loads of rows of 144 bytes"),
-    ("decode_attention.splits", "bf16"): (112, "D = 72: loads of rows of 144 bytes"),
-    ("layer_norm.rows", "fp32"): (24, "N = 32768: 32 numbers in a thread of 64 registers"),
-    ("q4_k_matmul.slices", "fp16"): (48, "over 8 rows of x: 128 registers, 16 warps to a core"),
-    ("q4_k_matmul.slices", "bf16"): (32, "over 8 rows of x: 128 registers, 16 warps to a core"),
-    ("softmax.clusters", "fp16"): (
-        32,
-        "64 registers, half of them x: 8 blocks to a core (3.9)",
-    ),
-    ("softmax.clusters", "bf16"): (
-        32,
-        "64 registers, half of them x: 8 blocks to a core (3.9)",
-    ),
-    ("lora.tiles", "fp32"): (504, "r = 64: u B in fp32 on the vector units, 64 columns of each"),
-    ("lora.persistent", "fp32"): (208, "r = 64: u B in fp32 on the vector units, 64 columns"),
-}
 
 
 def impls():
@@ -74,7 +49,7 @@ def sizes_of(impl, dtype):
     if not os.environ.get("CI"):
         return [*spec.bench, *widths]
     others = [sizes for sizes in (*spec.bench[1:], *widths) if sizes != spec.bench[0]]
-    if (impl.title, dtype) in ALLOWED or len(others) < 3:
+    if (impl.title, dtype) in SPILLS or len(others) < 3:
         return others
     return [others[-1]] if dtype == "fp32" else [turn(spec, others[:-1]), others[-1]]
 
@@ -84,7 +59,7 @@ if not BRIEF:
     @pytest.mark.parametrize(("impl", "dtype"), list(impls_and_dtypes()))
     def test_no_default_spills(impl, dtype):
         most = max(spilt(impl, sizes, dtype) for sizes in sizes_of(impl, dtype))
-        allowed, _ = ALLOWED.get((impl.title, dtype), (SLOTS, ""))
+        allowed, _ = SPILLS.get((impl.title, dtype), (SLOTS, ""))
         assert most <= allowed, f"{impl.title} spills {most} bytes a thread in {dtype}"
         assert allowed == SLOTS or most > SLOTS, f"{impl.title} no longer spills in {dtype}"
 

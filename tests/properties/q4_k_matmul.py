@@ -11,7 +11,7 @@ from kernel_properties import INF, NAN, Subject, bits, of, refuses
 
 IMPLS = " ".join(
     f"q4_k_matmul.{name}"
-    for name in ("rows", "slices", "tiles", "split_k", "ordered", "unpack_first", "warp_groups")
+    for name in ("rows", "slices", "tiles", "ordered", "unpack_first", "warp_groups")
 )
 refuses(IMPLS, "w", "offset transposed every_second")  # blocks are read as whole words
 

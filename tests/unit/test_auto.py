@@ -137,6 +137,26 @@ def test_rows_of_4096_and_8192_run_as_they_were_measured(kernel):
         assert (result.block_m, result.num_warps) == (1, 8)
 
 
+@pytest.mark.parametrize(
+    "M, N, K, parts",
+    [(1, 2560, 2560, 4), (16, 4096, 4096, 4), (32, 4096, 4096, 2), (64, 4096, 4096, 1),
+     (1, 14336, 4096, 1), (1, 256, 256, 1)],
+)  # fmt: skip
+def test_parts_of_k_leave_two_programs_a_core(M, N, K, parts):
+    impl = catalog.impl_of(catalog.spec_of("q4_k_matmul"), "tiles")
+    assert impl.default(H200, "fp16", {"M": M, "N": N, "K": K}).splits == parts
+
+
+@pytest.mark.parametrize("M, device, blocks", [(2, "h200", 4), (3, "h200", 2), (16, "mi300x", 4)])
+def test_rows_of_x_leave_room_for_so_many_blocks(M, device, blocks):
+    """A default is one that the Impl takes, where up to 16 rows are."""
+    impl, limits = catalog.impl_of(catalog.spec_of("q4_k_matmul"), "rows"), DEVICES[device].limits
+    sizes = {"M": M, "N": 4096, "K": 4096}
+    config = impl.default(limits, "fp32", sizes)
+    assert config.block_b == blocks
+    assert impl.rejection_reason(config, limits, "fp32", sizes) is None
+
+
 def test_parts_of_a_product_fill_the_cores():
     split_k = catalog.impl_of(catalog.spec_of("matmul"), "split_k")
     config = replace(split_k.config(), block_m=64, block_n=128, block_k=128, split=AUTO)

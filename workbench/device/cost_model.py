@@ -49,6 +49,7 @@ class Constants:
     special_share: float = 1 / 8  # rate of exponentials over that of additions: 16 of 128 a clock
     old_mma: float = 0.48  # share of the peak of mma.sync where wgmma or tcgen05 exists
     matrix: float = 0.89  # share of the peak of a loop of matrix instructions
+    parts: float = 0.38  # share of a sixth of the bf16 peak for fp32 that is split in bf16 parts
     start_cycles: float = 150.0  # least distance of two block starts on one core
     start_warp_cycles: float = 20.0  # ... and for each warp of the block
     shared_bytes_cycle: float = 128.0  # NVIDIA SM and AMD CU alike
@@ -242,9 +243,9 @@ def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -
 
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:
-    if work.dot is None or dtype == "fp32":
-        return None
     arch = device.limits.arch
+    if work.dot is None or (dtype == "fp32" and arch != "sm_90"):  # see `dsl.precision_of`
+        return None
     if arch.startswith("gfx"):
         return "wmma" if arch.startswith("gfx1") else "mfma"
     large = work.dot[0] >= 64 and warps % 4 == 0
@@ -294,7 +295,9 @@ class _Model:
             return peaks["fp32"].value / self.cores
         if unit == "wgmma" and self.work.dot is not None and max(self.work.dot[:2]) < 64:
             unit = "mma"  # wgmma multiplies 64 rows; it is of another product of the kernel
-        rate = peaks[self.dtype].value / self.cores * c.matrix
+        split = self.dtype == "fp32"  # in six products of bf16 parts
+        peak = c.parts * peaks["bf16"].value / 6 if split else peaks[self.dtype].value
+        rate = peak / self.cores * c.matrix
         modern = self.device.limits.arch in ("sm_90", "sm_100", "sm_103")
         return rate * c.old_mma if unit == "mma" and modern else rate
 

@@ -58,12 +58,13 @@ def plain_variants(M: int) -> tuple[tuple[str, str], ...]:
 
 def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
     """Return kernel and Impl of the Q4_K products that suit so many rows of x: for a few rows all
-    but those that unpack a weight for many."""
+    but the one that puts x in order for many."""
     if M <= 4:
         ours = [i.name for i in catalog.spec_of("q4_k_matmul").impls if i.backend == "triton"]
-        names = [name for name in ours if name not in ("tiles", "ordered")]
+        names = [name for name in ours if name != "ordered"]
     else:
-        names = ["split_k", "tiles"] if M <= 32 else ["tiles", "ordered"]
+        names = ["slices", "tiles"] if M <= 64 else ["ordered", "unpack_first"]
+        names.append("warp_groups")
     return tuple(("q4_k_matmul", name) for name in names)
 
 

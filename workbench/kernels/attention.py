@@ -20,7 +20,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import TensorDescriptor, block_strides, cores, meta, strides, tl, triton, upcast
+from workbench.dsl import (
+    TensorDescriptor,
+    block_strides,
+    cores,
+    meta,
+    precision_of,
+    strides,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.gluon import (
     UNCHECKED,
     barriers,
@@ -114,7 +124,9 @@ def _load(
 def _score(q, k, UPCAST: tl.constexpr):
     if UPCAST:
         q, k = q.to(tl.float32), k.to(tl.float32)
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
+    # three parts of 256 columns spill 1 KB a thread and more
+    PRECISION: tl.constexpr = "ieee" if q.shape[1] > 128 else precision_of(q.dtype)
+    return tl.dot(q, tl.trans(k), input_precision=PRECISION)
 
 
 @triton.jit
@@ -132,7 +144,8 @@ def _add(acc, p, keep, v, UPCAST: tl.constexpr):
     p = p.to(v.dtype)
     if UPCAST:
         p, v = p.to(tl.float32), v.to(tl.float32)
-    return tl.dot(p, v, acc * keep[:, None], input_precision="ieee")
+    PRECISION: tl.constexpr = "ieee" if v.shape[1] > 128 else precision_of(v.dtype)
+    return tl.dot(p, v, acc * keep[:, None], input_precision=PRECISION)
 
 
 @triton.jit
@@ -488,11 +501,13 @@ class PingPong:
 
 
 def size_pointed(config, limits, *, itemsize, D, **axes):
-    """Return the config with its block of keys chosen by the width of a head: half as many of 256
-    columns. In fp32 on sm_90 32 of those keys spill 3.3 KB a thread, 16 nothing; in bf16 on gfx942
-    64 spill 228 bytes, 32 nothing."""
+    """Return the config with its blocks chosen by the width of a head: half as many keys of 256
+    columns, and in fp32 half as many queries. In fp32 on sm_90 32 of those keys spill 3.3 KB a
+    thread, 16 nothing; in bf16 on gfx942 64 spill 228 bytes, 32 nothing."""
     keys = 32 if itemsize > 2 else 128 if limits.nvidia else 64
-    return replace(config, block_n=given(config.block_n, keys // 2 if D > 128 else keys))
+    block_m = given(config.block_m, 64 if itemsize > 2 and D > 128 else 128)
+    block_n = given(config.block_n, keys // 2 if D > 128 else keys)
+    return replace(config, block_m=block_m, block_n=block_n)
 
 
 def size_keys(config, limits, *, itemsize, D, **axes):
@@ -527,7 +542,7 @@ def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
     width = 1 << (D - 1).bit_length()  # padded
     BM, BN, hold = config.block_m, config.block_n, holds(config, width)
     if itemsize > 2 and width > 64:
-        return f"products of fp32 are on the vector units, and {width} columns spill, 64 do not"
+        return f"in fp32 {width} columns spill, 64 do not"
     if itemsize == 2 and BM < 64:
         return "a warp group multiplies 64 rows, and those alone run beside other instructions"
     held = BM * (width + BN + hold * width // 2) // (config.num_warps * limits.warp_size)
@@ -594,6 +609,7 @@ def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
     work=work,
     defaults={
         "fp32": Tiles(64, AUTO, 8, 2),  # on the vector units
+        "fp32:sm_90": Tiles(AUTO, AUTO, 8, 3),
         "sm_80": Tiles(128, 64, 8, 2),
         "sm_89 sm_120": Tiles(128, 32, 8, 2),
         "gfx90a gfx942 gfx950": Tiles(128, AUTO, 4, 2),
@@ -633,7 +649,7 @@ def sizes_of(q, k, config, causal):
     resolve=size_keys,
     refuse=refuse_overlapped,
     work=work,
-    defaults={"fp32": Overlapped(32, 32, 8, 2)},
+    defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(128, 32, 8, 3)},
 )
 def overlapped(q, k, v, *, config):
     """A block's weights wait one trip for their product with v, which then runs beside the

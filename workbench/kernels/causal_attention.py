@@ -78,7 +78,8 @@ class PingPong(unmasked.PingPong):
 def size_pointed(config, limits, *, itemsize, D, **axes):
     """Return the config with its block of keys chosen by the width of a head. With the mask 64 keys
     of 256 columns spill 32 bytes a thread on sm_90, 32 keys nothing."""
-    masked = replace(config, block_n=given(config.block_n, 32)) if D > 128 else config
+    wide = itemsize == 2 and D > 128
+    masked = replace(config, block_n=given(config.block_n, 32)) if wide else config
     return unmasked.size_pointed(masked, limits, itemsize=itemsize, D=D, **axes)
 
 
@@ -113,6 +114,7 @@ def ping_pong_work(config, limits, *, itemsize, S, **sizes):
     work=work,
     defaults={
         "fp32": Tiles(64, 16, 8, 2),  # on the vector units
+        "fp32:sm_90": Tiles(AUTO, AUTO, 8, 3),
         "sm_80": Tiles(128, 64, 8, 2),
         "sm_89 sm_120": Tiles(128, 32, 8, 2),
         "sm_100": Tiles(128, 64, 8, 3),
@@ -131,7 +133,7 @@ def tiles(q, k, v, *, config):
     resolve=size_keys,
     refuse=unmasked.refuse_overlapped,
     work=work,
-    defaults={"fp32": Overlapped(32, 32, 8, 2)},
+    defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(64, 32, 4, 2)},
 )
 def overlapped(q, k, v, *, config):
     """A block's weights wait one trip for their product with v, which then runs beside the

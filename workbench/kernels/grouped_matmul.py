@@ -20,6 +20,7 @@ from workbench.dsl import (
     describable,
     describe,
     meta,
+    precision_of,
     strides,
     tile_count,
     tl,
@@ -136,7 +137,7 @@ def _tiles(
                 b = tl.load(b_ptrs, (k[:, None] < K - k0) & (j < N), other=0.0)
             if UPCAST:
                 a, b = a.to(tl.float32), b.to(tl.float32)
-            acc = tl.dot(a, b, acc, input_precision="ieee")
+            acc = tl.dot(a, b, acc, input_precision=precision_of(a.dtype))
             a_ptrs += step * stride_ak
             b_ptrs += step * stride_bk
         tl.store(c_ptr + i * N + j, acc.to(c_ptr.dtype.element_ty), (i < end) & (j < N))
@@ -164,7 +165,7 @@ def _persistent(
                 y = tl.reshape(b.load([group, k, n]), (BLOCK_K, BLOCK_N))
             if UPCAST:
                 x, y = x.to(tl.float32), y.to(tl.float32)
-            acc = tl.dot(x, y, acc, input_precision="ieee")
+            acc = tl.dot(x, y, acc, input_precision=precision_of(x.dtype))
         # stored in halves, which need half the shared memory
         left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
         i = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
@@ -225,6 +226,7 @@ def work(config, limits, *, itemsize, G, T, N, K):
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),
+        "fp32:sm_90": Tiles(64, 128, 32, 4, 3),
         "sm_80 sm_89 sm_120": Tiles(128, 128, 32, 4, 3),
         "gfx90a gfx942 gfx950": Tiles(128, 128, 64, 4, 2),
         "gfx1100": Tiles(128, 64, 32, 4, 2),
@@ -247,6 +249,7 @@ def tiles(a, b, ends, *, config):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
+        "fp32:sm_90": Persistent(128, 128, 32, 8, 3),
         "sm_80": Persistent(128, 128, 32, 8, 3),
         "sm_89 sm_120": Persistent(128, 128, 32, 8, 2),
         "gfx90a gfx942 gfx950": Persistent(128, 128, 64, 4, 2),

@@ -27,6 +27,7 @@ from workbench.dsl import (
     launch_pdl,
     meta,
     padded,
+    precision_of,
     strides,
     tile_count,
     tl,
@@ -113,7 +114,7 @@ def _shrink(
                 a = tl.load(a_ptrs, (k[:, None] < K - k0) & (j[None, :] < RANK), other=0.0)
             if UPCAST:
                 x, a = x.to(tl.float32), a.to(tl.float32)
-            acc = tl.dot(x, a, acc, input_precision="ieee")
+            acc = tl.dot(x, a, acc, input_precision=precision_of(x.dtype))
             x_ptrs += step * stride_xk
             a_ptrs += step * stride_ak
         u = acc * SCALE
@@ -147,7 +148,7 @@ def _updated(acc, u, b, unit_ptr, m, M, UNITS: tl.constexpr, UPCAST: tl.constexp
     if UNITS:  # powers of two: nothing is lost
         unit = tl.load(unit_ptr + m, m < M, other=1.0)[:, None]
         return tl.dot(u, b, acc / unit, input_precision="ieee") * unit
-    return tl.dot(u, b, acc, input_precision="ieee")
+    return tl.dot(u, b, acc, input_precision=precision_of(u.dtype))
 
 
 @triton.jit
@@ -175,7 +176,7 @@ def _tiles(
             w = tl.load(w_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
         if UPCAST:
             x, w = x.to(tl.float32), w.to(tl.float32)
-        acc = tl.dot(x, w, acc, input_precision="ieee")
+        acc = tl.dot(x, w, acc, input_precision=precision_of(x.dtype))
         x_ptrs += step * stride_xk
         w_ptrs += step * stride_wk
     u, b = _update(u_ptr, b_ptr, m, n, M, N, stride_bn, stride_br, RANK, BLOCK_R)
@@ -204,7 +205,7 @@ def _persistent(
             xs, ws = x.load([m, step * BLOCK_K]), w.load([n, step * BLOCK_K])
             if UPCAST:
                 xs, ws = xs.to(tl.float32), ws.to(tl.float32)
-            acc = tl.dot(xs, ws.T, acc, input_precision="ieee")
+            acc = tl.dot(xs, ws.T, acc, input_precision=precision_of(xs.dtype))
         if PDL:  # u is computed meanwhile
             tl.extra.cuda.gdc_wait()
         if not EARLY:
@@ -257,7 +258,7 @@ def _parts(
             x = tl.load(x_ptrs, inside[:, None] & (m[None, :] < M), other=0.0)
         if UPCAST:
             w, x = w.to(tl.float32), x.to(tl.float32)
-        acc = tl.dot(w, x, acc, input_precision="ieee")
+        acc = tl.dot(w, x, acc, input_precision=precision_of(w.dtype))
         w_ptrs += step * stride_k
         x_ptrs += step * stride_xk
     columns = tl.where(of_w, pid_n * BLOCK_N, N) + n  # of the parts: first y's, then u's
@@ -513,6 +514,7 @@ CDNA = Tiles(128, 128, 64, 4, 2)
     work=tiles_work,
     defaults={
         "fp32": Tiles(128, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
+        "fp32:sm_90": Tiles(128, 128, 32, 8, 3),
         "sm_80 sm_89 sm_120": SMALL,
         "gfx90a gfx942 gfx950": CDNA,
         "gfx1100": Tiles(128, 64, 32, 4, 2),
@@ -538,6 +540,7 @@ def tiles(x, w, a, b, *, config):
     work=work,  # alone: with pdl the launch for u does not come first, it runs beside
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
+        "fp32:sm_90": Persistent(128, 128, 32, 8, 3),
         "sm_80": Persistent(64, 128, 32, 8, 3),
         "sm_89 sm_120": Persistent(64, 128, 32, 8, 2),
         "sm_90": Persistent(pdl=1),
@@ -610,6 +613,7 @@ def warp_groups(x, w, a, b, *, config):
     work=split_k_work,
     defaults={
         "fp32": SplitK(64, 64, 4, 8, 3),
+        "fp32:sm_90": SplitK(64, 64, 4, 4, 3),
         "sm_80": SplitK(num_stages=3),
         "sm_90": SplitK(pdl=1),
         "sm_89 sm_120": SplitK(64, 128, 4, 4, 3),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import compiled, meta, strides, tile_count, tl, triton, upcast
+from workbench.dsl import compiled, meta, precision_of, strides, tile_count, tl, triton, upcast
 from workbench.spec import Spec, Tensor, Work, of_rms, stages, threads, tile
 
 
@@ -86,7 +86,7 @@ def _tiles(
             x = tl.load(x_ptrs, (m[None, :] < M) & (k < K - start)[:, None], other=0.0)
         if UPCAST:
             w, x = w.to(tl.float32), x.to(tl.float32)
-        acc = tl.dot(w, x, acc, input_precision="ieee")
+        acc = tl.dot(w, x, acc, input_precision=precision_of(w.dtype))
         w_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_wk
         x_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_xk
     y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
@@ -160,7 +160,11 @@ SMALL = Tiles(16, 64, 64, 4, 4)  # 64 KB of LDS; 99 KB of shared memory on Ada
     Tiles,
     refuse=refuse_tiles,
     work=tiles_work,
-    defaults={"fp32": Tiles(16, 32, 64, 4, 2), "sm_89 sm_120 gfx90a gfx942 gfx950 gfx1100": SMALL},
+    defaults={
+        "fp32": Tiles(16, 32, 64, 4, 2),
+        "fp32:sm_90": Tiles(16, 64, 64, 4, 4),
+        "sm_89 sm_120 gfx90a gfx942 gfx950 gfx1100": SMALL,
+    },
 )
 def tiles(x, w, *, config):
     """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does."""

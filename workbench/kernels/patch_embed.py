@@ -17,7 +17,18 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, cores, describe, meta, strides, tile_count, tl, triton, upcast
+from workbench.dsl import (
+    compiled,
+    cores,
+    describe,
+    meta,
+    precision_of,
+    strides,
+    tile_count,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.gluon import (
     UNCHECKED,
     barriers,
@@ -105,7 +116,7 @@ def _tiles(
             w = tl.load(w_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
         if UPCAST:
             x, w = x.to(tl.float32), w.to(tl.float32)
-        acc = tl.dot(x, w, acc, input_precision="ieee")
+        acc = tl.dot(x, w, acc, input_precision=precision_of(x.dtype))
         x_ptrs += step * stride_xk
         w_ptrs += step * stride_wk
     acc += position.to(tl.float32) + bias.to(tl.float32)[None, :]
@@ -123,7 +134,7 @@ def _product(
         a, b = x.load([m, step * BLOCK_K]), w.load([n, step * BLOCK_K])
         if UPCAST:
             a, b = a.to(tl.float32), b.to(tl.float32)
-        acc = tl.dot(a, b.T, acc, input_precision="ieee")
+        acc = tl.dot(a, b.T, acc, input_precision=precision_of(a.dtype))
     return acc
 
 
@@ -424,6 +435,7 @@ CDNA = Tiles(128, 128, 64, 4, 2)
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
+        "fp32:sm_90": Tiles(128, 128, 32, 8, 3),
         "sm_80 sm_89 sm_120": SMALL,
         "sm_100": Tiles(128, 128, 64, 8, 3),
         "gfx90a gfx942 gfx950": CDNA,
@@ -460,6 +472,7 @@ def described_tensors(x, w, config):
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),
+        "fp32:sm_90": Tiles(128, 128, 32, 8, 3),
         "sm_80 sm_89": Tiles(64, 128, 32, 4, 3),
         "sm_90": Tiles(128, 128, 64, 4, 3),
         "sm_100": Tiles(128, 128, 64, 8, 3),
@@ -487,6 +500,7 @@ def described(x, w, bias, position, *, config):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
+        "fp32:sm_90": Persistent(128, 128, 32, 8, 3),
         "sm_80": Persistent(128, 128, 32, 8, 3),
         "sm_89 sm_120": Persistent(128, 128, 32, 8, 2),
         "sm_100": Persistent(128, 128, 64, 8, 4),
@@ -523,6 +537,7 @@ def recurrence(config, cores, *, M, N, P):
     work=work,
     defaults={
         "fp32": Recurring(32, 64, 32, 8, 2),
+        "fp32:sm_90": Recurring(128, 128, 32, 8, 3),
         "sm_80": Recurring(64, 128, 32, 8, 3),
         "sm_89 sm_120": Recurring(64, 128, 32, 8, 2),
         "sm_100": Recurring(128, 128, 64, 8, 4),

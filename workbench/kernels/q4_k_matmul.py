@@ -24,6 +24,7 @@ from workbench.dsl import (
     cores,
     launch_pdl,
     meta,
+    precision_of,
     tile_count,
     tl,
     triton,
@@ -317,7 +318,7 @@ def _rows(
 @dataclass(frozen=True)
 class Rows:
     block_n: int = tile(2, 16, default=8)
-    block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
+    block_b: int = tile(2, 8, default=AUTO)  # blocks of a row in one step
     num_warps: int = threads(2, 8, default=4)
     # Staged through shared memory, headers and x are read back with bank conflicts: 74.8 us with 3
     # stages, 23.3 with 1 (H200, 1x14336x4096, bf16; docs/profiling_story.md)
@@ -327,6 +328,13 @@ class Rows:
 def rows_at_once(M):
     """How many rows of x one program of `rows` multiplies."""
     return M if M <= 2 else 4
+
+
+def size_rows(config, limits, *, itemsize, M, N, K):
+    """Return the config with 4 blocks a step for 1 or 2 rows of x, and for more, where a thread of
+    warps of 32 has no registers for so many, with 2."""
+    many = M > 2 and limits.warp_size == 32
+    return replace(config, block_b=given(config.block_b, 2 if many else 4))
 
 
 def refuse_rows(config, limits, *, itemsize, M, N, K):
@@ -357,20 +365,19 @@ def rows_work(config, limits, *, itemsize, M, N, K):
     )
 
 
-# As many chunks of 16 bytes as threads, which leaves room for 4 rows of x. With warps of 64 the
-# default of Rows does so too; sm_90 keeps that one, which was timed there, for 1 and 2 rows.
-NARROW = Rows(8, 2, 4, 1)
+NARROW = Rows(8, 2, 4, 1)  # as many chunks of 16 bytes as threads
 
 
 @q4_k_matmul.impl(
     Rows,
+    resolve=size_rows,
     refuse=refuse_rows,
     work=rows_work,
     defaults={"sm_80 sm_86 sm_89 sm_100 sm_120 gfx1100": NARROW},
 )
 def rows(x, w, *, config):
-    """`block_n` rows of w against one row of x on the vector units: one launch, small programs, and
-    each lane sums what it unpacks."""
+    """`block_n` rows of w against one row of x, or four, on the vector units: one launch, small
+    programs, and each lane sums what it unpacks. The fastest for up to 4 rows of fp32."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
@@ -750,8 +757,9 @@ def slices_work(config, limits, *, itemsize, M, N, K):
         load_bytes=config.slices * (n * 144 + min(M, columns) * 256 * itemsize),
         store_bytes=n * min(M, columns) * itemsize,
         dot=(n, max(columns, 8), 256 * config.slices),
-        # 3.0, 4.7 and 6.0 instructions a weight for 1, 4 and 16 rows of x, in the PTX of sm_90
-        vector_ops=(5 + min(M, 7)) * n * 256 * config.slices // 2,
+        # 3.0, 4.7 and 6.0 instructions a weight for 1, 4 and 16 rows of x, in the PTX of sm_90; in
+        # fp32, whose operands come from shared memory one by one, by the time of 1 to 64 rows
+        vector_ops=(200 if itemsize == 4 else 5 + min(M, 7)) * n * 256 * config.slices // 2,
     )
     if config.order < 1:  # stored configs are without one
         return product
@@ -810,7 +818,7 @@ def few_registers(block_m, warps):
     return {"maxnreg": 152 if block_m > 8 and warps <= 12 else 128}
 
 
-# Scheme 3, `tiles`, `split_k`, `ordered`: rows of w as the long side of a matrix product
+# Scheme 3, `tiles` and `ordered`: rows of w as the long side of a matrix product
 
 
 @triton.jit
@@ -886,9 +894,9 @@ def _tiles(
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
             x, z = x.to(tl.float32), z.to(tl.float32)
         w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16)
-        acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
+        acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision=precision_of(x.dtype))
         w = _weights(right, one, head, first, second, third, g + 2, BLOCK_N, WARPS, FP16)
-        acc = tl.dot(w.to(z.dtype), tl.trans(z), acc, input_precision="ieee")
+        acc = tl.dot(w.to(z.dtype), tl.trans(z), acc, input_precision=precision_of(z.dtype))
     n = first_n + tl.arange(0, BLOCK_N)
     y_ptrs = y_ptr + tl.program_id(1).to(tl.int64) * stride_ys
     y_ptrs += m.to(tl.int64)[None, :] * N + n[:, None]
@@ -910,6 +918,17 @@ class Tiles:
     block_n: int = tile(32, 128, default=64)
     num_warps: int = threads(4, 8, default=4)
     num_stages: int = stages(2, 4, default=4)
+    splits: int = among(1, 2, 4, 8, default=AUTO)  # parts of K, each a program's
+
+
+def size_tiles(config, limits, *, itemsize, M, N, K):
+    """Return the config with as many parts of K as leave two programs a core, four at most.
+
+    On an H100, fp16: with 4 parts 1x4096x4096 takes 0.70 of the time and 16x4096x14336 0.49, with 2
+    parts 32x4096x14336 0.80, but 64x4096x4096, of 256 tiles, 1.19.
+    """
+    most = min(2 * limits.cores // tile_count(config, M=M, N=N), K // 256, 4)
+    return replace(config, splits=given(config.splits, 1 << max(most, 1).bit_length() - 1))
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
@@ -932,7 +951,8 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
 UNPACK = 7  # instructions a weight: counted in the PTX of sm_90 as 6.3, with those of addresses
 
 
-def tiles_work(config, limits, *, itemsize, M, N, K):
+def one_launch_work(config, limits, *, itemsize, M, N, K):
+    """Return the work of tiles of which each is one program's."""
     return Work(
         tiles=tile_count(config, M=M, N=N),
         steps=K // 256,
@@ -944,26 +964,11 @@ def tiles_work(config, limits, *, itemsize, M, N, K):
     )
 
 
-@q4_k_matmul.impl(
-    Tiles, refuse=refuse_tiles, work=tiles_work, defaults={"fp32": Tiles(16, 32, 8, 2)}
-)
-def tiles(x, w, *, config):
-    """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does."""
-    return _product(x, w, config)
-
-
-@dataclass(frozen=True)
-class SplitK:
-    block_m: int = tile(16, 64, default=16)
-    block_n: int = tile(32, 128, default=64)
-    splits: int = among(2, 4, 8, default=4)
-    num_warps: int = threads(4, 8, default=4)
-    num_stages: int = stages(2, 4, default=4)
-
-
-def split_work(config, limits, *, itemsize, M, N, K):
-    """Return the work of both launches."""
-    whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+def tiles_work(config, limits, *, itemsize, M, N, K):
+    """Return the work of the product, and where K has parts of the launch that adds them, too."""
+    whole = one_launch_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    if config.splits <= 1:  # stored configs are without any
+        return whole
     steps, sums = -(-K // 256 // config.splits), config.block_n * config.block_m * 4
     tiles, passed = whole.tiles * config.splits, config.splits * M * N * 4
     parts = replace(whole, tiles=tiles, steps=steps, store_bytes=sums, passed_bytes=passed)
@@ -982,26 +987,26 @@ def split_work(config, limits, *, itemsize, M, N, K):
 
 
 @q4_k_matmul.impl(
-    SplitK, refuse=refuse_tiles, work=split_work, defaults={"fp32": SplitK(16, 32, 4, 8, 2)}
+    Tiles,
+    resolve=size_tiles,
+    refuse=refuse_tiles,
+    work=tiles_work,
+    defaults={"fp32": Tiles(16, 32, 8, 2), "fp32:sm_90": Tiles(16, 64, 4, 2)},
 )
-def split_k(x, w, *, config):
-    """`splits` programs share a tile's columns, so that few rows of w still fill the device."""
-    return _product(x, w, config, splits=config.splits)
-
-
-def _product(x, w, config, splits=1):
+def tiles(x, w, *, config):
+    """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does. A
+    few tiles share the device in parts of K, whose sums are added in a launch of their own."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
-    y = x.new_empty(M, N)
+    y, splits = x.new_empty(M, N), config.splits
     if x.stride(1) != 1:
         x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
     out = y if splits == 1 else torch.empty(splits, M, N, dtype=torch.float32, device=x.device)
-    programs = tile_count(config, N=N, M=M)
     constants = dict(BLOCK_M=config.block_m, BLOCK_N=config.block_n)
     constants |= dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
     constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x), num_warps=config.num_warps)
     sizes = M, N, K // 256, triton.cdiv(K // 256, splits), _one(x), *x.stride(), stride, M * N
-    _tiles[(programs, splits)](x, words, out, *sizes, **constants)
+    _tiles[(tile_count(config, N=N, M=M), splits)](x, words, out, *sizes, **constants)
     if splits > 1:
         add_parts(out, y)
     return y
@@ -1047,9 +1052,9 @@ def _ordered_tiles(
             x, z = x.to(tl.float32), z.to(tl.float32)
         low, high, under, over = _numbers(head, first, second, third, i % 2 * 2 + t // 2)
         w = _long_operand(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+        acc = tl.dot(w, tl.trans(x), acc, input_precision=precision_of(x.dtype))
         w = _long_operand(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
-        acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
+        acc = tl.dot(w, tl.trans(z), acc, input_precision=precision_of(z.dtype))
     n = first_n + tl.arange(0, BLOCK_N)
     y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
@@ -1118,8 +1123,8 @@ def reorder_work(itemsize, M, K):
 
 
 def ordered_work(config, limits, *, itemsize, M, N, K):
-    """Return the work of both launches; the second is as `tiles_work`, by halves of blocks."""
-    whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    """Return the work of both launches; the second is as `one_launch_work`, by halves of blocks."""
+    whole = one_launch_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
     BM, BN, passed = config.block_m, config.block_n, M * K * itemsize
     product = replace(
         whole,
@@ -1144,6 +1149,7 @@ LOW = Ordered(32, 64, 4, 2)
     work=ordered_work,
     defaults={
         "fp32": Ordered(16, 32, 8, 2),
+        "fp32:sm_90": Ordered(64, 128, 8, 2),
         "gfx1100": Ordered(16, 64, 8, 2),
         "sm_80 sm_86 sm_89 sm_120 gfx90a gfx942 gfx950": LOW,
     },
@@ -1464,8 +1470,8 @@ def warp_groups_work(config, limits, *, itemsize, M, N, K):
     )
     if config.splits == 1:
         return reordered, parts
-    at = SplitK(config.block_m, 128, config.splits, 8)
-    split, added = split_work(at, limits, itemsize=itemsize, M=M, N=N, K=K)
+    at = Tiles(config.block_m, 128, 8, splits=config.splits)
+    split, added = tiles_work(at, limits, itemsize=itemsize, M=M, N=N, K=K)
     sums = dict(tiles=split.tiles, steps=split.steps, store_bytes=split.store_bytes)
     sums |= dict(passed_bytes=split.passed_bytes + parts.passed_bytes)
     return reordered, replace(parts, **sums), added

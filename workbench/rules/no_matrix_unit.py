@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from workbench.data.code_facts import CodeFacts
 from workbench.rules import CodeRule, Diagnosis, count
 
-WIDE = "fp32 runs on the matrix unit only as TF32: input_precision='tf32' if that is exact enough."
+WIDE = (
+    "fp32 runs on the matrix unit as TF32 (input_precision='tf32') if that is exact enough, or in "
+    "bf16 parts that keep its accuracy ('bf16x6')."
+)
 NARROW = "Use tl.dot with a dtype and a shape of the matrix unit: 16 or more along each axis."
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from workbench.dsl import meta, strides, tile_count, tl, triton, upcast
+from workbench.dsl import meta, precision_of, strides, tile_count, tl, triton, upcast
 from workbench.kernels import matmul as whole
 from workbench.spec import Spec, Tensor, Tolerance, Work
 
@@ -80,10 +80,11 @@ def _tiles(
         a, b = a.to(tl.float32), b.to(tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for _ in range(K // BLOCK_K):
-        acc = tl.dot(a, b, acc, input_precision="ieee")
+        acc = tl.dot(a, b, acc, input_precision=precision_of(a.dtype))
     if not EVEN_K:
         there = tl.arange(0, BLOCK_K)[None, :] < K % BLOCK_K
-        acc = tl.dot(tl.where(there, a, 0.0).to(a.dtype), b, acc, input_precision="ieee")
+        a = tl.where(there, a, 0.0).to(a.dtype)
+        acc = tl.dot(a, b, acc, input_precision=precision_of(a.dtype))
     column = ((m.to(tl.int64) * STEP % 65536) * N) >> 16
     y = tl.sum(tl.where(n[None, :] == column[:, None], acc, 0.0), axis=1)
     mine = (column >= pid_n * BLOCK_N) & (column < pid_n * BLOCK_N + BLOCK_N)

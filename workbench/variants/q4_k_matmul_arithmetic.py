@@ -115,7 +115,9 @@ def rows_work(config, limits, *, itemsize, M, N, K):
     )
 
 
-@q4_k_matmul_arithmetic.impl(whole.Rows, refuse=whole.refuse_rows, work=rows_work)
+@q4_k_matmul_arithmetic.impl(
+    whole.Rows, resolve=whole.size_rows, refuse=whole.refuse_rows, work=rows_work
+)
 def rows(a, w, like, *, config):
     """As many weights are unpacked and multiplied as by `q4_k_matmul.rows`. `num_stages` changes
     nothing: no load is left to be pipelined."""

@@ -85,7 +85,9 @@ def _rows(
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (n[:, None] < N) & (m[None, :] < M))
 
 
-@q4_k_matmul_traffic.impl(whole.Rows, refuse=whole.refuse_rows, work=whole.rows_work)
+@q4_k_matmul_traffic.impl(
+    whole.Rows, resolve=whole.size_rows, refuse=whole.refuse_rows, work=whole.rows_work
+)
 def rows(x, w, *, config):
     """Blocks and elements of x are read as often and as wide as by `q4_k_matmul.rows`."""
     (M, K), N = x.shape, w.shape[0]
