@@ -113,6 +113,11 @@ def attention(
     return Goal(kernel, sizes, peer=stored, beside=("cudnn", share))
 
 
+def of(kernel: str, axes: str, dtype: str, *sizes: Sequence[int]) -> list[Goal]:
+    """Return a goal for each of these sizes, of which nothing is asked."""
+    return [Goal(kernel, dict(zip(axes.split(), at, strict=True)), dtype) for at in sizes]
+
+
 def delta(d: int, r: int, us: float) -> Goal:
     at = {"M": 64, "K": d, "N": d, "r": r}
     return Goal("lora_delta", at, "fp32", peer=("lora_delta", at), us=us)
@@ -178,6 +183,33 @@ GOALS = (
     rows("swiglu", "swiglu", 64, 14_336),
     Goal("rope", {"S": 8192, "Hq": 32, "Hkv": 8, "D": 128},
          peer=("rope", {"T": 8192, "Hq": 32, "Hkv": 8, "D": 128}), factor=0.95),
+    # Nothing is asked: `workbench.ops` chooses among several Impls by what is measured here.
+    *of("softmax", "M N", "fp32", (8192, 4096), (32_768, 1024), (2048, 32_768), (512, 65_536),
+        (1024, 131_072)),
+    *of("rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *of("fused_add_rms_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *of("layer_norm", "M N", "fp32", (8192, 4096), (2048, 32_768), (32, 4096)),
+    *of("matmul", "M N K", "fp32", (1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 4096),
+        (64, 4096, 4096), (256, 4096, 4096), (1000, 3000, 1500)),
+    *of("q4_k_matmul", "M N K", "fp32", (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
+        (16, 2560, 2560), (16, 14_336, 4096), (64, 14_336, 4096), (512, 14_336, 4096)),
+    *of("attention", "B S Hkv G D T", "fp32", (2, 2048, 16, 1, 64, 2048)),
+    *of("causal_attention", "B S Hkv G D", "fp32", (2, 2048, 16, 1, 64)),
+    *of("lora", "M N K r", "fp32", (8192, 4096, 4096, 16), (512, 4096, 4096, 16),
+        (16, 4096, 4096, 16)),
+    *of("lora_delta", "M K N r", "bf16", (64, 512, 512, 8), (64, 1024, 1024, 8),
+        (64, 2048, 2048, 8), (64, 1024, 1024, 64)),
+    *(goal for kernel in ("wkv6", "wkv7") for goal in
+      of(kernel, "B T H N", "fp32", (8, 4096, 40, 64), (1, 4096, 40, 64), (64, 1, 40, 64))),
+    *of("patch_embed", "M N K P", "fp32", (50_176, 768, 768, 196)),
+    *(goal for dtype in ("bf16", "fp32") for goal in (
+        *of("cross_entropy", "M V", dtype, (4096, 128_256), (16, 128_256), (8192, 32_000)),
+        *of("cumsum", "M N", dtype, (4096, 8192), (8, 4_194_304)),
+        *of("grouped_matmul", "G T N K", dtype, (8, 8192, 14_336, 4096), (64, 16_384, 2816, 2048),
+            (64, 512, 2816, 2048)),
+        *of("matvec", "M N K", dtype, (1, 2560, 2560), (1, 14_336, 4096), (4, 14_336, 4096),
+            (16, 14_336, 4096)),
+        *of("reduce", "M N", dtype, (8192, 8192), (1, 67_108_864), (1_048_576, 64)))),
 )  # fmt: skip
 
 # Products of which no size is won by padding: squares, long and short K, and layers of models at

@@ -28,7 +28,7 @@ from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
 from workbench.source import code_hash  # noqa: E402
-from workbench.spec import Spec, Tensor, threads, values  # noqa: E402
+from workbench.spec import ITEMSIZE, Spec, Tensor, threads, values  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"torch": "2.13.0", "triton": "3.9.0"}
@@ -196,6 +196,23 @@ def test_a_gradient_that_no_impl_takes_is_computed_by_torch(h200):
     with HELD:
         _, (dx, dw) = choice.first_launch(spec, tensors(spec, {"M": 3, "N": 7}))
     assert (dx.shape, dw.shape, dx.dtype) == ((3, 7), (7,), torch.bfloat16)
+
+
+def test_several_impls_are_measured_in_numbers_as_wide():
+    """In fp32 the fastest of 16 bits may be the slowest: Q4_K of one row took 206 us by `slices`,
+    and 24 by `rows`."""
+    limits, cases = DEVICES["h200"].limits, json.loads(choice.MEASURED.read_text())["cases"]
+    measured = {(case["kernel"], ITEMSIZE[case["dtype"]]) for case in cases}
+    for spec in map(spec_of, kernel_names()):
+        for dtype in dtypes_of(spec):
+            impls = [i for i in spec.impls if i.backend == "triton"]
+            most = max(sum(allows(i, limits, dtype, at) for i in impls) for at in spec.bench)
+            assert most < 2 or (spec.name, ITEMSIZE[dtype]) in measured, f"{spec.name}, {dtype}"
+
+
+def allows(impl, limits, dtype, sizes):
+    config = impl.default(limits, dtype, sizes)
+    return impl.rejection_reason(config, limits, dtype, sizes) is None
 
 
 def test_measured_impls_exist():

@@ -220,17 +220,21 @@ class MeasuredCase:
 
 
 def _nearest(spec: Spec, place: torch.device, dtype: str, sizes: Sizes) -> MeasuredCase | None:
-    """Return the measured case nearest to these sizes in ratio, of this dtype if there are any;
-    None on a device of another architecture."""
+    """Return the measured case nearest to these sizes in ratio, of this dtype if there are any,
+    else of one as wide: what is fast in 16 bits may be the slowest in fp32. None where there are
+    neither, and on a device of another architecture."""
     arch, cases = _measured()
     if INTERPRETED or launch.limits_of(place).arch != arch:
         return None
 
-    def distance(case: MeasuredCase) -> tuple[bool, bool, float]:
-        wide = ITEMSIZE[case.dtype] != ITEMSIZE[dtype]
-        return wide, case.dtype != dtype, case.octaves(sizes)
+    def distance(case: MeasuredCase) -> tuple[bool, float]:
+        return case.dtype != dtype, case.octaves(sizes)
 
-    cases = [c for c in cases if c.kernel == spec.name and c.sizes.keys() == sizes.keys()]
+    def suits(case: MeasuredCase) -> bool:
+        same = case.kernel == spec.name and case.sizes.keys() == sizes.keys()
+        return same and ITEMSIZE[case.dtype] == ITEMSIZE[dtype]
+
+    cases = [case for case in cases if suits(case)]
     return min(cases, key=distance, default=None)
 
 
