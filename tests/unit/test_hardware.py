@@ -328,6 +328,14 @@ def test_a_family_is_of_apple_gpus_alone(tmp_path):
 # Ceilings
 
 
+@pytest.mark.parametrize("name, parts", [("h100", True), ("h200", True), ("b200", False)])
+def test_fp32_has_the_ceiling_of_its_bf16_parts_where_kernels_make_them(name, parts):
+    peaks, plain = DEVICES[name].peaks, ceilings(DEVICES[name], "fp32")["compute"]
+    assert plain["value"] == (peaks["bf16"].value / 6 if parts else peaks["fp32"].value)
+    assert (plain["kind"] == "computed") == parts
+    assert parts == plain["source"].startswith("a sixth of the bf16 peak")
+
+
 def test_ceilings_are_plain_data():
     plain = ceilings(DEVICES["h200"], "bf16")
     assert plain["dram"]["value"] == 4.8e12 and plain["dram"]["unit"] == "B/s"

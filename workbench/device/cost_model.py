@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data.record import Predicted, Resources
-from workbench.device.hardware import Device
+from workbench.device.hardware import Device, parts_peak
 from workbench.device.occupancy import occupancy
 from workbench.spec import ITEMSIZE, Impl, Sizes, Work, values
 
@@ -295,8 +295,8 @@ class _Model:
             return peaks["fp32"].value / self.cores
         if unit == "wgmma" and self.work.dot is not None and max(self.work.dot[:2]) < 64:
             unit = "mma"  # wgmma multiplies 64 rows; it is of another product of the kernel
-        split = self.dtype == "fp32"  # in six products of bf16 parts
-        peak = c.parts * peaks["bf16"].value / 6 if split else peaks[self.dtype].value
+        in_parts = parts_peak(self.device) if self.dtype == "fp32" else None
+        peak = c.parts * in_parts.value if in_parts else peaks[self.dtype].value
         rate = peak / self.cores * c.matrix
         modern = self.device.limits.arch in ("sm_90", "sm_100", "sm_103")
         return rate * c.old_mma if unit == "mma" and modern else rate

@@ -409,11 +409,22 @@ def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
     `value`, `unit`, `source` and `kind`. Unknown ceilings have no key.
     """
     known = {"dram": device.dram, "cache": device.cache_bandwidth}
-    known["compute"] = device.peaks.get(dtype)
+    in_parts = parts_peak(device) if dtype == "fp32" else None
+    known["compute"] = in_parts or device.peaks.get(dtype)
     plain = {name: asdict(q) for name, q in known.items() if q is not None}
     if "compute" in plain:
         plain["compute"] |= {"dtype": dtype, **device.peak_state()}
     return plain
+
+
+def parts_peak(device: Device) -> Quantity | None:
+    """Return the peak of fp32 products as six of bf16 parts, a sixth of the bf16 peak, on devices
+    where kernels make them so (see `dsl.precision_of`); None on others."""
+    bf16 = device.peaks.get("bf16")
+    if device.limits.arch != "sm_90" or bf16 is None:
+        return None
+    source = f"a sixth of the bf16 peak: an fp32 product as six of bf16 parts ({bf16.source})"
+    return replace(bf16, value=bf16.value / 6, source=source, kind="computed")
 
 
 def live() -> Device | None:
