@@ -1,5 +1,5 @@
-"""What continuous integration runs of tests that have each of several cases on each of several
-devices, colours or widths. The same in every run, and all of it elsewhere."""
+"""Samples for continuous integration: of several cases, each on several devices, in several colours
+or widths, it runs each case once, and the same ones in every run. A local run has them all."""
 
 import os
 from collections.abc import Iterable, Sequence

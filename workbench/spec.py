@@ -170,6 +170,11 @@ class Limits:
         numbers: int = (config.block_m + config.block_n) * config.block_k
         return self.buffers(config.num_stages) * numbers * itemsize
 
+    @property
+    def fp32_in_parts(self) -> bool:
+        """Return whether kernels multiply fp32 in bf16 parts there; see `dsl.precision_of`."""
+        return self.arch == "sm_90"
+
     # Each of these returns one sentence, or None where there is nothing to refuse.
 
     def refuse_held(self, held: int, most: int, what: str = "elements in registers") -> str | None:

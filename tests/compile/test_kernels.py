@@ -1,5 +1,5 @@
-"""Every kernel's default, compiled for GPUs that are not here: it fits, spills nothing, uses the
-matrix unit, and loads as wide as it can.
+"""Every kernel's default, compiled for GPUs that are not here: it fits, uses the matrix unit, loads
+as wide as it can, and spills nothing, or in fp32 on Hopper no more than is listed.
 
 With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, each Impl is compiled once:
 for Hopper, whose torch brings that Triton. In continuous integration, where no compilation is

@@ -6,10 +6,9 @@ at the first size to time, at one or two of the others where nothing is listed, 
 KERNEL_TESTS=brief: Triton 3.6 spills elsewhere (8 bytes of wkv7.chunked in fp16).
 """
 
-import os
-
 import pytest
 from kernel_cases import BRIEF, SLOTS, SPILLS, dtypes_of, triton_impls, turn
+from turns import CI
 
 from workbench.compile import read_resources
 from workbench.compile.launches import captured
@@ -20,7 +19,7 @@ DEVICE = DEVICES["h200"]
 
 
 def impls():
-    if not os.environ.get("CI"):
+    if not CI:
         return triton_impls()
     every = triton_impls()
     return [i for i in every if i is turn(i.spec, [j for j in every if j.spec is i.spec])][::2]
@@ -31,9 +30,9 @@ def impls_and_dtypes():
     two spilled the same but for 16 bytes of lora.persistent, which are no more than SLOTS."""
     for impl in impls():
         every = dtypes_of(impl, DEVICE.limits)
-        left_out = {"fp16"} if os.environ.get("CI") and "bf16" in every else set()
+        left_out = {"fp16"} if CI and "bf16" in every else set()
         dtypes = [d for d in every if d not in left_out and sizes_of(impl, d)]
-        if dtypes and os.environ.get("CI"):
+        if dtypes and CI:
             dtypes = [turn(impl.spec, dtypes)]
         for dtype in dtypes:
             yield pytest.param(impl, dtype, id=f"{impl.title}-{dtype}")
@@ -41,12 +40,12 @@ def impls_and_dtypes():
 
 def sizes_of(impl, dtype):
     """In continuous integration not the first size: tests/compile/test_kernels.py compiles it, and
-    there it must not spill at all. Of the others the last, which has the greatest width where an
+    there it must not spill either. Of the others the last, which has the greatest width where an
     axis has a few, and in dtypes of two bytes and fewer one in turn: in fp32 it takes seconds."""
     spec = impl.spec
     among = {axis: extent.among for axis, extent in spec.extents.items() if extent.among}
     widths = [{**spec.bench[0], a: n} for a, every in among.items() for n in sorted(every)]
-    if not os.environ.get("CI"):
+    if not CI:
         return [*spec.bench, *widths]
     others = [sizes for sizes in (*spec.bench[1:], *widths) if sizes != spec.bench[0]]
     if (impl.title, dtype) in SPILLS or len(others) < 3:

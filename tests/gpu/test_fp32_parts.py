@@ -1,5 +1,7 @@
-"""What products of fp32 in bf16 parts promise beyond their Specs' tolerances, which are as wide as
-the errors of sums on vector units: see `dsl.precision_of`."""
+"""Products of fp32 in bf16 parts (`dsl.precision_of`): their errors, small numbers, the greatest.
+
+The Specs' tolerances are wider, as wide as for sums on vector units.
+"""
 
 import pytest
 import torch

@@ -244,7 +244,7 @@ def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:
     arch = device.limits.arch
-    if work.dot is None or (dtype == "fp32" and arch != "sm_90"):  # see `dsl.precision_of`
+    if work.dot is None or (dtype == "fp32" and not device.limits.fp32_in_parts):
         return None
     if arch.startswith("gfx"):
         return "wmma" if arch.startswith("gfx1") else "mfma"

@@ -421,7 +421,7 @@ def parts_peak(device: Device) -> Quantity | None:
     """Return the peak of fp32 products as six of bf16 parts, a sixth of the bf16 peak, on devices
     where kernels make them so (see `dsl.precision_of`); None on others."""
     bf16 = device.peaks.get("bf16")
-    if device.limits.arch != "sm_90" or bf16 is None:
+    if not device.limits.fp32_in_parts or bf16 is None:
         return None
     source = f"a sixth of the bf16 peak: an fp32 product as six of bf16 parts ({bf16.source})"
     return replace(bf16, value=bf16.value / 6, source=source, kind="computed")

@@ -742,7 +742,7 @@ def refuse_tiles(config, limits, *, itemsize, **sizes):
         return f"{threads_} threads leave each 128 registers, too few for {held} sums"
     if held < 8 and config.num_warps > 1:
         return f"{config.num_warps} warps are too many for {config.block_m}x{config.block_n} sums"
-    if itemsize > 2 and limits.arch == "sm_90":  # three bf16 parts of b in place of a stage
+    if itemsize > 2 and limits.fp32_in_parts:  # three bf16 parts of b in place of a stage
         stages = (config.num_stages - 1) * (config.block_m + config.block_n) * config.block_k
         shared = max(shared, 4 * stages + 6 * config.block_n * config.block_k)
     return limits.refuse_shared(shared)
