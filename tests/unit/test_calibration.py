@@ -332,17 +332,17 @@ def test_the_default_stays_unless_another_is_clearly_faster(slower, stays):
     assert estimate.seconds == pytest.approx(1 + slower if stays else 1)
 
 
-def test_config_at_names_the_calibration_and_survives_a_damaged_one(own, monkeypatch):
-    from workbench.adapted import launch
+def test_a_choice_names_the_calibration_and_survives_a_damaged_one(own, monkeypatch):
+    from workbench.tuner import choice as tuner_choice
 
-    monkeypatch.setattr(launch, "_versions", lambda: {"torch": "2.11.0", "triton": "3.6.0"})
-    choice = launch.config_at(TILES, H200, "bf16", AT)
+    monkeypatch.setattr(tuner_choice, "_versions", lambda: {"torch": "2.11.0", "triton": "3.6.0"})
+    choice = tuner_choice.choice_of(TILES, H200, "bf16", AT)
     assert choice.expected_s is None and choice.text.startswith("the default; nothing tuned")
     path = own(timed(lambda config: 2.0))
-    choice = launch.config_at(TILES, H200, "bf16", AT)
+    choice = tuner_choice.choice_of(TILES, H200, "bf16", AT)
     assert choice.expected_s and "by the calibration of h200, which expects" in choice.text
     path.write_bytes(b"\x1f\x8b damaged")
-    choice = launch.config_at(TILES, H200, "bf16", AT)
+    choice = tuner_choice.choice_of(TILES, H200, "bf16", AT)
     assert choice.unread and str(path) in choice.text
     assert choice.config == TILES.default(H200.limits, "bf16", AT)
 
@@ -351,26 +351,22 @@ def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypa
     """Where all Impls have an expected time and no case was measured within half an octave; there
     the measured ranks order them, and an Impl that was not timed is first where it is clear."""
     pytest.importorskip("triton")
-    from workbench.ops import choice
+    from workbench.tuner import choice
 
-    def made(name, expected_s, tuned_s=None):
+    def made(name, expected_s):
         impl = catalog.impl_of(MATMUL, name)
-        return choice.LaunchChoice(impl, impl.config(), "", tuned_s, expected_s)
+        return choice.LaunchChoice(impl, impl.config(), "", expected_s=expected_s)
 
     def order(*given, rows):
-        by_name = {c.impl.name: c for c in given}
         case = choice.MeasuredCase("matmul", AT | {"M": rows}, "bf16", ["persistent", "tiles"])
-        monkeypatch.setattr(choice, "_taken", lambda impl, *rest: by_name.get(impl.name))
         monkeypatch.setattr(choice, "_nearest", lambda *rest: case)
-        return [c.impl.name for c in choice._choices(MATMUL, None, "bf16", AT, [])]
+        return [c.impl.name for c in choice.ordered(MATMUL, given, H200, "bf16", AT)]
 
     tiles, persistent = made("tiles", 1e-6), made("persistent", 2e-6)
     near, far = AT["M"] * 5 // 4, AT["M"] * 2
     assert order(tiles, persistent, rows=far) == ["tiles", "persistent"]
     assert order(tiles, persistent, rows=near) == ["persistent", "tiles"]
     assert order(tiles, replace(persistent, expected_s=None), rows=far)[0] == "persistent"
-    tuned = made("persistent", None, 5e-6)
-    assert order(tiles, tuned, rows=far)[0] == "persistent", "it was tuned here"
     slower, faster = made("stream_k", 1.95e-6), made("narrow", 1.5e-6)
     assert order(slower, faster, tiles, persistent, rows=near) == [
         "narrow", "persistent", "tiles", "stream_k",

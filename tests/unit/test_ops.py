@@ -26,6 +26,7 @@ from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
+from workbench.tuner import choice as tuner_choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
 from workbench.source import code_hash  # noqa: E402
 from workbench.spec import ITEMSIZE, Spec, Tensor, threads, values  # noqa: E402
@@ -51,8 +52,8 @@ def h200(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(tuned_cache, "LOOKED_UP", [])
     monkeypatch.setattr(launch, "device_of", lambda place: DEVICES["h200"])
-    monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
-    monkeypatch.setattr(launch, "default_path", lambda: tmp_path / "tuned.json")
+    monkeypatch.setattr(tuner_choice, "_versions", lambda: VERSIONS)
+    monkeypatch.setattr(tuner_choice, "default_path", lambda: tmp_path / "tuned.json")
     return tmp_path / "tuned.json"
 
 
@@ -84,7 +85,7 @@ def chosen(spec, sizes, dtype="bf16"):
 def test_every_impl_that_a_measured_size_allows_was_measured_there():
     """An Impl that is newer than the times would never be chosen."""
     limits = DEVICES["h200"].limits
-    cases = json.loads(choice.MEASURED.read_text())["cases"]
+    cases = json.loads(tuner_choice.MEASURED.read_text())["cases"]
     for case in cases:
         size = limits, case["dtype"], case["sizes"]
         impls = [i for i in spec_of(case["kernel"]).impls if i.backend == "triton"]
@@ -132,7 +133,7 @@ def test_a_device_without_times_takes_what_the_model_expects(
     expected_s = {}
     for impl in spec_of(kernel).impls:
         if impl.backend == "triton":
-            default, _ = launch.tuned_or_default(impl, device.limits, "bf16", sizes)
+            default, _ = tuner_choice.default_of(impl, device.limits, "bf16", sizes)
             if impl.rejection_reason(default, device.limits, "bf16", sizes) is None:
                 expected_s[impl.name] = guessed(impl, default, device, "bf16", sizes)
     assert expected_s[first] == min(expected_s.values()) and len(expected_s) > 1
@@ -159,7 +160,7 @@ def test_a_device_without_figures_takes_the_order_of_the_file(h200, monkeypatch)
     assert chosen(recorded("softmax"), {"M": 600, "N": 200_000})[0] == "looped"
 
 
-def test_a_tuned_entry_comes_before_what_was_measured(h200):
+def test_what_won_a_sweep_comes_before_what_was_measured_and_what_lost_does_not(h200):
     spec = recorded("softmax")
     sizes = {"M": 8192, "N": 4096}
     impl = next(i for i in spec.impls if i.name == "persistent")
@@ -170,8 +171,10 @@ def test_a_tuned_entry_comes_before_what_was_measured(h200):
         low_s=None, high_s=None, regime="cold", protocol="p4", run="r", configs=1,
         at=datetime(2026, 11, 1, tzinfo=UTC).isoformat(),
     )  # fmt: skip
-    with tuned_cache.changing(h200) as kept:
-        kept.add(entry)
+    for won, first in ((False, "rows"), (True, "persistent")):
+        with tuned_cache.changing(h200) as kept:
+            kept.add(replace(entry, fastest=won, at=f"{entry.at[:18]}{won:d}+00:00"))
+        assert chosen(spec, sizes)[0] == first
     assert chosen(spec, sizes) == ("persistent", config)
 
 
@@ -201,7 +204,7 @@ def test_a_gradient_that_no_impl_takes_is_computed_by_torch(h200):
 def test_several_impls_are_measured_in_numbers_as_wide():
     """In fp32 the fastest of 16 bits may be the slowest: Q4_K of one row took 206 us by `slices`,
     and 24 by `rows`."""
-    limits, cases = DEVICES["h200"].limits, json.loads(choice.MEASURED.read_text())["cases"]
+    limits, cases = DEVICES["h200"].limits, json.loads(tuner_choice.MEASURED.read_text())["cases"]
     measured = {(case["kernel"], ITEMSIZE[case["dtype"]]) for case in cases}
     for spec in map(spec_of, kernel_names()):
         for dtype in dtypes_of(spec):
@@ -216,7 +219,7 @@ def allows(impl, limits, dtype, sizes):
 
 
 def test_measured_impls_exist():
-    for case in json.loads(choice.MEASURED.read_text())["cases"]:
+    for case in json.loads(tuner_choice.MEASURED.read_text())["cases"]:
         assert set(case["impls"]) <= {i.name for i in spec_of(case["kernel"]).impls}
 
 

@@ -30,6 +30,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changin
 from workbench.device.hardware import DEVICES
 from workbench.source import code_hash, file_hash
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
+from workbench.tuner import choice
 from workbench.tuner.selection import config_key, select
 from workbench.tuner.tuned import entries_of, remember
 
@@ -536,37 +537,21 @@ def test_a_predicted_winner_is_marked_and_has_no_interval():
     assert created and all(e.predicted and e.low_s is None and e.regime == "" for e in created)
 
 
-def test_a_default_alone_in_the_final_is_no_winner_unless_it_was_the_fastest():
-    screens = [
-        o for o in OUTCOMES
-        if isinstance(o, Record) and o.phase == "first_pass" and o.case.impl == "persistent"
-    ]  # fmt: skip
-    ranked = sorted(screens, key=lambda o: o.time_s)
-    for default, expected in ((ranked[-1], 0), (ranked[0], 1)):
-        marked = [replace(o, default=o is default) for o in screens]
-        final = replace(default, phase="final", default=True)
-        assert len(entries_of(RUN, [*marked, final], {})) == expected
-
-
-def test_a_narrower_sweep_does_not_hide_a_better_config(tmp_path):
+def test_what_won_the_newest_sweep_is_the_fastest_of_its_sizes(tmp_path):
+    """In whatever order entries come in, and for these sizes alone."""
     path = tmp_path / "t.json"
     first = {e.impl: e for e in remember_in(path)}
-    assert {e.key: e for e in read(path)} == {e.key: e for e in first.values()}
-    slow = [
-        replace(
-            o,
-            at="2027-01-01T00:00:00+00:00",
-            timing=replace(synthetic.measured(o.time_s * 3), state=o.timing.state),
-        )
-        for o in OUTCOMES
-        if isinstance(o, Record) and o.phase == "final"
-    ]
-    assert remember(RUN, slow, a_spec(), path) == []
-    assert {e.impl: e for e in read(path)} == first
-    wide = [replace(o, timing=synthetic.measured(o.time_s * 3)) if isinstance(o, Record) else o
-            for o in OUTCOMES]  # fmt: skip
-    later = [replace(o, at="2027-01-01T00:00:00+00:00") for o in wide]
-    assert len(remember(RUN, later, a_spec(), path)) == 2  # as wide: things have changed
+    (winner,) = [e for e in first.values() if e.fastest]
+    assert winner.config == dict(select(RUN, OUTCOMES).winner.case.config)
+    loser = next(e for e in first.values() if not e.fastest)
+    later = replace(loser, fastest=True, at="2027-01-01T00:00:00+00:00")
+    elsewhere = replace(loser, fastest=True, sizes={"M": 1, "N": 1, "K": 1})
+    for added in ([later, winner, elsewhere], [winner, elsewhere, later]):
+        tuned_ = Tuned()
+        for entry in added:
+            tuned_.add(entry)
+        assert tuned_.fastest() == {later.key, elsewhere.key}
+        assert [e.key for e in tuned_.matching("matmul") if e.sizes == RUN.sizes][0] == later.key
 
 
 # Launching
@@ -617,9 +602,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.data.tuned_cache.LOOKED_UP", [])
     monkeypatch.setattr(launch, "LOOKED_UP", tuned_cache.LOOKED_UP)
     monkeypatch.setattr(launch, "device_of", lambda place: DEVICES["h200"])
-    monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
+    monkeypatch.setattr(choice, "_versions", lambda: VERSIONS)
     monkeypatch.setattr("workbench.dsl.INTERPRETED", False)
-    monkeypatch.setattr(launch, "default_path", lambda: tmp_path / "tuned.json")
+    monkeypatch.setattr(choice, "default_path", lambda: tmp_path / "tuned.json")
     return tmp_path / "tuned.json"
 
 
@@ -907,20 +892,39 @@ def test_printed_code_of_a_users_kernel_has_the_fields_and_says_so(some):
         assert f"triton.Config({meta}{warps})" in calls
 
 
-def test_a_winner_is_stored_only_if_the_default_was_in_the_same_final(tmp_path):
-    """Neither without a final of the default, nor with one of another run; but where it failed."""
+def test_every_impl_of_the_final_has_an_entry_and_the_winner_is_marked(tmp_path):
+    """Whether or not the default was in the final: nothing that won is lost."""
     path, spec = tmp_path / "tuned.json", a_spec()
-    default = [o for o in OUTCOMES if o.default and o.case.impl == "tiles"]
-    rest = [o for o in OUTCOMES if o not in default]
+    default = [o for o in OUTCOMES if o.default]
     finals = [o for o in default if isinstance(o, Record) and o.phase == "final"]
-    assert finals and {e.impl for e in remember(RUN, OUTCOMES, spec, path)} == {
-        "tiles",
-        "persistent",
-    }
-    path.unlink()
-    for others in ([], [replace(o, run="another") for o in finals]):
-        with pytest.raises(TunedError, match="tiles is not kept: it was not in one final"):
-            remember(RUN, [*rest, *others], spec, path)
-        assert {e.impl for e in Tuned.load(path).entries.values()} == {"persistent"}
+    assert finals
     failed = replace(synthetic.failure(RUN, default[0], "compile", "no"), default=True)
-    assert "tiles" in {e.impl for e in remember(RUN, [*rest, failed], spec, path)}
+    rest = [o for o in OUTCOMES if o not in default]
+    for outcomes in (OUTCOMES, rest, [*rest, failed]):
+        stored = {e.impl: e for e in remember(RUN, outcomes, spec, path)}
+        won = select(RUN, outcomes).winner
+        assert stored.keys() == {"tiles", "persistent"}
+        assert [e.impl for e in stored.values() if e.fastest] == [won.case.impl]
+        assert stored[won.case.impl].config == dict(won.case.config)
+
+
+def test_a_launch_of_another_impl_takes_part_and_may_stay_the_fastest(tmp_path):
+    """A sweep of one Impl names the best of that one; the launch that was faster stays marked."""
+    alone = replace(RUN, impls={"persistent": RUN.impls["persistent"]})
+    best = {e.impl: e for e in entries_of(RUN, OUTCOMES, {})}
+    for faster in ("tiles", "persistent"):
+        theirs = [o for o in OUTCOMES if isinstance(o, Record) and o.case.impl == "tiles"
+                  and o.phase == "final" and dict(o.case.config) == best["tiles"].config]  # fmt: skip
+        scale = 0.1 if faster == "tiles" else 10
+        launched = [
+            replace(o, default=True, timing=replace(synthetic.measured(o.time_s * scale), state="sustained"))
+            for o in theirs
+        ]  # fmt: skip
+        own = [replace(o, default=False) for o in OUTCOMES if o.case.impl == "persistent"]
+        result = {e.impl: e for e in entries_of(alone, [*own, *launched], {})}
+        assert select(alone, [*own, *launched]).winner.case.impl == "persistent"
+        assert select(alone, [*own, *launched]).default.record is launched[0]
+        assert result.keys() == {"tiles", "persistent"}
+        assert [e.impl for e in result.values() if e.fastest] == [faster]
+
+

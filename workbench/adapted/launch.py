@@ -1,6 +1,5 @@
-"""Choose the config of a launch without one: the one tuned for this device, or the one that its
-calibration expects to be the fastest at these sizes, or the default, or the nearest to it that fits
-them; and log the choice in one line.
+"""Launch without a config: read sizes and dtype from the inputs, let `tuner.choice` choose the
+config, and log the choice in one line.
 
 The line is logged at level INFO by the logger `workbench`. If the program has not set up logging,
 it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
@@ -10,42 +9,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from pathlib import Path
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from workbench.data.tuned_cache import (
-    LOOKED_UP,
-    Entry,
-    Tuned,
-    TunedError,
-    damage_text,
-    default_path,
-)
-from workbench.data.units import rough
-from workbench.device.calibration import CalibrationError
-from workbench.device.correction import best_estimate
+from workbench.data.tuned_cache import LOOKED_UP
 from workbench.device.hardware import DEVICES, Device
 from workbench.dsl import CORES_OF_A_CPU, pretended
 from workbench.measurement.inputs import torch_dtype
-from workbench.spec import (
-    AUTO,
-    ITEMSIZE,
-    Impl,
-    Limits,
-    Sizes,
-    Spec,
-    label,
-    sizes_text,
-    solved,
-    values,
-)
-from workbench.tuner import tuned
+from workbench.spec import AUTO, ITEMSIZE, Impl, Limits, Spec, label, solved
+from workbench.tuner.choice import LOGGER, choice_of
 
-LOGGER = logging.getLogger("workbench")
 MOST = 4096  # shapes kept per Impl, about 0.5 KB each, as a program may use ever new shapes
 
 
@@ -75,67 +50,11 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
         failure_of = f"the inputs do not say which {what} of {impl.spec.name} this is"
         declared = impl.declared(device.limits, dtype or "")
         return log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
-    choice = config_at(impl, device, dtype, sizes)
+    choice = choice_of(impl, device, dtype, sizes)
     if choice.unread:
         LOGGER.warning("%s: %s: %s", impl.title, label(vars(choice.config)), choice.text)
         return choice.config
     return log_choice(impl, choice.config, choice.text)
-
-
-@dataclass(frozen=True)
-class ConfigChoice:
-    """The config of an Impl for one device, dtype and sizes, and where it comes from."""
-
-    config: Any
-    text: str
-    tuned_s: float | None = None  # the time that was measured with it, in seconds; None if default
-    unread: bool = False  # the tuned cache or the calibration could not be read
-    expected_s: float | None = None  # by the calibration of the device
-
-
-def config_at(impl: Impl, device: Device, dtype: str, sizes: Sizes) -> ConfigChoice:
-    """Return the config that was tuned for these sizes; else that of the device's calibration; else
-    the default, or if that is refused the nearest to it that is not."""
-    default, name = tuned_or_default(impl, device.limits, dtype, sizes)
-    try:
-        entry = _tuned(default_path()).find(
-            impl.spec.name,
-            impl.name,
-            sizes,
-            dtype,
-            device.name,
-            _versions(),
-            tuned.sources_of(impl),
-        )
-    except TunedError as error:
-        return ConfigChoice(default, f"{name}; {error}", unread=True)
-    if entry is None:
-        return _calibrated(impl, device, dtype, sizes, ConfigChoice(default, name))
-    config, failure = fitting(impl, entry, device.limits, sizes)
-    since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
-    if config is None:
-        return ConfigChoice(default, f"{name}; the one {since} is refused: {failure}")
-    if dict(entry.sizes) != dict(sizes):
-        since += f", the nearest to {sizes_text(sizes)}"
-    return ConfigChoice(config, since, entry.time_s)
-
-
-def _calibrated(
-    impl: Impl, device: Device, dtype: str, sizes: Sizes, default: ConfigChoice
-) -> ConfigChoice:
-    """Return the config that the calibration of the device expects to be the fastest at these
-    sizes; the default where it has nothing of the Impl at sizes like these."""
-    nothing = f"nothing tuned for {sizes_text(sizes)} in {dtype} on {device.name}"
-    try:
-        estimate = best_estimate(impl, device, dtype, sizes)
-    except CalibrationError as error:
-        return replace(default, text=f"{default.text}; {error}", unread=True)
-    if estimate is None:
-        return replace(default, text=f"{default.text}; {nothing}")
-    name = default.text if estimate.config == default.config else "chosen for these sizes"
-    source = f"the calibration of {estimate.device}"
-    text = f"{name} by {source}, which expects {rough(estimate.seconds)}; {nothing}"
-    return ConfigChoice(estimate.config, text, expected_s=estimate.seconds)
 
 
 def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
@@ -163,40 +82,6 @@ def limits_of(place: Any) -> Limits:
     if place.type == "cuda":
         return device_of(place).limits
     return pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
-
-
-def tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
-    """Return the config that runs if nothing is tuned, and its name: the default, or if that is
-    refused the config that differs from it by the fewest steps and is not. If each is refused, or
-    `refuse` fails, it is still the default: the launch then raises the error."""
-    default = impl.default(limits, dtype, sizes)
-    # sorted, for what was AUTO may lie between two choices
-    choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
-
-    def failure_of(config: Any) -> str | None:
-        return impl.rejection_reason(config, limits, dtype, sizes)
-
-    def steps(config: Any) -> int:
-        return sum(
-            abs(bisect_left(among, getattr(config, knob)) - bisect_left(among, usual[knob]))
-            for knob, among in choices.items()
-        )
-
-    if (refused := failure_of(default)) is not None:
-        for config in sorted(impl.space(default), key=steps):
-            if failure_of(config) is None:
-                return config, f"the nearest to the default, which is refused ({refused})"
-    return default, "the default"
-
-
-def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any, str]:
-    """Return the entry's config if it can run at these sizes; else None and the reason."""
-    choices = impl.choices()
-    if entry.config.keys() != choices.keys():
-        return None, f"its fields are not those of {impl.config.__name__}"
-    config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
-    failure_of = impl.rejection_reason(config, limits, entry.dtype, sizes)
-    return (None, failure_of) if failure_of else (config, "")
 
 
 def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
@@ -246,31 +131,6 @@ def device_of(place: Any) -> Device:
     with torch.cuda.device(place):
         result = live()
     assert result is not None  # a tensor lies on it
-    return result
-
-
-@cache
-def _versions() -> Mapping[str, str]:
-    """Return the versions as sweeps record them. Takes about 0.1 s, once a process."""
-    from workbench.data.environment import fingerprint
-
-    return fingerprint(None, None).versions
-
-
-def _tuned(path: Path) -> Tuned:
-    """Return the tuned cache, read again only if the file has changed. Raises TunedError."""
-    try:
-        described = path.stat()
-    except OSError:
-        return Tuned.load(path)
-    return _read(path, (described.st_mtime_ns, described.st_size, described.st_ino))
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
-    result = Tuned.load(path)
-    if result.damaged:
-        LOGGER.warning("%s", damage_text(path, result.damaged))
     return result
 
 

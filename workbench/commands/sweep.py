@@ -72,6 +72,7 @@ from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
+from workbench.tuner.choice import LaunchChoice, choices_of
 from workbench.tuner.engine import Engine, TimeBreakdown
 from workbench.tuner.finals import Step
 from workbench.tuner.first_pass import Dispatch, SearchPlan
@@ -286,6 +287,7 @@ class _OneSize:
             backend.protocol,
             only=options.only,
             most=most,
+            launches=self._launches(run),
         )
         history = self.opened.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
@@ -351,6 +353,15 @@ class _OneSize:
         history, retry = self.opened.history, self.command.options.retry_failures
         if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
             self.command.console.joined(new)
+
+    def _launches(self, run: Run) -> list[LaunchChoice]:
+        """Return what launches without a config run at these sizes today, the first first."""
+        device, problem = self.opened.backend.device, self.problem
+        if device.backend == METAL:  # launches of Metal kernels name their config
+            return []
+        at = problem.spec, device, problem.dtype, problem.sizes
+        path, versions = self.command.tuned_file, run.environment.versions
+        return choices_of(*at, path=path, versions=versions)
 
     def _previous_best(self, run: Run) -> dict[str, dict[str, int]]:
         """Return the config that an earlier sweep of the same problem chose, by Impl."""

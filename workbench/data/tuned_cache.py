@@ -71,6 +71,14 @@ class Entry:
     bits_configs: int | None = None  # in its class, itself included
     repeats: bool | None = None  # whether its bits were the same again; None if not looked at
     same_bits_as: str = ""  # "default": only configs with the bits of the run's default could win
+    fastest: bool = False  # of all Impls in the final benchmark of its run
+
+    @property
+    def problem(self) -> Key:
+        """What entries must share for one of them to be the fastest."""
+        sizes = tuple(sorted(self.sizes.items()))
+        software = self.torch, self.triton
+        return self.kernel, sizes, self.dtype, self.device, *software, self.predicted
 
     @property
     def key(self) -> Key:
@@ -156,7 +164,7 @@ class Tuned:
             and not e.predicted
             and bucket(e.sizes) == bucket(sizes)
         ]
-        return min(near, key=lambda e: (_distance(e.sizes, sizes), -_epoch(e.at)), default=None)
+        return min(near, key=lambda e: (distance(e.sizes, sizes), -_epoch(e.at)), default=None)
 
     def matching(
         self,
@@ -165,7 +173,8 @@ class Tuned:
         device: str | None = None,
         dtype: str | None = None,
     ) -> list[Entry]:
-        """Return the entries that match all given values, in a fixed order."""
+        """Return the entries that match all given values: by problem, the fastest Impl of each
+        first."""
         wanted = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
         requested = {name: value for name, value in wanted.items() if value is not None}
         results = [
@@ -173,10 +182,17 @@ class Tuned:
             for e in self.entries.values()
             if all(getattr(e, n) == v for n, v in requested.items())
         ]
-        return sorted(results, key=lambda e: e.key)
+        first = self.fastest()
+        return sorted(results, key=lambda e: (e.problem, e.key not in first, e.key))
+
+    def fastest(self) -> set[Key]:
+        """Return the key of the entry of each problem that won the newest sweep of it."""
+        won = sorted((e for e in self.entries.values() if e.fastest), key=_age)
+        return {e.key for e in {e.problem: e for e in won}.values()}
 
 
-def _distance(a: Sizes, b: Sizes) -> float:
+def distance(a: Sizes, b: Sizes) -> float:
+    """Return how far apart sizes are, in octaves over all axes."""
     return sum(abs(math.log2(max(a[axis], 1) / max(b[axis], 1))) for axis in a)
 
 
@@ -318,6 +334,7 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     "bits_configs": _count,
     "repeats": _truth,
     "same_bits_as": lambda v: v in ("", "default"),
+    "fastest": lambda v: isinstance(v, bool),
 }
 
 

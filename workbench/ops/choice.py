@@ -1,31 +1,14 @@
-"""Choose the Impl and the config of an operation by the sizes of its inputs.
-
-Impls are tried in this order, each with the config that it would be launched with alone (see
-`adapted/launch.py`), and the first that takes the inputs stays chosen for them:
-
-1. those with a tuned entry for these sizes, by the time that was measured with it;
-2. on a GPU of the architecture that `measured.json` was measured on, by their times at sizes within
-   half an octave; else, if the calibration of the GPU or of one of its architecture has all Impls
-   that take the inputs, by the times that it expects; else by the times at the nearest measured
-   sizes; else by the analytic model, before compiling;
-3. where it lacks a figure of the GPU or of an Impl, in the order of the kernel's file.
-"""
+"""Launch an operation by the Impl and the config that `tuner.choice` chooses for its inputs."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from workbench.adapted import launch
-from workbench.device.correction import CLEAR
-from workbench.device.cost_model import guessed
 from workbench.dsl import INTERPRETED
 from workbench.ops.shapes import (
     OperationError,
@@ -36,29 +19,12 @@ from workbench.ops.shapes import (
     refusal_text,
     title,
 )
-from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text
+from workbench.spec import Sizes, Spec, sizes_text
+from workbench.tuner.choice import LaunchChoice, choices_of, default_of
 
-MEASURED = Path(__file__).with_name("measured.json")  # written by docs/generate.py
-NEAR = 0.5  # octaves over all axes
 GRADIENT = "_backward"  # how the names of Specs end that compute gradients
 
 Launcher = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class LaunchChoice:
-    """An Impl that takes inputs of certain sizes, and its config."""
-
-    impl: Impl
-    config: Any
-    text: str
-    tuned_s: float | None = None
-    expected_s: float | None = None  # by the calibration of the GPU
-
-    @property
-    def launcher(self) -> Launcher:
-        """Function of the inputs alone."""
-        return partial(self.impl.launch, config=self.config)
 
 
 def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, Any]:
@@ -84,15 +50,16 @@ def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, 
     if refusal is not None:
         raise OperationError(refusal)
     for choice in _choices(spec, place, dtype, sizes, reasons):
+        launcher = partial(choice.impl.launch, config=choice.config)
         try:
-            output = choice.launcher(*inputs)
+            output = launcher(*inputs)
         except ValueError as error:
             reasons.append(f"{choice.impl.name}: {error}")
             continue
         if not INTERPRETED:
             text = "; ".join([choice.text, *reasons])
             launch.log_choice(choice.impl, choice.config, text)
-        return choice.launcher, output
+        return launcher, output
     raise OperationError(
         f"{title(spec)}: no Impl takes {sizes_text(sizes)} in {dtype} ({'; '.join(reasons)}); "
         "choose other sizes or torch's own operation."
@@ -142,119 +109,19 @@ def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> t
 
 
 def _choices(
-    spec: Spec, place: torch.device, dtype: str, sizes: Sizes, reasons: list[str]
+    spec: Spec, place: torch.device, dtype: str, sizes: Sizes, refused: list[str]
 ) -> list[LaunchChoice]:
-    """Return the Impls that take these sizes, the best first; `reasons` gets those of the
-    others."""
-    choices = [
-        choice
-        for impl in spec.impls
-        if impl.backend == "triton"
-        and (choice := _taken(impl, place, dtype, sizes, reasons)) is not None
-    ]
-    ranks, source = _ranking(spec, place, dtype, sizes, choices)
-    every = sorted(zip(ranks, choices, strict=True), key=lambda one: (_tuned_s(one[1]), one[0]))
-    more = f"; Impls are ordered by {source}" if len(choices) > 1 else ""
-    return [replace(choice, text=f"{choice.text}{more}") for _, choice in every]
-
-
-def _tuned_s(choice: LaunchChoice) -> float:
-    return choice.tuned_s or math.inf
-
-
-def _ranking(
-    spec: Spec, place: torch.device, dtype: str, sizes: Sizes, choices: Sequence[LaunchChoice]
-) -> tuple[list[float], str]:
-    """Return a number for each choice, the least of the best, and what it is from."""
-    expected = all(choice.expected_s or choice.tuned_s for choice in choices)
-    case = _nearest(spec, place, dtype, sizes)
-    if expected and not (case and case.is_near(dtype, sizes)):
-        return [choice.expected_s or math.inf for choice in choices], "expected times"
-    if case:
-        return _measured_order(case, choices), "the times measured at the nearest sizes"
+    """Return the Impls that take these sizes, the best first; `refused` gets why the others do not.
+    In the interpreter, where no time is known, in the order of the kernel's file."""
     if not INTERPRETED:
-        device = launch.device_of(place)
-        guesses = [guessed(c.impl, c.config, device, dtype, sizes) for c in choices]
-        if all(map(math.isfinite, guesses)):
-            return guesses, f"the analytic model, without a time on {device.name}"
-    return [0.0] * len(choices), "the kernel's file"
-
-
-def _taken(
-    impl: Impl, place: torch.device, dtype: str, sizes: Sizes, reasons: list[str]
-) -> LaunchChoice | None:
-    if INTERPRETED and impl.unchecked:
-        return None
-    limits = launch.limits_of(place)
-    if INTERPRETED:
-        config, text = launch.tuned_or_default(impl, limits, dtype, sizes)
-        result = LaunchChoice(impl, config, text)
-    else:
-        choice = launch.config_at(impl, launch.device_of(place), dtype, sizes)
-        result = LaunchChoice(impl, choice.config, choice.text, choice.tuned_s, choice.expected_s)
-    reason = impl.rejection_reason(result.config, limits, dtype, sizes)
-    if reason is not None:
-        reasons.append(f"{impl.name}: {reason}")
-    return result if reason is None else None
-
-
-# What was measured
-
-
-@dataclass(frozen=True)
-class MeasuredCase:
-    """The Impls of a kernel at one size, the fastest first."""
-
-    kernel: str
-    sizes: Mapping[str, int]
-    dtype: str
-    impls: Sequence[str]
-
-    def octaves(self, sizes: Sizes) -> float:
-        """Return how far these sizes are, over all axes."""
-        return sum(abs(math.log2(self.sizes[axis] / sizes[axis])) for axis in sizes)
-
-    def is_near(self, dtype: str, sizes: Sizes) -> bool:
-        """Return whether what was measured counts more than what a calibration expects."""
-        return dtype == self.dtype and self.octaves(sizes) <= NEAR
-
-
-def _nearest(spec: Spec, place: torch.device, dtype: str, sizes: Sizes) -> MeasuredCase | None:
-    """Return the measured case nearest to these sizes in ratio, of this dtype if there are any,
-    else of one as wide: what is fast in 16 bits may be the slowest in fp32. None where there are
-    neither, and on a device of another architecture."""
-    arch, cases = _measured()
-    if INTERPRETED or launch.limits_of(place).arch != arch:
-        return None
-
-    def distance(case: MeasuredCase) -> tuple[bool, float]:
-        return case.dtype != dtype, case.octaves(sizes)
-
-    def suits(case: MeasuredCase) -> bool:
-        same = case.kernel == spec.name and case.sizes.keys() == sizes.keys()
-        return same and ITEMSIZE[case.dtype] == ITEMSIZE[dtype]
-
-    cases = [case for case in cases if suits(case)]
-    return min(cases, key=distance, default=None)
-
-
-def _measured_order(case: MeasuredCase, choices: Sequence[LaunchChoice]) -> list[float]:
-    """Return a number for each choice: its rank in the case. One that was not timed there comes
-    first where it is expected to be clearly faster than the first that was, else last."""
-    timed = {choice.impl.name: choice for choice in choices if choice.impl.name in case.impls}
-    first = next((timed[name] for name in case.impls if name in timed), None)
-
-    def rank(choice: LaunchChoice) -> float:
-        if choice.impl.name in timed:
-            return float(case.impls.index(choice.impl.name))
-        least_s = (first.expected_s if first else None) or 0.0
-        clear = choice.expected_s is not None and choice.expected_s < least_s / (1 + CLEAR)
-        return -1 / choice.expected_s if clear and choice.expected_s else math.inf
-
-    return [rank(choice) for choice in choices]
-
-
-@cache
-def _measured() -> tuple[str, list[MeasuredCase]]:
-    plain = json.loads(MEASURED.read_text(encoding="utf-8"))
-    return plain["arch"], [MeasuredCase(**case) for case in plain["cases"]]
+        return choices_of(spec, launch.device_of(place), dtype, sizes, refused=refused)
+    limits, taken = launch.limits_of(place), []
+    for impl in spec.impls:
+        if impl.backend != "triton" or impl.unchecked:
+            continue
+        config, text = default_of(impl, limits, dtype, sizes)
+        if (reason := impl.rejection_reason(config, limits, dtype, sizes)) is None:
+            taken.append(LaunchChoice(impl, config, text))
+        else:
+            refused.append(f"{impl.name}: {reason}")
+    return taken

@@ -131,18 +131,20 @@ class Engine:
         first."""
         known = self._known.values()
         records = [o for o in known if isinstance(o, Record) and o.phase == "first_pass"]
-        return sorted(representatives(self.plan.run, records), key=lambda r: r.time_s)
+        chosen = representatives(self.plan.run, records, self.plan.launches)
+        return sorted(chosen, key=lambda r: r.time_s)
 
     def _old_finals(self) -> list[Outcome]:
         """Return the records of an earlier final benchmark, with its hot time, if they are valid
-        for this sweep too: they are of one run, include the default and every baseline, and that
+        for this sweep too: they are of one run, include today's launches and every baseline, and that
         run either knew all of this first pass or its final benchmark includes the fastest of this
         first pass. (The halving may have found others faster than that one.)"""
         if self._sanitize:
             return []  # they are not known to have been accepted
         first_pass, finals = self._first_pass_records(), self._earlier.final
         best = first_pass[0].key
-        sure = [r.key for r in first_pass if r.default] + [b.key for b in self.plan.baselines]
+        sure = [r.key for r in first_pass if r.default or r.key in self.plan.launches]
+        sure += [b.key for b in self.plan.baselines]
         known = [self._earlier.first[r.key] for r in first_pass if r.key in self._earlier.first]
         runs = {o.run for o in known}
         if best in finals:

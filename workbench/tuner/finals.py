@@ -27,8 +27,8 @@ class Step:
 
 
 class Finals:
-    """Halve the best of the first pass, then compare the finalists, the default, the previous best
-    and the baselines; last, time the winner on data that the cache may hold. With `energy`, the
+    """Halve the best of the first pass, then compare the finalists, today's launches, the previous
+    best and the baselines; last, time the winner on data that the cache may hold. With `energy`, the
     joules of each finalist are measured after all times; with `sanitize`, finalists that
     compute-sanitizer does not accept are left out before."""
 
@@ -52,6 +52,7 @@ class Finals:
         self._times = {r.key: r.time_s for r in first_pass}
         allowed = with_bits_of_default(plan.run, first_pass, first_pass)
         self._ranked = [r.key for r in allowed]
+        self._allowed = frozenset(self._ranked)
 
     def outcomes(self) -> Iterator[Outcome | Step]:
         """Yield each step as it begins and each outcome as it is known."""
@@ -140,9 +141,12 @@ class Finals:
         self._times |= times
 
     def _finalists(self) -> list[Candidate]:
-        """Return the best, the default and the previous best if they have a time, and the library
-        baselines; each once."""
+        """Return the best, the best of each Impl, what launches without a config run today and the
+        previous best, if they have a time, and the library baselines; each once."""
         best = self._ranked[: self._backend.rules.finalists]
+        ranked = sorted(self._allowed & self._times.keys(), key=self._times.__getitem__)
+        of_impl = {self._by_key[k].impl.name: k for k in (*reversed(ranked), *reversed(best))}
         also = {c.key for c in self._plan.candidates if c.default} | self._previous_best
+        also |= {*self._plan.launches, *of_impl.values()}
         rest = [k for k in self._by_key if k in also and k in self._times and k not in best]
         return [*(self._by_key[k] for k in (*best, *rest)), *self._plan.baselines]

@@ -91,6 +91,9 @@ class FirstPass:
         self._best: float | None = None
         self.wait_s = 0.0
         self._skipped: set[str] = set()  # keys of known outcomes
+        # What launches run today comes first, so that a budget that ends soon has measured it.
+        self._given: set[str] = set()  # keys that were given to the compilers
+        self._launches = [self._by_key[k] for k in plan.launches if k in self._by_key]
         self._learn(known)
         self.first = self._first_batch()
 
@@ -129,9 +132,10 @@ class FirstPass:
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         batch = PREDICTED_BATCH if self._backend.predicts else BATCH
         size = batch * cpu_count() if changes else len(self._by_key)
-        results: list[Candidate] = []
+        results, self._launches = [p for p in self._launches if p.key not in self._skipped], []
         while points := self._search.order(size - len(results)):
-            results += [p for p in points if p.key not in self._skipped]
+            results += [p for p in points if p.key not in self._skipped | self._given]
+        self._given |= {p.key for p in results}
         return results
 
     def outcomes(self) -> Iterator[Outcome | Dispatch]:
@@ -192,7 +196,8 @@ class FirstPass:
 
     def _time(self) -> None:
         ready = [candidate for candidate, _ in self._ready.values()]
-        chosen = self._search.ask(ready) or ready[0]
+        launches = [c for c in ready if c.key in self._plan.launches]
+        chosen = launches[0] if launches else self._search.ask(ready) or ready[0]
         candidate, compiled = self._ready.pop(chosen.key)
         future = self._backend.timed(candidate, compiled, self._best)
         self._measured += 1

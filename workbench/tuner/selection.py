@@ -64,7 +64,7 @@ class Selection:
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
-    default: Baseline | None = None  # the first Impl's default, which runs if none was chosen
+    default: Baseline | None = None  # the launch that runs where no config is named
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Baseline, ...] = ()  # fastest first
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
@@ -146,7 +146,8 @@ def best_per_group(
     best: dict[tuple[int, ...], Record] = {}
     for outcome in ranking(outcomes):  # best first, so the first of a group is its best
         config = outcome.case.config
-        if isinstance(outcome, Record) and _swept(outcome) and all(f in config for f in fields):
+        own = isinstance(outcome, Record) and not outcome.case.is_baseline
+        if own and all(f in config for f in fields):
             best.setdefault(tuple(config[f] for f in fields), outcome)
     return best
 
@@ -155,7 +156,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     """Return the winner of a run, its comparisons, and the caveats about it."""
     outcomes = relevant(run, outcomes)
     stand = ranking(outcomes)
-    swept = [o for o in stand if _swept(o)]
+    swept = [o for o in stand if _swept(o, run)]
     failed = [o for o in swept if isinstance(o, Failure)]
     counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
     binaries = {o.resources.binary for o in swept if o.resources is not None}
@@ -173,7 +174,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     if not records:
         return result
     pool = [r for r in records if r.phase == records[0].phase]
-    allowed = with_bits_of_default(run, pool, records)
+    allowed = with_bits_of_default(run, pool, [o for o in stand if isinstance(o, Record)])
     result = replace(result, other_bits=len(pool) - len(allowed))
     if not allowed:
         return result
@@ -188,7 +189,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     by_rule = final or not ranked
     winner = min(near, key=lambda r: _frugality(r, run)) if by_rule else fastest
     others = [r for r in records if r is not winner]
-    default = next((o for o in swept if o.default), None)
+    default = next((o for o in stand if o.default), None)
     return replace(
         result,
         winner=winner,
@@ -199,7 +200,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         fastest=fastest,
         default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
-        baselines=_baselines([o for o in stand if not _swept(o)], winner, outcomes),
+        baselines=_baselines([o for o in stand if o.case.is_baseline], winner, outcomes),
         ties=tuple(r for r in near if r is not winner and not same_code(r, winner)),
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
@@ -432,8 +433,11 @@ def _rank(record: Record) -> tuple[int, float]:
     return _PHASES.index(record.phase), record.time_s
 
 
-def _swept(outcome: Outcome) -> bool:
-    return not outcome.case.is_baseline
+def _swept(outcome: Outcome, run: Run) -> bool:
+    """Return whether an outcome is of an Impl of the sweep: not a library's, nor the launch of
+    another Impl that takes part as the default."""
+    case = outcome.case
+    return not case.is_baseline and (not run.impls or case.impl in run.impls)
 
 
 def _cannot_tell(record: Record, fastest: Record) -> bool:
@@ -492,16 +496,19 @@ def _binary(record: Record) -> str:
     return record.resources.binary if record.resources else ""
 
 
-def representatives(run: Run, records: Sequence[Record]) -> list[Record]:
+def representatives(
+    run: Run, records: Sequence[Record], launches: Sequence[str] = ()
+) -> list[Record]:
     """Return one record for each config that was timed, in the given order: its own, or that of a
-    duplicate of an Impl that the kernel's file lists first."""
+    duplicate: of a launch of today (by key), or of an Impl that the kernel's file lists first."""
+    order = {key: place for place, key in enumerate(launches)}
     alike: dict[str, list[Record]] = {}
     for record in records:
         alike.setdefault(_binary(record), []).append(record)
     return [
         min(
             (leader, *(r for r in alike[_binary(leader)] if r.same_as and same_code(r, leader))),
-            key=lambda r: (_place(r, run), r.same_as is not None),
+            key=lambda r: (order.get(r.key, len(order)), _place(r, run), r.same_as is not None),
         )
         for leader in records
         if leader.same_as is None

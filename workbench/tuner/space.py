@@ -23,6 +23,7 @@ from workbench.measurement.protocol import Protocol
 from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
+from workbench.tuner.choice import LaunchChoice
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Plan:
     refused: list[Failure]
     baselines: list[Candidate]
     left_out: int = 0  # legal configs that the model ranked below the requested `most`
+    launches: tuple[str, ...] = ()  # keys of what launches without a config run, the first first
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,15 @@ def plan_sweep(
     *,
     only: bool = False,
     most: int = 0,
+    launches: Sequence[LaunchChoice] = (),
 ) -> Plan:
     """Return the plan of a sweep: enumerate, reject, and keep the `most` (0: all) that the model
     ranks best.
 
-    `only` keeps the knobs of `sweep.tune` at their default. Raises NothingToSweep where no config
-    is legal.
+    `only` keeps the knobs of `sweep.tune` at their default. `launches` are what launches without a
+    config run today, the one that `workbench.ops` takes first. That one is the default of the sweep
+    and takes part whatever is swept, and so do those of the Impls that are swept. Raises
+    NothingToSweep where no config is legal.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
     factory = RecordFactory(run, problem, protocol)
@@ -78,12 +83,17 @@ def plan_sweep(
         for i in library_impls(problem.spec, device, run.predicted)
     ]
     baselines = [c for c in libraries if _refused(c, problem, device) is None]
-    for impl in impls:
+    today = {c.impl.name: c.config for c in launches}
+    first = launches[0].impl if launches else impls[0]
+    swept = {impl.name for impl in impls}
+    for impl in (*impls, *(() if first.name in swept else (first,))):
         default = impl.default(device.limits, problem.dtype, problem.sizes)
-        # the default of the run is that of the file's first Impl
-        first = default if impl is impls[0] else None
-        for config in dict.fromkeys((*impl.space(default, knobs), default)):
-            candidate = factory.candidate(impl, config, config == first)
+        launched = today.get(impl.name, default)
+        space = (*impl.space(default, knobs), default) if impl.name in swept else ()
+        for config in dict.fromkeys((*space, launched)):
+            candidate = factory.candidate(
+                impl, config, impl.name == first.name and config == launched
+            )
             refusal = _refused(candidate, problem, device)
             if refusal is None:
                 predicted = expected(candidate, problem, device)
@@ -93,8 +103,10 @@ def plan_sweep(
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
     legal = _corrected(legal, problem, device)
-    kept = thinned(legal, most, sweep.vary)
-    return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept))
+    launched_of = {c.impl.name: c.key for c in legal if c.config == today.get(c.impl.name)}
+    keys = tuple(launched_of[name] for name in today if name in launched_of)
+    kept = thinned(legal, most, sweep.vary, keys)
+    return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept), keys)
 
 
 def _corrected(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
@@ -131,19 +143,23 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
     )
 
 
-def thinned(legal: Sequence[Candidate], most: int, vary: Sequence[Knob]) -> list[Candidate]:
+def thinned(
+    legal: Sequence[Candidate], most: int, vary: Sequence[Knob], launches: Sequence[str] = ()
+) -> list[Candidate]:
     """Return at most `most` candidates: for each value of the varied knobs the best ranked, taken
-    in turn, so that every value is tried. Defaults always stay."""
+    in turn, so that every value is tried. The default and `launches`, by key, always stay."""
     if not most or len(legal) <= most:
         return list(legal)
     ranked = sorted(legal, key=lambda c: c.predicted_s)
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in ranked:
         groups.setdefault(group_of(candidate, vary), []).append(candidate)
-    kept = [c for c in ranked if c.default]
-    depth = 0
+    kept = [c for c in ranked if c.default or c.key in launches]
+    always, depth = {c.key for c in kept}, 0
     while len(kept) < most:
-        layer = [g[depth] for g in groups.values() if len(g) > depth and not g[depth].default]
+        layer = [
+            g[depth] for g in groups.values() if len(g) > depth and g[depth].key not in always
+        ]
         kept += layer[: most - len(kept)]
         depth += 1
     chosen = {c.key for c in kept}

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
 from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Limits, Spec, values
 from workbench.tuner.selection import (
     bit_classes,
-    comparable_times,
     config_key,
     ranking,
     relevant,
@@ -35,25 +34,31 @@ def entries_of(
     sources: Mapping[str, str],
     defaults: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[Entry]:
-    """Return the winner of each Impl as an entry: in a measured run by the final benchmark alone,
-    in a predicted run marked as predicted.
+    """Return the best config of each Impl as an entry: in a measured run by the final benchmark
+    alone, in a predicted run marked as predicted. That of the fastest Impl is marked so.
 
     `sources` is the `code_hash` of each Impl, by name, and `defaults` its default config, with
-    whose bits those of the winner are compared. An Impl of which only the default was in the final
-    benchmark, where defaults always are, has no entry if another of its configs was faster in the
-    first pass.
+    whose bits those of the best are compared.
     """
-    results = []
+    mine: dict[str, list[Outcome]] = {}
+    for outcome in relevant(run, outcomes):
+        if not outcome.case.is_baseline:
+            mine.setdefault(outcome.case.impl, []).append(outcome)
     stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
-    for impl in sorted({o.case.impl for o in outcomes if not o.case.is_baseline}):
-        mine = [o for o in relevant(run, outcomes) if o.case.impl == impl]
-        text = select(run, mine)
-        if text.winner is None or (text.winner.measured and not _reached(mine)):
+    # Of all Impls: a sweep of one takes in the launch that is the fastest so far, of any Impl.
+    whole = select(replace(run, impls=dict.fromkeys(mine, {})), outcomes)
+    answers = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
+    results = []
+    for impl, own in sorted(mine.items()):
+        chosen = answers.get(impl) or select(replace(run, impls={impl: {}}), outcomes)
+        won = chosen.winner
+        if won is None or (won.measured and won.phase != "final"):
             continue
-        ties = tuple(dict(r.case.config) for r in text.ties)
-        bits = _bits(text.winner, mine, stand, (defaults or {}).get(impl))
-        entry = _entry(run, text.winner, sources.get(impl, ""), text.configs, ties)
-        results.append(replace(entry, **bits))
+        ties = tuple(dict(r.case.config) for r in chosen.ties if r.case.impl == impl)
+        configs = len({config_key(o.case) for o in own})
+        entry = _entry(run, won, sources.get(impl, ""), configs, ties)
+        entry = replace(entry, fastest=won is whole.winner)
+        results.append(replace(entry, **_bits(won, own, stand, (defaults or {}).get(impl))))
     return results
 
 
@@ -115,32 +120,6 @@ def _entry(
     )
 
 
-_ALONE = "was not in one final benchmark with the default, so nothing says that it is faster"
-
-
-def _met_default(entry: Entry, outcomes: Sequence[Outcome]) -> bool:
-    """Return whether a measured winner was timed in the same final benchmark as the default of its
-    Impl, or is it. A default that failed cannot be, and any config that works replaces it."""
-    own = [o for o in outcomes if o.case.impl == entry.impl and not o.case.is_baseline]
-    finals = [o for o in own if isinstance(o, Record) and o.phase == "final"]
-    won = [r for r in finals if dict(r.case.config) == dict(entry.config)]
-    contested = {(r.run, r.gpu) for r in finals if r.default}
-    failed = any(isinstance(o, Failure) and o.default for o in own)
-    return entry.predicted or failed or any((r.run, r.gpu) in contested for r in won)
-
-
-def _reached(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether an Impl came into the final benchmark by its times, not by its default
-    alone."""
-    records = [o for o in ranking(outcomes) if isinstance(o, Record)]
-    finals = [r for r in records if r.phase == "final"]
-    if not finals or any(not r.default for r in finals):
-        return bool(finals)
-    right = {config_key(r.case) for r in records}
-    screens = [r for key, r in comparable_times(outcomes).items() if key in right]
-    return all(r.time_s >= d.time_s for d in screens if d.default for r in screens)
-
-
 def remember(
     run: Run,
     outcomes: Sequence[Outcome],
@@ -148,14 +127,11 @@ def remember(
     path: Path | None = None,
     limits: Limits | None = None,
 ) -> list[Entry]:
-    """Keep the winners of a finished sweep. Returns the entries that are now stored. With `limits`
-    of the device the bits of each are compared with those of its Impl's default, else only where
-    that is the run's. Raises TunedError where the tuned cache cannot be read or written; and, after
-    the others are kept, for a winner that cannot be kept: one whose knob is no whole number, or
-    that was in no final benchmark together with its Impl's default.
+    """Keep the best config of each Impl of a finished sweep. Returns the entries that are stored.
 
-    An older entry stays if a narrower sweep did worse: it tried fewer configs, and its time lies
-    wholly above the older one under the same protocol, so it never tried the better config.
+    With `limits` of the device the bits of each are compared with those of its Impl's default, else
+    only where that is the run's. Raises TunedError where the tuned cache cannot be read or written;
+    and, after the others are kept, for a config with a knob that is no whole number.
     """
     spec = spec or catalog.spec_of(run.source)
     sources = {impl.name: code_hash(impl) for impl in spec.impls}
@@ -163,22 +139,17 @@ def remember(
     if not result:
         return []
     reasons = {e.impl: reason for e in result if (reason := unusable(asdict(e))) is not None}
-    reasons |= {e.impl: _ALONE for e in result if not _met_default(e, outcomes)}
+    usable = [e for e in result if e.impl not in reasons]
     with changing(path or default_path()) as tuned:
-        for entry in result:
-            if entry.impl in reasons:
-                continue
-            old = tuned.entries.get(entry.key)
-            if old is None or not _missed(entry, old):
-                tuned.add(entry)
-        stored = [e for e in result if tuned.entries.get(e.key) == e]
+        for entry in usable:
+            tuned.add(entry)
     if reasons:
         impl, reason = next(iter(reasons.items()))
         raise TunedError(
             f"The winner of {run.kernel}.{impl} is not kept: it {reason}; launches without a "
             "config cannot use it."
         )
-    return stored
+    return usable
 
 
 def _defaults(run: Run, spec: Spec, limits: Limits | None) -> dict[str, dict[str, int]]:
@@ -187,10 +158,3 @@ def _defaults(run: Run, spec: Spec, limits: Limits | None) -> dict[str, dict[str
         return {}
     own = [impl for impl in spec.impls if impl.backend == "triton"]
     return {i.name: values(i.default(limits, run.dtype, run.sizes)) for i in own}
-
-
-def _missed(new: Entry, old: Entry) -> bool:
-    if old.high_s is None or new.low_s is None:
-        return False
-    alike = (old.protocol, old.regime) == (new.protocol, new.regime)
-    return alike and new.configs < old.configs and old.high_s < new.low_s
