@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
+from workbench.data.bytecode import keep_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import CtrlC, Stops
 
@@ -93,6 +94,7 @@ def _add(options: type[Options]) -> None:
 
 
 def _run(options: Options) -> int:
+    keep_bytecode()  # before the slow imports
     more = {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
     if options.COMMAND == "sweep" and not any(getattr(options, name, None) for name in elsewhere):

@@ -95,7 +95,7 @@ class Wandering:
             results.append(self.seconds[rotation] * slower)
         return Window(tuple(results))
 
-    def measured(self, timed, windows, regime, state="boost", **also):
+    def measured(self, timed, windows, regime, state="boost", lost=False, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
         middle = stats.median(samples)
         low, high = stats.windowed_interval([w.samples_s for w in windows])
@@ -162,7 +162,7 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
             raise RuntimeError("operation not permitted when stream is capturing")
         return Wandering.timed(wandering, rotation, estimate_s)
 
-    def measured(timed, windows, regime, *more, **also):
+    def measured(timed, windows, regime, *more, lost=False, **also):
         if timed.name == ("slower", "cold"):
             raise ValueError("below what the device can reach")
         return Wandering.measured(wandering, timed, windows, regime, *more, **also)
@@ -227,7 +227,7 @@ def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatc
 def test_a_process_that_takes_turns_refuses_what_is_wrong_or_too_short(wandering, monkeypatch):
     slow = Candidate.by_name("slow", {})
 
-    def measured(timed, windows, *more, **also):
+    def measured(timed, windows, *more, lost=False, **also):
         assert len(windows) == 1
         raise ValueError("below what the device can reach")
 

@@ -27,7 +27,7 @@ from workbench.data.user_code import Marks, user_code, watch
 
 # Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
 # whether it interprets.
-PRELOADED = ["numpy", "torch"]
+PRELOADED = ["workbench.backend.preload", "numpy", "torch"]
 
 LOST = (TimeoutError, ChildProcessError)
 PATIENCE = 3.0  # times the usual limit, for the second attempt after a crash or a timeout

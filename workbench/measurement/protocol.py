@@ -36,6 +36,9 @@ class Protocol:
     window_s: float = 0.01
     final_s: float = 12.0  # ... or this much time is spent, after
     least_rounds: int = 4  # ... of them at least, however slow the kernels are
+    # A final has the launches and the best of all Impls: those that have lost take no more rounds.
+    leave_rounds: int = 6  # the fewest that have a 95 % interval
+    leave: float = 0.03  # slower by more than this share, with 95 % confidence: lost
     precise: float = 0.0025  # half-width of the median's 95 % interval, relative
     least_samples: int = 30
     least_s: float = 0.1  # ... that together last this long
@@ -64,7 +67,8 @@ class Protocol:
     @property
     def older_id(self) -> str:
         """Return the id of the same protocol in keys of schema 1."""
-        return "p3-" + digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
+        of_then = {k: v for k, v in asdict(self).items() if k not in _LATER}
+        return "p3-" + digest({_FORMER.get(k, k): v for k, v in of_then.items()})
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class BoostRules:
 
 
 BOOST = BoostRules()
+
+_LATER = ("leave_rounds", "leave")  # parameters that schema 1 did not have
 
 # Names of parameters in schema 1, where they were part of the hash.
 _FORMER = {

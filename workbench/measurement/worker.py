@@ -392,7 +392,9 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
     right = [i for i in range(len(candidates)) if i not in failed]
     entrants, unable = _entrants(candidates, estimates, only=right)
     failed |= unable
-    windows, also = _played(entrants)
+    stay = [i for i, c in enumerate(candidates) if c.default or c.case.is_baseline]
+    windows, also = _played(entrants, stay=stay)
+    most = max(map(len, windows.values()), default=0)
     results: list[Timed | Refusal] = []
     for i, candidate in enumerate(candidates):
         first = checks[i]
@@ -403,6 +405,7 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
         if isinstance(last, Refusal):
             results.append(last)
         else:
+            also |= {"lost": len(windows[i]) < most}
             results.append(
                 _with_time(last, entrants[i], windows[i], "sustained", also, repeats=repeats)
             )
@@ -453,10 +456,14 @@ def _entrants(
 
 
 def _played(
-    entrants: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
+    entrants: Mapping[int, Any],
+    protocol: Protocol | None = None,
+    busiest: Any = None,
+    stay: Collection[int] | None = None,
 ) -> tuple[dict[int, list[Window]], dict[str, Any]]:
     """Return windows of each entrant in turn after the clock has settled, and the sensors
-    meanwhile. Defaults: the job's protocol, and settling under the fastest config."""
+    meanwhile. Defaults: the job's protocol, and settling under the fastest config. With `stay`,
+    entrants that have lost leave, but for these."""
     if not entrants:
         return {}, {}
     state, readings = _state(), []
@@ -468,7 +475,7 @@ def _played(
         readings.append(state.sensors.read())
         others.append(_processes(state.sensors))
 
-    windows = rounds.play(entrants, protocol, after_round)
+    windows = rounds.play(entrants, protocol, after_round, stay=stay)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     came = max(0, max(others) - others[0])
