@@ -109,6 +109,9 @@ class Null:
         """Nothing: there is no clock."""
         return {}
 
+    def prepare(self, problem: Problem) -> None:
+        """Do nothing: there is nothing to prepare that takes time."""
+
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
@@ -181,6 +184,14 @@ class Null:
     ) -> list[Timed | Refusal]:
         """In the order given."""
         return [self._again("final", c, self._fate(c).final) for c in candidates]
+
+    def libraries(
+        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+    ) -> list[tuple[Timed | Refusal, float | None]]:
+        """As in a final."""
+        beside = self._again("final", winner, None)
+        winner_s = beside.timing.median_s if isinstance(beside, Timed) else None
+        return [(self._again("final", c, self._fate(c).final), winner_s) for c in libraries]
 
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """The finding of each one's fate."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property, update_wrapper
 from importlib.util import find_spec
 from typing import Any
 
@@ -212,16 +212,49 @@ def normal(shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
 # Library baselines
 
 
-def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a launcher of `call` under torch.compile, compiled at its first launch."""
+class CompiledCall:
+    """Launcher of `call` under torch.compile, compiled at its first launch."""
 
-    @cache
-    def created() -> Any:
+    imports = ("torch._dynamo", "torch._inductor.compile_fx")
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        update_wrapper(self, call)  # so that its code is that of the call
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._compiled(*inputs)
+
+    @cached_property
+    def _compiled(self) -> Callable[..., Any]:
         import torch
 
-        return torch.compile(call, dynamic=False)
+        result: Callable[..., Any] = torch.compile(self._call, dynamic=False)
+        return result
 
-    return lambda *inputs: created()(*inputs)
+    def compile_ahead(self, *inputs: Any) -> None:
+        """Compile for such inputs, and launch nothing: the first launch then finds the code in
+        Inductor's cache. Raises what torch.compile raises."""
+        import torch
+        from torch._inductor.compile_fx import compile_fx
+
+        class Ended(Exception):
+            """The code is there."""
+
+        def backend(graph: Any, examples: Any) -> Any:
+            compile_fx(graph, examples)
+            raise Ended
+
+        torch._dynamo.config.suppress_errors = False
+        try:
+            torch.compile(self._call, dynamic=False, backend=backend)(*inputs)
+        except Exception as error:
+            if not isinstance(error.__cause__ or getattr(error, "inner_exception", error), Ended):
+                raise
+
+
+def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a launcher of `call` under torch.compile, compiled at its first launch."""
+    return CompiledCall(call)
 
 
 def baseline(spec: Spec) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -243,6 +276,7 @@ class ThirdParty:
 
     distribution: str
     module: str
+    operations: str = ""  # the module that a launch imports; by default the package itself
 
     @property
     def missing(self) -> str:
@@ -263,6 +297,7 @@ class ThirdParty:
                 return self.missing
             return otherwise(**at) if otherwise else None
 
+        refuse.imports = (self.operations or self.module,)  # type: ignore[attr-defined]
         return refuse
 
     def refuse_rows(self, **most: int) -> Callable[..., Any]:
@@ -281,7 +316,7 @@ def _imported(package: ThirdParty, name: str) -> Any:
 
 
 FLA = ThirdParty("fla-core", "fla")
-LIGER = ThirdParty("liger-kernel", "liger_kernel")
+LIGER = ThirdParty("liger-kernel", "liger_kernel", "liger_kernel.ops")
 
 __all__ = [
     "FLA",

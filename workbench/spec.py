@@ -440,6 +440,12 @@ class Impl:
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that the first launch of a library's version imports, which takes seconds: a
+        launcher or `refuse` names them in an attribute `imports`. Empty for all others."""
+        return getattr(self.launch, "imports", ()) or getattr(self.refuse, "imports", ())
+
     def load(self) -> None:
         """Import what a launch needs beyond the kernel's file, which may take seconds: nothing."""
 

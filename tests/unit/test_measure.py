@@ -95,7 +95,7 @@ class Wandering:
             results.append(self.seconds[rotation] * slower)
         return Window(tuple(results))
 
-    def measured(self, timed, windows, regime, state="boost", lost=False, **also):
+    def measured(self, timed, windows, regime, state="boost", brief=False, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
         middle = stats.median(samples)
         low, high = stats.windowed_interval([w.samples_s for w in windows])
@@ -107,9 +107,9 @@ class Wandering:
 @pytest.fixture
 def wandering(monkeypatch):
     spec = Spec("k", {"x": Tensor("N")}, {"y": Tensor("N")}, None, lambda N: 0, [], [])
-    for name in ("fast", "slow", "slower"):
+    for name in ("fast", "slow", "slower", "far", "default"):
         spec.impl(name=name)(lambda x: x)
-    times = {"fast": 1.00e-4, "slow": 1.02e-4, "slower": 1.04e-4}
+    times = {"fast": 1.00e-4, "slow": 1.02e-4, "slower": 1.04e-4, "far": 1.4e-4, "default": 3e-4}
     bench = Wandering({(n, "cold"): t for n, t in times.items()} | {("fast", "hot"): 0.9e-4})
     job = MeasureJob("k", {"N": 1}, "bf16", Protocol(settle_s=0.0, least_s=0.0))
     sensors = SimpleNamespace(read=Reading, summary=Clocks.summary, processes=lambda: None)
@@ -148,6 +148,21 @@ def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     assert spent.timed == pytest.approx(taken) and spent.total > 0
 
 
+def test_what_is_far_from_the_best_takes_few_rounds_and_the_default_takes_all(wandering):
+    """The far ones take theirs after the others, so nobody's clock depends on them."""
+    names = ("default", "far", "fast", "slow")
+    candidates = [replace(Candidate.by_name(n, {}), default=n == "default") for n in names]
+    result, _ = worker.final(candidates, [3e-4, 1.4e-4, 1e-4, 1.02e-4])
+    done = {n: f.timing.rounds for n, f in zip(names, result, strict=True)}
+    assert done["far"] == Protocol().far_rounds
+    assert min(done[n] for n in names if n != "far") >= Protocol().rounds
+    assert all(f.timing.stable for f in result)
+    first = wandering.order.index(("far", "cold"))
+    assert set(wandering.order[first:]) == {("far", "cold")}
+    times = {n: f.timing.median_s for n, f in zip(names, result, strict=True)}
+    assert sorted(times, key=times.get) == ["fast", "slow", "far", "default"]
+
+
 def test_a_process_that_comes_during_a_final_is_counted(wandering, monkeypatch):
     seen = iter([[1, 2], [1, 2], [1, 2, 3]])
     processes = lambda: next(seen, [1, 2])  # noqa: E731
@@ -162,7 +177,7 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
             raise RuntimeError("operation not permitted when stream is capturing")
         return Wandering.timed(wandering, rotation, estimate_s)
 
-    def measured(timed, windows, regime, *more, lost=False, **also):
+    def measured(timed, windows, regime, *more, brief=False, **also):
         if timed.name == ("slower", "cold"):
             raise ValueError("below what the device can reach")
         return Wandering.measured(wandering, timed, windows, regime, *more, **also)
@@ -227,7 +242,7 @@ def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatc
 def test_a_process_that_takes_turns_refuses_what_is_wrong_or_too_short(wandering, monkeypatch):
     slow = Candidate.by_name("slow", {})
 
-    def measured(timed, windows, *more, lost=False, **also):
+    def measured(timed, windows, *more, brief=False, **also):
         assert len(windows) == 1
         raise ValueError("below what the device can reach")
 

@@ -26,10 +26,10 @@ from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
-from workbench.tuner import choice as tuner_choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
 from workbench.source import code_hash  # noqa: E402
 from workbench.spec import ITEMSIZE, Spec, Tensor, threads, values  # noqa: E402
+from workbench.tuner import choice as tuner_choice  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"torch": "2.13.0", "triton": "3.9.0"}

@@ -129,28 +129,6 @@ def test_however_a_final_ends_its_rounds_are_pairs(seconds, variants, least):
     assert done % 2 == 0 and least <= done <= 34
 
 
-@settings(max_examples=25)
-@given(
-    seed=st.integers(0, 999),
-    slower=st.lists(st.sampled_from([0.0, 0.005, 0.01, 0.02, 0.2, 1.0]), min_size=1, max_size=6),
-    kept=st.sets(st.integers(0, 6)),
-)
-def test_only_what_has_clearly_lost_leaves_a_final(seed, slower, kept):
-    """Neither the fastest, nor one within the share, nor one that is to stay; and those that leave
-    have an interval, and leave in pairs of rounds."""
-    gpu = FakeGpu(seed)
-    variants = {n: FakeVariant(gpu, 1e-4 * (1 + by)) for n, by in enumerate((0.0, *slower))}
-    windows = play(variants, RULES, now=gpu.now, stay=kept)
-    most = max(map(len, windows.values()))
-    for n, by in enumerate((0.0, *slower)):
-        count = len(windows[n])
-        assert RULES.leave_rounds < count <= most and count % 2 == 0
-        if n in kept or by < RULES.leave - 0.005:
-            assert count == most
-        elif by >= 0.2:
-            assert count <= RULES.leave_rounds + 2
-
-
 def test_nothing_to_play_is_no_work():
     assert play({}, RULES, now=lambda: 0.0) == {}
 

@@ -551,7 +551,8 @@ def test_what_won_the_newest_sweep_is_the_fastest_of_its_sizes(tmp_path):
         for entry in added:
             tuned_.add(entry)
         assert tuned_.fastest() == {later.key, elsewhere.key}
-        assert [e.key for e in tuned_.matching("matmul") if e.sizes == RUN.sizes][0] == later.key
+        first = next(e for e in tuned_.matching("matmul") if e.sizes == RUN.sizes)
+        assert first.key == later.key
 
 
 # Launching
@@ -913,18 +914,13 @@ def test_a_launch_of_another_impl_takes_part_and_may_stay_the_fastest(tmp_path):
     alone = replace(RUN, impls={"persistent": RUN.impls["persistent"]})
     best = {e.impl: e for e in entries_of(RUN, OUTCOMES, {})}
     for faster in ("tiles", "persistent"):
-        theirs = [o for o in OUTCOMES if isinstance(o, Record) and o.case.impl == "tiles"
-                  and o.phase == "final" and dict(o.case.config) == best["tiles"].config]  # fmt: skip
-        scale = 0.1 if faster == "tiles" else 10
-        launched = [
-            replace(o, default=True, timing=replace(synthetic.measured(o.time_s * scale), state="sustained"))
-            for o in theirs
-        ]  # fmt: skip
+        finals = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "final"]
+        (theirs,) = [o for o in finals if dict(o.case.config) == best["tiles"].config]
+        took = synthetic.measured(theirs.time_s * (0.1 if faster == "tiles" else 10))
+        launched = [replace(theirs, default=True, timing=replace(took, state="sustained"))]
         own = [replace(o, default=False) for o in OUTCOMES if o.case.impl == "persistent"]
         result = {e.impl: e for e in entries_of(alone, [*own, *launched], {})}
         assert select(alone, [*own, *launched]).winner.case.impl == "persistent"
         assert select(alone, [*own, *launched]).default.record is launched[0]
         assert result.keys() == {"tiles", "persistent"}
         assert [e.impl for e in result.values() if e.fastest] == [faster]
-
-

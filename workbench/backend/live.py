@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import secrets
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -13,12 +15,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from workbench.backend.arrivals import Arrivals
+from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.prewarm import LiveProcesses, compilers
 from workbench.backend.processes import compile_all, compile_parts
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
+from workbench.data.locks import LockBusy
 from workbench.data.record import Energy, Environment, Verdict
 from workbench.device.bounds import bound_s
 from workbench.device.hardware import Device
@@ -83,6 +87,9 @@ class Live:
         self._on_wait = on_wait
         self._gpu = prewarm.gpu if prewarm else Measuring()
         self._compilers = prewarm.compilers if prewarm else None
+        self._libraries = prewarm.libraries if prewarm else None
+        self._own_libraries: LibraryProcesses | None = None  # not of `prewarm`: closed here
+        self._waited_s = 0.0  # for libraries, and their finals
         try:
             result = self._gpu.describe(repository)
         except Lost as error:
@@ -102,14 +109,22 @@ class Live:
         self._compiled: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
         self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
+        self._prepared: tuple[Problem, Future[None]] | None = None
         self._seed = secrets.randbits(31)  # of the inputs: no kernel can know it
         self._tested: dict[str, dict[str, Any]] = {}
         self._launched: set[str] = set()  # functions of which a launch returned
 
     @property
     def spent(self) -> Mapping[str, float]:
-        """Return the measuring process's seconds so far under the keys check, timed and flush."""
-        return self._gpu.spent
+        """Return the measuring process's seconds so far under the keys check, timed and flush, and
+        those for libraries."""
+        return {**self._gpu.spent, **({"libraries": self._waited_s} if self._waited_s else {})}
+
+    def prepare(self, problem: Problem) -> None:
+        """Start to prepare a problem in the background, for `begin`, unless another process uses
+        the GPU."""
+        self._problem = problem
+        self._prepared = problem, _background(self._prepare, 0.0)
 
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
@@ -119,22 +134,58 @@ class Live:
         Compiles `candidates` in the background and takes the GPU's lock. Raises RuntimeError where
         the problem does not fit the GPU.
         """
+        begun, self._prepared = self._prepared, None
         self._problem = problem
         if candidates:  # compiled meanwhile
             self._prewarm = list(candidates), Arrivals(self._compile(candidates))
-        if not self._locked:
-            self._held.enter_context(self._gpu.lock(self._lock, self._on_wait))
-            self._locked = True
         try:
-            self._gpu.begin(
-                worker.MeasureJob(
-                    problem.kernel, problem.sizes, problem.dtype, self.rules, self._seed
-                )
-            )
-            self._tested = self._tested or _ceilings(self._gpu.self_test())
+            try:
+                if begun is not None:
+                    begun[1].result()
+            except LockBusy:
+                begun = None
+            if begun is None or begun[0] is not problem:
+                self._prepare()
         except CannotBegin as error:
             raise RuntimeError(str(error)) from None
+        if candidates:
+            self._begin_libraries()
         return self._tested
+
+    def _prepare(self, wait_s: float | None = None) -> None:
+        """Take the GPU's lock, make the problem's inputs and measure the ceilings. Raises
+        CannotBegin; LockBusy where another process holds the lock for longer than `wait_s`."""
+        if not self._locked:
+            self._held.enter_context(self._gpu.lock(self._lock, self._on_wait, wait_s))
+            self._locked = True
+        self._gpu.begin(self._job)
+        self._tested = self._tested or _ceilings(self._gpu.self_test())
+
+    def _begin_libraries(self) -> None:
+        """Let the slow libraries of the problem get ready, for `libraries`."""
+        if any(impl.imports for impl in self._problem.spec.impls):
+            if self._libraries is None:
+                self._libraries = self._own_libraries = LibraryProcesses(self._problem.kernel)
+            self._libraries.compile(self._job)
+
+    def libraries(
+        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+    ) -> list[tuple[Timed | Refusal, float | None]]:
+        """Return the time of each slow library, and the winner's in the same rounds, as far as
+        they are ready within `patience_s`."""
+        started = time.monotonic()
+        assert self._libraries is not None  # `begin` has seen that there are such libraries
+        try:
+            return self._libraries.final(self._job, winner, libraries, patience_s)
+        finally:
+            self._waited_s += time.monotonic() - started
+
+    @property
+    def _job(self) -> worker.MeasureJob:
+        problem = self._problem
+        return worker.MeasureJob(
+            problem.kernel, problem.sizes, problem.dtype, self.rules, self._seed
+        )
 
     def _compile(
         self, candidates: Sequence[Candidate]
@@ -389,10 +440,26 @@ class Live:
 
     def close(self) -> None:
         """End all processes and release the GPU's lock."""
+        if self._own_libraries is not None:
+            self._own_libraries.close()
         if self._compilers is not None:
             self._compilers.close()
         self._gpu.close()
         self._held.close()
+
+
+def _background(task: Callable[..., None], *args: Any) -> Future[None]:
+    """Run a task in a thread that does not outlive this process; return a future of its end."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(task(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def interleaved_s(parts: int) -> float:

@@ -110,6 +110,9 @@ class MetalLive:
         """Return nothing: seconds are not told apart here."""
         return {}
 
+    def prepare(self, problem: Problem) -> None:
+        """Do nothing: there is nothing to prepare that takes time."""
+
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
@@ -166,6 +169,12 @@ class MetalLive:
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """Return the candidate's time on the same buffers, or a Refusal."""
         return self._measured([self._task(candidate, regime="hot")])[0]
+
+    def libraries(
+        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+    ) -> list[tuple[Timed | Refusal, float | None]]:
+        """Return nothing: MLX is imported already, and is timed in the final."""
+        return []
 
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """Return None for each: `python -m metal_shim.check` has the checks of Metal kernels."""

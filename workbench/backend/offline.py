@@ -84,6 +84,9 @@ class Offline:
         self._checked: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
+    def prepare(self, problem: Problem) -> None:
+        """Do nothing: there is nothing to prepare that takes time."""
+
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:

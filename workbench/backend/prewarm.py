@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Protocol
 
+from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import Measuring, MeasuringProcess
 from workbench.backend.processes import prepare
 from workbench.backend.workers import BEGIN_S, Pool, Workers, cpu_count
@@ -30,6 +31,10 @@ class LiveProcesses(Protocol):
     def compilers(self) -> Pool:
         """Return the pool of compiling processes."""
 
+    @property
+    def libraries(self) -> LibraryProcesses | None:
+        """Return the processes of slow libraries, if they were started."""
+
 
 class Prewarm:
     """Processes that start in a background thread, as their server must import torch first. The
@@ -39,6 +44,7 @@ class Prewarm:
         starting = ThreadPoolExecutor(1)
         self._gpu = starting.submit(Measuring)
         self._compilers = starting.submit(compilers, kernel)
+        self._libraries = starting.submit(LibraryProcesses, kernel)
         starting.shutdown(wait=False)
 
     @property
@@ -51,8 +57,14 @@ class Prewarm:
         """Return the pool of compiling processes."""
         return self._compilers.result()
 
+    @property
+    def libraries(self) -> LibraryProcesses:
+        """Return the processes of slow libraries."""
+        return self._libraries.result()
+
     def close(self) -> None:
         """End all of them."""
+        self.libraries.close()
         self.compilers.close()
         self.gpu.close()
 
@@ -80,6 +92,7 @@ class KeptProcesses:
         self._count = max(1, cpu_count() - 1)
         self._workers = Workers(self._count)
         self.gpu: MeasuringProcess = _Left(self._measuring)
+        self.libraries = None  # nothing of a workload has a library's version
         self.compilers: Pool = _Left(self._workers)
 
     def prepare(self, kernel: str) -> None:

@@ -71,6 +71,9 @@ class Backend(Protocol):
     def spent(self) -> Mapping[str, float]:
         """Return seconds of measuring so far by activity; empty where nothing is measured."""
 
+    def prepare(self, problem: Problem) -> None:
+        """Start to prepare a problem in the background, for `begin`, where that takes time."""
+
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
@@ -120,6 +123,12 @@ class Measures(Backend, Protocol):
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
         """Return times of the best candidates, measured against each other."""
+
+    def libraries(
+        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+    ) -> list[tuple[Timed | Refusal, float | None]]:
+        """Return the time of each library that is slow to import, and the winner's in the same
+        rounds. What is not ready within `patience_s` is refused."""
 
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """Return for each candidate why racecheck or memcheck does not accept it, or None."""

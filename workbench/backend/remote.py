@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from workbench.data.environment import fingerprint
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
 from workbench.measurement import worker
-from workbench.measurement.candidate import Candidate
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 
 
@@ -224,6 +224,10 @@ class _RemoteProcesses:
 
     gpu: RemoteMeasuring
     compilers: ClusterPool
+    libraries: None = None
+
+
+NOT_HERE = "is not timed on the GPUs of a cluster; `workbench measure` times it on one of them"
 
 
 class ClusterLive(Live):
@@ -242,6 +246,15 @@ class ClusterLive(Live):
         processes = _RemoteProcesses(RemoteMeasuring(gpu), ClusterPool(gpu, workers))
         super().__init__(repository, rules, prewarm=processes)
         self.place = GpuPlace(gpu.title, dict(gpu.references))
+
+    def _begin_libraries(self) -> None:
+        """Do nothing: a GPU of a cluster has a measuring process alone."""
+
+    def libraries(
+        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+    ) -> list[tuple[Timed | Refusal, float | None]]:
+        """Return for each that it is not timed here."""
+        return [(Refusal("measure", NOT_HERE), None) for _ in libraries]
 
 
 __all__ = ["AsidePool", "Cluster", "ClusterLive", "ClusterPool", "RemoteMeasuring"]

@@ -177,6 +177,22 @@ class Solo:
             self._reply(BEGIN_S)
             self._owed -= 1
 
+    def is_ready(self, within_s: float) -> bool:
+        """Return whether all tasks that were begun are over within so many seconds. The process
+        goes on with one that is not."""
+        end = time.monotonic() + within_s
+        while self._owed and self.alive:
+            if self._whole() is None:
+                left = end - time.monotonic()
+                if left <= 0 or not wait([self._ours, self._process.sentinel], left):
+                    return False
+                if not self._read():
+                    return False
+            else:
+                self._reply(BEGIN_S)
+                self._owed -= 1
+        return self.alive
+
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """Run a task and return its result.
 

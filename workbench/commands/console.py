@@ -36,6 +36,7 @@ STEPS = {
     "hot": "the winner, hot",
     "sanitize": "compute-sanitizer on {}",
     "energy": "energy of {}",
+    "libraries": "{} libraries beside the winner",
 }
 
 

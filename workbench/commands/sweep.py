@@ -273,6 +273,7 @@ class _OneSize:
         command, options, backend = self.command, self.command.options, self.opened.backend
         if command.tables:  # the first size's seconds count from the command's start
             command.started = time.monotonic()
+        backend.prepare(self.problem)  # while the configs are planned
         run = sweep_run(options, sweep, self.problem, impls, backend)
         run = replace(
             run, previous_best=self._previous_best(run), same_bits_as=bits_wanted(options, backend)
@@ -492,6 +493,8 @@ class _OneSize:
         command.seconds[result.run.id] = self.breakdown.seconds or {}
         command.sentences.append(text)
         command.console.conclude(text, self.counts, self.breakdown, page, result.events)
+        for failure in selection.untimed:
+            command.console.warn(f"{failure.case.impl}: {failure.reason}.")
 
     def _energy_words(self, run: Run, outcomes: list[Outcome], selection: Selection) -> list[str]:
         """Return what the console says of energy, where it was requested."""

@@ -332,6 +332,8 @@ class Record:
     bytes_written: int | None = None
     traffic: CountedTraffic | None = None  # of a Metal kernel, counted by the emulator
     gpu: str = ""  # host and GPU that it was obtained on, of a cluster; see `Run.gpu`
+    # of a library that was timed after the final: seconds of the winner in the same rounds
+    winner_s: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a measured time of what ran on the CPU in place of the device."""

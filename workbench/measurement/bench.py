@@ -247,11 +247,11 @@ class Bench:
         windows: Sequence[Window],
         regime: Regime,
         state: State = "boost",
-        lost: bool = False,
+        brief: bool = False,
         **also: Any,
     ) -> Measured:
-        """Return the result of windows of samples; `also` are further fields from the sensors. One
-        that `lost` left the rounds early, and need not be precise.
+        """Return the result of windows of samples; `also` are further fields from the sensors. Of
+        `brief` rounds it need not be precise.
 
         The clock is that of the windows, else the sensors'. Raises Impossible where a time is below
         what its regime allows.
@@ -285,7 +285,7 @@ class Bench:
             window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
             left_out=left_out,
             # the first pass, at the boost clock, need not be narrow
-            stable=not modes and (state == "boost" or lost or stable(kept, self.protocol)),
+            stable=not modes and (state == "boost" or brief or stable(kept, self.protocol)),
             modes=modes,
             host_s=timed.rotation.issued_s,
             **also,

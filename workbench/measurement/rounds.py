@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Protocol as Interface
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from workbench.data import stats, verdict
 from workbench.data.record import Ratio, Verdict
@@ -91,7 +91,6 @@ def play(
     protocol: Protocol,
     after_round: Callable[[], None] | None = None,
     now: Now = time.perf_counter,
-    stay: Collection[K] | None = None,
 ) -> dict[K, list[Window]]:
     """Return windows of all entrants in turn, taken until all are precise.
 
@@ -99,38 +98,30 @@ def play(
     pair has an order of its own, so that no entrant always follows the same one. At least `rounds`
     of them, more until every entrant is `precise`, at most `most_rounds`; none is begun once
     `final_s` are spent, after `least_rounds`. `stable` reports those that are not precise then.
-
-    With `stay`, an entrant that has lost leaves, unless it is one of these: from `leave_rounds` on,
-    if it is slower than the fastest by more than `leave`.
     """
     # An entrant goes on after it is precise, for as long as any is not: only windows of the same
     # rounds saw the same clock. Were the precise ones left out, the mixture of work would change
     # too, and with it the power and the clock of those that remain.
     windows: dict[K, list[Window]] = {key: [] for key in entrants}
     medians: dict[K, list[float]] = {key: [] for key in entrants}
+    waiting, start = list(entrants), now()
     if not entrants:
         return windows
-    turns, start, done, taken = _Turns(entrants), now(), 0, 0
-    waiting = list(entrants)
-    for key, window in stream(turns, protocol.window_s, now):
+    endless = ((key, entrants[key]) for order in orders(list(entrants)) for key in order)
+    for taken, (key, window) in enumerate(stream(endless, protocol.window_s, now), 1):
         windows[key].append(window)
         medians[key].append(stats.median(window.samples_s))
-        taken += 1
-        if taken < turns.sizes[done]:
+        if taken % len(entrants):
             continue
-        done, taken = done + 1, 0
         if after_round is not None:
             after_round()
+        done = taken // len(entrants)
         if done % 2:
             continue
         if done >= max(protocol.most_rounds, 2):
             break
         if done >= protocol.least_rounds and now() - start >= protocol.final_s:
             break
-        if stay is not None and done >= protocol.leave_rounds:
-            lost = _lost(medians, turns.left, stay, protocol)
-            turns.left -= lost
-            waiting = [key for key in waiting if key not in lost]
         # from the windows' medians, not all samples: sorting those takes longer than a window
         while done >= protocol.rounds and waiting:
             if not _enough(windows[waiting[0]], protocol):
@@ -141,38 +132,6 @@ def play(
         if not waiting:
             break
     return windows
-
-
-class _Turns(Generic[K]):
-    """Entrants in turn, without end. One that is removed from `left` takes no turn from the pair of
-    rounds on that has not begun; `sizes` are the turns of each round so far."""
-
-    def __init__(self, entrants: Mapping[K, Entrant]) -> None:
-        self._entrants = entrants
-        self.left, self.sizes = set(entrants), list[int]()
-
-    def __iter__(self) -> Iterator[tuple[K, Entrant]]:
-        every = orders(list(self._entrants))
-        for pair in zip(every, every, strict=False):
-            present = set(self.left)
-            for order in pair:
-                turns = [key for key in order if key in present]
-                self.sizes.append(len(turns))
-                yield from ((key, self._entrants[key]) for key in turns)
-
-
-def _lost(
-    medians: Mapping[K, Sequence[float]], left: set[K], stay: Collection[K], protocol: Protocol
-) -> set[K]:
-    """Return the entrants that are slower than the fastest by more than `leave`, round by round, at
-    95 % confidence."""
-    best = min(left, key=lambda key: stats.median(medians[key]))
-    rounds = min(len(medians[key]) for key in left)
-    return {
-        key
-        for key in left - {best, *stay}
-        if stats.ratio(medians[best][:rounds], medians[key][:rounds]).low > 1 + protocol.leave
-    }
 
 
 def rested(

@@ -11,9 +11,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -178,6 +179,57 @@ def load() -> None:
 def import_kernel(kernel: str) -> None:
     """Import a kernel's file and all that its launches need."""
     loaded(kernel).load()
+
+
+# Libraries that are slow to import, in processes of their own
+
+
+def share_of(impls: Sequence[Impl], share: int, of: int) -> list[str]:
+    """Return the names of the libraries that process number `share` of `of` gets ready. Those that
+    import the same modules are together."""
+    groups = list(dict.fromkeys(impl.imports for impl in impls if impl.imports))
+    return [impl.name for impl in impls if impl.imports in groups[share::of]]
+
+
+def import_libraries(kernel: str, share: int, of: int) -> None:
+    """Import what the first launches of a share of a kernel's libraries import. No work for the
+    GPU."""
+    impls = loaded(kernel).spec.impls
+    # in this process: starting others takes longer than compiling one small graph
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    names = share_of(impls, share, of)
+    for module in dict.fromkeys(m for i in impls if i.name in names for m in i.imports):
+        with suppress(ImportError):  # of a package that is not installed: it is refused later
+            import_module(module)
+
+
+def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
+    """Compile a share of a problem's libraries for its inputs, without a launch. A failure is that
+    of the launch later."""
+    import torch
+
+    from workbench.measurement import inputs
+
+    spec = loaded(job.kernel).spec
+    names = share_of(spec.impls, share, of)
+    compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_ahead")]
+    if compilable:
+        given = inputs.make(spec, job.sizes, job.dtype, "cuda", job.seed)
+        for impl in compilable:
+            with suppress(Exception):
+                impl.launch.compile_ahead(*given)  # type: ignore[attr-defined]
+        del given
+        torch.cuda.empty_cache()
+
+
+def final_of_libraries(
+    job: MeasureJob, winner: Candidate, libraries: Sequence[Candidate]
+) -> list[Timed | Refusal]:
+    """Return the times of the winner and of libraries against each other, in this order."""
+    begin(job)
+    candidates = [winner, *libraries]
+    results, _ = final(candidates, [0.0] * len(candidates))
+    return list(results)
 
 
 def begin(job: MeasureJob) -> None:
@@ -378,7 +430,8 @@ def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[T
     """Return times of all candidates against each other.
 
     The clock is settled first, then windows are taken in rounds whose order is reversed each time,
-    until every interval is narrow or the rounds are used up.
+    until every interval is narrow or the rounds are used up. Those that are far from the best take
+    few rounds of their own after that.
     """
     try:
         return _final(candidates, estimates)
@@ -392,9 +445,11 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
     right = [i for i in range(len(candidates)) if i not in failed]
     entrants, unable = _entrants(candidates, estimates, only=right)
     failed |= unable
-    stay = [i for i, c in enumerate(candidates) if c.default or c.case.is_baseline]
-    windows, also = _played(entrants, stay=stay)
-    most = max(map(len, windows.values()), default=0)
+    protocol, far = _state().job.protocol, _far(candidates, entrants)
+    windows, also = _played({i: e for i, e in entrants.items() if i not in far})
+    few = protocol.far_rounds
+    brief = replace(protocol, settle_s=0.0, rounds=few, most_rounds=few)  # the clock has settled
+    windows |= _played({i: entrants[i] for i in far}, brief)[0]
     results: list[Timed | Refusal] = []
     for i, candidate in enumerate(candidates):
         first = checks[i]
@@ -405,11 +460,19 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
         if isinstance(last, Refusal):
             results.append(last)
         else:
-            also |= {"lost": len(windows[i]) < most}
+            more = {**also, "brief": i in far}
             results.append(
-                _with_time(last, entrants[i], windows[i], "sustained", also, repeats=repeats)
+                _with_time(last, entrants[i], windows[i], "sustained", more, repeats=repeats)
             )
     return results
+
+
+def _far(candidates: Sequence[Candidate], entrants: Mapping[int, Any]) -> set[int]:
+    """Return the entrants that are far from the best, but for the default and the libraries, with
+    which the winner is compared."""
+    own = {i: e.estimate_s for i, e in entrants.items() if not candidates[i].case.is_baseline}
+    most_s = (1 + _state().job.protocol.far) * min(own.values(), default=0.0)
+    return {i for i, s in own.items() if s > most_s and not candidates[i].default}
 
 
 def _checked_again(
@@ -456,14 +519,10 @@ def _entrants(
 
 
 def _played(
-    entrants: Mapping[int, Any],
-    protocol: Protocol | None = None,
-    busiest: Any = None,
-    stay: Collection[int] | None = None,
+    entrants: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
 ) -> tuple[dict[int, list[Window]], dict[str, Any]]:
     """Return windows of each entrant in turn after the clock has settled, and the sensors
-    meanwhile. Defaults: the job's protocol, and settling under the fastest config. With `stay`,
-    entrants that have lost leave, but for these."""
+    meanwhile. Defaults: the job's protocol, and settling under the fastest config."""
     if not entrants:
         return {}, {}
     state, readings = _state(), []
@@ -475,7 +534,7 @@ def _played(
         readings.append(state.sensors.read())
         others.append(_processes(state.sensors))
 
-    windows = rounds.play(entrants, protocol, after_round, stay=stay)
+    windows = rounds.play(entrants, protocol, after_round)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     came = max(0, max(others) - others[0])

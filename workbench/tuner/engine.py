@@ -67,7 +67,7 @@ class Engine:
         `sanitize`, compute-sanitizer has to accept them."""
         self.plan = plan
         self._backend, self._earlier = backend, earlier
-        self._energy, self._sanitize = energy, sanitize
+        self._energy, self._sanitize, self._search = energy, sanitize, search
         self._known = self._of_this_run(earlier)
         self._first_pass = FirstPass(plan, backend, self._known, search)
 
@@ -122,7 +122,13 @@ class Engine:
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
             finals = Finals(
-                self.plan, measures, self._earlier, first_pass, self._energy, self._sanitize
+                self.plan,
+                measures,
+                self._earlier,
+                first_pass,
+                self._energy,
+                self._sanitize,
+                self._search.patience_s,
             )
             yield from old or finals.outcomes()
 
@@ -136,15 +142,15 @@ class Engine:
 
     def _old_finals(self) -> list[Outcome]:
         """Return the records of an earlier final benchmark, with its hot time, if they are valid
-        for this sweep too: they are of one run, include today's launches and every baseline, and that
-        run either knew all of this first pass or its final benchmark includes the fastest of this
-        first pass. (The halving may have found others faster than that one.)"""
+        for this sweep too: they are of one run, include today's launches and every quick library,
+        and that run either knew all of this first pass or its final benchmark includes the fastest
+        of this first pass. (The halving may have found others faster than that one.)"""
         if self._sanitize:
             return []  # they are not known to have been accepted
         first_pass, finals = self._first_pass_records(), self._earlier.final
         best = first_pass[0].key
         sure = [r.key for r in first_pass if r.default or r.key in self.plan.launches]
-        sure += [b.key for b in self.plan.baselines]
+        sure += [b.key for b in self.plan.baselines if not b.impl.imports]
         known = [self._earlier.first[r.key] for r in first_pass if r.key in self._earlier.first]
         runs = {o.run for o in known}
         if best in finals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.tuner.energy import with_energies
-from workbench.tuner.first_pass import seconds_of
+from workbench.tuner.first_pass import LIBRARIES_S, seconds_of
 from workbench.tuner.selection import select, with_bits_of_default
 from workbench.tuner.space import Earlier, Plan, RecordFactory
 
@@ -20,17 +20,20 @@ from workbench.tuner.space import Earlier, Plan, RecordFactory
 class Step:
     """The step that begins now and may take longer than one config: a `halving` or `final` of so
     many configs, compute-sanitizer on the finalists (`sanitize`), the winner once more on `hot`
-    data, or the `energy` of the finalists."""
+    data, the `libraries` that are slow to import, or the `energy` of the finalists."""
 
-    name: Phase | Literal["halving", "sanitize", "energy"]
+    name: Phase | Literal["halving", "sanitize", "energy", "libraries"]
     of: int
 
 
 class Finals:
     """Halve the best of the first pass, then compare the finalists, today's launches, the previous
-    best and the baselines; last, time the winner on data that the cache may hold. With `energy`, the
-    joules of each finalist are measured after all times; with `sanitize`, finalists that
-    compute-sanitizer does not accept are left out before."""
+    best and the libraries; last, time the winner on data that the cache may hold, and beside the
+    libraries that were slow to import.
+
+    With `energy`, the joules of each finalist are measured after all times; with `sanitize`,
+    finalists that compute-sanitizer does not accept are left out before.
+    """
 
     def __init__(
         self,
@@ -40,8 +43,9 @@ class Finals:
         first_pass: Sequence[Record],
         energy: bool = False,
         sanitize: bool = False,
+        patience_s: Callable[[], float] = lambda: LIBRARIES_S,
     ) -> None:
-        self._energy, self._sanitize = energy, sanitize
+        self._energy, self._sanitize, self._patience_s = energy, sanitize, patience_s
         self._plan, self._backend = plan, backend
         self._previous_best = earlier.previous_best
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
@@ -69,6 +73,19 @@ class Finals:
         else:
             yield from outcomes
             yield from self._hot(outcomes)
+        yield from self._libraries(outcomes)
+
+    def _libraries(self, outcomes: Sequence[Outcome]) -> Iterator[Outcome | Step]:
+        """Time the libraries that are slow to import beside the winner, as far as they are ready.
+        The answer is known by now, and waits for none of them."""
+        won = select(self._plan.run, outcomes).winner
+        slow = [c for c in self._plan.baselines if c.impl.imports]
+        if won is None or not slow:
+            return
+        yield Step("libraries", len(slow))
+        results = self._backend.libraries(self._by_key[won.key], slow, self._patience_s())
+        for candidate, (result, winner_s) in zip(slow, results, strict=True):
+            yield self._factory.outcome(candidate, result, "final", None, winner_s=winner_s)
 
     def _sanitized(
         self, candidates: Sequence[Candidate]
@@ -142,11 +159,13 @@ class Finals:
 
     def _finalists(self) -> list[Candidate]:
         """Return the best, the best of each Impl, what launches without a config run today and the
-        previous best, if they have a time, and the library baselines; each once."""
+        previous best, if they have a time, and the libraries that are quick to import; each
+        once."""
         best = self._ranked[: self._backend.rules.finalists]
         ranked = sorted(self._allowed & self._times.keys(), key=self._times.__getitem__)
         of_impl = {self._by_key[k].impl.name: k for k in (*reversed(ranked), *reversed(best))}
         also = {c.key for c in self._plan.candidates if c.default} | self._previous_best
         also |= {*self._plan.launches, *of_impl.values()}
         rest = [k for k in self._by_key if k in also and k in self._times and k not in best]
-        return [*(self._by_key[k] for k in (*best, *rest)), *self._plan.baselines]
+        quick = [c for c in self._plan.baselines if not c.impl.imports]
+        return [*(self._by_key[k] for k in (*best, *rest)), *quick]

@@ -25,6 +25,7 @@ from workbench.tuner.search import Budget, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
+LIBRARIES_S = 3.0  # that slow libraries may take to get ready once the winner is known
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class SearchPlan:
         benchmark."""
         whole = self.budget.seconds
         return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
+
+    def patience_s(self) -> float:
+        """Return the seconds that slow libraries may take to get ready once the winner is known."""
+        left_s = self.started + self.budget.seconds - time.monotonic()
+        return max(0.0, min(LIBRARIES_S, left_s))
 
     def share(self, many: int) -> SearchPlan:
         """Return this plan for the first of `many` problems that share the remaining seconds
@@ -133,9 +139,11 @@ class FirstPass:
         batch = PREDICTED_BATCH if self._backend.predicts else BATCH
         size = batch * cpu_count() if changes else len(self._by_key)
         results, self._launches = [p for p in self._launches if p.key not in self._skipped], []
-        while points := self._search.order(size - len(results)):
-            results += [p for p in points if p.key not in self._skipped | self._given]
         self._given |= {p.key for p in results}
+        while points := self._search.order(size - len(results)):
+            new = [p for p in points if p.key not in self._skipped | self._given]
+            self._given |= {p.key for p in new}
+            results += new
         return results
 
     def outcomes(self) -> Iterator[Outcome | Dispatch]:

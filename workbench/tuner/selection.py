@@ -67,6 +67,7 @@ class Selection:
     default: Baseline | None = None  # the launch that runs where no config is named
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Baseline, ...] = ()  # fastest first
+    untimed: tuple[Failure, ...] = ()  # libraries without a time
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
     duplicates: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
@@ -201,6 +202,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
         baselines=_baselines([o for o in stand if o.case.is_baseline], winner, outcomes),
+        untimed=tuple(o for o in stand if o.case.is_baseline and isinstance(o, Failure)),
         ties=tuple(r for r in near if r is not winner and not same_code(r, winner)),
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
@@ -327,6 +329,9 @@ def sentence(result: Selection) -> str:
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
     if result.other_bits:
         parts.append(f"{counted(result.other_bits, 'config')} with other bits left out")
+    if result.untimed:
+        names = " and ".join(o.case.impl for o in result.untimed)
+        parts.append(f"{names} {'have' if len(result.untimed) > 1 else 'has'} no time")
     if result.edges:
         *most, last = [_further(edge) for edge in result.edges]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
@@ -524,6 +529,8 @@ def _baselines(
 
 def _baseline(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Baseline | None:
     """Return the comparison, or None if no phase timed both: times of two phases have no ratio."""
+    if other.winner_s is not None:
+        return Baseline(other, other.time_s / other.winner_s, other.phase)
     theirs, ours = _phases(other, outcomes), _phases(winner, outcomes)
     for phase in _PHASES:
         if phase in theirs and phase in ours:

@@ -157,9 +157,7 @@ def thinned(
     kept = [c for c in ranked if c.default or c.key in launches]
     always, depth = {c.key for c in kept}, 0
     while len(kept) < most:
-        layer = [
-            g[depth] for g in groups.values() if len(g) > depth and g[depth].key not in always
-        ]
+        layer = [g[depth] for g in groups.values() if len(g) > depth and g[depth].key not in always]
         kept += layer[: most - len(kept)]
         depth += 1
     chosen = {c.key for c in kept}
@@ -249,9 +247,10 @@ class RecordFactory:
         phase: Phase,
         compiled: Compiled | None,
         same_as: Candidate | None = None,
+        winner_s: float | None = None,
     ) -> Outcome:
         """Return the record of a timed candidate, or its failure. `same_as` is the candidate that
-        was timed in its place, which has the same machine code."""
+        was timed in its place, which has the same machine code, `winner_s` is `Record.winner_s`."""
         if isinstance(result, Refusal):
             return self.failure(candidate, result, compiled)
         spec, problem = self.problem.spec, self.problem
@@ -276,6 +275,7 @@ class RecordFactory:
             repeats=result.repeats,
             traffic=compiled.traffic if compiled else None,
             gpu=self.run.gpu,
+            winner_s=winner_s,
         )
 
 

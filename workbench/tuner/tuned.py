@@ -46,7 +46,7 @@ def entries_of(
             mine.setdefault(outcome.case.impl, []).append(outcome)
     stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
     # Of all Impls: a sweep of one takes in the launch that is the fastest so far, of any Impl.
-    whole = select(replace(run, impls=dict.fromkeys(mine, {})), outcomes)
+    whole = select(replace(run, impls={impl: {} for impl in mine}), outcomes)
     answers = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
     results = []
     for impl, own in sorted(mine.items()):
