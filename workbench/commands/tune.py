@@ -1,8 +1,8 @@
 """Tune a plain @triton.jit or @triton.autotune function with its own arguments, no Spec needed.
 
     from workbench import tune
-    best = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
-    kernel[grid](x, y, out, n, **best.kwargs)
+    tuned = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
+    kernel[grid](x, y, out, n, **tuned.kwargs)
 
 The function becomes a one-file kernel in `results/adapted/`, which every command works on: sweep,
 checks, isolation, history, page. Workers import the function from its file, so top-level code of
