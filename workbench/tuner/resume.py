@@ -55,9 +55,10 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
-    """Return the stored run of exactly this plan's configs, with the same default; None where their
-    outcomes are spread over several runs, or where the run chose among others, too."""
-    runs = {earlier.first[c.key].run for c in plan.candidates}
+    """Return the stored run of exactly those configs of this plan that are known, with the same
+    default; None where they are of several runs, or where the run chose among others, too."""
+    known = [c for c in plan.candidates if c.key in earlier.first]  # as many as a budget allowed
+    runs = {earlier.first[c.key].run for c in known}
     if not plan.run.predicted:
         runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
     if len(runs) != 1:
@@ -69,7 +70,7 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     if ours != theirs or history.state(run.id) != "complete":
         return None
     tried = {_choice(o) for o in history.outcomes(run.id) if not o.case.is_baseline}
-    return run if tried == {_choice(c) for c in (*plan.candidates, *plan.refused)} else None
+    return run if tried == {_choice(c) for c in (*known, *plan.refused)} else None
 
 
 def _choice(one: Candidate | Outcome) -> tuple[ConfigKey, bool]:
