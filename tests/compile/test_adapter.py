@@ -16,6 +16,7 @@ from workbench.adapted import autotuned
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
+from workbench.commands import tune as command
 from workbench.compile import captured, compile_config
 from workbench.data.database import open_history
 from workbench.data.record import Failure
@@ -203,6 +204,16 @@ def test_an_autotuned_function_gets_no_prediction_into_its_cache(kernels, tmp_pa
     with captured(device_named("h200")) as launches:
         kernels.accumulated[cover](x, out, N)
     assert [launch.grid for launch in launches] == [cover({"n": N, **best.kwargs})]
+
+
+@pytest.mark.parametrize("predicted", [False, True])
+def test_only_a_measured_winner_is_kept(kernels, tmp_path, monkeypatch, predicted):
+    config = kernels.CONFIGS[1]
+    monkeypatch.setattr(command, "_swept", lambda *_: (config, predicted))
+    given = (torch.randn(N), torch.randn(N), N)
+    command.tune(kernels.accumulated, given, grid=cover, **places(tmp_path))
+    kept = {} if predicted else {(N, "torch.float32", "torch.float32"): config}
+    assert kernels.accumulated.cache == kept
 
 
 def test_a_pre_hook_travels_by_its_name(kernels, tmp_path):

@@ -241,8 +241,8 @@ def test_a_sweep_from_the_command_line(context, capsys):
         ("full", "KERNEL", ["--kernel", "KERNEL", "--vary", "full"]),
         ("full", "KERNEL", ["full", "--kernel", "KERNEL", "--vary", "full"]),
         ("tile_size", "copy", ["copy"]),
-        ("pipeline", "matmul", ["pipeline"]),
-        ("tile_size", "matmul", []),
+        ("pipeline", "matmul", ["pipeline", "--budget", "3"]),
+        ("tile_size", "matmul", ["--budget", "3"]),
     ],
 )
 def test_the_first_word_is_a_kernel_or_a_sweep(context, monkeypatch, sweep, kernel, words):

@@ -70,7 +70,7 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     if ours != theirs or history.state(run.id) != "complete":
         return None
     tried = {_choice(o) for o in history.outcomes(run.id) if not o.case.is_baseline}
-    return run if tried == {_choice(c) for c in (*known, *plan.refused)} else None
+    return run if tried == {*map(_choice, known), *map(_choice, plan.refused)} else None
 
 
 def _choice(one: Candidate | Outcome) -> tuple[ConfigKey, bool]:
