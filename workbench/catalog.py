@@ -91,6 +91,11 @@ def absolute(kernel: str) -> str:
     return str(Path(kernel).resolve()) if is_path(kernel) else kernel
 
 
+def is_kernel(name: str) -> bool:
+    """Return whether a word names a kernel: one that is here, or any dotted module or path."""
+    return is_path(name) or "." in name or name in (*kernel_names(), *names_in(VARIANTS))
+
+
 def is_path(name: str) -> bool:
     """Return whether the name of a kernel or an experiment is the path of a file."""
     return name.endswith(".py") or "/" in name

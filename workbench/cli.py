@@ -95,7 +95,7 @@ def _add(options: type[Options]) -> None:
 
 def _run(options: Options) -> int:
     keep_bytecode()  # before the slow imports
-    more = {}
+    options, more = options.resolved(), {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
     if options.COMMAND == "sweep" and not any(getattr(options, name, None) for name in elsewhere):
         from workbench.backend.prewarm import begin_prewarm  # before the slow imports

@@ -10,9 +10,13 @@ import pytest
 import torch
 import triton
 
+import workbench as wb
+from workbench import tune
+from workbench.adapted import autotuned
 from workbench.adapted.travel import AdaptedError
+from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
-from workbench.commands.tune import tune
+from workbench.commands import tune as command
 from workbench.compile import captured, compile_config
 from workbench.data.database import open_history
 from workbench.data.record import Failure
@@ -86,7 +90,7 @@ def last(folder):
         return history.outcomes(history.run("last").id)
 
 
-def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp_path, capsys):
+def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp_path):
     x, y, out = torch.randn(N), torch.randn(N), torch.full((N,), 7.0)
     reference = {"reference": lambda x, y, out, n: x + y}
     wanted = {"grid": cover, **places(tmp_path), **reference}
@@ -102,6 +106,83 @@ def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp
     assert again.kernel != best.kernel and again.page.is_file()
 
 
+def test_the_result_of_tuning_is_that_of_a_sweep(kernels, tmp_path):
+    given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
+    result = tune(kernels.add, given, grid=cover, configs=kernels.CONFIGS, **places(tmp_path))
+    assert isinstance(result, wb.SweepResult)
+    assert dict(result.best.config).items() <= result.kwargs.items()
+    assert len(result.frame()) == len(kernels.CONFIGS) and result.plot() is not None
+    assert result.kernel.is_file() and result.checked and result.page.is_file()
+    *_, last_line = str(result).splitlines()
+    assert last_line.startswith(f"{result.kwargs}: ~") and "s predicted" in last_line
+    assert result.sentence in repr(result) and " at 0x" not in repr(result) + str(result)
+    assert result.sentence.split(":")[0] in result._repr_html_()
+
+
+LISTED = """
+import triton
+import triton.language as tl
+
+
+def touch(args):
+    args["out_ptr"].fill_(0.0)
+
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    for turn in range(1 if ROUNDS is None or ROUNDS == 1 else 3 if ROUNDS == "three" else 2):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x, y = tl.load(x_ptr + i, i < n), tl.load(y_ptr + i, i < n)
+        tl.store(out_ptr + i, x + y, i < n)
+
+
+CONFIGS = [
+    triton.Config({"BLOCK": 64, "ROUNDS": "three"}, num_warps=1),
+    triton.Config({"BLOCK": 64, "ROUNDS": "two"}, num_warps=1),
+    triton.Config({"BLOCK": 64, "ROUNDS": None}, num_warps=1),
+    triton.Config({"BLOCK": 64, "ROUNDS": None}, num_warps=1, maxnreg=16),
+    triton.Config({"BLOCK": 64, "ROUNDS": None}, num_warps=1, pre_hook=touch),
+]
+"""
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """A module whose configs have words, None, an option and a hook."""
+    (tmp_path / "listed_kernels.py").write_text(LISTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "listed_kernels", raising=False)
+    yield importlib.import_module("listed_kernels")
+    sys.modules.pop("listed_kernels", None)
+
+
+NUMBERS = [triton.Config({"BLOCK": b, "ROUNDS": r}) for b in (64, 256) for r in (1, 2)]
+ORDERS = ((0, 1, 2, 3), (0,), (1, 0, 1), (3, 2))
+
+
+@pytest.mark.parametrize(("configs", "orders"), [(NUMBERS, ORDERS), (None, (*ORDERS, (4, 2)))])
+def test_one_of_the_configs_that_were_given_wins_whatever_was_tuned_before(
+    listed, tmp_path, configs, orders
+):
+    """A second call with a part of the list once ended in ValueError, as the run of the whole list
+    was shown again; and the time of another config was taken where only numbers were equal."""
+    given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
+    wanted = {"grid": cover, "reference": lambda x, y, out, n: x + y, **places(tmp_path)}
+    configs, binaries = configs or listed.CONFIGS, {}
+    for order in orders:
+        some = [configs[n] for n in order]
+        result = tune(listed.add, given, configs=some, **wanted)
+        assert any(result.config is config for config in some), order
+        assert len(result.records) == len(set(order)), order
+        numbers = numbers_of(some)
+        for record in result.records:
+            place = order[numbers.index(dict(record.case.config))]
+            assert record.default == (place == order[0]), "the first is the default"
+            binary = record.resources.binary
+            assert binaries.setdefault(place, binary) == binary, (order, place)
+    assert len({binaries[n] for n in range(4)}) == 4, "so that a mistaken one is seen"
+
+
 def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):
     given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
     wanted = {"grid": cover, "configs": kernels.CONFIGS[:1], **places(tmp_path)}
@@ -110,17 +191,29 @@ def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):
         tune(kernels.wrong, given, reference=lambda x, y, out, n: x + y, **wanted)
 
 
-def test_an_autotuned_function_gets_the_winner_into_its_cache(kernels, tmp_path, monkeypatch):
+def test_an_autotuned_function_gets_no_prediction_into_its_cache(kernels, tmp_path, monkeypatch):
     x, out = torch.randn(N), torch.randn(N)
+    before = {**vars(kernels.accumulated)}
     best = tune(kernels.accumulated, (x, out, N), grid=cover, **places(tmp_path))
+    assert not kernels.accumulated.cache and vars(kernels.accumulated) == before
     result = last(tmp_path)
     assert {o.case.config["num_warps"] for o in result} == {4}, "the others were pruned"
     assert not any(isinstance(o, Failure) for o in result)
-    assert kernels.accumulated.best_config is best.config
+    autotuned.remember(kernels.accumulated, ((x, out, N), {}), best.config)  # as if measured
     monkeypatch.setattr(kernels.accumulated, "_bench", lambda *_, **__: pytest.fail("tunes again"))
     with captured(device_named("h200")) as launches:
         kernels.accumulated[cover](x, out, N)
     assert [launch.grid for launch in launches] == [cover({"n": N, **best.kwargs})]
+
+
+@pytest.mark.parametrize("predicted", [False, True])
+def test_only_a_measured_winner_is_kept(kernels, tmp_path, monkeypatch, predicted):
+    config = kernels.CONFIGS[1]
+    monkeypatch.setattr(command, "_swept", lambda *_: (config, predicted))
+    given = (torch.randn(N), torch.randn(N), N)
+    command.tune(kernels.accumulated, given, grid=cover, **places(tmp_path))
+    kept = {} if predicted else {(N, "torch.float32", "torch.float32"): config}
+    assert kernels.accumulated.cache == kept
 
 
 def test_a_pre_hook_travels_by_its_name(kernels, tmp_path):
@@ -158,7 +251,7 @@ def test_it_compiles_as_the_real_launch_would(kernels, tmp_path):
 SCRIPT = """
 import torch, triton
 import triton.language as tl
-from workbench.commands.tune import tune
+from workbench import tune
 
 @triton.jit
 def double(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -259,7 +352,7 @@ def test_a_grid_that_covers_a_part_is_refused_though_the_output_holds_the_result
 
 
 @pytest.mark.newest
-def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path, capsys):
+def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path):
     x = torch.rand(N) + 1
     quiet = {**places(tmp_path), "quiet": False}
     best = tune(more.assembled, (x, x.clone(), N), grid=cover, configs=BLOCKS, **quiet)
@@ -268,9 +361,8 @@ def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path,
     (record,) = last(tmp_path)
     assert record.checked == "not here" and record.error is None and record.bits is None
     assert "answer not checked here" in best.page.read_text()
-    printed = capsys.readouterr().out
-    assert "launching assembled in Triton's interpreter" in printed
-    assert "Results are not checked here: " in printed
+    assert "launching assembled in Triton's interpreter" in str(best)
+    assert "Results are not checked here: " in str(best)
 
 
 @pytest.mark.newest

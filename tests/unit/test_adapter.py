@@ -12,7 +12,7 @@ from workbench.adapted.autotuned import configs_of, remember
 from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.kernel import config_type, extent_names, kept_axes, sizes_of, spec_of
 from workbench.adapted.travel import AdaptedError, Place, described
-from workbench.adapted.write import fingerprint, folder_name, numbered
+from workbench.adapted.write import fingerprint, folder_name, meanings, numbered, numbers_of
 from workbench.spec import stages, threads, values
 
 pytestmark = pytest.mark.unit
@@ -31,8 +31,10 @@ def calls(draw):
         tensors[name] = Layout(shape, stride, "fp32", draw(NUMBERS), draw(st.booleans()))
     points = draw(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, unique=True))
     entries = tuple(
-        ConfigEntry({"BLOCK": b, "num_warps": w, "num_stages": s}, {"BLOCK": b}, (b + 1,))
-        for b, w, s in points
+        ConfigEntry(config, config, (config["BLOCK"] + 1,))
+        for config in (
+            dict(zip(("BLOCK", "num_warps", "num_stages"), p, strict=True)) for p in points
+        )
     )
     knobs = tuple(
         Knobs(name, tuple(sorted({e.values[name] for e in entries})))
@@ -152,12 +154,63 @@ def test_what_recurses_is_told():
 @given(calls())
 def test_a_longer_list_of_configs_is_the_same_kernel_in_another_folder(call):
     values_ = {n: SimpleNamespace(is_floating_point=lambda: True) for n in call.tensors}
-    more = ConfigEntry({"BLOCK": 7, "num_warps": 7, "num_stages": 7}, {"BLOCK": 7}, (1,))
+    more = ConfigEntry(seven := {"BLOCK": 7, "num_warps": 7, "num_stages": 7}, seven, (1,))
     longer = Call(**{**vars(call), "entries": (*call.entries, more)})
     mark, other = (fingerprint(c, compiled(), (), values_, "gpu") for c in (call, longer))
     assert mark == other
     assert folder_name(call, mark) != folder_name(longer, mark)
     assert mark != fingerprint(call, compiled(added=3), (), values_, "gpu")
+
+
+HOOKS = [None, lambda args: None, textwrap.dedent]
+CONFIGS = st.lists(
+    st.builds(
+        lambda kwargs, maxnreg, hook: SimpleNamespace(
+            kwargs=kwargs, num_warps=4, num_stages=3, num_ctas=1, maxnreg=maxnreg, pre_hook=hook
+        ),
+        st.fixed_dictionaries(
+            {"BLOCK": st.integers(0, 1)},
+            optional={"ACT": st.sampled_from([0, 1, False, True, None, "relu", "gelu"])},
+        ),
+        st.sampled_from([None, 64, 128]),
+        st.sampled_from(HOOKS),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def meaning(config):
+    """All that Triton gets of a config; True and 1 are two values of an argument."""
+    return repr((sorted(config.kwargs.items()), config.maxnreg, HOOKS.index(config.pre_hook)))
+
+
+def entries(configs):
+    """The configs as `call_of` stores them, with the numbers of each."""
+    hooks = [None, Place("a.py", "a", "first"), Place("a.py", "a", "second")]
+    for config, numbers in zip(configs, numbers_of(configs), strict=True):
+        options = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": config.maxnreg}
+        known = {k: v for k, v in options.items() if v is not None}
+        hook = hooks[HOOKS.index(config.pre_hook)]
+        yield ConfigEntry(numbers, config.kwargs | known, (1,), hook)
+
+
+@given(CONFIGS)
+def test_the_numbers_of_a_list_tell_its_configs_apart(configs):
+    numbers = [repr(n) for n in numbers_of(configs)]
+    assert len(set(numbers)) == len(set(map(meaning, configs)))
+
+
+@given(CONFIGS, CONFIGS)
+def test_equal_numbers_of_two_lists_are_equal_configs_or_the_fingerprint_differs(left, right):
+    """An outcome is found again by the fingerprint and the numbers: 0 stands for `relu` in one list
+    and for `gelu` in another, and the time of one was once taken for that of the other."""
+    lists = [list(entries(configs)) for configs in (left, right)]
+    if meanings(lists[0]) != meanings(lists[1]):
+        return
+    known = {repr(e.values): meaning(c) for c, e in zip(left, lists[0], strict=True)}
+    for config, entry in zip(right, lists[1], strict=True):
+        assert known.get(repr(entry.values), meaning(config)) == meaning(config)
 
 
 # Places

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -69,13 +70,18 @@ def sweep_words(context):
     ("arguments", "words"),
     [
         (["nope"], "No such command 'nope'; see `workbench --help`"),
-        (["sweep"], "Missing argument"),
+        (["measure"], "Missing argument"),
         (["sweep", "tile_size", "--nope"], "No such option: --nope"),
         (["sweep", "tile_size", "--budget", "x"], "A budget of `x` cannot be read; write seconds"),
         (["sweep", "tile_size", "--budget", "-1"], "A budget of `-1` cannot be read"),
         (["sweep", "tile_size", "--search", "modle"], "There is no search 'modle'; did you mean m"),
         (["history", "--limit", "0"], "Invalid value for '--limit'"),
-        (["sweep", "tile_sise"], "There is no sweep 'tile_sise'; did you mean tile_size or"),
+        (["sweep", "tile_sise"], "There is no sweep or kernel 'tile_sise'; did you mean tile_size"),
+        (["sweep", "sofmax"], "There is no sweep or kernel 'sofmax'; did you mean softmax?"),
+        (["sweep", "copy", "--vary", "fulll"], "There is no sweep 'fulll'; did you mean full?"),
+        (["sweep", "copy", "--kernel", "copy"], "given twice, as copy and as --kernel copy;"),
+        (["sweep", "full", "--vary", "pipeline"], "twice, as full and as --vary pipeline; leave"),
+        (["sweep", "no/such.py"], "There is no kernel file no/such.py"),
         (["sweep", "full", "--kernel", "sofmax"], "There is no kernel 'sofmax'; did you mean soft"),
         (["sweep", "full", "--kernel", "no/such.py"], "There is no kernel file no/such.py"),
         (["sweep", "full", "--kernel", "no.such"], "no.such cannot be imported"),
@@ -224,6 +230,38 @@ def test_a_sweep_from_the_command_line(context, capsys):
     assert cli.main(list(map(str, [*sweep_words(context), "--quiet"]))) == 0
     text = capsys.readouterr()
     assert text.err == "" and text.out.count("\n") == 2 and str(context.out) in text.out
+
+
+@pytest.mark.parametrize(
+    ("sweep", "kernel", "words"),
+    [
+        ("tile_size", "KERNEL", ["KERNEL"]),
+        ("full", "KERNEL", ["KERNEL", "--vary", "full"]),
+        ("full", "KERNEL", ["full", "--kernel", "KERNEL"]),
+        ("full", "KERNEL", ["--kernel", "KERNEL", "--vary", "full"]),
+        ("full", "KERNEL", ["full", "--kernel", "KERNEL", "--vary", "full"]),
+        ("tile_size", "copy", ["copy"]),
+        ("pipeline", "matmul", ["pipeline", "--budget", "3"]),
+        ("tile_size", "matmul", ["--budget", "3"]),
+    ],
+)
+def test_the_first_word_is_a_kernel_or_a_sweep(context, monkeypatch, sweep, kernel, words):
+    """The processes that start early import that kernel, and the stored command repeats the run."""
+    early = []
+    monkeypatch.setattr("workbench.backend.prewarm.begin_prewarm", early.append)
+    named = [str(context.kernel) if word == "KERNEL" else word for word in words]
+    places = ["--out", str(context.out), "--database", context.url, "--quiet"]
+    path = str(context.kernel) if kernel == "KERNEL" else kernel
+    assert cli.main(["sweep", *named, *places]) == 0
+    with open_history(context.url) as history:
+        run = history.run("last")
+    assert early == [path]
+    assert run.command.startswith(f"python -m workbench.sweep {sweep} --kernel {path} --sizes ")
+    assert "--vary" not in run.command
+    repeated = shlex.split(run.command.removeprefix("python -m workbench."))
+    assert cli.main([*repeated, *places]) == 0
+    with open_history(context.url) as history:
+        assert history.run("last") == run, "it is shown again"
 
 
 def test_ctrl_c_before_the_first_outcome_is_130(context, capsys, monkeypatch):

@@ -17,6 +17,7 @@ import typer
 
 from workbench import cli
 from workbench.catalog import names_in
+from workbench.commands.options import SweepOptions
 from workbench.data import events
 from workbench.device import cost_model
 
@@ -97,9 +98,12 @@ def test_a_quoted_command_parses(page, words):
         return
     assert name in commands(), f"{page.name} quotes `workbench {name}`, which is no command"
     context = commands()[name].make_context(name, list(arguments))  # raises where it does not parse
-    if name in ("sweep", "report"):
-        folder = {"sweep": "workbench.sweeps", "report": "workbench.reports"}[name]
-        assert context.params["name"] in [*names_in(folder), "NAME"]
+    if name == "sweep":
+        word, vary = context.params["name"], context.params["vary"]
+        options = SweepOptions(word, context.params["kernel"], vary).resolved()
+        assert options.name in names_in("workbench.sweeps")
+    if name == "report":
+        assert context.params["name"] in [*names_in("workbench.reports"), "NAME"]
 
 
 def test_the_readme_shows_the_tour():

@@ -369,6 +369,27 @@ def test_ratios_do_not_depend_on_the_unit(medians: list[float], scale: float) ->
         assert one.winner.case == other.winner.case and len(one.ties) == len(other.ties)
 
 
+@given(st.lists(st.floats(1e-3, 1.05e-3), min_size=1, max_size=8), st.integers(0), st.randoms())
+def test_a_default_stays_within_two_percent_of_the_shortest_prediction(
+    times: list[float], place: int, dice: random.Random
+) -> None:
+    outcomes: list[Outcome] = [
+        replace(
+            r,
+            phase="predict",
+            timing=Predicted(t, "analytic", *[0.0] * 5, "compute"),
+            default=n == place % len(times),
+        )
+        for n, (r, t) in enumerate(zip(SCREENS, times, strict=False))
+    ]
+    dice.shuffle(outcomes)
+    result = select(PREDICTED, outcomes)
+    assert result.winner is not None
+    stays = times[place % len(times)] <= min(times) * 1.02
+    assert result.winner.default if stays else result.winner.time_s == min(times)
+    assert ("(the default)" in sentence(result)) == result.winner.default
+
+
 # A model that states an interval ranks nothing inside it
 
 

@@ -369,6 +369,12 @@ def test_what_several_runs_obtained_becomes_a_run_of_its_own(context):
     assert len({o.run for o in outcomes}) == 1 and len(folders(context.out)) == 3
 
 
+def test_a_run_of_more_configs_is_not_shown_for_fewer_and_measures_nothing(context):
+    context.sweep(predicts=True)
+    outcomes = context.sweep(predicts=True, budget="3")
+    assert len(of(outcomes, "predict")) == 3 and context.null.requests == []
+
+
 def test_new_configs_are_obtained_alone(context):
     context.sweep(predicts=True, only=True)
     before = set(context.labels("time"))
@@ -604,7 +610,7 @@ def test_a_database_that_fails_half_way_loses_nothing_of_the_events(context, mon
 
 def test_the_command_repeats_the_question():
     context = SweepOptions(
-        "tile_size", "my kernels/a.py", ("x", "y"), ("N=3", "N=5"), "fp16", "h200", True, "30s"
+        "tile_size", "my kernels/a.py", "", ("x", "y"), ("N=3", "N=5"), "fp16", "h200", True, "30s"
     )  # fmt: skip
     assert context.command == (
         "python -m workbench.sweep tile_size --kernel 'my kernels/a.py' --impl x --impl y"

@@ -19,6 +19,7 @@ from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+HOOK = "pre_hook"
 ALIGNED = 16  # bytes: what Triton specialises pointers for
 
 FILE = '''"""A function that workbench.adapter took over; its arguments and configs are beside.
@@ -160,13 +161,16 @@ def backend_options() -> set[str]:
 
 def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
     """Return each `triton.Config` as integers by name; options that are equal in all are left out,
-    except warps and stages."""
+    except warps and stages. Configs with different hooks have a number for the hook, too."""
     names = list(dict.fromkeys(n for c in configs for n in c.kwargs))
     columns = {n: numbered([c.kwargs.get(n, _NoValue) for c in configs]) for n in names}
     for option in OPTIONS:
         values = [getattr(config, option) for config in configs]
         if option in OPTIONS[:2] or len(set(values)) > 1:
             columns[option] = [0 if v is None else v for v in values]
+    hooks = numbered([config.pre_hook for config in configs])
+    if len(set(hooks)) > 1:
+        columns[HOOK] = hooks
     return [{n: column[i] for n, column in columns.items()} for i in range(len(configs))]
 
 
@@ -228,10 +232,9 @@ def fingerprint(
 ) -> str:
     """Return the hash of what decides the outcome of one config: code, arguments, the rules for
     grid and expected outputs. Of the tensors it includes the layout and the values of integers that
-    are read, which may be indices; not the list of configs, so that a longer list reuses earlier
-    outcomes."""
+    are read, which may be indices. Of the list of configs it includes only what their numbers stand
+    for, so that a longer list reuses earlier outcomes."""
     digest = hashlib.sha256()
-    hooks = sorted({(e.pre_hook.file, e.pre_hook.name) for e in call.entries if e.pre_hook})
     digest.update(
         repr(
             (
@@ -244,7 +247,7 @@ def fingerprint(
                 call.flops,
                 call.dtype,
                 sorted(call.tolerance.items()),
-                hooks,
+                meanings(call.entries),
                 target,
                 described(kernel),
                 [described(rule) for rule in rules],
@@ -255,6 +258,28 @@ def fingerprint(
         if not memory[name].is_floating_point():
             digest.update(memory[name].numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def meanings(entries: Sequence[ConfigEntry]) -> list[tuple[str, str]]:
+    """Return what the numbers of configs stand for, by name: `int` or `bool` where all are these
+    themselves, else the value of each number. In another list, 0 may stand for another value."""
+    names = {name for e in entries for name in (*e.values, *e.kwargs, HOOK)}
+    return [(name, _meaning(name, entries)) for name in sorted(names)]
+
+
+def _meaning(name: str, entries: Sequence[ConfigEntry]) -> str:
+    column = {repr((e.values.get(name), _value_of(name, e))) for e in entries}
+    kinds = {type(_value_of(name, e)) for e in entries}
+    if kinds in ({int}, {bool}) and all(name in e.values for e in entries):
+        return kinds.pop().__name__
+    return ", ".join(sorted(column))
+
+
+def _value_of(name: str, entry: ConfigEntry) -> Any:
+    hook = entry.pre_hook
+    if name == HOOK:
+        return hook and (hook.file, hook.name)
+    return entry.kwargs.get(name, "not named")
 
 
 def folder_name(call: Call, mark: str) -> str:

@@ -27,8 +27,8 @@ from workbench.api.timing_results import (
     CompareResult,
     MeasureResult,
     SweepResult,
+    TuneResult,
 )
-from workbench.commands.tune_options import Best
 from workbench.data.frame import events_frame
 from workbench.data.record import (
     Comparison,
@@ -46,7 +46,6 @@ from workbench.spec import WorkbenchError
 __all__ = [
     "BenchFunction",
     "BenchResult",
-    "Best",
     "BestConfig",
     "CeilingsResult",
     "CompareResult",
@@ -64,6 +63,7 @@ __all__ = [
     "Result",
     "Run",
     "SweepResult",
+    "TuneResult",
     "Verdict",
     "WorkbenchError",
     "bench",

@@ -33,7 +33,7 @@ from workbench.api.arguments import (
     sizes_texts,
     words,
 )
-from workbench.api.call import call
+from workbench.api.call import call, call_in_process
 from workbench.api.result import Result
 from workbench.api.results import (
     CeilingsResult,
@@ -41,7 +41,7 @@ from workbench.api.results import (
     HistoryResult,
     ProfileResult,
 )
-from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult
+from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult, TuneResult
 from workbench.commands.options import (
     CeilingsOptions,
     CompareOptions,
@@ -51,7 +51,8 @@ from workbench.commands.options import (
     ProfileOptions,
     SweepOptions,
 )
-from workbench.commands.tune_options import Best, TuneOptions
+from workbench.commands.tune_options import TuneOptions
+from workbench.data.exits import PASSED
 
 
 def sweep(
@@ -311,8 +312,9 @@ def tune(
     grid: Grid,
     configs: Sequence[Any] | None = None,
     **options: Unpack[TuneOptions],
-) -> Best:
-    """Return the best config of a `@triton.jit` or `@triton.autotune` function for these arguments.
+) -> TuneResult:
+    """Try the configs of a `@triton.jit` or `@triton.autotune` function on these arguments; return
+    the selection.
 
     The GPU of this machine measures; with `device`, or without a GPU, configs are compiled,
     interpreted and predicted. The user's tensors are not written to.
@@ -321,16 +323,23 @@ def tune(
         kernel: the function, at the top level of a file or of a notebook's cell.
         args: arguments of the launch; no config's own.
         grid: the grid of `kernel[grid]`.
-        configs: `triton.Config`s; by default those of `@triton.autotune`, whose cache is then
-            filled so that the next launch uses the winner.
+        configs: `triton.Config`s, one of which wins; by default those of `@triton.autotune`, whose
+            cache gets a measured winner, so that the next launch uses it.
         options: see `TuneOptions`: kwargs, outputs, inputs, reference, flops, tolerance, device,
-            budget, out, database, fresh, quiet.
+            budget, out, database, fresh, quiet, progress.
 
     Raises WorkbenchError where the function cannot be adapted or no config gave a correct result.
     """
     from importlib import import_module
 
-    best: Best = import_module("workbench.commands.tune").tune(
-        kernel, args, grid=grid, configs=configs, **options
-    )
-    return best
+    command = import_module("workbench.commands.tune")
+    chosen = []
+
+    def run() -> int:
+        chosen.append(command.tune(kernel, args, grid=grid, configs=configs, **options))
+        return PASSED
+
+    out, database = Path(options.get("out", "results")), options.get("database")
+    place = SweepOptions("full", out=out, database=database)  # the kernel's file comes with `run`
+    called = call_in_process(place, "tune", run, options.get("progress"))
+    return TuneResult(called, chosen[0])

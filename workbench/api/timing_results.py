@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from workbench.api.call import Called
 from workbench.api.outcome_table import time_text
 from workbench.api.result import BestConfig, Result, only
+from workbench.commands.tune_options import TunedFunction
 from workbench.data.record import Comparison, Record, Verdict
 from workbench.spec import WorkbenchError
 
@@ -51,6 +54,39 @@ class SweepResult(Result):
         (first, *_) = self.selections or (None,)
         records = [r for r in self.runs[0].outcomes if isinstance(r, Record)] if self.runs else []
         return ranked_figure(records, first.winner if first else None)
+
+
+class TuneResult(SweepResult):
+    """Result of tuning a function: a sweep of the given configs, and the winner for a launch."""
+
+    def __init__(self, called: Called, function: TunedFunction) -> None:
+        """Take the result of the sweep, and the winner."""
+        super().__init__(called)
+        self._function = function
+
+    @property
+    def config(self) -> Any:
+        """The selected one of the given `triton.Config`s."""
+        return self._function.config
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of a launch, including `num_warps` and `num_stages`."""
+        return dict(self.config.all_kwargs())
+
+    @property
+    def kernel(self) -> Path:
+        """The one-file kernel that was written of the function, which every command takes."""
+        return self._function.kernel
+
+    @property
+    def checked(self) -> bool:
+        """Whether the outputs were checked: False where nothing on this machine could run it."""
+        return self.best.record.checked != "not here"
+
+    def __str__(self) -> str:
+        """Return what a sweep prints, and the arguments of a launch with their time."""
+        return f"{super().__str__()}\n{self.kwargs}: {time_text(self.best.record)}"
 
 
 class MeasureResult(Result):

@@ -7,7 +7,7 @@ command line (`workbench.cli`) is built from the fields: name, type, default and
 from __future__ import annotations
 
 import shlex
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from workbench.spec import WorkbenchError
 DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
 KERNEL = "A kernel's name, package.module, or path/to/mine.py."
 DTYPE = "fp32, fp16 or bf16."
+SWEEP = "tile_size"  # unless another is named
 SIZES = "M=4096,N=4096,K=4096"
 EVENTS = "--events/--no-events"
 PAIR = "tuple[str, str] | None"  # type of an option with two values
@@ -124,6 +125,10 @@ class Options:
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
     TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
 
+    def resolved(self) -> Options:
+        """Return the options as `run` of the command takes them."""
+        return self
+
     @property
     def command(self) -> str:
         """Command line that repeats this run, with the defaults written out."""
@@ -153,8 +158,13 @@ class SweepOptions(Options):
     COMMAND: ClassVar[str] = "sweep"
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
-    name: str = argument("tile_size, block_size, pipeline or full.")
-    kernel: str = option("matmul", KERNEL)
+    name: str = argument(
+        f"{KERNEL} Or a sweep: tile_size, block_size, pipeline or full.", "", "KERNEL|SWEEP"
+    )
+    kernel: str = option("", "The kernel, where the first word is a sweep. Default: matmul.")
+    vary: str = option(
+        "", "The sweep, where the first word is a kernel. Default: tile_size.", stored=False
+    )
     impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
     sizes: tuple[str, ...] = option(
         (), "M=4096,N=4096,K=4096; repeated: tuned jointly for all of them."
@@ -183,6 +193,32 @@ class SweepOptions(Options):
     retry_failures: bool = flag(
         "Try configs again that have no time in the database.", "--retry-failures", stored=False
     )
+
+    def resolved(self) -> SweepOptions:
+        """Return the options with the sweep as `name` and the kernel as `kernel`. Raises
+        OptionError where the first word is neither, or where one of the two is given twice."""
+        from workbench import catalog  # `--help` does not need it
+
+        word, sweeps = self.name, catalog.names_in("workbench.sweeps")
+        if word and word not in sweeps:
+            if not catalog.is_kernel(word):
+                known = [*sweeps, *catalog.kernel_names()]
+                hint = catalog.example("kernel", word, "")
+                raise OptionError(hint or catalog.unknown("sweep or kernel", word, known))
+            once("kernel", word, "--kernel", self.kernel)
+            return replace(self, name=self.vary or SWEEP, kernel=word, vary="")
+        if self.vary != word:
+            once("sweep", word, "--vary", self.vary)
+        name = word or self.vary or SWEEP
+        return replace(self, name=name, kernel=self.kernel or "matmul", vary="")
+
+
+def once(what: str, word: str, option: str, value: str) -> None:
+    """Raise OptionError where the first word and an option both name the same thing."""
+    if word and value:
+        raise OptionError(
+            f"The {what} is given twice, as {word} and as {option} {value}; leave one out."
+        )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Tune a plain @triton.jit or @triton.autotune function with its own arguments, no Spec needed.
 
     from workbench import tune
-    best = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
-    kernel[grid](x, y, out, n, **best.kwargs)
+    tuned = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
+    kernel[grid](x, y, out, n, **tuned.kwargs)
 
 The function becomes a one-file kernel in `results/adapted/`, which every command works on: sweep,
 checks, isolation, history, page. Workers import the function from its file, so top-level code of
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.adapted import autotuned, write
-from workbench.adapted.call import ARGS, EXPECTED, Call
+from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry
 from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
@@ -33,7 +33,7 @@ from workbench.commands.in_process import main_unseen
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
-from workbench.commands.tune_options import Best, TuneOptions
+from workbench.commands.tune_options import TunedFunction, TuneOptions
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
@@ -72,12 +72,12 @@ def tune(
     grid: Grid,
     configs: Sequence[Any] | None = None,
     **options: Unpack[TuneOptions],
-) -> Best:
+) -> TunedFunction:
     """Return the best config for these arguments, by measuring on the GPU of this machine or, with
     `device` or without a GPU, by compiling, interpreting and predicting.
 
     `grid` is the grid of `kernel[grid]`; `configs` are `triton.Config`s, by default those of
-    `@triton.autotune`, whose cache is then filled so that the next launch uses the winner. The
+    `@triton.autotune`, whose cache gets a measured winner, so that the next launch uses it. The
     user's tensors are not written to. Raises AdaptedError where the function cannot be adapted or
     no config gave a correct result, KeyboardInterrupt after Ctrl-C, and the errors of a sweep.
     """
@@ -95,10 +95,10 @@ def tune(
         path, call, more = take_over(in_file(kernel, out), given, grid, chosen, options)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
-        best = _swept(path, call, chosen, out, options)
-    if tuner is not None:
-        autotuned.remember(tuner, given, best.config)
-    return best
+        config, predicted = _swept(path, call, chosen, out, options)
+    if tuner is not None and not predicted:  # a launch must never use what was only predicted
+        autotuned.remember(tuner, given, config)
+    return TunedFunction(config, path)
 
 
 def _configs(
@@ -250,15 +250,24 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     if result.skipped:
         notes.append(f"configs listed before that one do not launch: {result.skipped}")
     for knob in call.knobs:
-        meant = {e.values[knob.name]: unpack(e.kwargs.get(knob.name)) for e in call.entries}
+        meant = {e.values[knob.name]: _value(e, knob.name) for e in call.entries}
         meant = {number: value for number, value in meant.items() if value != number}
         if text := ", ".join(f"{k} is {v!r}" for k, v in sorted(meant.items())):
             notes.append(f"of {knob.name}, {text}")
     return notes
 
 
-def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: TuneOptions) -> Best:
-    """Sweep the adapted kernel. Returns the winner."""
+def _value(entry: ConfigEntry, knob: str) -> Any:
+    if knob == write.HOOK:
+        return entry.pre_hook and entry.pre_hook.name
+    return unpack(entry.kwargs.get(knob))
+
+
+def _swept(
+    path: Path, call: Call, configs: Sequence[Any], out: Path, options: TuneOptions
+) -> tuple[Any, bool]:
+    """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
+    predicted."""
     device = options.get("device")
     predicted = device is not None or not gpu_present()
     every = str(len(call.entries)) if predicted else None
@@ -280,11 +289,8 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
     if selection.winner is None:
         advice = _bounds_advice(command.outcomes)
         raise AdaptedError(f"{sentence(selection)}{advice} All reasons are listed in {page}.")
-    values = dict(selection.winner.case.config)
-    at = write.numbers_of(configs).index(values)
-    text, checked = sentence(selection), selection.winner.checked != "not here"
-    winner = selection.winner
-    return Best(configs[at], winner.time_s, selection.predicted, text, page, path, checked)
+    at = write.numbers_of(configs).index(dict(selection.winner.case.config))
+    return configs[at], selection.predicted
 
 
 def _bounds_advice(outcomes: Sequence[Outcome]) -> str:
@@ -295,4 +301,4 @@ def _bounds_advice(outcomes: Sequence[Outcome]) -> str:
     return f" A process died as it checked {label(crashed[0].case.config)}: {OUT_OF_BOUNDS}"
 
 
-__all__ = ["AdaptedError", "Best", "TuneOptions", "tune"]
+__all__ = ["AdaptedError", "TuneOptions", "TunedFunction", "tune"]

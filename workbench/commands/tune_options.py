@@ -24,22 +24,13 @@ class TuneOptions(TypedDict, total=False):
     out: Path  # folder for results
     database: str  # URL of the database
     fresh: bool  # obtain again what the database holds
-    quiet: bool  # print only the result and the page's path
+    quiet: bool  # the text of the result is only the winner and the page's path
+    progress: bool | None  # of the API: False for no display
 
 
 @dataclass(frozen=True)
-class Best:
-    """The winner of a tuning."""
+class TunedFunction:
+    """The winner of a tuning, beside the result of its sweep."""
 
     config: Any  # triton.Config
-    seconds: float  # of one launch: measured, or by the model where `predicted`
-    predicted: bool
-    sentence: str  # the result in one sentence
-    page: Path
-    kernel: Path  # the one-file kernel: `workbench sweep full --kernel` takes it again
-    checked: bool = True  # False: nothing on this machine could run it to check its results
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of a launch, including `num_warps` and `num_stages`."""
-        return dict(self.config.all_kwargs())
+    kernel: Path  # the one-file kernel: `workbench sweep KERNEL --vary full` takes it again

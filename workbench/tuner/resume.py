@@ -11,6 +11,7 @@ from workbench.backend.joining import alike
 from workbench.data.database import History
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
+from workbench.tuner.selection import ConfigKey, config_key
 from workbench.tuner.space import Earlier, Plan
 
 
@@ -54,9 +55,10 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
-    """Return the stored run that holds an outcome of every config of this plan, or None if they are
-    spread over several runs."""
-    runs = {earlier.first[c.key].run for c in plan.candidates}
+    """Return the stored run of exactly those configs of this plan that are known, with the same
+    default; None where they are of several runs, or where the run chose among others, too."""
+    known = [c for c in plan.candidates if c.key in earlier.first]  # as many as a budget allowed
+    runs = {earlier.first[c.key].run for c in known}
     if not plan.run.predicted:
         runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
     if len(runs) != 1:
@@ -65,8 +67,15 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     if run is None:
         return None
     ours, theirs = ((r.vary, r.tune, r.same_bits_as) for r in (plan.run, run))
-    same = ours == theirs
-    return run if same and history.state(run.id) == "complete" else None
+    if ours != theirs or history.state(run.id) != "complete":
+        return None
+    tried = {_choice(o) for o in history.outcomes(run.id) if not o.case.is_baseline}
+    return run if tried == {*map(_choice, known), *map(_choice, plan.refused)} else None
+
+
+def _choice(one: Candidate | Outcome) -> tuple[ConfigKey, bool]:
+    """Return what a run may choose: a config, and whether it is the default."""
+    return config_key(one.case), one.default
 
 
 def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:

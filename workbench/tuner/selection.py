@@ -183,12 +183,8 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     pool = [r for r in allowed if r not in unsteady]
     fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
-    # Only final times are precise enough for a rule inside ties; a model has no noise, but one that
-    # states an interval does not rank what lies within it.
-    final = fastest.phase == "final"
     ranked = interval_of(fastest) is None
-    by_rule = final or not ranked
-    winner = min(near, key=lambda r: _frugality(r, run)) if by_rule else fastest
+    winner = _within_tie(near, fastest, run)
     others = [r for r in records if r is not winner]
     default = next((o for o in stand if o.default), None)
     return replace(
@@ -207,6 +203,16 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
     )
+
+
+def _within_tie(near: Sequence[Record], fastest: Record, run: Run) -> Record:
+    """Return the config to select among those that cannot be told from the fastest."""
+    # Final times are precise enough for the whole rule, and a model that states an interval does
+    # not rank what lies within it. Of other predictions the rule is that a default stays.
+    if fastest.phase == "final" or interval_of(fastest) is not None:
+        return min(near, key=lambda r: _frugality(r, run))
+    default = next((r for r in near if r.default), fastest)
+    return fastest if fastest.measured else default
 
 
 def interval_of(record: Record) -> tuple[float, float] | None:
