@@ -4,6 +4,7 @@ In continuous integration kernels of each kind are compiled for one of two targe
 """
 
 import sys
+from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from workbench.compile import (
     compile_config,
     compile_unless_duplicate,
 )
-from workbench.compile.dedup import Dedup, _mentioned
+from workbench.compile.dedup import Dedup, _mentioned, store_skipped
 from workbench.data.record import Case
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Candidate, Refusal
@@ -231,6 +232,46 @@ def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
         elif this.key in created:  # else it is the beginning of others alone: compiled by itself
             assert created[this.key] == code[config]
     assert sum(isinstance(this, CompiledDuplicate) for this in result.values()) >= 2
+
+
+@pytest.mark.parametrize("name", ["once", "steps"])
+@pytest.mark.parametrize("target", ["h200", "mi300x"])
+def test_a_real_launch_of_a_twin_finds_its_code_in_tritons_cache(
+    scaled, tmp_path, monkeypatch, name, target
+):
+    """What a measuring process launches was compiled before, whichever config it was made for."""
+    if not depth_is_early(target):
+        pytest.skip("this Triton parts configs by depth")
+    impl, device, claims = catalog.impl_of(scaled, name), DEVICES[target], Claims()
+    compiled, twins = tmp_path / "compiled", {}
+    compiled.mkdir()
+    for config in impl.space(impl.config()):
+        forget(impl)
+        at = impl, config, scaled.bench[0], "fp32", device
+        this = compile_unless_duplicate(*at, claims, compiled)
+        if isinstance(this, CompiledDuplicate) and this.skipped:
+            twins[config] = this
+    assert twins
+    kind, ran = backend_of(target), []
+    first = f"make_{LATER[target][0]}"
+    real, is_static = getattr(kind, first), isinstance(vars(kind)[first], staticmethod)
+
+    def counted(*args):
+        ran.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(kind, first, staticmethod(counted) if is_static else counted)
+    for config, twin in twins.items():
+        assert all(store_skipped(launch, compiled) for launch in twin.skipped)
+        forget(impl)
+        again = compile_config(impl, config, scaled.bench[0], "fp32", device)
+        assert not ran, "nothing went to LLVM"
+        cold(monkeypatch, tmp_path / f"alone {config}", impl)
+        alone = compile_config(impl, config, scaled.bench[0], "fp32", device)
+        assert ran and again.resources.binary == alone.resources.binary
+        assert replace(again.resources, compile_s=0) == replace(alone.resources, compile_s=0)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+        ran.clear()
 
 
 # A pool

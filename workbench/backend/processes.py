@@ -25,6 +25,7 @@ from workbench.compile import (
     compile_config,
     compile_unless_duplicate,
 )
+from workbench.compile.dedup import store_skipped
 from workbench.data.record import Stage
 from workbench.data.temporary import temporary_folder
 from workbench.device.hardware import Device
@@ -76,12 +77,21 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
         if job.claims is None:
             return compile_config(*problem, code=job.code)
         claims = job.claims
-        result = compile_unless_duplicate(*problem, lambda key: claimed(claims, key, job.owner))
+        result = compile_unless_duplicate(
+            *problem, lambda key: claimed(claims, key, job.owner), claims
+        )
         if isinstance(result, CompiledDuplicate):
             return Duplicate(result, os.readlink(claims / result.key))
         return result
     except CompileError as error:
         return Refusal("compile", str(error))
+
+
+def store_duplicate(duplicate: CompiledDuplicate, claims: Path) -> None:
+    """Let a launch of a duplicate find its code in Triton's cache: the measuring process would
+    compile it again, 0.3 s and more each."""
+    for launch in duplicate.skipped:
+        store_skipped(launch, claims)
 
 
 def claimed(claims: Path, key: str, owner: str) -> bool:
@@ -137,6 +147,7 @@ class _UnderWay:
         self._open: set[str] = set()  # owners that have not finished
         self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
         self._compiled: dict[str, Compiled] = {}  # by key
+        self._stored: dict[Future[Any], tuple[Candidate, Compiled]] = {}  # duplicates
         self._done: SimpleQueue[Future[Any]] = SimpleQueue()
         self._lost: list[tuple[Candidate, Refusal]] = []  # tried again when all others are done
 
@@ -172,13 +183,16 @@ class _UnderWay:
                 yield again, result
 
     def _finished(self, last: bool = False) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        while self._jobs:
+        while self._jobs or self._stored:
             future = self._done.get()
+            if future in self._stored:  # or not, after an error: its launch then compiles
+                yield self._stored.pop(future)
+                continue
             candidate, owner = self._jobs.pop(future)
             self._open.remove(owner)
             result = outcome_of(future, "compile")
             if isinstance(result, Duplicate):
-                yield from self._follow(candidate, result)
+                self._follow(candidate, result)
             elif isinstance(result, Refusal) and result.cause and not last:
                 self._lost.append((candidate, result))
             else:
@@ -187,16 +201,22 @@ class _UnderWay:
                 yield candidate, result
             # those that waited for this one now find its code, or that there is none
             for waiting, duplicate in self._waiting.pop(owner, []):
-                yield from self._follow(waiting, Duplicate(duplicate, owner))
+                self._follow(waiting, Duplicate(duplicate, owner))
 
-    def _follow(
-        self, candidate: Candidate, duplicate: Duplicate
-    ) -> Iterator[tuple[Candidate, Compiled]]:
+    def _follow(self, candidate: Candidate, duplicate: Duplicate) -> None:
         first_key = duplicate.duplicate
         if (known := self._compiled.get(first_key.key)) is not None:
             assert known.resources is not None  # Triton compiled it
             resources = replace(known.resources, compile_s=first_key.compile_s)
-            yield candidate, replace(known, resources=resources, duplicate=True)
+            same = replace(known, resources=resources, duplicate=True)
+            future: Future[Any] = Future()
+            if first_key.skipped:
+                given = first_key, self._claims
+                future = self._pool.submit(store_duplicate, *given, timeout_s=self._timeout_s)
+            else:
+                future.set_result(None)
+            self._stored[future] = candidate, same
+            future.add_done_callback(self._done.put)
         elif duplicate.owner in self._open:
             self._waiting.setdefault(duplicate.owner, []).append((candidate, first_key))
         else:
@@ -204,7 +224,7 @@ class _UnderWay:
 
     def cancel(self) -> None:
         """Cancel the jobs that are left."""
-        for future in self._jobs:
+        for future in (*self._jobs, *self._stored):
             future.cancel()
 
 

@@ -182,15 +182,12 @@ class Solo:
         goes on with one that is not."""
         end = time.monotonic() + within_s
         while self._owed and self.alive:
-            if self._whole() is None:
-                left = end - time.monotonic()
-                if left <= 0 or not wait([self._ours, self._process.sentinel], left):
-                    return False
-                if not self._read():
-                    return False
-            else:
-                self._reply(BEGIN_S)
+            if self._whole() is not None:  # the result is dropped
                 self._owed -= 1
+                continue
+            left = max(0.0, end - time.monotonic())
+            if not wait([self._ours, self._process.sentinel], left) or not self._read():
+                return False
         return self.alive
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:

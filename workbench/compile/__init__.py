@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from workbench.compile.code_reading import MachineCode, code_of_kernel
-from workbench.compile.dedup import Claim, Dedup
+from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
@@ -78,6 +79,7 @@ class CompiledDuplicate:
 
     key: str
     compile_s: float
+    skipped: tuple[SkippedLaunch, ...] = ()
 
 
 def compile_config(
@@ -168,17 +170,23 @@ def functions_launched(
 
 
 def compile_unless_duplicate(
-    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, claim: Claim
+    impl: Impl,
+    config: Any,
+    sizes: Sizes,
+    dtype: str,
+    device: Device,
+    claim: Claim,
+    compiled: Path | None = None,
 ) -> Compiled | CompiledDuplicate:
     """Return `compile_config`'s result, or stop before LLVM and return a CompiledDuplicate where
-    `claim` is false, as another config came first.
+    `claim` is false, as another config came first. The folder `compiled` is for `store_skipped`.
 
     The claimed key hashes the TTGIR of all launches without source locations, the options that
     later stages read, the target, Triton's version, the grids and the arguments. Equal keys mean
     equal machine code and equal launches. A result in Triton's cache is used whether it is claimed
     or not. Raises CompileError.
     """
-    started, dedup = time.perf_counter(), Dedup(claim)
+    started, dedup = time.perf_counter(), Dedup(claim, compiled)
     try:
         launches = _launched(impl, config, sizes, dtype, device, dedup)
     except CompileError:
@@ -186,7 +194,8 @@ def compile_unless_duplicate(
             raise
     else:
         if dedup.stopped:
-            return CompiledDuplicate(dedup.key, time.perf_counter() - started)
+            spent = time.perf_counter() - started
+            return CompiledDuplicate(dedup.key, spent, tuple(dedup.skipped))
     if dedup.skipped:  # launches of another config, but not in this combination
         dedup = Dedup()
         launches = _launched(impl, config, sizes, dtype, device, dedup)

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -23,16 +24,28 @@ class Stop(Exception):
     """Ends Triton's pipeline after TTGIR."""
 
 
+@dataclass(frozen=True)
+class SkippedLaunch:
+    """A launch that was stopped at TTGIR: what Triton's cache needs to hold it, too, once the same
+    code was compiled for another config."""
+
+    code: str  # key of its TTGIR
+    hash: str  # that Triton's cache knows it by
+    metadata: Mapping[str, Any]  # after TTGIR
+
+
 class Dedup:
     """Computes the key of each launch between TTGIR and LLVM, and skips launches that are
     claimed."""
 
-    def __init__(self, claim: Claim | None = None) -> None:
-        self._claim = claim
+    def __init__(self, claim: Claim | None = None, compiled: Path | None = None) -> None:
+        """With a folder `compiled`, note there which folder of Triton's cache has which code."""
+        self._claim, self._compiled = claim, compiled
         self._about = ""
         self._code: str | None = None  # the key of the launch's TTGIR, once it is known
+        self._metadata: Mapping[str, Any] = {}  # after TTGIR
         self.key = ""  # of all launches so far, in order
-        self.skipped = 0  # launches that were stopped
+        self.skipped: list[SkippedLaunch] = []  # launches that were stopped
         self.stopped = False  # the last launch was
 
     def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
@@ -57,24 +70,66 @@ class Dedup:
         more = {k: v for k, v in metadata.items() if k not in known and k != "hash"}
         message = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
         self._code = _hash(text, _read_later(type(backend), known, tuple(later)), message)
+        self._metadata = json.loads(json.dumps(metadata, default=vars))
         if not self._first(self._code):
-            self.skipped, self.stopped = self.skipped + 1, True
+            self.skipped.append(SkippedLaunch(self._code, metadata["hash"], self._metadata))
+            self.stopped = True
             raise Stop
 
     def end(self, kernel: Any) -> None:
         """End a launch that was compiled, and store its key beside the kernel in Triton's cache;
         read the key from there where the kernel came from the cache."""
         note = _note_of(kernel)
-        if self._code is not None:
-            _write(note, self._code)
+        code = self._code
+        if code is not None:
+            _write(note, code)
+            _write(note.with_name(LATER), json.dumps(_changed(self._metadata, note.parent)))
         elif (code := _read(note)) is not None:
             self._first(code)
         else:  # compiled by another program: its duplicates are unknown
             self._first(f"cached {kernel.hash}")
+        if code is not None and self._compiled is not None:
+            _write(self._compiled / f"{code}.folder", str(note.parent))
 
     def _first(self, code: str) -> bool:
         self.key = _hash(self.key, self._about, code)
         return self._claim is None or self._claim(self.key)
+
+
+LATER = "workbench-later.json"  # what the stages after TTGIR changed in a kernel's metadata
+
+
+def _changed(before: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what differs in the metadata of a kernel in Triton's cache."""
+    (file,) = (f for f in folder.glob("*.json") if not f.name.startswith(("__grp__", "workbench-")))
+    after = json.loads(file.read_text())
+    return {k: v for k, v in after.items() if k not in before or before[k] != v}
+
+
+def store_skipped(launch: SkippedLaunch, compiled: Path) -> bool:
+    """Store a skipped launch in Triton's cache with the machine code that was compiled for another
+    config, so that a real launch compiles nothing. Returns whether it is stored: the folder
+    `compiled` must name a kernel of the same code, whose files are all there."""
+    from triton.runtime.cache import get_cache_manager
+
+    source = _read(compiled / f"{launch.code}.folder")
+    later = _read(Path(source) / LATER) if source else None
+    if source is None or later is None:
+        return False
+    manager = get_cache_manager(launch.hash)
+    group = {}
+    for file in Path(source).iterdir():
+        if file.name.startswith(("__grp__", "workbench-")) or not file.is_file():
+            continue
+        own = manager.get_file(file.name)  # up to TTGIR, with its own source lines
+        data: Any = file.read_bytes()
+        if file.suffix == ".json":
+            own, data = None, json.dumps({**launch.metadata, **json.loads(later)})
+        group[file.name] = own or manager.put(data, file.name)
+    name = next(name for name in group if name.endswith(".json"))
+    manager.put_group(name, group)
+    _write(_note_in(Path(group[name]).parent), launch.code)
+    return True
 
 
 def _hash(*parts: str) -> str:
@@ -83,7 +138,10 @@ def _hash(*parts: str) -> str:
 
 def _note_of(kernel: Any) -> Path:
     """Return the key's file beside a kernel in Triton's cache; its name holds this file's hash."""
-    folder = next(Path(path).parent for path in kernel.metadata_group.values())
+    return _note_in(next(Path(path).parent for path in kernel.metadata_group.values()))
+
+
+def _note_in(folder: Path) -> Path:
     return folder / f"workbench-{_version()}.key"
 
 
