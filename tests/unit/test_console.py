@@ -165,7 +165,8 @@ def test_no_control_characters_where_nobody_looks(context):
     assert lines[0].startswith("Times are measured on h200")
     assert lines[1] == "toy, N = 1024, bf16; sweep tile_size"
     assert lines[2] == "11 configs to try, 1 refused beforehand"
-    assert lines[3] == "11 measured, 1 refused"
+    assert lines[3].startswith("So far, of 8 configs: blocks block_n ")
+    assert lines[4] == "11 measured, 1 refused"
     assert lines[-2].startswith("events  ") and lines[-1].startswith("report  ")
     assert len(lines) == 7, text
 
@@ -195,6 +196,18 @@ def test_a_prediction_recommends_once_before_the_end(context, monkeypatch):
     first, last = text.index(line), text.index("11 predicted")
     assert first < last
     assert "First" not in printed(context, quiet=False), "it is finished"
+
+
+def test_a_measured_sweep_names_the_best_so_far_and_only_better_ones_later(context, monkeypatch):
+    monkeypatch.setattr("workbench.commands.sweep.SO_FAR_CONFIGS", 3)
+    monkeypatch.setattr("workbench.commands.sweep.SO_FAR_S", 0.0)
+    null = Null(lambda c: Fate(time_s=1e-4 / getattr(c.config, "block_n", 1)))
+    text = printed(context, quiet=False, null=null)
+    lines = [line for line in text.splitlines() if line.startswith("So far")]
+    assert lines[0].startswith("So far, of 3 configs: ")
+    times = [float(line.split()[-2]) for line in lines]
+    assert len(lines) > 1 and times == sorted(times, reverse=True) and len(set(lines)) == len(lines)
+    assert "So far" not in printed(context, quiet=True)
 
 
 def test_a_measured_sweep_or_a_short_one_has_no_first_recommendation(context, monkeypatch):

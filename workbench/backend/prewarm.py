@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import Measuring, MeasuringProcess
 from workbench.backend.processes import prepare
-from workbench.backend.workers import BEGIN_S, Pool, Workers, cpu_count
+from workbench.backend.workers import BEGIN_S, Pool, Workers, cpu_count, preload_compiler
 from workbench.data.environment import gpu_shown
 from workbench.measurement import worker
 
@@ -41,6 +41,7 @@ class Prewarm:
     properties block until they are there."""
 
     def __init__(self, kernel: str) -> None:
+        preload_compiler()  # nothing is interpreted where a GPU measures
         starting = ThreadPoolExecutor(1)
         self._gpu = starting.submit(Measuring)
         self._compilers = starting.submit(compilers, kernel)

@@ -25,12 +25,19 @@ from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
 from workbench.data.user_code import Marks, user_code, watch
 
-# Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
-# whether it interprets.
+# Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether it
+# interprets, so it is imported only where no worker does; see `preload_compiler`.
 PRELOADED = ["workbench.backend.preload", "numpy", "torch"]
 
 LOST = (TimeoutError, ChildProcessError)
 PATIENCE = 3.0  # times the usual limit, for the second attempt after a crash or a timeout
+
+
+def preload_compiler() -> None:
+    """Let the fork server import Triton, too. To be called before the first worker is started, in a
+    process that starts no interpreted ones."""
+    if "TRITON_INTERPRET" not in os.environ:
+        PRELOADED.append("workbench.backend.preload_compiler")
 
 
 def cause_of(error: BaseException) -> Cause | None:

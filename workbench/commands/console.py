@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
+from workbench.data.units import console_microseconds
 from workbench.device.apple_model import EMULATED
 from workbench.device.error_band import device_words
 from workbench.device.hardware import METAL, backend_of
@@ -187,6 +188,13 @@ class SweepConsole:
         if not self.quiet:
             text = f"First recommendation, after {done} of {total} configs: {sentence}"
             self.console.print(text, style="bold")
+
+    def so_far(self, best: Record, measured: int) -> None:
+        """Print the best config of those that were measured so far."""
+        if not self.quiet:
+            time_us = console_microseconds(best.time_s)
+            text = f"So far, of {measured} configs: {best.case.label}, {time_us}"
+            self.console.print(text)
 
     def joined(self, known: int) -> None:
         """Print how many configs another process obtained meanwhile."""

@@ -255,6 +255,8 @@ class SweepCommand:
 # stored tables (benchmarks/first_recommendation.py) the top config of the whole sweep is among the
 # first 20 at all 17 shapes, and among the first 16 at 16.
 FIRST_CONFIGS, LEAST_CONFIGS, FIRST_S = 20, 16, 25.0
+# A sweep that measures names the best so far after 8 configs, and a better one every five seconds.
+SO_FAR_CONFIGS, SO_FAR_S = 8, 5.0
 
 
 @dataclass
@@ -268,6 +270,8 @@ class _OneSize:
     breakdown: TimeBreakdown = field(default_factory=TimeBreakdown)
     counts: Counter[str] = field(default_factory=Counter)
     recommended: bool = False  # a first recommendation was printed, or there is none to print
+    best: Record | None = None  # of the first pass
+    said: tuple[str, float] = ("", 0.0)  # key of the best that was printed last, and when
 
     def go(self, sweep: Sweep, impls: list[Impl]) -> int:
         command, options, backend = self.command, self.command.options, self.opened.backend
@@ -440,6 +444,17 @@ class _OneSize:
     def _completed(self, outcome: Outcome) -> None:
         self.counts[_kind(outcome)] += 1
         self.command.console.saw(outcome, self.counts)
+        if isinstance(outcome, Record) and outcome.phase == "first_pass":
+            self.best = min(outcome, self.best or outcome, key=lambda r: r.time_s)
+            self._say_so_far(self.best)
+
+    def _say_so_far(self, best: Record) -> None:
+        """Print the best measured config where it is another one than was printed last."""
+        key, at = self.said
+        now = time.monotonic()
+        if best.key != key and self.counts["measured"] >= SO_FAR_CONFIGS and now - at >= SO_FAR_S:
+            self.said = best.key, now
+            self.command.console.so_far(best, self.counts["measured"])
 
     def _recommend(self, plan: Plan, recorder: Recorder) -> None:
         """Print a first recommendation, once, while most configs are still to be tried. A

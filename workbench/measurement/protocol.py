@@ -33,7 +33,7 @@ class Protocol:
     # rounds let every config see the same mixture.
     rounds: int = 24  # order reversed each round
     most_rounds: int = 64  # more, in pairs, until `precise` holds
-    window_s: float = 0.01
+    window_s: float = 0.005
     final_s: float = 12.0  # ... or this much time is spent, after
     least_rounds: int = 4  # ... of them at least, however slow the kernels are
     # A final has the launch and the best config of each Impl. Those that are slower than the best

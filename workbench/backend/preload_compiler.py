@@ -1,0 +1,16 @@
+"""Imports of a fork server whose workers all compile or measure: Triton, and what tasks need.
+
+Each of a sweep's twenty workers would spend a second of CPU on them, all at once. Triton hashes its
+own libraries here, too, once for all.
+"""
+
+from triton.runtime.cache import triton_key
+
+import workbench.backend.processes
+import workbench.gluon
+import workbench.measurement.bench
+import workbench.measurement.probe
+import workbench.measurement.tamper
+import workbench.measurement.worker  # noqa: F401
+
+triton_key()
