@@ -168,7 +168,7 @@ def test_no_control_characters_where_nobody_looks(context):
     assert lines[3].startswith("So far, of 8 configs: blocks block_n ")
     assert lines[4] == "11 measured, 1 refused"
     assert lines[-2].startswith("events  ") and lines[-1].startswith("report  ")
-    assert len(lines) == 7, text
+    assert len(lines) == 8, text
 
 
 def test_lines_of_progress_where_no_terminal_is(context, monkeypatch):

@@ -25,8 +25,8 @@ from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
 from workbench.data.user_code import Marks, user_code, watch
 
-# Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether it
-# interprets, so it is imported only where no worker does; see `preload_compiler`.
+# Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether
+# it interprets, so it is imported only where no worker does; see `preload_compiler`.
 PRELOADED = ["workbench.backend.preload", "numpy", "torch"]
 
 LOST = (TimeoutError, ChildProcessError)
