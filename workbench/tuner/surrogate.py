@@ -1,0 +1,192 @@
+"""Gaussian process over log(time / predicted): what measured times say of the configs that were not
+measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.measurement.candidate import Candidate
+
+Floats = NDArray[np.float64]
+
+NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
+OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
+IMPL = 0.35  # ... and of what the points of an Impl share: the model ranks Impls wrongly by up to 2x
+TRUST = 0.2  # prior deviation of the exponent of the prediction, which is 1 beforehand
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Covariance of log(time / predicted). All fields but `reach` are prior standard deviations."""
+
+    own: float  # of one point
+    reach: float  # steps of a knob over which the errors of points are correlated
+    trust: float = TRUST
+
+
+SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
+FIRST = Shape(0.15, 2.0)
+COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of points in knob space: `steps` is (points, axes), `impl` the number of each one's
+    Impl."""
+
+    steps: Floats
+    impl: NDArray[np.int64]
+
+    def at(self, which: Sequence[int]) -> Places:
+        """Return the places of these points."""
+        return Places(self.steps[which], self.impl[which])
+
+
+def places(points: Sequence[Candidate]) -> Places:
+    """Return the places: a knob's index among its values; two Impls are one step apart."""
+    names = sorted({name for p in points for name in p.case.config})
+    values = {n: sorted({p.case.config[n] for p in points if n in p.case.config}) for n in names}
+    impls = sorted({p.case.impl for p in points})
+    rows = []
+    for point in points:
+        knobs = point.case.config
+        row = [math.sqrt(0.5) * (point.case.impl == impl) for impl in impls]
+        row += [float(values[n].index(knobs[n])) if n in knobs else 0.0 for n in names]
+        rows.append(row)
+    steps = np.array(rows).reshape(len(points), len(impls) + len(names))
+    return Places(steps, np.array([impls.index(p.case.impl) for p in points], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Normal distribution of every point's log(time), with the covariance of any points."""
+
+    mean: Floats
+    variance: Floats
+    likelihood: float  # logarithm, up to a constant, of the likelihood of the observations
+    explained: Floats  # (observations, points): its product with itself was explained by them
+    places: Places
+    centred: Floats  # prior mean, less its own mean
+    shape: Shape
+
+    def covariance(self, which: Sequence[int]) -> Floats:
+        """Return the covariance of these points; those without a variance have none."""
+        places, centred = self.places.at(which), self.centred[which]
+        prior = _covariance(places, places, centred, centred, self.shape)
+        part = self.explained[:, which]
+        open_ = self.variance[which] > 0
+        return np.asarray((prior - part.T @ part) * np.outer(open_, open_))
+
+
+def posterior(places: Places, prior: Floats, seen: Mapping[int, float], shape: Shape) -> Posterior:
+    """Return the posterior by Rasmussen and Williams, algorithm 2.1. `prior` is the prior mean and
+    `seen` the observed logarithms by point."""
+    centred = prior - prior.mean()
+    own = OFFSET**2 + IMPL**2 + shape.trust**2 * centred**2 + shape.own**2
+    if not seen:
+        return Posterior(prior, own, 0.0, np.zeros((0, len(prior))), places, centred, shape)
+    at = list(seen)
+    residual = np.array(list(seen.values())) - prior[at]
+    shift = residual.mean()
+    cross = _covariance(places.at(at), places, centred[at], centred, shape)
+    lower = np.linalg.cholesky(cross[:, at] + NOISE**2 * np.eye(len(at)))
+    scaled = np.linalg.inv(lower) @ np.column_stack([residual - shift, cross])
+    weight, explained = scaled[:, 0], scaled[:, 1:]
+    return Posterior(
+        prior + shift + explained.T @ weight,
+        np.maximum(own - (explained**2).sum(axis=0), 1e-8),
+        float(-0.5 * weight @ weight - np.log(np.diag(lower)).sum()),
+        explained,
+        places,
+        centred,
+        shape,
+    )
+
+
+def _covariance(a: Places, b: Places, a_mean: Floats, b_mean: Floats, shape: Shape) -> Floats:
+    """Return the prior covariance of two sets of points. That of neighbours is Matern's of 3/2
+    (Rasmussen and Williams, 4.17): compilers have cliffs, and a smoother covariance is
+    overconfident beyond them."""
+    squares = (a.steps**2).sum(axis=1)[:, None] + (b.steps**2).sum(axis=1)[None, :]
+    apart = np.maximum(squares - 2 * a.steps @ b.steps.T, 0.0)
+    far = np.sqrt(3 * apart) / shape.reach
+    shared = OFFSET**2 + IMPL**2 * (a.impl[:, None] == b.impl[None, :])
+    trusted = shape.trust**2 * np.outer(a_mean, b_mean)
+    return np.asarray(shared + trusted + shape.own**2 * (1 + far) * np.exp(-far))
+
+
+def compiled(places: Places, guessed: Floats, known: Mapping[int, float]) -> Posterior:
+    """Return the distribution of the logarithm of every point's prediction once it is compiled.
+    `known` are those of the compiled ones, without noise. While none is known, nothing is said of
+    how guesses err."""
+    result = posterior(places, guessed, known, COMPILED)
+    if not known:
+        return replace(result, variance=np.zeros(len(guessed)))
+    at = list(known)
+    result.mean[at], result.variance[at] = list(known.values()), 0.0
+    return result
+
+
+def likeliest(places: Places, prior: Floats, seen: Mapping[int, float]) -> Shape:
+    """Return the shape of the largest likelihood (ibid., 5.4) on a grid."""
+    at = list(seen)
+    own = dict(enumerate(seen.values()))  # the likelihood needs the measured points alone
+    tried = {s: posterior(places.at(at), prior[at], own, s).likelihood for s in SHAPES}
+    return max(tried, key=lambda s: tried[s])
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of every point's log(time): its prediction once compiled, and the error of
+    that, which are independent."""
+
+    guessed: Posterior
+    corrected: Posterior
+    timed: Sequence[int]
+    chances: dict[float, float] = field(default_factory=dict)  # by share: see `chance_left`
+
+    @cached_property
+    def deviation(self) -> Floats:
+        """Return the standard deviation of every point."""
+        return np.asarray(np.sqrt(self.corrected.variance + self.guessed.variance))
+
+    @cached_property
+    def gain(self) -> list[float]:
+        """Return the expected improvement of every point, in units of the logarithm of the time."""
+        mean = self.corrected.mean
+        # the least mean of a measured point; the least time is biased low by noise
+        best = mean[self.timed].min() if self.timed else mean.min()
+        return [float(g) for g in improvement(best, mean, self.deviation)]
+
+    def drawn(self, which: Sequence[int], times: int) -> Floats:
+        """Return draws of log(time) of these points together: (times, points)."""
+        covariance = self.corrected.covariance(which) + self.guessed.covariance(which)
+        values, vectors = np.linalg.eigh(covariance)
+        normal = np.random.default_rng(0).standard_normal((times, len(which)))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return np.asarray(self.corrected.mean[which] + normal @ root.T)
+
+
+def improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
+    """Return the expected improvement on `best` (Jones et al. 1998, equation 15)."""
+    z = (best - mean) / deviation
+    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return np.asarray(deviation * (z * below(z) + density))
+
+
+def below(z: Floats) -> Floats:
+    """Return the share of a standard normal distribution that is below each `z`."""
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
+
+
+def logs(seconds: Sequence[float]) -> Floats:
+    """Return the logarithms; the median where there is no prediction."""
+    result = np.log(np.asarray(seconds, dtype=float))
+    known = np.isfinite(result)
+    return np.where(known, result, np.median(result[known]) if known.any() else 0.0)
