@@ -12,6 +12,7 @@ from workbench.data.database import History
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.space import Earlier, Plan
+from workbench.tuner.stopped import stop_of
 
 
 def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False) -> Earlier:
@@ -25,9 +26,22 @@ def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False)
     }
     if plan.run.predicted:
         return Earlier(first)
+    stopped = None if retry_failures else _chance_left(history, plan, first)
     finals = _find(history, [*plan.candidates, *plan.baselines], "final")
-    known = Earlier(first, finals, _find(history, plan.candidates, "hot"))
+    hot = _find(history, plan.candidates, "hot")
+    known = Earlier(first, finals, hot, chance_left=stopped)
     return _of_alike_gpus(history, plan.run, known) if plan.run.references else known
+
+
+def _chance_left(history: History, plan: Plan, known: Mapping[str, Outcome]) -> float | None:
+    """Return the chance at which the search stopped in the run of all known outcomes, where that
+    run had as many candidates as this plan; else None."""
+    if len(runs := {o.run for o in known.values()}) != 1:
+        return None
+    stops = [stop for f in history.findings(runs.pop()) if (stop := stop_of(f)) is not None]
+    return next(
+        (s.chance for s in stops if (s.tried, s.of) == (len(known), len(plan.candidates))), None
+    )
 
 
 def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
@@ -36,11 +50,13 @@ def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
     runs = {o.run for of in (known.first, known.final, known.hot) for o in of.values()}
     stored = {name: history.stored_run(name) for name in runs}
     near = {name for name, old in stored.items() if old and alike(old.references, run.references)}
+    stopped = known.chance_left if near >= {o.run for o in known.first.values()} else None
 
     def kept(of: Mapping[str, Outcome]) -> dict[str, Outcome]:
         return {k: o for k, o in of.items() if isinstance(o, Failure) or o.run in near}
 
-    return replace(known, first=kept(known.first), final=kept(known.final), hot=kept(known.hot))
+    first, final, hot = (kept(of) for of in (known.first, known.final, known.hot))
+    return replace(known, first=first, final=final, hot=hot, chance_left=stopped)
 
 
 def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:
@@ -54,9 +70,9 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
-    """Return the stored run that holds an outcome of every config of this plan, or None if they are
+    """Return the stored run that holds every known outcome of this plan, or None if they are
     spread over several runs."""
-    runs = {earlier.first[c.key].run for c in plan.candidates}
+    runs = {earlier.first[c.key].run for c in plan.candidates if c.key in earlier.first}
     if not plan.run.predicted:
         runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
     if len(runs) != 1:

@@ -53,6 +53,17 @@ class Budget:
         return elapsed_s >= self.seconds or measured >= self.configs
 
 
+@dataclass(frozen=True)
+class Stop:
+    """When to stop a search in which going on cannot pay: `least` configs were timed, and the
+    probability that another one is faster by more than `share` is at most `chance`."""
+
+    chance: float = 0.05
+    share: float = 0.01
+    # after 16 to 40 the surrogate is sometimes sure of too much (`benchmarks/search.py`)
+    least: int = 64
+
+
 _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -73,6 +84,10 @@ class Search(Protocol):
     def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the time of a point in seconds, also that of a duplicate; None if it failed at any
         stage."""
+
+    def chance_left(self, share: float) -> float:
+        """Return the probability that an untried point is faster than the best by more than
+        `share`; 1 where the strategy does not know."""
 
 
 class Strategy(Enum):
@@ -126,13 +141,16 @@ class Fixed:
         """Ignore the measured time."""
         pass
 
+    def chance_left(self, share: float) -> float:
+        """Return 1: the order says nothing of times."""
+        return 1.0
+
 
 LARGEST = 4096  # points that the surrogate holds; those predicted slower come after, in order
 # A first pass stops at three times the best, so larger ratios are not known. Predictions do not:
 # held down to that, configs of ten times the best came before others that are near it.
 SLOWEST = 3.0
 LEARN = 8  # the model is updated when there are more new times than 1/8 of all
-REFIT = 1.5  # the shape is chosen anew when the number of times has grown by this factor
 
 # Of the chance that an untried point is better: so many of the most promising ones are drawn
 # together, so often, with so many of the best timed ones. On 1047 points that takes 15 ms.
@@ -169,8 +187,8 @@ class ModelSearch:
         self._places = surrogate.places(ranked[:LARGEST])
         self._belief: Belief | None = None
         self._news = 0  # results since the belief was computed
-        self._fitted = 0  # number of times when the shape was chosen
-        self._shape = surrogate.FIRST
+        self._errors = surrogate.Fit(surrogate.SHAPES, surrogate.FIRST)  # of predictions
+        self._guesses = surrogate.Fit(surrogate.COMPILED, surrogate.COMPILED[0])  # of guesses
 
     def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile: the best of each Impl that has none yet, then
@@ -214,14 +232,16 @@ class ModelSearch:
 
     def chance_left(self, share: float = 0.01) -> float:
         """Return the probability that a point which is neither timed nor failed is faster than the
-        best of the timed ones by more than `share`. It is 1 until every Impl was tried, and where
-        there are more points than the surrogate holds."""
-        left = [i for i in range(len(self._at)) if i not in self._tried]
-        if len(self._points) > len(self._at):
-            return 1.0
-        if not left:
+        best of the timed ones by more than `share`. It is 1 until every Impl was tried and while no
+        point was compiled, since nothing is known then of how guesses err; also where there are
+        more points than the surrogate holds."""
+        tried = self._tried
+        left = [i for i in range(len(self._at)) if i not in tried]
+        if not left and len(self._points) == len(self._at):
             return 0.0
-        if not self._times or len(self._impls(self._tried)) < len(self._impls(self._at.values())):
+        impls = self._impls(self._at.values())
+        knows = self._times and self._revised_s and self._impls(tried) == impls
+        if not knows or len(self._points) > len(self._at):
             return 1.0
         belief = self._believed()
         if share not in belief.chances:
@@ -273,10 +293,8 @@ class ModelSearch:
         mean = np.minimum(guessed.mean, guessed.mean.min() + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
         times = {i: math.log(min(t, self._slowest * best_s)) for i, t in self._times.items()}
-        if len(times) >= max(4, REFIT * self._fitted):
-            self._fitted = len(times)
-            self._shape = self._surrogate.likeliest(self._places, mean, times)
-        errors = self._surrogate.posterior(self._places, mean, times, self._shape)
+        shape = self._errors.shape(self._places, mean, times)
+        errors = self._surrogate.posterior(self._places, mean, times, shape)
         return self._surrogate.Belief(guessed, errors, list(times))
 
     def _prior(self) -> Posterior:
@@ -284,7 +302,8 @@ class ModelSearch:
         prediction by compiling are extended to neighbours that are not compiled: they too may spill
         or load in narrow words."""
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
-        return self._surrogate.compiled(self._places, self._guessed, known)
+        shape = self._guesses.shape(self._places, self._guessed, known)
+        return self._surrogate.compiled(self._places, self._guessed, known, shape)
 
 
 class Tpe:
@@ -342,6 +361,10 @@ class Tpe:
             params=params, distributions=self._axes, value=math.log(time_s)
         )
         self._study.add_trial(trial)
+
+    def chance_left(self, share: float) -> float:
+        """Return 1: the study gives no probability."""
+        return 1.0
 
     def _nearest(self, points: Iterable[Candidate]) -> Candidate:
         trial = self._study.ask(self._axes)

@@ -17,7 +17,10 @@ Floats = NDArray[np.float64]
 
 NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
 OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
-IMPL = 0.35  # ... and of what the points of an Impl share: the model ranks Impls wrongly by up to 2x
+IMPL = (
+    0.35  # ... and of what the points of an Impl share: the model ranks Impls wrongly by up to 2x
+)
+REFIT = 1.5  # a shape is chosen anew when the number of observations has grown by this factor
 TRUST = 0.2  # prior deviation of the exponent of the prediction, which is 1 beforehand
 
 
@@ -32,7 +35,9 @@ class Shape:
 
 SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
 FIRST = Shape(0.15, 2.0)
-COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
+# ... of log(prediction once compiled / guess). A reach of one step would be chosen where sizes are
+# unaligned, and then next to nothing is known of a config before it is compiled.
+COMPILED = tuple(Shape(own, reach, 0.5) for own in (0.45, 0.15, 0.05) for reach in (2.0, 4.0))
 
 
 @dataclass(frozen=True)
@@ -121,11 +126,13 @@ def _covariance(a: Places, b: Places, a_mean: Floats, b_mean: Floats, shape: Sha
     return np.asarray(shared + trusted + shape.own**2 * (1 + far) * np.exp(-far))
 
 
-def compiled(places: Places, guessed: Floats, known: Mapping[int, float]) -> Posterior:
+def compiled(
+    places: Places, guessed: Floats, known: Mapping[int, float], shape: Shape
+) -> Posterior:
     """Return the distribution of the logarithm of every point's prediction once it is compiled.
     `known` are those of the compiled ones, without noise. While none is known, nothing is said of
     how guesses err."""
-    result = posterior(places, guessed, known, COMPILED)
+    result = posterior(places, guessed, known, shape)
     if not known:
         return replace(result, variance=np.zeros(len(guessed)))
     at = list(known)
@@ -133,12 +140,29 @@ def compiled(places: Places, guessed: Floats, known: Mapping[int, float]) -> Pos
     return result
 
 
-def likeliest(places: Places, prior: Floats, seen: Mapping[int, float]) -> Shape:
-    """Return the shape of the largest likelihood (ibid., 5.4) on a grid."""
+def likeliest(
+    shapes: Sequence[Shape], places: Places, prior: Floats, seen: Mapping[int, float]
+) -> Shape:
+    """Return the one of these shapes that has the largest likelihood (ibid., 5.4)."""
     at = list(seen)
     own = dict(enumerate(seen.values()))  # the likelihood needs the measured points alone
-    tried = {s: posterior(places.at(at), prior[at], own, s).likelihood for s in SHAPES}
+    tried = {s: posterior(places.at(at), prior[at], own, s).likelihood for s in shapes}
     return max(tried, key=lambda s: tried[s])
+
+
+class Fit:
+    """The likeliest of some shapes, chosen anew when there are REFIT times as many observations."""
+
+    def __init__(self, shapes: Sequence[Shape], first: Shape) -> None:
+        """Take `first` while there are fewer than four observations."""
+        self._shapes, self._shape, self._fitted = shapes, first, 0
+
+    def shape(self, places: Places, prior: Floats, seen: Mapping[int, float]) -> Shape:
+        """Return the shape for these observations."""
+        if len(seen) >= max(4, REFIT * self._fitted):
+            self._fitted = len(seen)
+            self._shape = likeliest(self._shapes, places, prior, seen)
+        return self._shape
 
 
 @dataclass(frozen=True)
