@@ -103,7 +103,7 @@ class FirstPass:
         # the default and the previous best take part in the final benchmark, so they come first
         best = plan.run.previous_best
         sure = [c for c in plan.candidates if c.default or best.get(c.impl.name) == c.case.config]
-        self._sure = {c.key: c for c in sure}  # while they have no outcome
+        self._sure = {c.key: c for c in sure}  # while they were not begun
         self._given: set[str] = set()  # keys of those that were compiled, or need not be
         self.chance_left = chance_left if search.until else None
         self._learn(known)
@@ -222,6 +222,7 @@ class FirstPass:
         sure = next((c for c in ready if c.key in self._sure), None)
         chosen = sure or self._search.ask(ready) or ready[0]
         candidate, compiled = self._ready.pop(chosen.key)
+        self._sure.pop(candidate.key, None)
         future = self._backend.timed(candidate, compiled, self._best)
         self._measured += 1
         self._wait_for(future, candidate, compiled)
@@ -358,7 +359,7 @@ class FirstPass:
 
     def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
         time_s = seconds_of(result) if isinstance(result, Timed) else None
-        self._sure.pop(candidate.key, None)
+        self._sure.pop(candidate.key, None)  # a duplicate, or one that did not compile
         self._search.tell(candidate, time_s)
 
 

@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -245,7 +245,9 @@ class ModelSearch:
             return 1.0
         belief = self._believed()
         if share not in belief.chances:
-            belief.chances[share] = self._chance(belief, left, share)
+            # the largest of the likely shapes: a wrong one may be sure of too much
+            every = [self._chance(b, left, share) for b in (belief, *belief.others)]
+            belief.chances[share] = max(every)
         return belief.chances[share]
 
     def _chance(self, belief: Belief, left: Sequence[int], share: float) -> float:
@@ -293,17 +295,21 @@ class ModelSearch:
         mean = np.minimum(guessed.mean, guessed.mean.min() + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
         times = {i: math.log(min(t, self._slowest * best_s)) for i, t in self._times.items()}
-        shape = self._errors.shape(self._places, mean, times)
-        errors = self._surrogate.posterior(self._places, mean, times, shape)
-        return self._surrogate.Belief(guessed, errors, list(times))
+        best, *others = (
+            self._surrogate.Belief(
+                guessed, self._surrogate.posterior(self._places, mean, times, shape), list(times)
+            )
+            for shape in self._errors.likely(self._places, mean, times)
+        )
+        return replace(best, others=others)
 
     def _prior(self) -> Posterior:
         """Return the distribution of log(time) before any is measured. Corrections of the
         prediction by compiling are extended to neighbours that are not compiled: they too may spill
         or load in narrow words."""
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
-        shape = self._guesses.shape(self._places, self._guessed, known)
-        return self._surrogate.compiled(self._places, self._guessed, known, shape)
+        likely = self._guesses.likely(self._places, self._guessed, known)
+        return self._surrogate.compiled(self._places, self._guessed, known, likely[0])
 
 
 class Tpe:

@@ -21,6 +21,7 @@ IMPL = (
     0.35  # ... and of what the points of an Impl share: the model ranks Impls wrongly by up to 2x
 )
 REFIT = 1.5  # a shape is chosen anew when the number of observations has grown by this factor
+DOUBT = 2.0  # of log likelihoods: within it another shape is as good as the best
 TRUST = 0.2  # prior deviation of the exponent of the prediction, which is 1 beforehand
 
 
@@ -33,7 +34,7 @@ class Shape:
     trust: float = TRUST
 
 
-SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
+SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (0.25, 1.0, 2.0, 4.0))
 FIRST = Shape(0.15, 2.0)
 # ... of log(prediction once compiled / guess). A reach of one step would be chosen where sizes are
 # unaligned, and then next to nothing is known of a config before it is compiled.
@@ -142,27 +143,30 @@ def compiled(
 
 def likeliest(
     shapes: Sequence[Shape], places: Places, prior: Floats, seen: Mapping[int, float]
-) -> Shape:
-    """Return the one of these shapes that has the largest likelihood (ibid., 5.4)."""
+) -> list[Shape]:
+    """Return these shapes by their likelihood (ibid., 5.4), the largest first, without those that
+    are less likely by DOUBT or more."""
     at = list(seen)
     own = dict(enumerate(seen.values()))  # the likelihood needs the measured points alone
     tried = {s: posterior(places.at(at), prior[at], own, s).likelihood for s in shapes}
-    return max(tried, key=lambda s: tried[s])
+    best = max(tried.values())
+    return sorted((s for s in tried if tried[s] > best - DOUBT), key=lambda s: -tried[s])
 
 
 class Fit:
-    """The likeliest of some shapes, chosen anew when there are REFIT times as many observations."""
+    """The likely ones of some shapes, chosen anew when there are REFIT times as many
+    observations."""
 
     def __init__(self, shapes: Sequence[Shape], first: Shape) -> None:
         """Take `first` while there are fewer than four observations."""
-        self._shapes, self._shape, self._fitted = shapes, first, 0
+        self._shapes, self._likely, self._fitted = shapes, [first], 0
 
-    def shape(self, places: Places, prior: Floats, seen: Mapping[int, float]) -> Shape:
-        """Return the shape for these observations."""
+    def likely(self, places: Places, prior: Floats, seen: Mapping[int, float]) -> list[Shape]:
+        """Return the likely shapes for these observations, the likeliest first."""
         if len(seen) >= max(4, REFIT * self._fitted):
             self._fitted = len(seen)
-            self._shape = likeliest(self._shapes, places, prior, seen)
-        return self._shape
+            self._likely = likeliest(self._shapes, places, prior, seen)
+        return self._likely
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,7 @@ class Belief:
     guessed: Posterior
     corrected: Posterior
     timed: Sequence[int]
+    others: Sequence[Belief] = ()  # with covariances of other shapes, which are likely too
     chances: dict[float, float] = field(default_factory=dict)  # by share: see `chance_left`
 
     @cached_property
@@ -191,10 +196,9 @@ class Belief:
     def drawn(self, which: Sequence[int], times: int) -> Floats:
         """Return draws of log(time) of these points together: (times, points)."""
         covariance = self.corrected.covariance(which) + self.guessed.covariance(which)
-        values, vectors = np.linalg.eigh(covariance)
+        lower = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(which)))  # 0.03 %, for rounding
         normal = np.random.default_rng(0).standard_normal((times, len(which)))
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        return np.asarray(self.corrected.mean[which] + normal @ root.T)
+        return np.asarray(self.corrected.mean[which] + normal @ lower.T)
 
 
 def improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
