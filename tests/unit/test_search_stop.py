@@ -116,7 +116,11 @@ def first_pass(result):
 
 
 KNOBS = [
-    (impl, m, n, w) for impl in ("plain", "split") for m in (16, 32, 64) for n in (16, 32) for w in (2, 4)
+    (impl, m, n, w)
+    for impl in ("plain", "split")
+    for m in (16, 32, 64)
+    for n in (16, 32)
+    for w in (2, 4)
 ]
 
 
@@ -182,7 +186,9 @@ def test_nothing_is_known_of_an_impl_that_was_not_tried(space):
 
 def line_of_points(n, predicted_s=lambda m: 1e-5):
     return [
-        replace(Candidate.by_name("tiles", {"block_m": m}), key=f"k{m:04d}", predicted_s=predicted_s(m))
+        replace(
+            Candidate.by_name("tiles", {"block_m": m}), key=f"k{m:04d}", predicted_s=predicted_s(m)
+        )
         for m in range(n)
     ]
 
@@ -242,10 +248,14 @@ def test_times_that_nothing_explains_are_all_measured(plan, seed):
 
 @settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), least=st.integers(1, 30))
-def test_the_rule_never_stops_before_every_impl_and_the_default_were_tried(tmp_path_factory, seed, least):
+def test_the_rule_never_stops_before_every_impl_and_the_default_were_tried(
+    tmp_path_factory, seed, least
+):
     folder = tmp_path_factory.mktemp("rule")
     (folder / "toy.py").write_text(KERNEL)
-    problem = Problem(str(folder / "toy.py"), catalog.spec_of(str(folder / "toy.py")), {"N": 1024}, "bf16")
+    problem = Problem(
+        str(folder / "toy.py"), catalog.spec_of(str(folder / "toy.py")), {"N": 1024}, "bf16"
+    )
     impls = [i for i in problem.spec.impls if i.backend == "triton"]
     created = plan_sweep(RUN, problem, TILES, impls, device_named("h200"), "p1")
     source = random.Random(seed)
@@ -285,7 +295,9 @@ def test_small_spaces_are_measured_whole_and_predicted_ones_never_stop(plan):
     assert default_search(bits, Null()).until is None
 
 
-@pytest.mark.parametrize("words", [{"search": "model"}, {"search": "exhaustive"}, {"budget": "200"}])
+@pytest.mark.parametrize(
+    "words", [{"search": "model"}, {"search": "exhaustive"}, {"budget": "200"}]
+)
 def test_a_search_that_was_requested_is_not_cut_short(words):
     assert search_plan_of(SweepOptions("tile_size", "toy", **words), 0.0).until is None
 

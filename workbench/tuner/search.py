@@ -292,7 +292,9 @@ class ModelSearch:
         import numpy as np
 
         guessed = self._prior()
-        mean = np.minimum(guessed.mean, guessed.mean.min() + math.log(self._slowest))
+        least = np.full(len(self._impls(self._at.values())), np.inf)
+        np.minimum.at(least, self._places.impl, guessed.mean)
+        mean = np.minimum(guessed.mean, least[self._places.impl] + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
         times = {i: math.log(min(t, self._slowest * best_s)) for i, t in self._times.items()}
         best, *others = (

@@ -17,9 +17,9 @@ Floats = NDArray[np.float64]
 
 NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
 OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
-IMPL = (
-    0.35  # ... and of what the points of an Impl share: the model ranks Impls wrongly by up to 2x
-)
+# ... and that the points of an Impl share: the model may rank Impls wrongly by 2x. With 0.35 a
+# sixth of what one time showed of an Impl was taken for an error of that one config.
+IMPL = 1.0
 REFIT = 1.5  # a shape is chosen anew when the number of observations has grown by this factor
 DOUBT = 2.0  # of log likelihoods: within it another shape is as good as the best
 TRUST = 0.2  # prior deviation of the exponent of the prediction, which is 1 beforehand
@@ -38,7 +38,9 @@ SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (0.2
 FIRST = Shape(0.15, 2.0)
 # ... of log(prediction once compiled / guess). A reach of one step would be chosen where sizes are
 # unaligned, and then next to nothing is known of a config before it is compiled.
-COMPILED = tuple(Shape(own, reach, 0.5) for own in (0.45, 0.15, 0.05) for reach in (2.0, 4.0))
+COMPILED = tuple(
+    Shape(own, reach, 0.5) for own in (0.45, 0.27, 0.15, 0.09, 0.05) for reach in (2.0, 4.0)
+)
 
 
 @dataclass(frozen=True)
