@@ -41,14 +41,13 @@ from functools import cache
 from pathlib import Path
 
 from workbench import catalog
-from workbench.commands.problem import WHOLE
 from workbench.data.stats import quantile
 from workbench.device.calibration import resources_of
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
 from workbench.spec import Spec
-from workbench.tuner.search import SearchError, Stop, Strategy, search_of
+from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -257,7 +256,7 @@ class StoppingReplay(Replay):
 
     stated: float | None = None  # the chance at its stop; None where it tried all
 
-    def run(self, stop: Stop) -> dict:
+    def run(self, stop: StopRule) -> dict:
         """Measure until the rule stops it."""
         for chance in self._chances(stop):
             if chance <= stop.chance:
@@ -269,7 +268,7 @@ class StoppingReplay(Replay):
             "stated": self.stated,
         }  # fmt: skip
 
-    def calibration(self, stop: Stop) -> list[tuple[float, bool]]:
+    def calibration(self, stop: StopRule) -> list[tuple[float, bool]]:
         """Return each chance that was stated, until it is under 1 %, and whether a config was left
         that is faster by more than the rule's share."""
         result: list[tuple[float, bool]] = []
@@ -281,7 +280,7 @@ class StoppingReplay(Replay):
                 break
         return result
 
-    def _chances(self, stop: Stop) -> Iterator[float]:
+    def _chances(self, stop: StopRule) -> Iterator[float]:
         under_way: deque[list[Candidate]] = deque()
         self._given, self._binaries = 0, len({r.binary for r in self._rows.values()})
         while True:
@@ -324,13 +323,15 @@ def stopped(shown: Shown, seeds: Sequence[int], made: bool = False) -> list[dict
     """One entry a table that is not measured whole, with what the search did and stated."""
     results = []
     for (kernel, sizes), rows in tables().items():
-        if len(rows) <= WHOLE or (made and len(rows) < 800):
+        if len(rows) <= StopRule.least or (made and len(rows) < 800):
             continue
         at = {seed: several_impls(rows, seed) if made else rows for seed in seeds}
         replays = [(at[s], Strategy.MODEL, shown, s) for s in seeds]
         entry = {"kernel": kernel, "sizes": sizes, "shown": shown.value, "made": made}
-        entry["runs"] = [StoppingReplay(*of).run(Stop()) for of in replays]
-        entry["calibration"] = [StoppingReplay(*of).calibration(Stop()) for of in replays[:SURE]]
+        entry["runs"] = [StoppingReplay(*of).run(StopRule()) for of in replays]
+        entry["calibration"] = [
+            StoppingReplay(*of).calibration(StopRule()) for of in replays[:SURE]
+        ]
         results.append(entry)
         print(stop_line(entry), flush=True)
     return results

@@ -14,11 +14,10 @@ from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
-from workbench.tuner.search import Budget, Stop, Strategy
+from workbench.tuner.search import Budget, StopRule, Strategy
 from workbench.tuner.space import Plan
 
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
-WHOLE = 64  # spaces of so many configs are measured whole
 
 
 def sweep_named(name: str) -> Sweep:
@@ -148,10 +147,10 @@ def default_search(plan: Plan, backend: Backend) -> SearchPlan:
         return SearchPlan()
     if backend.predicts:
         return SearchPlan(Strategy.MODEL)
-    few = MOST[False] if plan.run.same_bits_as else WHOLE
+    few = MOST[False] if plan.run.same_bits_as else StopRule.least
     if len(plan.candidates) <= few:
         return SearchPlan()
-    until = None if plan.run.same_bits_as else Stop()
+    until = None if plan.run.same_bits_as else StopRule()
     return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]), until=until)
 
 

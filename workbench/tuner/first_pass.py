@@ -21,7 +21,7 @@ from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import WorkbenchError
-from workbench.tuner.search import Budget, Stop, Strategy, search_of
+from workbench.tuner.search import Budget, StopRule, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
@@ -35,7 +35,7 @@ class SearchPlan:
     budget: Budget = field(default_factory=Budget)
     started: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
     final_s: float = FINAL_S
-    until: Stop | None = None  # of the default search alone; None: only the budget ends it
+    until: StopRule | None = None  # of the default search alone; None: only the budget ends it
 
     def left_s(self) -> float:
         """Return the seconds left for the first pass, without those reserved for halving and final

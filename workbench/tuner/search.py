@@ -54,14 +54,15 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopRule:
     """When to stop a search in which going on cannot pay: `least` configs were timed, and the
     probability that another one is faster by more than `share` is at most `chance`."""
 
     chance: float = 0.05
     share: float = 0.01
-    # after 16 to 40 the surrogate is sometimes sure of too much (`benchmarks/search.py`)
-    least: int = 64
+    # after fewer the surrogate is sometimes sure of too much: with 64, one of 80 replays of several
+    # Impls stopped 5 % off the best (`benchmarks/search.py --stop`)
+    least: int = 96
 
 
 _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -188,7 +189,9 @@ class ModelSearch:
         self._belief: Belief | None = None
         self._news = 0  # results since the belief was computed
         self._errors = surrogate.Fit(surrogate.SHAPES, surrogate.FIRST)  # of predictions
-        self._guesses = surrogate.Fit(surrogate.COMPILED, surrogate.COMPILED[0])  # of guesses
+        # of guesses; where nothing is measured the widest finds the top config sooner
+        of_guesses = surrogate.COMPILED if math.isfinite(slowest) else surrogate.COMPILED[:1]
+        self._guesses = surrogate.Fit(of_guesses, surrogate.COMPILED[0])
 
     def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile: the best of each Impl that has none yet, then

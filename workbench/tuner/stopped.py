@@ -15,7 +15,7 @@ CHANCE, TRIED, OF = "chance that an untried config is faster", "configs tried", 
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedSearch:
     """A search that stopped after `tried` of the configs."""
 
     tried: int
@@ -41,11 +41,11 @@ def stopped_search(plan: Plan, tried: int, chance: float, share: float) -> Findi
     return Finding(*about, WORD, sentence, numbers)
 
 
-def stop_of(finding: Finding) -> Stopped | None:
+def stop_of(finding: Finding) -> StoppedSearch | None:
     """Return the stopped search that a finding tells of, or None if it tells of something else."""
     if (finding.experiment, finding.word) != ("search", WORD):
         return None
     values = {e.name: e.value for e in finding.evidence}
     if not values.keys() >= {CHANCE, TRIED, OF}:
         return None
-    return Stopped(int(values[TRIED]), int(values[OF]), values[CHANCE])
+    return StoppedSearch(int(values[TRIED]), int(values[OF]), values[CHANCE])
