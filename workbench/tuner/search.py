@@ -188,10 +188,11 @@ class ModelSearch:
         self._places = surrogate.places(ranked[:LARGEST])
         self._belief: Belief | None = None
         self._news = 0  # results since the belief was computed
-        self._errors = surrogate.Fit(surrogate.SHAPES, surrogate.FIRST)  # of predictions
-        # of guesses; where nothing is measured the widest finds the top config sooner
-        of_guesses = surrogate.COMPILED if math.isfinite(slowest) else surrogate.COMPILED[:1]
-        self._guesses = surrogate.Fit(of_guesses, surrogate.COMPILED[0])
+        errors, guesses = surrogate.SHAPES + surrogate.ALONE, surrogate.COMPILED
+        if math.isinf(slowest):  # nothing is measured: these find the top config sooner
+            errors, guesses = surrogate.SHAPES, surrogate.COMPILED[:1]
+        self._errors = surrogate.Fit(errors, surrogate.FIRST)
+        self._guesses = surrogate.Fit(guesses, surrogate.COMPILED[0])
 
     def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile: the best of each Impl that has none yet, then

@@ -34,7 +34,8 @@ class Shape:
     trust: float = TRUST
 
 
-SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (0.25, 1.0, 2.0, 4.0))
+SHAPES = tuple(Shape(own, reach) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
+ALONE = tuple(Shape(own, 0.25) for own in (0.05, 0.15, 0.45))  # neighbours share next to nothing
 FIRST = Shape(0.15, 2.0)
 # ... of log(prediction once compiled / guess). A reach of one step would be chosen where sizes are
 # unaligned, and then next to nothing is known of a config before it is compiled.
@@ -46,14 +47,15 @@ COMPILED = tuple(
 @dataclass(frozen=True)
 class Places:
     """Places of points in knob space: `steps` is (points, axes), `impl` the number of each one's
-    Impl."""
+    Impl, `shared` the prior deviation that the points of an Impl share."""
 
     steps: Floats
     impl: NDArray[np.int64]
+    shared: float
 
     def at(self, which: Sequence[int]) -> Places:
         """Return the places of these points."""
-        return Places(self.steps[which], self.impl[which])
+        return Places(self.steps[which], self.impl[which], self.shared)
 
 
 def places(points: Sequence[Candidate]) -> Places:
@@ -68,7 +70,8 @@ def places(points: Sequence[Candidate]) -> Places:
         row += [float(values[n].index(knobs[n])) if n in knobs else 0.0 for n in names]
         rows.append(row)
     steps = np.array(rows).reshape(len(points), len(impls) + len(names))
-    return Places(steps, np.array([impls.index(p.case.impl) for p in points], dtype=np.int64))
+    numbers = np.array([impls.index(p.case.impl) for p in points], dtype=np.int64)
+    return Places(steps, numbers, IMPL if len(impls) > 1 else 0.0)  # one has that of all points
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def posterior(places: Places, prior: Floats, seen: Mapping[int, float], shape: S
     """Return the posterior by Rasmussen and Williams, algorithm 2.1. `prior` is the prior mean and
     `seen` the observed logarithms by point."""
     centred = prior - prior.mean()
-    own = OFFSET**2 + IMPL**2 + shape.trust**2 * centred**2 + shape.own**2
+    own = OFFSET**2 + places.shared**2 + shape.trust**2 * centred**2 + shape.own**2
     if not seen:
         return Posterior(prior, own, 0.0, np.zeros((0, len(prior))), places, centred, shape)
     at = list(seen)
@@ -124,7 +127,7 @@ def _covariance(a: Places, b: Places, a_mean: Floats, b_mean: Floats, shape: Sha
     squares = (a.steps**2).sum(axis=1)[:, None] + (b.steps**2).sum(axis=1)[None, :]
     apart = np.maximum(squares - 2 * a.steps @ b.steps.T, 0.0)
     far = np.sqrt(3 * apart) / shape.reach
-    shared = OFFSET**2 + IMPL**2 * (a.impl[:, None] == b.impl[None, :])
+    shared = OFFSET**2 + a.shared**2 * (a.impl[:, None] == b.impl[None, :])
     trusted = shape.trust**2 * np.outer(a_mean, b_mean)
     return np.asarray(shared + trusted + shape.own**2 * (1 + far) * np.exp(-far))
 
