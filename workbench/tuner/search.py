@@ -185,12 +185,16 @@ class ModelSearch:
         self._given: set[int] = set()
         self._times: dict[int, float] = {}  # seconds
         self._failed: set[int] = set()
-        self._places = surrogate.places(ranked[:LARGEST])
         self._belief: Belief | None = None
         self._news = 0  # results since the belief was computed
-        errors, guesses = surrogate.SHAPES + surrogate.ALONE, surrogate.COMPILED
+        errors, guesses, shared = (
+            surrogate.SHAPES + surrogate.ALONE,
+            surrogate.COMPILED,
+            surrogate.IMPL,
+        )
         if math.isinf(slowest):  # nothing is measured: these find the top config sooner
-            errors, guesses = surrogate.SHAPES, surrogate.COMPILED[:1]
+            errors, guesses, shared = surrogate.SHAPES, surrogate.COMPILED[:1], 0.0
+        self._places = surrogate.places(ranked[:LARGEST], shared)
         self._errors = surrogate.Fit(errors, surrogate.FIRST)
         self._guesses = surrogate.Fit(guesses, surrogate.COMPILED[0])
 

@@ -58,8 +58,9 @@ class Places:
         return Places(self.steps[which], self.impl[which], self.shared)
 
 
-def places(points: Sequence[Candidate]) -> Places:
-    """Return the places: a knob's index among its values; two Impls are one step apart."""
+def places(points: Sequence[Candidate], shared: float = 0.0) -> Places:
+    """Return the places: a knob's index among its values; two Impls are one step apart. Points of
+    one of several Impls share an error of the deviation `shared`."""
     names = sorted({name for p in points for name in p.case.config})
     values = {n: sorted({p.case.config[n] for p in points if n in p.case.config}) for n in names}
     impls = sorted({p.case.impl for p in points})
@@ -71,7 +72,7 @@ def places(points: Sequence[Candidate]) -> Places:
         rows.append(row)
     steps = np.array(rows).reshape(len(points), len(impls) + len(names))
     numbers = np.array([impls.index(p.case.impl) for p in points], dtype=np.int64)
-    return Places(steps, numbers, IMPL if len(impls) > 1 else 0.0)  # one has that of all points
+    return Places(steps, numbers, shared if len(impls) > 1 else 0.0)  # one has that of all points
 
 
 @dataclass(frozen=True)
