@@ -229,8 +229,8 @@ class SweepCommand:
         from workbench.reports.sweep import page
 
         seconds = self.seconds.get(result.run.id) or None
-        found = result.findings
-        html = page(result.run, result.outcomes, seconds, profiles=profiles, findings=found)
+        findings = result.findings
+        html = page(result.run, result.outcomes, seconds, profiles=profiles, findings=findings)
         return write_run_page(folder_of(self.options.out, result.run.id), html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
