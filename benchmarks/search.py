@@ -2,6 +2,14 @@
 measurements. No GPU is needed.
 
     python benchmarks/search.py OUT.json
+    python benchmarks/search.py OUT.json --stop --seeds 10
+
+With `--stop` the default search is replayed until it stops: what it measured, what it lost, and how
+often a config that is over 1 % faster was left where it stated a chance of that. Configs are given
+to the compilers before the times of the `AHEAD` before them are known, as on a host of 16 cores,
+where compiling takes longer than measuring. Of `several Impls` the tables are made from stored
+ones: five Impls, whose times are off their predictions by a factor each and an error for each
+config, and the one with the best config is predicted twice as slow as it is.
 
 A search sees what a sweep would show it: a guess for every config, the prediction from real
 resources once a config is compiled (`AHEAD` wait compiled), and noisy screens of what it asks for.
@@ -21,11 +29,12 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import itertools
 import json
 import math
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -38,11 +47,13 @@ from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
 from workbench.spec import Spec
-from workbench.tuner.search import SearchError, Strategy, search_of
+from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
 FRACTIONS = (0.05, 0.10, 0.25)
+AHEAD = 32  # given to the compilers, in two batches, while the times before are not known
+SURE = 3  # seeds of which all chances are compared with what was left
 QUEUED = 32  # compiled and waiting: what 16 compilers keep in stock, twice
 RACE, FINALISTS = 32, 8  # as in a sweep
 NOISE = (0.01, 0.02)
@@ -186,6 +197,9 @@ class Replay:
 
     def _measure(self) -> bool:
         self._compile()
+        return self._measure_one()
+
+    def _measure_one(self) -> bool:
         point = self._search.ask(self._ready)
         if point is None:
             return False
@@ -200,13 +214,16 @@ class Replay:
 
     def _compile(self) -> None:
         while len(self._ready) < QUEUED and (new := self._search.order(QUEUED - len(self._ready))):
-            for point in new:
-                row = self._rows[point.key]
-                self._search.revise(point, self._seen(point.key, row.predicted_s))
-                if row.binary in self._screened_s:
-                    self._search.tell(point, self._screened_s[row.binary])
-                else:
-                    self._ready.append(point)
+            self._came(new)
+
+    def _came(self, compiled: Sequence[Candidate]) -> None:
+        for point in compiled:
+            row = self._rows[point.key]
+            self._search.revise(point, self._seen(point.key, row.predicted_s))
+            if row.binary in self._screened_s:
+                self._search.tell(point, self._screened_s[row.binary])
+            else:
+                self._ready.append(point)
 
     def _first_pass(self, seconds: float, source: random.Random) -> float:
         return seconds * math.exp(source.gauss(0, self._noise))
@@ -234,6 +251,121 @@ def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> 
     ]  # fmt: skip
 
 
+class StoppingReplay(Replay):
+    """The default search over one table, with the noise of one seed."""
+
+    stated: float | None = None  # the chance at its stop; None where it tried all
+
+    def run(self, stop: StopRule) -> dict:
+        """Measure until the rule stops it."""
+        for chance in self._chances(stop):
+            if chance <= stop.chance:
+                self.stated = chance
+                break
+        return {
+            "measured": len(self._screened_s), "binaries": self._binaries,
+            "given": self._given, "regret": self._answer_s() / self._least_s() - 1,
+            "stated": self.stated,
+        }  # fmt: skip
+
+    def calibration(self, stop: StopRule) -> list[tuple[float, bool]]:
+        """Return each chance that was stated, until it is under 1 %, and whether a config was left
+        that is faster by more than the rule's share."""
+        result: list[tuple[float, bool]] = []
+        for chance in self._chances(stop):
+            if not result or result[-1][0] != chance:
+                left = self._least_s() < min(self._exact_s.values()) * (1 - stop.share)
+                result.append((chance, left))
+            if chance < 0.01:
+                break
+        return result
+
+    def _chances(self, stop: StopRule) -> Iterator[float]:
+        under_way: deque[list[Candidate]] = deque()
+        self._given, self._binaries = 0, len({r.binary for r in self._rows.values()})
+        while True:
+            while len(under_way) < 2 and (batch := self._search.order(AHEAD // 2)):
+                under_way.append(batch)
+                self._given += len(batch)
+            if not under_way:
+                return
+            self._came(under_way.popleft())
+            while self._ready:
+                self._measure_one()
+                if len(self._screened_s) >= stop.least:
+                    yield self._search.chance_left(stop.share)
+
+    def _least_s(self) -> float:
+        return min(r.measured_s for r in self._rows.values())
+
+
+def several_impls(rows: Sequence[Row], seed: int, impls: int = 5) -> list[Row]:
+    """Return a table of several Impls, each with a share of the configs of a stored one."""
+    source = random.Random(seed)
+    factors = [math.exp(source.uniform(-0.35, 0.35)) for _ in range(impls)]
+    few = [source.sample(list(rows), min(len(rows), 210)) for _ in range(impls)]
+    result = [
+        replace(
+            row, impl=f"impl{at}", binary=f"{at} {row.binary}",
+            measured_s=row.measured_s * factor * math.exp(source.gauss(0, 0.05)),
+        )
+        for at, (factor, some) in enumerate(zip(factors, few, strict=True))
+        for row in some
+    ]  # fmt: skip
+    best = min(result, key=lambda r: r.measured_s).impl
+    return [
+        replace(r, guess_s=2 * r.guess_s, predicted_s=2 * r.predicted_s) if r.impl == best else r
+        for r in result
+    ]
+
+
+def stopped(shown: Shown, seeds: Sequence[int], made: bool = False) -> list[dict]:
+    """One entry a table that is not measured whole, with what the search did and stated."""
+    results = []
+    for (kernel, sizes), rows in tables().items():
+        if len(rows) <= StopRule.least or (made and len(rows) < 800):
+            continue
+        at = {seed: several_impls(rows, seed) if made else rows for seed in seeds}
+        replays = [(at[s], Strategy.MODEL, shown, s) for s in seeds]
+        entry = {"kernel": kernel, "sizes": sizes, "shown": shown.value, "made": made}
+        entry["runs"] = [StoppingReplay(*of).run(StopRule()) for of in replays]
+        entry["calibration"] = [
+            StoppingReplay(*of).calibration(StopRule()) for of in replays[:SURE]
+        ]
+        results.append(entry)
+        print(stop_line(entry), flush=True)
+    return results
+
+
+def stop_line(entry: dict) -> str:
+    runs = entry["runs"]
+    share = sum(r["measured"] / r["binaries"] for r in runs) / len(runs)
+    spread = [r["measured"] for r in runs]
+    stated = [r["stated"] for r in runs if r["stated"] is not None]
+    name = f"{entry['kernel']} {entry['sizes']}"
+    return (
+        f"  {name:34} {min(spread):4}-{max(spread):4} of {runs[0]['binaries']:4} ({share:4.0%})  "
+        f"regret mean {sum(r['regret'] for r in runs) / len(runs):6.2%} "
+        f"worst {max(r['regret'] for r in runs):6.2%}  "
+        f"stated {max(stated, default=0):5.1%} at most"
+    )
+
+
+def show_stops(title: str, entries: Sequence[dict]) -> None:
+    """Print the means over all tables, and the stated chances beside what was left."""
+    runs = [r for e in entries for r in e["runs"]]
+    mean = math.exp(sum(math.log1p(r["regret"]) for r in runs) / len(runs)) - 1
+    print(
+        f"{title}: {sum(r['measured'] for r in runs) / len(runs):.0f} measured in the mean, "
+        f"regret {mean:.2%} (geometric mean), {max(r['regret'] for r in runs):.2%} at the worst"
+    )
+    every = [pair for e in entries for one in e["calibration"] for pair in one]
+    for low, high in itertools.pairwise((0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.01)):
+        met = [left for chance, left in every if low <= chance < high]
+        if met:
+            print(f"  stated {low:4.0%} to {high:4.0%}: left in {sum(met)} of {len(met)}")
+
+
 def line(name: str, regrets: Sequence[Sequence[float]]) -> str:
     parts = []
     for at in zip(*regrets, strict=True):
@@ -257,10 +389,29 @@ def show(entries: Sequence[dict]) -> None:
         print(line("** seen by nobody before", unseen))
 
 
+def stops(seeds: Sequence[int]) -> list[dict]:
+    """Replay the default search in all ways, print what came of it, and return it."""
+    results = []
+    for shown, made in (
+        (Shown.FULL, False), (Shown.FULL, True), (Shown.SPOILED, False), (Shown.NONE, False),
+    ):  # fmt: skip
+        title = f"predictions {shown.value}{', several Impls' if made else ''}"
+        print(f"\n{title}")
+        entries = stopped(shown, seeds, made)
+        show_stops(title, entries)
+        results += entries
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
+    parser.add_argument("--stop", action="store_true", help="replay the default search")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
     args = parser.parse_args()
+    if args.stop:
+        Path(args.out).write_text(json.dumps(stops(range(100, 100 + args.seeds))))
+        return
     cases = [(s, Shown.FULL) for s in Strategy]
     cases += [(Strategy.MODEL, Shown.SPOILED), (Strategy.MODEL, Shown.NONE)]
     cases += [(Strategy.EXHAUSTIVE, Shown.SPOILED)]

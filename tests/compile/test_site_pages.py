@@ -61,7 +61,7 @@ def run_line(line):
         words = shlex.split(line, comments=True)[1:]
         with pytest.MonkeyPatch.context() as patch:
             if words[0] == "sweep":
-                patch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+                patch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
             assert cli.main(words) == 0, line
     else:
         subprocess.run(["bash", "-ec", line], check=True, timeout=60)

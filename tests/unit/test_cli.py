@@ -29,7 +29,7 @@ SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy"
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     monkeypatch.setattr(
         "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
     )
@@ -361,7 +361,7 @@ def test_help_loads_nothing_that_takes_long():
 
 def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):
     """Python puts the folder of the `workbench` script on its path, not the current one."""
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     monkeypatch.setattr(
         "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
     )

@@ -154,7 +154,7 @@ def printed(context, quiet, terminal=False, width=80, null=None, **environment):
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     return Place(tmp_path)
 
 

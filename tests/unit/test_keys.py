@@ -250,7 +250,7 @@ def test_a_sweep_whose_kernel_changes_ends_with_a_sentence(tmp_path):
 
 def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkeypatch):
     place, plans = Place(tmp_path), []
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     real = plan_sweep
     monkeypatch.setattr(
         "workbench.commands.sweep.plan_sweep",
@@ -319,7 +319,7 @@ def test_every_parameter_is_part_of_the_protocols_id(name):
 
 
 def test_times_under_another_driver_do_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     wanted = Place(tmp_path)
     first = {o.key for o in wanted.sweep() if isinstance(o, Record)}
     wanted.sweep()

@@ -33,7 +33,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.fixture
 def context(tmp_path, monkeypatch):
     """Pages take a second to draw and are not what is tested here."""
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     return Place(tmp_path)
 
 

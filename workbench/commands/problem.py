@@ -14,7 +14,7 @@ from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
-from workbench.tuner.search import Budget, Strategy
+from workbench.tuner.search import Budget, StopRule, Strategy
 from workbench.tuner.space import Plan
 
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
@@ -138,14 +138,20 @@ def strategy_named(name: str) -> Strategy:
 
 
 def default_search(plan: Plan, backend: Backend) -> SearchPlan:
-    """Return the search of a sweep without options: a space of usual size whole; of a larger one
-    MOST[False] configs, chosen by the strategy model. That strategy also orders the whole space
-    where times are predicted, so that the best are among the first."""
-    if backend.predicts and backend.device.backend != hardware.METAL:
-        return SearchPlan(Strategy.MODEL)
-    if backend.predicts or len(plan.candidates) <= MOST[False]:
+    """Return the search of a sweep without options. A small space is measured whole. Of a larger
+    one the strategy model chooses what to measure, until going on cannot pay, and MOST[False]
+    configs at most. Where the bits of the default are requested only the second holds, as a faster
+    config may have others. The strategy also orders the whole space where times are predicted, so
+    that the best are among the first."""
+    if backend.device.backend == hardware.METAL:
         return SearchPlan()
-    return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]))
+    if backend.predicts:
+        return SearchPlan(Strategy.MODEL)
+    few = MOST[False] if plan.run.same_bits_as else StopRule.least
+    if len(plan.candidates) <= few:
+        return SearchPlan()
+    until = None if plan.run.same_bits_as else StopRule()
+    return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]), until=until)
 
 
 def predicted_configs(search: SearchPlan | None) -> int:

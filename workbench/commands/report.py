@@ -235,7 +235,11 @@ def _also(report: str, kept: StoredRun) -> dict[str, object]:
         "compare": {"comparisons": kept.comparisons, "profiles": kept.profiles},
         "experiment": {"findings": kept.findings},
         "measure": {"profiles": kept.profiles},
-        "sweep": {"seconds": kept.seconds or None, "profiles": kept.profiles},
+        "sweep": {
+            "seconds": kept.seconds or None,
+            "profiles": kept.profiles,
+            "findings": kept.findings,
+        },
         "trace": {"findings": kept.findings, "profiles": kept.profiles},
     }
     return more.get(report, {})

@@ -24,7 +24,11 @@ class RunKind:
 
 ANY_RUN = RunKind("run", lambda history, run: True)
 WITH_PROFILE = RunKind("run with a profile", lambda history, run: bool(history.profiles(run.id)))
-WITH_FINDING = RunKind("run with a finding", lambda history, run: bool(history.findings(run.id)))
+# that of a search which stopped belongs to a sweep, and is on its page
+WITH_FINDING = RunKind(
+    "run with a finding",
+    lambda history, run: run.engine != "sweep" and bool(history.findings(run.id)),
+)
 WITH_TIME = RunKind(
     "run with a time",
     lambda history, run: any(isinstance(o, Record) for o in history.outcomes(run.id)),

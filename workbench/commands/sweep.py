@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from workbench.adapted.kernel import Listed
 from workbench.backend.joining import alike
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.config_profiles import (
@@ -64,7 +65,7 @@ from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
-from workbench.data.record import Outcome, Profile, Record, Run
+from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, write_page
@@ -230,7 +231,8 @@ class SweepCommand:
         from workbench.reports.sweep import page
 
         seconds = self.seconds.get(result.run.id) or None
-        html = page(result.run, result.outcomes, seconds, profiles=profiles)
+        findings = result.findings
+        html = page(result.run, result.outcomes, seconds, profiles=profiles, findings=findings)
         return write_run_page(folder_of(self.options.out, result.run.id), html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
@@ -343,7 +345,7 @@ class _OneSize:
 
         def draw(recorder: Recorder) -> tuple[Selection, Path]:
             selection = select(recorder.run, recorder.outcomes)
-            return selection, self._page(recorder.run, recorder.outcomes, selection)
+            return selection, self._page(recorder.result(), selection)
 
         state = execute(recorder, obtain, draw)
         selection, page = draw(recorder)
@@ -362,7 +364,8 @@ class _OneSize:
     def _launches(self, run: Run) -> list[LaunchChoice]:
         """Return what launches without a config run at these sizes today, the first first."""
         device, problem = self.opened.backend.device, self.problem
-        if device.backend == METAL:  # launches of Metal kernels name their config
+        # a launch of a Metal kernel names its config, and that of a user's function is the user's
+        if device.backend == METAL or any(isinstance(i, Listed) for i in problem.spec.impls):
             return []
         at = problem.spec, device, problem.dtype, problem.sizes
         path, versions = self.command.tuned_file, run.environment.versions
@@ -420,6 +423,8 @@ class _OneSize:
                     Thread(target=_import_page, daemon=True).start()  # the CPU is idle now
                     self.breakdown.table(self.counts, started)
                     console.step(result)
+                elif isinstance(result, Finding):
+                    recorder.keep(result)
                 elif isinstance(result, tuple):
                     self._dispatched(result, recorder)
                 else:
@@ -477,25 +482,29 @@ class _OneSize:
         code."""
         options = self.command.options
         outcomes = self.opened.history.outcomes(old.id)
+        result = RunResult(
+            old, outcomes, (), self.opened.history.findings(old.id), state="complete"
+        )
         self.counts.update(_kind(o) for o in outcomes)
         self.command.console.again(old)
         if options.metrics is not None:
             with EventLog(options.metrics) as log:
-                for event in (old, *outcomes):
+                for event in (old, *outcomes, *result.findings):
                     log.write(event)
                 log.write(RunFinished(timestamp(), old.id, "complete", dict(self.counts)))
         selection = select(old, outcomes)
         page = folder_of(options.out, old.id) / "report.html"
         if not page.is_file():
-            self._page(old, outcomes, selection)
-        self._conclude(RunResult(old, outcomes, state="complete", page=page), selection)
+            self._page(result, selection)
+        self._conclude(replace(result, page=page), selection)
         return _exit_code(outcomes)
 
-    def _page(self, run: Run, outcomes: Sequence[Outcome], selection: Selection) -> Path:
+    def _page(self, result: RunResult, selection: Selection) -> Path:
         from workbench.reports.sweep import page
 
+        run, seconds = result.run, self.breakdown.seconds or None
         with DRAWING:
-            html = page(run, outcomes, self.breakdown.seconds or None, selection)
+            html = page(run, result.outcomes, seconds, selection, findings=result.findings)
         return write_run_page(folder_of(self.command.options.out, run.id), html)
 
     def _conclude(self, result: RunResult, selection: Selection) -> None:
@@ -503,7 +512,9 @@ class _OneSize:
         assert page is not None
         command.tables[sizes_text(self.problem.sizes)] = outcomes
         command.run, command.selection, command.page = result.run, selection, page
-        text = " ".join([sentence(selection), *self._energy_words(result.run, outcomes, selection)])
+        energy = self._energy_words(result.run, outcomes, selection)
+        stopped = [finding.sentence for finding in result.findings]
+        text = " ".join([sentence(selection), *stopped, *energy])
         command.results.append(result)
         command.seconds[result.run.id] = self.breakdown.seconds or {}
         command.sentences.append(text)

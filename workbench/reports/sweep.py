@@ -12,7 +12,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, Outcome, Predicted, Profile, Record, Run, grouped
+from workbench.data.record import (
+    Finding,
+    Measured,
+    Outcome,
+    Predicted,
+    Profile,
+    Record,
+    Run,
+    grouped,
+)
 from workbench.data.units import counted, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
@@ -69,11 +78,13 @@ def page(
     seconds: Mapping[str, float] | None = None,
     selection: Selection | None = None,
     profiles: Sequence[Profile] = (),
+    findings: Sequence[Finding] = (),
 ) -> str:
     """Return the page as HTML. A run without records gives a page, too.
 
     `seconds` is the wall time by part, as the run recorded at its end; `selection` is `select(run,
-    outcomes)` where the caller has it; `profiles` are those of the winner.
+    outcomes)` where the caller has it; `profiles` are those of the winner; `findings` say what the
+    search left out.
     """
     result = select(run, outcomes) if selection is None else selection
     stand = _ordered(ranking(relevant(run, outcomes)), result)
@@ -106,6 +117,7 @@ def page(
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
         full=in_full(run, board, [*finals, *hot], _words(result)),
         tie_reason=_tie_reason(run, result),
+        stopped=[finding.sentence for finding in findings],
         doubts=_doubts(result.winner if result.ranked else result.fastest),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),

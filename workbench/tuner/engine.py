@@ -10,12 +10,13 @@ from typing import cast
 
 from workbench.backend.protocol import Backend, Measures
 from workbench.data.energy import energy_of
-from workbench.data.record import Outcome, Record
+from workbench.data.record import Finding, Outcome, Record
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
 from workbench.tuner.first_pass import Dispatch, FirstPass, SearchPlan
 from workbench.tuner.selection import representatives
 from workbench.tuner.space import Earlier, Plan
+from workbench.tuner.stopped import stopped_search
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Engine:
         self._backend, self._earlier = backend, earlier
         self._energy, self._sanitize, self._search = energy, sanitize, search
         self._known = self._of_this_run(earlier)
-        self._first_pass = FirstPass(plan, backend, self._known, search)
+        self._first_pass = FirstPass(plan, backend, self._known, search, earlier.chance_left)
 
     def _of_this_run(self, earlier: Earlier) -> dict[str, Outcome]:
         return {
@@ -86,7 +87,7 @@ class Engine:
         new = {key: outcome for key, outcome in known.items() if key not in self._known}
         self._known |= new
         self._earlier = replace(earlier, previous_best=self._earlier.previous_best)
-        self._first_pass.skip(new)
+        self._first_pass.skip(new, earlier.chance_left)
         return len(new)
 
     @property
@@ -106,9 +107,9 @@ class Engine:
             return False
         return self._backend.predicts or not self._first_pass_records() or bool(self._old_finals())
 
-    def outcomes(self) -> Iterator[Outcome | Dispatch | Step]:
+    def outcomes(self) -> Iterator[Outcome | Dispatch | Step | Finding]:
         """Yield every outcome as soon as it is known. A config that fails is an outcome and ends
-        nothing.
+        nothing. Where the search stopped since going on cannot pay, a finding says so.
 
         Known outcomes come first, marked as of this run, and are not obtained again.
         """
@@ -118,6 +119,9 @@ class Engine:
             if not isinstance(result, tuple):
                 self._known[result.key] = result
             yield result
+        chance, tried = self._first_pass.chance_left, len(self._known)
+        if chance is not None and self._search.until and tried < len(self.plan.candidates):
+            yield stopped_search(self.plan, tried, chance, self._search.until.share)
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
@@ -169,6 +173,6 @@ class Engine:
 
 def run(
     plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan | None = None
-) -> Iterator[Outcome | Dispatch | Step]:
+) -> Iterator[Outcome | Dispatch | Step | Finding]:
     """Run a whole sweep. Returns an iterator: see `Engine.outcomes`."""
     return Engine(plan, backend, earlier, search or SearchPlan()).outcomes()

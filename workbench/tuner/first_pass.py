@@ -21,7 +21,7 @@ from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import WorkbenchError
-from workbench.tuner.search import Budget, Strategy, search_of
+from workbench.tuner.search import Budget, StopRule, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
@@ -36,6 +36,7 @@ class SearchPlan:
     budget: Budget = field(default_factory=Budget)
     started: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
     final_s: float = FINAL_S
+    until: StopRule | None = None  # of the default search alone; None: only the budget ends it
 
     def left_s(self) -> float:
         """Return the seconds left for the first pass, without those reserved for halving and final
@@ -63,6 +64,7 @@ class SearchPlan:
 BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
 # ... and where nothing is measured: the search learns from what is compiled, and sooner
 PREDICTED_BATCH = 2
+STOPPING_BATCH = 1  # ... and where the search may stop: what is compiled ahead is then lost
 
 
 # Reported for each compiled candidate: its launch geometry is known, its time is not.
@@ -74,8 +76,15 @@ class FirstPass:
     timed next among what is compiled, and that begins when the previous outcome has been stored."""
 
     def __init__(
-        self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], search: SearchPlan
+        self,
+        plan: Plan,
+        backend: Backend,
+        known: Mapping[str, Outcome],
+        search: SearchPlan,
+        chance_left: float | None = None,
     ) -> None:
+        """Plan the pass. With `chance_left` an earlier run stopped by the rule of the default
+        search, and all that it tried is known."""
         self._plan, self._backend, self._search_plan = plan, backend, search
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._phase: Phase = "predict" if backend.predicts else "first_pass"
@@ -97,22 +106,32 @@ class FirstPass:
         self._best: float | None = None
         self.wait_s = 0.0
         self._skipped: set[str] = set()  # keys of known outcomes
-        # What launches run today comes first, so that a budget that ends soon has measured it.
-        self._given: set[str] = set()  # keys that were given to the compilers
-        self._launches = [self._by_key[k] for k in plan.launches if k in self._by_key]
+        # What launches run today and the previous best are in the final benchmark: they come first,
+        # so that a search or a budget that ends soon has measured them.
+        best = plan.run.previous_best
+        sure = [self._by_key[k] for k in plan.launches if k in self._by_key]
+        sure += [c for c in plan.candidates if c.default or best.get(c.impl.name) == c.case.config]
+        self._sure = {c.key: c for c in sure}  # while they were not begun
+        self._given: set[str] = set()  # keys of those that were compiled, or need not be
+        self.chance_left = chance_left if search.until else None
         self._learn(known)
         self.first = self._first_batch()
 
     def _first_batch(self) -> list[Candidate]:
-        # known outcomes count, so that a second run with the same budget finds it spent
-        spent = self._search_plan.budget.spent(0.0, self._measured)
-        return [] if spent else self._batch()
+        return [] if self._settled else self._batch()
 
-    def skip(self, known: Mapping[str, Outcome]) -> None:
+    @property
+    def _settled(self) -> bool:
+        # known outcomes count, so that a second run with the same budget finds it spent
+        return self._search_plan.budget.spent(0.0, self._measured) or self.chance_left is not None
+
+    def skip(self, known: Mapping[str, Outcome], chance_left: float | None = None) -> None:
         """Do not obtain these, whose outcomes became known before anything was timed. What is being
         compiled goes on, unless all of it is known."""
+        if self._search_plan.until:
+            self.chance_left = chance_left
         self._learn(known)
-        if self._search_plan.budget.spent(0.0, self._measured):
+        if self._settled:
             self.first = []
         elif self.first and all(c.key in self._skipped for c in self.first):
             self.first = self._first_batch()
@@ -120,6 +139,7 @@ class FirstPass:
     def _learn(self, known: Mapping[str, Outcome]) -> None:
         """Count the results of earlier runs as measured, and register their machine code."""
         self._skipped |= known.keys()
+        self._sure = {k: c for k, c in self._sure.items() if k not in known}
         for key, old in known.items():
             record = old if isinstance(old, Record) else None
             self._search.tell(self._by_key[key], record.time_s if record else None)
@@ -137,13 +157,14 @@ class FirstPass:
         """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         batch = PREDICTED_BATCH if self._backend.predicts else BATCH
+        if self._search_plan.until:
+            batch = STOPPING_BATCH
         size = batch * cpu_count() if changes else len(self._by_key)
-        results, self._launches = [p for p in self._launches if p.key not in self._skipped], []
-        self._given |= {p.key for p in results}
+        results = [c for c in self._sure.values() if c.key not in self._given | self._skipped]
+        self._given |= {c.key for c in results} | self._skipped
         while points := self._search.order(size - len(results)):
-            new = [p for p in points if p.key not in self._skipped | self._given]
-            self._given |= {p.key for p in new}
-            results += new
+            results += [p for p in points if p.key not in self._given]
+        self._given |= {c.key for c in results}
         return results
 
     def outcomes(self) -> Iterator[Outcome | Dispatch]:
@@ -152,12 +173,12 @@ class FirstPass:
         self._compile(self.first)
         try:
             while self._busy or self._lost:
-                if self._search_plan.over(self._measured):
+                if self._search_plan.over(self._measured) or self._is_vain():
                     self._stopped = True
                     self._ready.clear()
                     self._unchecked.clear()
                     if not self._waiting:
-                        yield from self._given_up()
+                        yield from self._rest_of_lost()
                         return
                 elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
                     self._compile(self._batch())
@@ -204,9 +225,10 @@ class FirstPass:
 
     def _time(self) -> None:
         ready = [candidate for candidate, _ in self._ready.values()]
-        launches = [c for c in ready if c.key in self._plan.launches]
-        chosen = launches[0] if launches else self._search.ask(ready) or ready[0]
+        sure = next((c for c in ready if c.key in self._sure), None)
+        chosen = sure or self._search.ask(ready) or ready[0]
         candidate, compiled = self._ready.pop(chosen.key)
+        self._sure.pop(candidate.key, None)
         future = self._backend.timed(candidate, compiled, self._best)
         self._measured += 1
         self._wait_for(future, candidate, compiled)
@@ -251,7 +273,7 @@ class FirstPass:
         if candidate.key in self._skipped:  # known since it was given to the compilers
             return
         if isinstance(compiled, Refusal):
-            self._search.tell(candidate, None)
+            self._tell(candidate, compiled)
             yield self._factory.failure(candidate, compiled)
             return
         leader = self._leaders.setdefault(compiled.binary, candidate)
@@ -285,6 +307,23 @@ class FirstPass:
             self._lost.append((candidate, compiled, result))
         elif result is not None:
             yield from self._final_result(candidate, compiled, result)
+
+    def _is_vain(self) -> bool:
+        """Return whether the rule of the default search says that going on cannot pay."""
+        stop = self._search_plan.until
+        if stop is None or self.chance_left is not None:
+            return stop is not None
+        if self._measured < stop.least or self._sure:
+            return False
+        if (chance := self._search.chance_left(stop.share)) <= stop.chance:
+            self.chance_left = chance
+        return chance <= stop.chance
+
+    def _rest_of_lost(self) -> Iterator[Outcome]:
+        """Try configs whose process was lost once more, unless the budget leaves no time for it."""
+        while self._lost and not self._search_plan.over(self._measured):
+            yield from self._tried_again()
+        yield from self._given_up()
 
     def _given_up(self) -> Iterator[Outcome]:
         """Report configs whose process was lost, where the budget leaves no second attempt."""
@@ -326,6 +365,7 @@ class FirstPass:
 
     def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
         time_s = seconds_of(result) if isinstance(result, Timed) else None
+        self._sure.pop(candidate.key, None)  # a duplicate, or one that did not compile
         self._search.tell(candidate, time_s)
 
 

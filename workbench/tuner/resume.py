@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ from workbench.backend.joining import alike
 from workbench.data.database import History
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
-from workbench.tuner.selection import ConfigKey, config_key
+from workbench.tuner.selection import config_key
 from workbench.tuner.space import Earlier, Plan
+from workbench.tuner.stopped import stop_of
 
 
 def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False) -> Earlier:
@@ -26,9 +28,22 @@ def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False)
     }
     if plan.run.predicted:
         return Earlier(first)
+    stopped = None if retry_failures else _chance_left(history, plan, first)
     finals = _find(history, [*plan.candidates, *plan.baselines], "final")
-    known = Earlier(first, finals, _find(history, plan.candidates, "hot"))
+    hot = _find(history, plan.candidates, "hot")
+    known = Earlier(first, finals, hot, chance_left=stopped)
     return _of_alike_gpus(history, plan.run, known) if plan.run.references else known
+
+
+def _chance_left(history: History, plan: Plan, known: Mapping[str, Outcome]) -> float | None:
+    """Return the chance at which the search stopped in the run of all known outcomes, where that
+    run had as many candidates as this plan; else None."""
+    if len(runs := {o.run for o in known.values()}) != 1:
+        return None
+    stops = [stop for f in history.findings(runs.pop()) if (stop := stop_of(f)) is not None]
+    return next(
+        (s.chance for s in stops if (s.tried, s.of) == (len(known), len(plan.candidates))), None
+    )
 
 
 def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
@@ -37,11 +52,13 @@ def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
     runs = {o.run for of in (known.first, known.final, known.hot) for o in of.values()}
     stored = {name: history.stored_run(name) for name in runs}
     near = {name for name, old in stored.items() if old and alike(old.references, run.references)}
+    stopped = known.chance_left if near >= {o.run for o in known.first.values()} else None
 
     def kept(of: Mapping[str, Outcome]) -> dict[str, Outcome]:
         return {k: o for k, o in of.items() if isinstance(o, Failure) or o.run in near}
 
-    return replace(known, first=kept(known.first), final=kept(known.final), hot=kept(known.hot))
+    first, final, hot = (kept(of) for of in (known.first, known.final, known.hot))
+    return replace(known, first=first, final=final, hot=hot, chance_left=stopped)
 
 
 def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:
@@ -55,8 +72,9 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
-    """Return the stored run of exactly those configs of this plan that are known, with the same
-    default; None where they are of several runs, or where the run chose among others, too."""
+    """Return the stored run of exactly those configs of this plan that are known; None where they
+    are of several runs, or where the run chose among others, too. Today's launches may be others
+    than they were then, since that run was tuned; without any the default must be the same."""
     known = [c for c in plan.candidates if c.key in earlier.first]  # as many as a budget allowed
     runs = {earlier.first[c.key].run for c in known}
     if not plan.run.predicted:
@@ -66,16 +84,22 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     run = history.stored_run(runs.pop())
     if run is None:
         return None
-    ours, theirs = ((r.vary, r.tune, r.same_bits_as) for r in (plan.run, run))
-    if ours != theirs or history.state(run.id) != "complete":
+    mine, theirs = ((r.vary, r.tune, r.same_bits_as) for r in (plan.run, run))
+    if mine != theirs or history.state(run.id) != "complete":
         return None
-    tried = {_choice(o) for o in history.outcomes(run.id) if not o.case.is_baseline}
-    return run if tried == {*map(_choice, known), *map(_choice, plan.refused)} else None
+    tried = {
+        config_key(o.case): o.default for o in history.outcomes(run.id) if not o.case.is_baseline
+    }
+    ours = {config_key(one.case): one.default for one in (*known, *plan.refused)}
+    if not plan.launches:
+        return run if tried == ours else None
+    launched = Counter(impl for _, impl, _ in tried.keys() - ours.keys())
+    alone = max(launched.values(), default=0) <= 1  # then that of its Impl
+    return run if alone and ours.keys() <= tried.keys() and _same_impls(run, plan.run) else None
 
 
-def _choice(one: Candidate | Outcome) -> tuple[ConfigKey, bool]:
-    """Return what a run may choose: a config, and whether it is the default."""
-    return config_key(one.case), one.default
+def _same_impls(one: Run, other: Run) -> bool:
+    return one.impls.keys() == other.impls.keys()
 
 
 def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:

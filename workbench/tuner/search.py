@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,10 +20,7 @@ from workbench.measurement.candidate import Candidate
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    from workbench.tuner.surrogate import Belief, Posterior
 
 
 class SearchError(WorkbenchError, ValueError):
@@ -56,6 +53,18 @@ class Budget:
         return elapsed_s >= self.seconds or measured >= self.configs
 
 
+@dataclass(frozen=True)
+class StopRule:
+    """When to stop a search in which going on cannot pay: `least` configs were timed, and the
+    probability that another one is faster by more than `share` is at most `chance`."""
+
+    chance: float = 0.05
+    share: float = 0.01
+    # after fewer the surrogate is sometimes sure of too much: with 64, one of 80 replays of several
+    # Impls stopped 5 % off the best (`benchmarks/search.py --stop`)
+    least: int = 96
+
+
 _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -76,6 +85,10 @@ class Search(Protocol):
     def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the time of a point in seconds, also that of a duplicate; None if it failed at any
         stage."""
+
+    def chance_left(self, share: float) -> float:
+        """Return the probability that an untried point is faster than the best by more than
+        `share`; 1 where the strategy does not know."""
 
 
 class Strategy(Enum):
@@ -129,69 +142,72 @@ class Fixed:
         """Ignore the measured time."""
         pass
 
+    def chance_left(self, share: float) -> float:
+        """Return 1: the order says nothing of times."""
+        return 1.0
+
 
 LARGEST = 4096  # points that the surrogate holds; those predicted slower come after, in order
 # A first pass stops at three times the best, so larger ratios are not known. Predictions do not:
 # held down to that, configs of ten times the best came before others that are near it.
 SLOWEST = 3.0
-NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
-OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
 LEARN = 8  # the model is updated when there are more new times than 1/8 of all
-REFIT = 1.5  # the shape is chosen anew when the number of times has grown by this factor
 
-
-@dataclass(frozen=True)
-class Shape:
-    """Covariance of log(time / predicted). All fields but `reach` are prior standard deviations."""
-
-    own: float  # of one point
-    reach: float  # steps of a knob over which the errors of points are correlated
-    trust: float  # of the exponent of the prediction, which is 1 beforehand
-
-
-SHAPES = tuple(Shape(own, reach, 0.2) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
-FIRST = Shape(0.15, 2.0, 0.2)
-COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
+# Of the chance that an untried point is better: so many of the most promising ones are drawn
+# together, so often, with so many of the best timed ones: 15 ms of a CPU, with 1050 points.
+JOINT, DRAWS, RIVALS = 256, 1024, 16
 
 
 class ModelSearch:
     """The analytic prediction, corrected by measured times.
 
     log(time) is a Gaussian process (Rasmussen and Williams 2006, chapter 2): its mean is the
-    prediction to a power near 1, times a factor common to all, and its covariance correlates the
-    errors of neighbours in knob space. The next point is the one of the largest expected
-    improvement (Jones et al. 1998), so points unlike all measured ones are tried too. Width and
-    reach of the covariance are those of the largest likelihood (ibid., 5.4) on a grid.
+    prediction to a power near 1, times a factor common to all and one to each Impl, and its
+    covariance correlates the errors of neighbours in knob space. The next point is the one of the
+    largest expected improvement (Jones et al. 1998), so points unlike all measured ones are tried
+    too; but the best of each Impl comes first. Width and reach of the covariance are those of the
+    largest likelihood (ibid., 5.4) on a grid.
     """
 
     def __init__(self, points: Sequence[Candidate], seed: int, slowest: float = SLOWEST) -> None:
         """Search these points by times that are known up to `slowest` times the best."""
+        from workbench.tuner import surrogate
+
+        self._surrogate = surrogate
         self._slowest = slowest
         ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
         ranked.sort(key=lambda p: p.predicted_s)
         self._points = ranked
         self._at = {p.key: i for i, p in enumerate(ranked[:LARGEST])}
         self._tail = Fixed(ranked[LARGEST:])
-        self._guessed = _logs([p.predicted_s for p in ranked[:LARGEST]])
+        self._guessed = surrogate.logs([p.predicted_s for p in ranked[:LARGEST]])
         self._revised_s: dict[int, float] = {}
         self._given: set[int] = set()
         self._times: dict[int, float] = {}  # seconds
         self._failed: set[int] = set()
-        self._steps = _positions(ranked[:LARGEST])
-        self._gains: list[float] | None = None
-        self._news = 0  # results since the gains were computed
-        self._fitted = 0  # number of times when the shape was chosen
-        self._shape = FIRST
+        self._belief: Belief | None = None
+        self._news = 0  # results since the belief was computed
+        errors, guesses, shared = (
+            surrogate.SHAPES + surrogate.ALONE,
+            surrogate.COMPILED,
+            surrogate.IMPL,
+        )
+        if math.isinf(slowest):  # nothing is measured: these find the top config sooner
+            errors, guesses, shared = surrogate.SHAPES, surrogate.COMPILED[:1], 0.0
+        self._places = surrogate.places(ranked[:LARGEST], shared)
+        self._errors = surrogate.Fit(errors, surrogate.FIRST)
+        self._guesses = surrogate.Fit(guesses, surrogate.COMPILED[0])
 
     def order(self, n: int) -> list[Candidate]:
-        """Return the next `n` points to compile, those of the largest expected improvement
-        first."""
+        """Return the next `n` points to compile: the best of each Impl that has none yet, then
+        those of the largest expected improvement."""
         if len(self._given) == len(self._at):
             return self._tail.order(n)
-        gain = self._gain()
+        gain = self._believed().gain
         gone = self._given | self._failed | self._times.keys()
         left = [i for i in range(len(self._at)) if i not in gone]
-        best = heapq.nlargest(n, left, key=gain.__getitem__)
+        leaders = self._leaders(left, gone)
+        best = heapq.nlargest(n, left, key=lambda i: (i in leaders, gain[i]))
         self._given.update(best)
         return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
 
@@ -203,13 +219,14 @@ class ModelSearch:
             self._news += not self._times  # later, only a new time triggers an update
 
     def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
-        """Return the point of the largest expected improvement among these, or None if there is
-        none."""
-        known = [p for p in ready if p.key in self._at]
+        """Return the point to measure next among these, or None if there is none: that of the
+        largest expected improvement, those of an Impl that was not tried before all others."""
+        known = [self._at[p.key] for p in ready if p.key in self._at]
         if not known:
             return self._tail.ask(ready)
-        gain = self._gain()
-        return max(known, key=lambda p: gain[self._at[p.key]])
+        gain, tried = self._believed().gain, self._impls(self._tried)
+        impl = self._places.impl
+        return self._points[max(known, key=lambda i: (impl[i] not in tried, gain[i]))]
 
     def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the measured time of a point in seconds, or None if it failed."""
@@ -221,120 +238,88 @@ class ModelSearch:
         self._times[i] = time_s
         self._news += 1
 
-    def _gain(self) -> list[float]:
-        """Return the expected improvement of every point, in units of the logarithm of the time."""
-        if self._gains is None or self._news > len(self._times) // LEARN:
-            self._gains, self._news = self._compute(), 0
-        return self._gains
+    def chance_left(self, share: float = 0.01) -> float:
+        """Return the probability that a point which is neither timed nor failed is faster than the
+        best of the timed ones by more than `share`. It is 1 until every Impl was tried and while no
+        point was compiled, since nothing is known then of how guesses err; also where there are
+        more points than the surrogate holds."""
+        tried = self._tried
+        left = [i for i in range(len(self._at)) if i not in tried]
+        if not left and len(self._points) == len(self._at):
+            return 0.0
+        impls = self._impls(self._at.values())
+        knows = self._times and self._revised_s and self._impls(tried) == impls
+        if not knows or len(self._points) > len(self._at):
+            return 1.0
+        belief = self._believed()
+        if share not in belief.chances:
+            # the largest of the likely shapes: a wrong one may be sure of too much
+            every = [self._chance(b, left, share) for b in (belief, *belief.others)]
+            belief.chances[share] = max(every)
+        return belief.chances[share]
 
-    def _compute(self) -> list[float]:
+    def _chance(self, belief: Belief, left: Sequence[int], share: float) -> float:
+        """Return `chance_left` by draws of the times of the most promising points together: their
+        errors are correlated, so neither a sum nor a product of single chances would do."""
         import numpy as np
 
-        prior = self._prior()
-        mean = np.minimum(prior.mean, prior.mean.min() + math.log(self._slowest))
+        mean, points = belief.corrected.mean, self._points
+        best = heapq.nsmallest(RIVALS, self._times, key=lambda i: (mean[i], points[i].key))
+        bar = mean[best[0]] + math.log1p(-share)
+        single = self._surrogate.below((bar - mean) / belief.deviation)
+        likely = heapq.nlargest(JOINT, left, key=lambda i: (single[i], points[i].key))
+        # sorted by key, so that the draws do not depend on the order of the candidates
+        at = sorted([*best, *likely], key=lambda i: points[i].key)
+        drawn = belief.drawn(at, DRAWS)
+        timed = np.isin(at, best)
+        faster = drawn[:, ~timed].min(axis=1) < drawn[:, timed].min(axis=1) + math.log1p(-share)
+        return float(faster.mean())
+
+    @property
+    def _tried(self) -> set[int]:
+        return self._failed | self._times.keys()
+
+    def _impls(self, of: Iterable[int]) -> set[int]:
+        return {int(self._places.impl[i]) for i in of}
+
+    def _leaders(self, left: Sequence[int], gone: set[int]) -> set[int]:
+        """Return the point predicted fastest of each Impl that no point of is gone."""
+        led, result = self._impls(gone), set()
+        for i in left:  # fastest first
+            if (impl := int(self._places.impl[i])) not in led:
+                led.add(impl)
+                result.add(i)
+        return result
+
+    def _believed(self) -> Belief:
+        if self._belief is None or self._news > len(self._times) // LEARN:
+            self._belief, self._news = self._compute(), 0
+        return self._belief
+
+    def _compute(self) -> Belief:
+        import numpy as np
+
+        guessed = self._prior()
+        least = np.full(len(self._impls(self._at.values())), np.inf)
+        np.minimum.at(least, self._places.impl, guessed.mean)
+        mean = np.minimum(guessed.mean, least[self._places.impl] + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
         times = {i: math.log(min(t, self._slowest * best_s)) for i, t in self._times.items()}
-        if len(times) >= max(4, REFIT * self._fitted):
-            self._fitted = len(times)
-            self._shape = self._likeliest(mean, times)
-        result = _posterior(self._steps, mean, times, self._shape)
-        # the least mean of a measured point; the least time is biased low by noise
-        best = result.mean[list(times)].min() if times else result.mean.min()
-        gain = _improvement(best, result.mean, np.sqrt(result.variance + prior.variance))
-        return [float(g) for g in gain]
+        best, *others = (
+            self._surrogate.Belief(
+                guessed, self._surrogate.posterior(self._places, mean, times, shape), list(times)
+            )
+            for shape in self._errors.likely(self._places, mean, times)
+        )
+        return replace(best, others=others)
 
-    def _likeliest(self, mean: Floats, times: Mapping[int, float]) -> Shape:
-        at = list(times)
-        seen = dict(enumerate(times.values()))  # the likelihood needs the measured points alone
-        tried = {s: _posterior(self._steps[at], mean[at], seen, s).likelihood for s in SHAPES}
-        return max(tried, key=lambda s: tried[s])
-
-    def _prior(self) -> _Normal:
+    def _prior(self) -> Posterior:
         """Return the distribution of log(time) before any is measured. Corrections of the
         prediction by compiling are extended to neighbours that are not compiled: they too may spill
         or load in narrow words."""
-        import numpy as np
-
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
-        if not known:
-            return _Normal(self._guessed, np.zeros(len(self._guessed)), 0.0)
-        result = _posterior(self._steps, self._guessed, known, COMPILED)
-        at = list(known)
-        result.mean[at], result.variance[at] = list(known.values()), 0.0
-        return result
-
-
-@dataclass(frozen=True)
-class _Normal:
-    """Normal distribution of every point's log(time)."""
-
-    mean: Floats
-    variance: Floats
-    likelihood: float  # logarithm, up to a constant, of the likelihood of the observations
-
-
-def _posterior(steps: Floats, prior: Floats, seen: Mapping[int, float], shape: Shape) -> _Normal:
-    """Return the posterior by Rasmussen and Williams, algorithm 2.1, with the Matern covariance of
-    3/2 (4.17): compilers have cliffs, and a smoother covariance is overconfident beyond them.
-    `steps` is (points, axes), `prior` the prior mean and `seen` the observed logarithms by point.
-    """
-    import numpy as np
-
-    centred = prior - prior.mean()
-    own_variance = OFFSET**2 + shape.trust**2 * centred**2 + shape.own**2
-    if not seen:
-        return _Normal(prior, own_variance, 0.0)
-    at = list(seen)
-    residual = np.array(list(seen.values())) - prior[at]
-    shift = residual.mean()
-    square = (steps**2).sum(axis=1)
-    apart = square[at][:, None] + square[None, :] - 2 * steps[at] @ steps.T
-    cross = OFFSET**2 + shape.trust**2 * np.outer(centred[at], centred)
-    far = np.sqrt(3 * np.maximum(apart, 0.0)) / shape.reach
-    cross += shape.own**2 * (1 + far) * np.exp(-far)
-    lower = np.linalg.cholesky(cross[:, at] + NOISE**2 * np.eye(len(at)))
-    scaled = np.linalg.inv(lower) @ np.column_stack([residual - shift, cross])
-    weight, explained = scaled[:, 0], scaled[:, 1:]
-    return _Normal(
-        prior + shift + explained.T @ weight,
-        np.maximum(own_variance - (explained**2).sum(axis=0), 1e-8),
-        float(-0.5 * weight @ weight - np.log(np.diag(lower)).sum()),
-    )
-
-
-def _improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
-    """Return the expected improvement on `best` (Jones et al. 1998, equation 15)."""
-    import numpy as np
-
-    z = (best - mean) / deviation
-    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return np.asarray(deviation * (z * below + density))
-
-
-def _logs(seconds: Sequence[float]) -> Floats:
-    """Return the logarithms; the median where there is no prediction."""
-    import numpy as np
-
-    logs = np.log(np.asarray(seconds, dtype=float))
-    known = np.isfinite(logs)
-    return np.where(known, logs, np.median(logs[known]) if known.any() else 0.0)
-
-
-def _positions(points: Sequence[Candidate]) -> Floats:
-    """Return (points, axes): a knob's index among its values; two Impls are one step apart."""
-    import numpy as np
-
-    names = sorted({name for p in points for name in p.case.config})
-    values = {n: sorted({p.case.config[n] for p in points if n in p.case.config}) for n in names}
-    impls = sorted({p.case.impl for p in points})
-    rows = []
-    for point in points:
-        knobs = point.case.config
-        row = [math.sqrt(0.5) * (point.case.impl == impl) for impl in impls]
-        row += [float(values[n].index(knobs[n])) if n in knobs else 0.0 for n in names]
-        rows.append(row)
-    return np.array(rows).reshape(len(points), len(impls) + len(names))
+        likely = self._guesses.likely(self._places, self._guessed, known)
+        return self._surrogate.compiled(self._places, self._guessed, known, likely[0])
 
 
 class Tpe:
@@ -353,12 +338,14 @@ class Tpe:
                 "`pip install kernel-workbench[search]`, or choose the strategy model."
             ) from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        from workbench.tuner.surrogate import places
+
         self._optuna = optuna
         self._study = optuna.create_study(
             sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True)
         )
         self._left = {p.key: p for p in points}
-        self._place = dict(zip(self._left, _positions(points).tolist(), strict=True))
+        self._place = dict(zip(self._left, places(points).steps.tolist(), strict=True))
         self._axes: dict[str, Any] = {
             str(axis): optuna.distributions.FloatDistribution(0.0, max(column))
             for axis, column in enumerate(zip(*self._place.values(), strict=True))
@@ -390,6 +377,10 @@ class Tpe:
             params=params, distributions=self._axes, value=math.log(time_s)
         )
         self._study.add_trial(trial)
+
+    def chance_left(self, share: float) -> float:
+        """Return 1: the study gives no probability."""
+        return 1.0
 
     def _nearest(self, points: Iterable[Candidate]) -> Candidate:
         trial = self._study.ask(self._axes)

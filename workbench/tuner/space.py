@@ -48,6 +48,8 @@ class Earlier:
     final: Mapping[str, Outcome] = field(default_factory=dict)
     hot: Mapping[str, Outcome] = field(default_factory=dict)
     previous_best: frozenset[str] = frozenset()  # keys of configs that were found best before
+    # at which the search stopped in the run that tried all of these; None where it did not
+    chance_left: float | None = None
 
 
 class NothingToSweep(WorkbenchError, ValueError):
