@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from workbench.backend.workers import LOST, Solo
+from workbench.backend.workers import BEGIN_S, LOST, Solo
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
@@ -45,12 +45,18 @@ class LibraryProcesses:
         """Return the time of each library, and the winner's in the same rounds: of one final in
         each process that is ready within `patience_s` in all."""
         result: dict[str, tuple[Timed | Refusal, float | None]] = {}
+        ready: list[tuple[Solo, list[Candidate]]] = []
         end = time.monotonic() + patience_s
         for share, solo in enumerate(self._solos):
             names = worker.share_of(winner.impl.spec.impls, share, PROCESSES)
             mine = [c for c in libraries if c.impl.name in names]
             if mine and solo.is_ready(end - time.monotonic()):
-                result |= _timed(solo, job, winner, mine)
+                solo.begin(worker.begin, job)
+                ready.append((solo, mine))
+        for solo, _ in ready:
+            solo.is_ready(BEGIN_S)  # before the first of them times anything
+        for solo, mine in ready:
+            result |= _timed(solo, winner, mine)
         late = Refusal("measure", NOT_READY)
         return [result.get(c.key, (late, None)) for c in libraries]
 
@@ -63,12 +69,13 @@ class LibraryProcesses:
 
 
 def _timed(
-    solo: Solo, job: worker.MeasureJob, winner: Candidate, libraries: Sequence[Candidate]
+    solo: Solo, winner: Candidate, libraries: Sequence[Candidate]
 ) -> dict[str, tuple[Timed | Refusal, float | None]]:
     """Return the results of a final in one process, by the libraries' keys."""
     try:
-        first, *others = solo.ask(
-            worker.final_of_libraries, job, winner, libraries, timeout_s=FINAL_S
+        candidates = [winner, *libraries]
+        (first, *others), _ = solo.ask(
+            worker.final, candidates, [0.0] * len(candidates), timeout_s=FINAL_S
         )
     except SpecFault:
         raise
@@ -82,5 +89,5 @@ def _timed(
         alone = Refusal("measure", f"the winner could not be timed beside it: {first.reason}")
         others = [o if isinstance(o, Refusal) else alone for o in others]
         return {c.key: (o, None) for c, o in zip(libraries, others, strict=True)}
-    winner_s = first.timing.median_s  # type: ignore[union-attr]  # a final measures
+    winner_s = first.timing.median_s
     return {c.key: (o, winner_s) for c, o in zip(libraries, others, strict=True)}

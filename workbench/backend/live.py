@@ -454,9 +454,11 @@ def _background(task: Callable[..., None], *args: Any) -> Future[None]:
 
     def run() -> None:
         try:
-            future.set_result(task(*args))
+            task(*args)
         except BaseException as error:
             future.set_exception(error)
+        else:
+            future.set_result(None)
 
     threading.Thread(target=run, daemon=True).start()
     return future

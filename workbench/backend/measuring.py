@@ -85,7 +85,7 @@ class Measuring:
 
     def __init__(self) -> None:
         """Start the process; it imports the compiler and opens the GPU in the background."""
-        self._now = Solo()
+        self._now = Solo(spawned=True)
         self._now.begin(worker.warm)
         self._standby: Solo | None = None
         self._job: worker.MeasureJob | None = None

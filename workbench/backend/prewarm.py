@@ -40,12 +40,12 @@ class Prewarm:
     """Processes that start in a background thread, as their server must import torch first. The
     properties block until they are there."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, libraries: bool) -> None:
         preload_compiler()  # nothing is interpreted where a GPU measures
         starting = ThreadPoolExecutor(1)
         self._gpu = starting.submit(Measuring)
         self._compilers = starting.submit(compilers, kernel)
-        self._libraries = starting.submit(LibraryProcesses, kernel)
+        self._libraries = starting.submit(LibraryProcesses, kernel) if libraries else None
         starting.shutdown(wait=False)
 
     @property
@@ -59,20 +59,22 @@ class Prewarm:
         return self._compilers.result()
 
     @property
-    def libraries(self) -> LibraryProcesses:
-        """Return the processes of slow libraries."""
-        return self._libraries.result()
+    def libraries(self) -> LibraryProcesses | None:
+        """Return the processes of slow libraries, if they were started."""
+        return self._libraries.result() if self._libraries else None
 
     def close(self) -> None:
-        """End all of them."""
-        self.libraries.close()
-        self.compilers.close()
-        self.gpu.close()
+        """End all of them, at once: the driver takes 0.2 s to release each that opened the GPU."""
+        with ThreadPoolExecutor(3) as threads:
+            for one in (self.libraries, self.compilers, self.gpu):
+                if one is not None:
+                    threads.submit(one.close)
 
 
-def begin_prewarm(kernel: str) -> Prewarm | None:
-    """Start the processes and return them, or None where no GPU is visible."""
-    return Prewarm(kernel) if gpu_shown() else None
+def begin_prewarm(kernel: str, libraries: bool = True) -> Prewarm | None:
+    """Start the processes and return them, or None where no GPU is visible. Those of slow
+    `libraries` are for a sweep alone."""
+    return Prewarm(kernel, libraries) if gpu_shown() else None
 
 
 def compilers(kernel: str) -> Workers:

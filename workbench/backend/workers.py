@@ -13,14 +13,15 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.backend import replies
+from workbench.data.bytecode import keep_bytecode
 from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
 from workbench.data.user_code import Marks, user_code, watch
@@ -147,15 +148,19 @@ class Solo:
     """One process that runs one task at a time, with a round trip below a millisecond. When it is
     lost, its owner starts another."""
 
-    def __init__(self, *, interpreted: bool = False, packages: Path | None = None) -> None:
+    def __init__(
+        self, *, interpreted: bool = False, packages: Path | None = None, spawned: bool = False
+    ) -> None:
         """Start the process, and let it import torch, or Triton's interpreter if `interpreted`.
-        Packages in the folder `packages` come before the installed ones."""
-        context = _context()
+        Packages in the folder `packages` come before the installed ones. One that is `spawned` is
+        no fork of the server, and need not wait until that has imported all."""
+        context: Any = multiprocessing.get_context("spawn") if spawned else _context()
         self._ours, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(theirs, interpreted, packages), daemon=True
         )
-        self._process.start()
+        with _silent():
+            self._process.start()
         theirs.close()
         self._unread = b""  # the beginning of a result
         self._owed = 0  # results of tasks that were begun and not waited for
@@ -329,20 +334,28 @@ def _start_server() -> None:
         if _served == os.getpid():
             return
         _served = os.getpid()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, 2)
+        with _silent():
             forkserver.ensure_running()
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            os.close(null)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Return a context manager that starts processes with SIGINT blocked and stderr closed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(interpreted: bool, packages: Path | None = None) -> None:
     """Initialise a worker before Triton is imported."""
+    keep_bytecode()
     # messages of ptxas, which may hold whole PTX listings, reach the parent as exceptions
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -97,7 +97,7 @@ class CeilingsCommand:
         if options.device is not None:
             return self._look_up(options.device)
         with ExitStack() as stack:
-            prewarm = begin_prewarm("copy") if self.open_backend is None else None
+            prewarm = begin_prewarm("copy", libraries=False) if self.open_backend is None else None
             if prewarm is not None:  # begun before slow imports
                 stack.callback(prewarm.close)
             metal = target_backend(None) == METAL

@@ -100,7 +100,7 @@ class ExperimentCommand:
         with ExitStack() as stack:
             prewarm = None  # started before kernels are imported
             if self.open_backend is None and experiment.runs and options.device is None:
-                prewarm = begin_prewarm(options.kernel or "copy")
+                prewarm = begin_prewarm(options.kernel or "copy", libraries=False)
             if prewarm is not None:
                 stack.callback(prewarm.close)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))

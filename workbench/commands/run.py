@@ -41,7 +41,7 @@ from workbench.spec import WorkbenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.backend.prewarm import Prewarm
+    from workbench.backend.prewarm import LiveProcesses
     from workbench.measurement.protocol import Protocol as Rules
 
 DEFAULT_TARGET = "h200"  # target if no GPU is present and no device was named
@@ -220,7 +220,10 @@ def check_sanitizer(wanted: bool, device: str | None) -> None:
 
 
 def backend_for(
-    device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
+    device: str | None,
+    repository: Path,
+    prewarm: LiveProcesses | None = None,
+    rules: Rules | None = None,
 ) -> Backend:
     """Return the backend. A named device is compiled for and predicted, even if a GPU is present.
     Without one it is the GPU of this machine, measured by `rules` (None: the usual ones), or a
@@ -235,7 +238,10 @@ def backend_for(
 
 
 def any_backend(
-    device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
+    device: str | None,
+    repository: Path,
+    prewarm: LiveProcesses | None = None,
+    rules: Rules | None = None,
 ) -> Backend:
     """Return the backend of commands that also take Apple's GPUs: a named one is emulated and
     predicted, that of this Mac is measured through MLX. As `backend_for` for any other device."""

@@ -84,7 +84,7 @@ from workbench.tuner.space import Earlier, Plan, plan_sweep
 
 if TYPE_CHECKING:
     from workbench.backend.cluster import ClusterGpu
-    from workbench.backend.prewarm import Prewarm
+    from workbench.backend.prewarm import KeptProcesses, Prewarm
 
 
 def run(options: SweepOptions, prewarm: Prewarm | None = None) -> int:
@@ -101,7 +101,9 @@ class SweepCommand:
     console: SweepConsole
     open_backend: Opener | None = None  # `any_backend`, or a test's own
     tuned_file: Path | None = None  # path of the tuned cache; None: the user's own
-    prewarm: Prewarm | None = None  # processes that were started before; closed by `go`
+    prewarm: Prewarm | KeptProcesses | None = (
+        None  # processes that were started before; closed by `go`
+    )
     started: float = field(default_factory=time.monotonic)
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
     results: list[RunResult] = field(default_factory=list)  # of finished runs

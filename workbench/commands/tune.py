@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -26,6 +26,7 @@ from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
 from workbench.adapted.travel import AdaptedError, Importing, unpack
+from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import SweepConsole, doing, plain_console
@@ -91,11 +92,17 @@ def tune(
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
-    with main_unseen():
-        path, call, more = take_over(in_file(kernel, out), given, grid, chosen, options)
+    with ExitStack() as stack:
+        stack.enter_context(main_unseen())
+        kept = None
+        if options.get("device") is None and gpu_present():
+            kept = KeptProcesses()  # the first launch and the sweep have one measuring process
+            stack.callback(kept.end)
+        code = in_file(kernel, out)
+        path, call, more = take_over(code, given, grid, chosen, options, pool=kept)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
-        config, predicted = _swept(path, call, chosen, out, options)
+        config, predicted = _swept(path, call, chosen, out, options, kept)
     if tuner is not None and not predicted:  # a launch must never use what was only predicted
         autotuned.remember(tuner, given, config)
     return TunedFunction(config, path)
@@ -264,7 +271,12 @@ def _value(entry: ConfigEntry, knob: str) -> Any:
 
 
 def _swept(
-    path: Path, call: Call, configs: Sequence[Any], out: Path, options: TuneOptions
+    path: Path,
+    call: Call,
+    configs: Sequence[Any],
+    out: Path,
+    options: TuneOptions,
+    kept: KeptProcesses | None,
 ) -> tuple[Any, bool]:
     """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
     predicted."""
@@ -281,7 +293,8 @@ def _swept(
         database=options.get("database"),
         fresh=options.get("fresh", False),
     )
-    command = SweepCommand(sweep, SweepConsole(options.get("quiet", False)))
+    console = SweepConsole(options.get("quiet", False))
+    command = SweepCommand(sweep, console, prewarm=kept)
     if command.go() == INTERRUPTED:
         raise KeyboardInterrupt
     selection, page = command.selection, command.page

@@ -283,10 +283,10 @@ def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
     default = impl.default(limits, context.dtype, sizes)
     if context.predicts:
         return default
-    from workbench.adapted.launch import fitting
     from workbench.data.environment import fingerprint
     from workbench.data.tuned_cache import Tuned, default_path
     from workbench.tuner import tuned
+    from workbench.tuner.choice import fitting
 
     versions, sources = fingerprint(None, None).versions, tuned.sources_of(impl)
     problem = impl.spec.name, impl.name, sizes, context.dtype, context.device.name

@@ -40,6 +40,7 @@ class Protocol:
     # by more than this share take turns with each other, later: the clock wanders by 5 %.
     far: float = 0.15
     far_rounds: int = 6  # the fewest that have a 95 % interval
+    near: float = 0.03  # ... and those within this share of it are measured until they are precise
     precise: float = 0.0025  # half-width of the median's 95 % interval, relative
     least_samples: int = 30
     least_s: float = 0.1  # ... that together last this long
@@ -92,7 +93,7 @@ class BoostRules:
 
 BOOST = BoostRules()
 
-_LATER = ("far", "far_rounds")  # parameters that schema 1 did not have
+_LATER = ("far", "far_rounds", "near")  # parameters that schema 1 did not have
 
 # Names of parameters in schema 1, where they were part of the hash.
 _FORMER = {

@@ -91,8 +91,10 @@ def play(
     protocol: Protocol,
     after_round: Callable[[], None] | None = None,
     now: Now = time.perf_counter,
+    near: float = math.inf,
 ) -> dict[K, list[Window]]:
-    """Return windows of all entrants in turn, taken until all are precise.
+    """Return windows of all entrants in turn, taken until all are precise; those that are slower
+    than the fastest by more than the share `near` need not be.
 
     Rounds come in pairs, the second in reversed order, and are the same for every entrant; each
     pair has an order of its own, so that no entrant always follows the same one. At least `rounds`
@@ -124,10 +126,13 @@ def play(
             break
         # from the windows' medians, not all samples: sorting those takes longer than a window
         while done >= protocol.rounds and waiting:
-            if not _enough(windows[waiting[0]], protocol):
-                break
-            if not _narrow(medians[waiting[0]], protocol):
-                break
+            taken_of = medians[waiting[0]]
+            best = min(map(stats.median, medians.values()))
+            if stats.median(taken_of) <= (1 + near) * best:
+                if not _enough(windows[waiting[0]], protocol):
+                    break
+                if not _narrow(taken_of, protocol):
+                    break
             waiting.pop(0)
         if not waiting:
             break

@@ -6,6 +6,7 @@ config is checked before it is timed, in the same process, on the inputs and mem
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
+from workbench.data.stats import median
 from workbench.device import hardware
 from workbench.device.bounds import bound_s, cache_bytes, hot_bound_s
 from workbench.measurement import preflight, rounds
@@ -220,16 +222,6 @@ def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
                 impl.launch.compile_ahead(*given)  # type: ignore[attr-defined]
         del given
         torch.cuda.empty_cache()
-
-
-def final_of_libraries(
-    job: MeasureJob, winner: Candidate, libraries: Sequence[Candidate]
-) -> list[Timed | Refusal]:
-    """Return the times of the winner and of libraries against each other, in this order."""
-    begin(job)
-    candidates = [winner, *libraries]
-    results, _ = final(candidates, [0.0] * len(candidates))
-    return list(results)
 
 
 def begin(job: MeasureJob) -> None:
@@ -446,7 +438,8 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
     entrants, unable = _entrants(candidates, estimates, only=right)
     failed |= unable
     protocol, far = _state().job.protocol, _far(candidates, entrants)
-    windows, also = _played({i: e for i, e in entrants.items() if i not in far})
+    near = {i: e for i, e in entrants.items() if i not in far}
+    windows, also = _played(near, near=protocol.near)
     few = protocol.far_rounds
     brief = replace(protocol, settle_s=0.0, rounds=few, most_rounds=few)  # the clock has settled
     windows |= _played({i: entrants[i] for i in far}, brief)[0]
@@ -460,11 +453,17 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
         if isinstance(last, Refusal):
             results.append(last)
         else:
-            more = {**also, "brief": i in far}
+            more = {**also, "brief": i in far or _behind(windows, i) > protocol.near}
             results.append(
                 _with_time(last, entrants[i], windows[i], "sustained", more, repeats=repeats)
             )
     return results
+
+
+def _behind(windows: Mapping[int, Sequence[Window]], i: int) -> float:
+    """Return by which share an entrant is slower than the fastest."""
+    medians = {n: median([s for w in taken for s in w.samples_s]) for n, taken in windows.items()}
+    return medians[i] / min(medians.values()) - 1
 
 
 def _far(candidates: Sequence[Candidate], entrants: Mapping[int, Any]) -> set[int]:
@@ -519,10 +518,14 @@ def _entrants(
 
 
 def _played(
-    entrants: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
+    entrants: Mapping[int, Any],
+    protocol: Protocol | None = None,
+    busiest: Any = None,
+    near: float = math.inf,
 ) -> tuple[dict[int, list[Window]], dict[str, Any]]:
     """Return windows of each entrant in turn after the clock has settled, and the sensors
-    meanwhile. Defaults: the job's protocol, and settling under the fastest config."""
+    meanwhile. Defaults: the job's protocol, and settling under the fastest config. `near` is as in
+    `rounds.play`."""
     if not entrants:
         return {}, {}
     state, readings = _state(), []
@@ -534,7 +537,7 @@ def _played(
         readings.append(state.sensors.read())
         others.append(_processes(state.sensors))
 
-    windows = rounds.play(entrants, protocol, after_round)
+    windows = rounds.play(entrants, protocol, after_round, near=near)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     came = max(0, max(others) - others[0])

@@ -20,7 +20,7 @@ from workbench.ops.shapes import (
     title,
 )
 from workbench.spec import Sizes, Spec, sizes_text
-from workbench.tuner.choice import LaunchChoice, choices_of, default_of
+from workbench.tuner.choice import LOGGER, LaunchChoice, choices_of, default_of
 
 GRADIENT = "_backward"  # how the names of Specs end that compute gradients
 
@@ -104,7 +104,7 @@ def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> t
         return outputs if len(outputs) > 1 else outputs[0]
 
     if not INTERPRETED:
-        launch.LOGGER.info("%s: torch's operations; no Impl takes %s", spec.name, sizes_text(sizes))
+        LOGGER.info("%s: torch's operations; no Impl takes %s", spec.name, sizes_text(sizes))
     return computed, computed(*inputs)
 
 

@@ -90,7 +90,8 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     tried = {
         config_key(o.case): o.default for o in history.outcomes(run.id) if not o.case.is_baseline
     }
-    ours = {config_key(one.case): one.default for one in (*known, *plan.refused)}
+    ours = {config_key(c.case): c.default for c in known}
+    ours |= {config_key(f.case): f.default for f in plan.refused}
     if not plan.launches:
         return run if tried == ours else None
     launched = Counter(impl for _, impl, _ in tried.keys() - ours.keys())

@@ -147,8 +147,9 @@ def best_per_group(
     best: dict[tuple[int, ...], Record] = {}
     for outcome in ranking(outcomes):  # best first, so the first of a group is its best
         config = outcome.case.config
-        own = isinstance(outcome, Record) and not outcome.case.is_baseline
-        if own and all(f in config for f in fields):
+        if isinstance(outcome, Failure) or outcome.case.is_baseline:
+            continue
+        if all(f in config for f in fields):
             best.setdefault(tuple(config[f] for f in fields), outcome)
     return best
 
