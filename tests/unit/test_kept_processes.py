@@ -14,7 +14,7 @@ class HereSolo:
 
     started = 0
 
-    def __init__(self):
+    def __init__(self, spawned=False):
         HereSolo.started += 1
         self.alive = True
 

@@ -32,7 +32,7 @@ class Gpu:
         self.processes, self.requests, self.refuses = [], [], None
         self.limits_s = []  # of each request
 
-    def start(self):
+    def start(self, spawned=False):
         process = SimpleNamespace(number=len(self.processes), alive=True, warm=False)
         self.processes.append(process)
 
