@@ -36,6 +36,7 @@ from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import Best, TuneOptions
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome
+from workbench.data.interrupts import Interrupts
 from workbench.data.temporary import temporary_folder
 from workbench.measurement.inputs import torch_dtype
 from workbench.spec import Tolerance, label
@@ -91,7 +92,7 @@ def tune(
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
-    with main_unseen():
+    with Interrupts(), main_unseen():
         path, call, more = take_over(in_file(kernel, out), given, grid, chosen, options)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
