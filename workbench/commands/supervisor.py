@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -44,7 +44,7 @@ def supervised(command: Callable[[], int]) -> int:
     alive, mine = os.pipe()  # closed when this process ends
     sys.stdout.flush()
     sys.stderr.flush()
-    # Neither process may meet a signal before it has its handlers: the other one would go on.
+    # A process that meets a signal before it has its handlers would leave the other one alone.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     pid = os.fork()
     if pid == 0:
@@ -169,16 +169,23 @@ class _Supervisor:
         now, running = time.monotonic(), self._marks.running()
         if any(mark.is_program for mark in running):
             self._stop = None
-        late = [mark for mark in running if now > mark.deadline]
         if self._stop is not None:
-            if not self._is_passed_on:  # a second one is harmless
-                self._is_passed_on = True
-                self._send(self._stop)
-            stopping_s = now - self._stop_s
-            if stopping_s > ENDING_S or (running and stopping_s > PATIENCE_S):
-                self._kill(_stop_sentence(self._stop, bool(running)))
-        elif late:
+            self._check_stop(self._stop, now, running)
+        elif late := [mark for mark in running if now > mark.deadline]:
             self._kill(_late(late[0]))
+
+    def _check_stop(self, number: int, now: float, running: Sequence[Mark]) -> None:
+        if not self._is_passed_on:  # a second one is harmless
+            self._is_passed_on = True
+            self._send(number)
+        if any(now - max(self._stop_s, mark.began_s) > PATIENCE_S for mark in running):
+            self._kill("stopped")
+        elif now - self._stop_s > ENDING_S:
+            name = signal.Signals(number).name
+            self._kill(
+                f"stopped: the command went on for {ENDING_S:.0f} s after {name} and was killed; "
+                "what it had stored is kept, so run it again for the rest."
+            )
 
     def _kill(self, reason: str) -> None:
         self._ended = reason
@@ -246,17 +253,6 @@ def _children() -> set[int]:
         with suppress(OSError):
             pids |= {int(pid) for pid in path.read_text().split()}
     return pids
-
-
-def _stop_sentence(number: int, is_running: bool) -> str:
-    """Return the sentence on a child that was killed after a stop. User code that goes on is not
-    worth one."""
-    if is_running:
-        return "stopped"
-    return (
-        f"stopped: the command went on for {ENDING_S:.0f} s after {signal.Signals(number).name} "
-        "and was killed; what it had stored is kept, so run it again for the rest."
-    )
 
 
 def _late(mark: Mark) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from workbench.data.exits import INTERRUPTED, stopped_by
 
@@ -93,10 +93,14 @@ class Interrupts:
         self._is_due = True
         self._send(after_s)
 
+    def begin(self, number: int) -> None:
+        """Let this signal be the one that stops, unless there was one."""
+        self.number, self._began_s = self.number or number, time.monotonic()
+
     def _hit(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.number is None or now - self._began_s > ENDING_S:
-            self.number, self._began_s, self._is_due = self.number or number, now, True
+        if self.number is None or time.monotonic() - self._began_s > ENDING_S:
+            self.begin(number)
+            self._is_due = True
         self._raise_due(frame)
 
     def _raise_due(self, frame: FrameType | None) -> None:
@@ -128,3 +132,10 @@ def repeat_stop(after_s: float) -> None:
     """Interrupt the command of this process once more; see `Interrupts.repeat`."""
     if Interrupts._current is not None:
         Interrupts._current.repeat(after_s)
+
+
+def stop_by(number: int) -> NoReturn:
+    """Stop the command by a signal that a program of it took. Raises CtrlC."""
+    if Interrupts._current is not None:
+        Interrupts._current.begin(number)
+    raise CtrlC

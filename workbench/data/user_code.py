@@ -40,6 +40,11 @@ class Mark:
     deadline: float = 0.0  # 0: nothing runs
 
     @property
+    def began_s(self) -> float:
+        """When it began."""
+        return self.deadline - self.limit_s
+
+    @property
     def is_program(self) -> bool:
         """Whether it is a program that the command waits for."""
         return self.deadline == math.inf
