@@ -1,4 +1,4 @@
-"""Run malformed command lines, hostile kernel files and kills, and count what must not be.
+"""Run malformed command lines, hostile kernel files, kills and stops, and count what must not be.
 
     python tests/stress/run.py                     all of it: 1,000, 400, 100 and 200 cases
     python tests/stress/run.py --sample            a few of each

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stress.cases import Case, Ended, Place, Violation, end_session, left_of
 from workbench.data import exits
@@ -55,6 +55,8 @@ def run(case: Case, place: Place) -> list[Violation]:
     codes = {exits.PASSED, exits.stopped_by(number)}
     if not before and "configs to try" not in stopped.out:
         codes.add(-number)  # before the command itself had begun
+    if "KeyboardInterrupt" in stopped.err and "workbench" not in stopped.err:
+        stopped = replace(stopped, code=-number, err="")  # Python's own start was interrupted
     faults = stopped.faults(codes)
     logged, stored = in_files(place), in_database(place)
     if lost := before - logged:

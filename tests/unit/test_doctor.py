@@ -41,9 +41,7 @@ def bare_machine(monkeypatch, tmp_path):
         uncached = getattr(compiler, name).__wrapped__
         monkeypatch.setattr(compiler, name, uncached)
     monkeypatch.setattr(doctor, "machine_here", lambda: Machine("python"))
-    monkeypatch.setattr(
-        "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
-    )
+    monkeypatch.setattr(doctor, "history_file", lambda: tmp_path / "none.db")
 
 
 @pytest.fixture
@@ -171,8 +169,12 @@ int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
 int cuInit(unsigned flags) { return CODE; }
 int cuDeviceGetCount(int *count) { *count = 2; return 0; }
 int cuDeviceGet(int *device, int index) { *device = 7 + index; return 0; }
-int cuDeviceGetName(char *name, int size, int device) { strcpy(name, device == 7 ? "A" : "B"); return 0; }
-int cuDeviceTotalMem_v2(unsigned long *size, int device) { *size = (unsigned long)device << 33; return 0; }
+int cuDeviceGetName(char *name, int size, int device) {
+    strcpy(name, device == 7 ? "A" : "B"); return 0;
+}
+int cuDeviceTotalMem_v2(unsigned long *size, int device) {
+    *size = (unsigned long)device << 33; return 0;
+}
 int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_UNKNOWN"; return 0; }
 """
 
@@ -415,12 +417,13 @@ def test_versions_and_folders_are_asked_of_python_itself(monkeypatch):
 
 
 @pytest.fixture
-def history(monkeypatch):
+def history(monkeypatch, tmp_path):
     def of(open_history):
         module = ModuleType("workbench.data.database")
         module.open_history = open_history
         module.default_url = lambda: "sqlite:///usual.db"
         monkeypatch.setitem(sys.modules, "workbench.data.database", module)
+        (tmp_path / "none.db").touch()
 
     return of
 
@@ -442,8 +445,12 @@ class Opened:
 
 
 def test_a_history_that_is_not_there_yet_is_not_made(look, tmp_path):
-    check = look("history database", database=f"sqlite:///{tmp_path / 'h.db'}")
-    assert check.ok is None and "there is none yet" in check.result and not [*tmp_path.iterdir()]
+    for name, database in (("none.db", None), ("h.db", f"sqlite:///{tmp_path / 'h.db'}")):
+        check = look("history database", database=database)
+        assert (
+            check.ok is None and check.result == f"sqlite:///{tmp_path / name}: there is none yet"
+        )
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("url", [None, "sqlite:///h.db"])

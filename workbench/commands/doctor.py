@@ -1,9 +1,9 @@
 """Check what this machine can do for the workbench, and what to install for the rest.
 
-Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the libraries
-of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its GPUs. torch
-itself is imported only where its libraries do not load, or where it was built for ROCm. The database
-is opened to be read only, and its file is checked for damage.
+Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the
+libraries of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its
+GPUs. torch itself is imported only where its libraries do not load, or where it was built for ROCm.
+The database is opened to be read only, and its file is checked for damage.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from workbench.commands.options import DoctorOptions
 from workbench.commands.result import write_result
 from workbench.data.environment import output_of, torch_build
 from workbench.data.exits import PASSED
+from workbench.data.files import history_file
 from workbench.data.mac import read_mac
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, cuda_driver
 from workbench.device.hardware import DEVICES, metal_device
@@ -154,18 +155,18 @@ def _gpus(gpus: Future[Sequence[CudaGpu]], fault: str | None) -> list[Check]:
     if fault is not None:
         return [Check("GPU", None, f"torch cannot be imported: {fault}", "install torch")]
     try:
-        found = gpus.result()
+        visible = gpus.result()
     except _TooOld as error:
         remedy = "update NVIDIA's driver, or install a torch that was built for its version"
         return [Check("GPU", False, str(error), remedy)]
     except Exception as error:  # torch raises RuntimeError and its kin on driver trouble
         return [Check("GPU", None, f"the driver failed: {_text(error)}", "check the driver")]
-    if not found:
+    if not visible:
         without = "everything but measuring works without; to measure, use a machine with a GPU"
         return [Check("GPU", False, "torch sees none", without)]
     return [
         Check(f"GPU {index}", True, f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB")
-        for index, gpu in enumerate(found)
+        for index, gpu in enumerate(visible)
     ]
 
 
@@ -412,7 +413,9 @@ def _package(name: str, use: str) -> Check:
 
 
 def _database(url: str | None) -> Check:
-    name = "history database"
+    name, none_yet = "history database", "there is none yet"
+    if url is None and _is_missing(file := history_file()):  # SQLAlchemy takes 0.3 to 1 s to import
+        return Check(name, None, f"sqlite:///{file}: {none_yet}", "the first run creates it")
     from workbench.data.database import default_url, open_history
 
     url = url or default_url()
@@ -428,8 +431,18 @@ def _database(url: str | None) -> Check:
         remedy = "move that file away, and import the events files into a new history"
         return Check(name, False, f"{shown}: damaged ({problems[0].splitlines()[0]})", remedy)
     if not exists:
-        return Check(name, None, f"{shown}: there is none yet", "the first run creates it")
+        return Check(name, None, f"{shown}: {none_yet}", "the first run creates it")
     return Check(name, True, shown)
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # it may be there: an attempt to open it says why it cannot be
+        return False
+    return False
 
 
 def _without_password(text: str, url: str) -> str:

@@ -35,8 +35,8 @@ from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import Best, TuneOptions
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Failure, Outcome
 from workbench.data.interrupts import Interrupts
+from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
 from workbench.measurement.inputs import torch_dtype
 from workbench.spec import Tolerance, label

@@ -1,5 +1,5 @@
-"""Let a stop, which is Ctrl-C or another signal, interrupt a command once, and never while it writes
-to the stores or takes a lock."""
+"""Let a stop, which is Ctrl-C or another signal, interrupt a command once, and never while it
+writes to the stores or takes a lock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ask NVIDIA's driver which GPUs it shows, as torch's runtime would, in 0.2 s: importing torch takes
-1 to 4 s. Nothing starts on a GPU."""
+"""Ask NVIDIA's driver which GPUs it shows, as torch's runtime would, in 0.2 s: importing torch
+takes 1 to 4 s. Nothing starts on a GPU."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def cuda_driver() -> CudaDriver:
         return CudaDriver()
     version, count = ctypes.c_int(), ctypes.c_int()
     _check(library, library.cuDriverGetVersion(ctypes.byref(version)))
-    found = divmod(version.value // 10, 100)
+    newest = divmod(version.value // 10, 100)  # 12080 is 12.8
     if (code := library.cuInit(0)) == NO_DEVICE:
-        return CudaDriver(found)
+        return CudaDriver(newest)
     _check(library, code)
     _check(library, library.cuDeviceGetCount(ctypes.byref(count)))
-    return CudaDriver(found, tuple(_gpu(library, index) for index in range(count.value)))
+    return CudaDriver(newest, tuple(_gpu(library, index) for index in range(count.value)))
 
 
 def _gpu(library: ctypes.CDLL, index: int) -> CudaGpu:
