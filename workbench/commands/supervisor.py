@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -57,7 +57,7 @@ def supervised(command: Callable[[], int]) -> int:
 
 
 def _child(
-    command: Callable[[], int], marks: Marks, result: int, alive: int, mask: set[signal.Signals]
+    command: Callable[[], int], marks: Marks, result: int, alive: int, mask: Iterable[int]
 ) -> None:
     """Run the command, write its exit code to `result`, and end. Threads and exits of the user's
     code neither delay nor change it, and signals only until the command itself has ended."""
@@ -114,7 +114,7 @@ class _Supervisor:
         self._is_passed_on = False  # the child has it
         self._ended: str | None = None  # why this process killed the child
 
-    def wait(self, mask: set[signal.Signals]) -> int:
+    def wait(self, mask: Iterable[int]) -> int:
         """Return the exit code of the command. `mask` is that of signals from now on. The handlers
         stay: a second signal may come until this process has ended."""
         for number in (*_SIGNALS, signal.SIGQUIT):
