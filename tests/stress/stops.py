@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stress.cases import Case, Ended, Place, Violation, end_session, left_of
+from stress.cases import POLL_S, Case, Ended, Place, Violation, end_session, left_of
 from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import read
@@ -24,6 +24,7 @@ from workbench.data.record import Failure, Record
 
 NAME, COUNT, SAMPLE = "stops", 200, 2
 END_S = 25.0  # from the last signal to the end of the command
+LAST_S = 5.0  # of a sweep that ends before it hears of the stop
 LIMIT_S = 180.0  # of a sweep that nobody stops
 SWEEP = ["tile_size", "--kernel", "copy", "--device", "h200"]
 KINDS = ("SIGTERM", "SIGTERM SIGTERM", "SIGINT", "SIGINT SIGINT", "SIGHUP", "SIGHUP SIGTERM")
@@ -35,8 +36,10 @@ class Stop:
 
     signals: tuple[str, ...]
     group: bool
-    after_s: float  # from the start; a sweep takes some 10 s
+    outcomes: int  # that are in the events file before, and the seconds beyond that
+    after_s: float
     apart_s: float  # between two signals
+    again: bool  # whether the same command is then run to its end, which takes most of the time
 
 
 def stop_of(rng: random.Random) -> Stop:
@@ -44,7 +47,9 @@ def stop_of(rng: random.Random) -> Stop:
     signals = tuple(rng.choice(KINDS).split())
     group = signals[0] == "SIGINT" and rng.random() < 0.5
     apart_s = rng.choice((0.0, rng.uniform(0.0, 0.1), rng.uniform(0.0, 2.0)))
-    return Stop(signals, group, rng.uniform(0.0, 12.0), apart_s)
+    outcomes = rng.choice((0, 0, 0, 1, 2, 5, 10, 20, 30))
+    after_s = rng.uniform(0.0, 1.0 if outcomes else 12.0)
+    return Stop(signals, group, outcomes, after_s, apart_s, rng.random() < 0.25)
 
 
 def run(case: Case, place: Place) -> list[Violation]:
@@ -58,6 +63,8 @@ def run(case: Case, place: Place) -> list[Violation]:
     if "KeyboardInterrupt" in stopped.err and "workbench" not in stopped.err:
         stopped = replace(stopped, code=-number, err="")  # Python's own start was interrupted
     faults = stopped.faults(codes)
+    if stopped.code == exits.PASSED and stopped.seconds > LAST_S:
+        faults.append(Violation("hang", f"it went on for {stopped.seconds:.0f} s to its end"))
     logged, stored = in_files(place), in_database(place)
     if lost := before - logged:
         faults.append(Violation("lost", f"{len(lost)} outcomes have left the events file"))
@@ -65,7 +72,8 @@ def run(case: Case, place: Place) -> list[Violation]:
         faults.append(Violation("lost", f"{len(logged)} in the events file, {len(stored)} stored"))
     if stored and not list(place.folder.glob("out/*/report.html")):
         faults.append(Violation("lost", "no page shows what was obtained"))
-    faults += again(place, stored)
+    if stop.again:
+        faults += again(place, stored)
     if names := place.temporary():
         faults.append(Violation("leftover", f"temporary files: {', '.join(names)}"))
     return faults
@@ -84,6 +92,8 @@ def struck(place: Place, stop: Stop) -> tuple[Ended, set[tuple[str, str]]]:
             env=place.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             start_new_session=True, preexec_fn=_prepare,
         )  # fmt: skip
+    while process.poll() is None and len(in_files(place)) < stop.outcomes:
+        time.sleep(POLL_S)
     with suppress(subprocess.TimeoutExpired):
         process.wait(stop.after_s)
     before = in_files(place)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 from null_backend import Fate
@@ -111,6 +113,35 @@ def test_a_signal_of_a_deferred_stop_does_not_interrupt_twice():
             with stops.later():
                 done.append("the end of the run")
     assert done == ["whole", "the end of the run"] and stops.exit_code == 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_stop_in_an_import_comes_after_it(number, tmp_path, monkeypatch):
+    """Packages drop exceptions of what they import: torch those of numpy's import, in C++."""
+    body = (
+        "import signal\ntry: signal.raise_signal({})\nexcept BaseException: pass\nelse: whole = 1"
+    )
+    (tmp_path / f"dropping{number}.py").write_text(body.format(int(number)))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CtrlC), Interrupts(STOPS) as stops:
+        assert import_module(f"dropping{number}").whole == 1
+        time.sleep(10.0)
+    assert stops.number == number
+
+
+def test_an_import_under_way_before_the_command_defers_nothing(tmp_path, monkeypatch):
+    """A script may be imported, and call the workbench meanwhile."""
+    body = "from tests_stops_call import call\ncall()\n"
+    (tmp_path / "imported_script.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def call():
+        with pytest.raises(CtrlC), Interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it was deferred")
+
+    monkeypatch.setitem(sys.modules, "tests_stops_call", SimpleNamespace(call=call))
+    import_module("imported_script")
 
 
 def test_a_stop_that_does_not_end_can_be_interrupted_again(monkeypatch):

@@ -1,11 +1,12 @@
 """Let a stop, which is Ctrl-C or another signal, interrupt a command once, and never while it
-writes to the stores or takes a lock."""
+writes to the stores, takes a lock or imports."""
 
 from __future__ import annotations
 
 import _thread
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,16 @@ from workbench.data.exits import INTERRUPTED, stopped_by
 STOPS = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP is missing on Windows
 ENDING_S = 20.0  # from a signal to the end of the stop that it began
 LOCKED_S = 1.0  # for a lock that is being taken or given back
+IMPORT_S = 10.0  # for an import; torch's takes 1 to 5 s
 RETRY_S = 0.01
 # Functions of Python that take a lock, or give one back (`threading.Condition`, `logging.Handler`,
 # the import's own). An exception at their first or last instruction leaves it locked for ever.
 LOCKING = frozenset(
     ["__enter__", "__exit__", "acquire", "release", "_acquire_restore", "_release_save"]
 )
+# An exception inside an import may be lost, or end the process: torch's C++ drops one of numpy's
+# import, and aborts at one that comes in the import of `torch.distributed`.
+IMPORTING = "_find_and_load"  # of importlib._bootstrap
 
 
 class CtrlC(KeyboardInterrupt):
@@ -48,6 +53,7 @@ class Interrupts:
         self._began_s = 0.0  # when it came
         self._is_due = self._is_over = False  # an exception is due; none is raised any more
         self._held = 0  # blocks of `later`
+        self._imports = 0  # that were under way when the block began
         self._before: dict[int, Any] = {}
 
     @property
@@ -61,6 +67,7 @@ class Interrupts:
         if Interrupts._current is not None:
             return Interrupts._current
         Interrupts._current = self
+        self._imports = _imports(sys._getframe())
         for name in self._names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) in _DEFAULTS:
@@ -106,12 +113,17 @@ class Interrupts:
     def _raise_due(self, frame: FrameType | None) -> None:
         if not self._is_due or self._held or self._is_over:
             return
-        locking = frame is not None and frame.f_code.co_name in LOCKING
-        if locking and time.monotonic() - self._began_s < LOCKED_S:
+        if frame is not None and time.monotonic() - self._began_s < self._patience_s(frame):
             self._send(RETRY_S)
             return
         self._is_due = False
         raise CtrlC
+
+    def _patience_s(self, frame: FrameType) -> float:
+        """Return for how long an exception in this frame waits, in seconds from the signal."""
+        if _imports(frame) > self._imports:
+            return IMPORT_S
+        return LOCKED_S if frame.f_code.co_name in LOCKING else 0.0
 
     def _send(self, after_s: float) -> None:
         """Send this process the signal of the stop again. By a bare thread: the locks of
@@ -123,6 +135,15 @@ class Interrupts:
                 os.kill(os.getpid(), self.number)
 
         _thread.start_new_thread(send, ())
+
+
+def _imports(frame: FrameType | None) -> int:
+    """Return how many imports are under way in a frame and its callers."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_name == IMPORTING
+        frame = frame.f_back
+    return count
 
 
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
