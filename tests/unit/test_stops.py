@@ -252,3 +252,19 @@ def test_a_program_that_is_waited_for_has_its_own_time(tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     text, complained = process.communicate(timeout=30)
     assert (process.returncode, text, complained) == (signal.SIGTERM, "written\n", "")
+
+
+def test_a_stop_while_the_page_is_drawn_waits_for_it(tmp_path, monkeypatch):
+    """All was obtained by then, and the page is what the user waited for."""
+    context, drawing = Place(tmp_path), []
+
+    def page(*given):
+        drawing.append(given)
+        signal.raise_signal(signal.SIGTERM)
+        return "<p>page</p>"
+
+    monkeypatch.setattr("workbench.reports.sweep.page", page)
+    with Interrupts(STOPS) as stops, pytest.raises(CtrlC):
+        context.sweep()
+    assert len(drawing) == 1 and list(context.out.glob("*/report.html"))
+    assert stops.exit_code == 128 + signal.SIGTERM
