@@ -36,10 +36,10 @@ class CtrlC(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Let the first of some signals raise CtrlC in the main thread inside the `with` block, except
-    inside `later()`, where it is deferred to the end. Later signals do nothing until the block has
-    ended: they would interrupt what stores, and deadlock with a lock that this thread holds. One
-    that comes after ENDING_S interrupts again.
+    """Let the first of some signals raise CtrlC in the main thread inside the `with` block. It is
+    deferred to the end of `later()`, of an import, and of a function that takes or gives back a
+    lock. Later signals do nothing until the block has ended: they would interrupt what stores, and
+    deadlock with a lock that this thread holds. One that comes after ENDING_S interrupts again.
 
     Inside another such block, which is returned instead, a new one changes nothing; nor does one
     outside the main thread. A signal that is ignored (`nohup`) or handled by another stays so.
