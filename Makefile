@@ -25,7 +25,7 @@ help:
 	@echo "make lint    ruff and mypy alone"
 	@echo "make site    the documentation as a site, in build/site"
 	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
-	@echo "make stress  malformed command lines, hostile files and kills (an hour); STRESS='--seed 7 lines'"
+	@echo "make stress  malformed command lines, hostile files, kills and stops (an hour and a half); STRESS='--seed 7 lines'"
 	@echo "make clean   remove $(VENV) and all caches"
 
 install: $(VENV)/.installed

@@ -4,12 +4,17 @@ Worker processes import the main module of the command that started them. Neithe
 `workbench.sweep` imports the command line before it is called.
 """
 
+import signal
+from collections.abc import Sequence
 
-def main() -> int:
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before the command has begun
     from workbench.cli import run
 
-    return run()
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import typer
 from workbench.commands.options import Options, commands
 from workbench.data.bytecode import keep_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
-from workbench.data.interrupts import CtrlC, Stops
+from workbench.data.interrupts import STOPS, Interrupts
 
 app = typer.Typer(
     name="workbench",
@@ -122,8 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
             stream.reconfigure(errors="replace")
-    signals, CtrlC.raised = Stops(), False
-    with signals:
+    with Interrupts(STOPS) as stops:
         try:
             _find_modules_here()
             code = typer.main.get_command(app).main(
@@ -135,9 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as error:  # Typer's, where it meets a closed pipe
             code = _closed_pipe() if _is_closed_pipe(error.__context__) else error.code
         except Exception as error:
-            code = _print_error(error, debug)
+            code = _print_error(error, debug, stops.number is not None)
     if code == INTERRUPTED:
-        code = signals.exit_code
+        code = stops.exit_code
         # If a KeyboardInterrupt once passed through an `exec` of a string (dataclasses use one),
         # CPython ends itself by SIGINT instead of this exit code, unless another `exec` follows.
         exec("")
@@ -239,9 +238,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
 
 
-def _print_error(error: Exception, debug: bool) -> int:
+def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
     """Print an error as one sentence. Returns the exit code: that of a fault of the workbench for
-    one that is not foreseen, whose traceback is written to a file, or printed with `--debug`."""
+    one that is not foreseen, whose traceback is written to a file, or printed with `--debug`; that
+    of Ctrl-C for one that came after the command was `stopped`."""
     from workbench.commands.console import say  # imported here, since `--help` does not need it
     from workbench.spec import WorkbenchError
 
@@ -268,7 +268,7 @@ def _print_error(error: Exception, debug: bool) -> int:
     elif isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)
-    elif CtrlC.raised:  # a package whose import was interrupted fails at its next use
+    elif stopped:  # a package whose import was interrupted fails at its next use
         return _stopped()
     else:
         say(f"error: {_internal(error, debug)}", err=True)

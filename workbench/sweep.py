@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":  # worker processes import this module, too, and no command line
-    from workbench.cli import run
+    from workbench.__main__ import main
 
-    raise SystemExit(run(["sweep", *sys.argv[1:]]))
+    raise SystemExit(main(["sweep", *sys.argv[1:]]))

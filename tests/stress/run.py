@@ -1,6 +1,6 @@
-"""Run malformed command lines, hostile kernel files and kills, and count what must not be.
+"""Run malformed command lines, hostile kernel files, kills and stops, and count what must not be.
 
-    python tests/stress/run.py                     all of it: 1,000, 400 and 100 cases
+    python tests/stress/run.py                     all of it: 1,000, 400, 100 and 200 cases
     python tests/stress/run.py --sample            a few of each
     python tests/stress/run.py --seed 7 lines      one generator, with another seed
     python tests/stress/run.py --seed 7 --only lines/12 --keep case    one case, and its folder
@@ -33,11 +33,11 @@ from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from stress import hostile, kills, lines  # noqa: E402
+from stress import hostile, kills, lines, stops  # noqa: E402
 from stress.cases import KINDS, Case, Place, Violation  # noqa: E402
 from stress.server import Server  # noqa: E402
 
-SUITES = {module.NAME: module for module in (lines, hostile, kills)}
+SUITES = {module.NAME: module for module in (lines, hostile, kills, stops)}
 PROCESSES = 2
 SHOWN = 800  # letters of a violation
 STOPPED = 130

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from workbench.commands.stored import ANY_RUN, WITH_TIME, RunKind, last_run
 from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
-from workbench.data.interrupts import ctrl_c
+from workbench.data.interrupts import CtrlC
 from workbench.data.project import project_id
 
 ROOT = Path(__file__).parents[2]
@@ -165,8 +166,8 @@ def test_what_fails_after_ctrl_c_is_no_fault_of_ours(monkeypatch, capsys):
 
     def interrupted(*_):
         try:
-            ctrl_c(2, None)
-        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+        except CtrlC:
             raise AttributeError("module 'numpy' has no attribute 'iterable'") from None
 
     monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", interrupted)

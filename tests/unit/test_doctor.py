@@ -1,7 +1,11 @@
 """The doctor says what is there, what is missing and what to do, whatever the machine is like."""
 
 import io
+import shutil
+import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -11,29 +15,19 @@ from rich.console import Console
 from metal_shim import compiler
 from workbench.commands import doctor
 from workbench.commands.doctor import Check, examine, show
+from workbench.device import cuda_driver
+from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
 from workbench.profilers.running.machine import Machine
 
-
-def gpu_of(name="NVIDIA H200", gib=140):
-    return SimpleNamespace(name=name, total_memory=gib * 2**30)
-
-
-def torch_with(*gpus, cuda="13.0", hip=None):
-    return SimpleNamespace(
-        cuda=SimpleNamespace(
-            is_available=lambda: bool(gpus),
-            device_count=lambda: len(gpus),
-            get_device_properties=lambda index: gpus[index],
-        ),
-        version=SimpleNamespace(cuda=cuda, hip=hip),
-    )
+FAULT = doctor._torch_fault
 
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch, tmp_path):
     """No GPU, driver, program or browser; each test adds what it is about."""
-    monkeypatch.setitem(sys.modules, "torch", torch_with())
+    monkeypatch.setattr(doctor, "torch_build", lambda: {})
+    monkeypatch.setattr(doctor, "_torch_fault", lambda folder: None)
     monkeypatch.setattr(doctor, "NVIDIA_PROC", tmp_path / "nvidia")
     monkeypatch.setattr(doctor, "AMD_DRIVER", tmp_path / "amdgpu")
     monkeypatch.setattr(doctor, "OWN_STATUS", tmp_path / "status")
@@ -47,9 +41,7 @@ def bare_machine(monkeypatch, tmp_path):
         uncached = getattr(compiler, name).__wrapped__
         monkeypatch.setattr(compiler, name, uncached)
     monkeypatch.setattr(doctor, "machine_here", lambda: Machine("python"))
-    monkeypatch.setattr(
-        "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
-    )
+    monkeypatch.setattr(doctor, "history_file", lambda: tmp_path / "none.db")
 
 
 @pytest.fixture
@@ -105,25 +97,106 @@ def test_the_table_says_everything_without_colour():
 # GPUs and drivers
 
 
+GPUS = (CudaGpu("NVIDIA H200", 140 << 30), CudaGpu("NVIDIA A100", 80 << 30))
+
+
+def machine_with(monkeypatch, driver, cuda="13.0"):
+    monkeypatch.setattr(doctor, "torch_build", lambda: {"cuda": cuda})
+    monkeypatch.setattr(doctor, "cuda_driver", driver)
+
+
 def test_every_gpu_is_named_with_its_memory(monkeypatch, look):
-    monkeypatch.setitem(sys.modules, "torch", torch_with(gpu_of(), gpu_of("NVIDIA A100", 80)))
+    machine_with(monkeypatch, lambda: CudaDriver((13, 2), GPUS))
     assert look("GPU 0").result == "NVIDIA H200, 140 GiB"
     assert look("GPU 1").result == "NVIDIA A100, 80 GiB"
 
 
-def test_a_broken_torch_is_a_finding(monkeypatch, look):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert look("GPU").ok is None and "cannot be imported" in look("GPU").result
+@pytest.mark.parametrize(
+    ("version", "cuda", "ok"),
+    [((12, 8), "12.9", True), ((12, 8), "11.8", True), ((12, 8), "13.0", False)],
+)
+def test_a_driver_that_is_too_old_for_torch_is_a_finding(monkeypatch, look, version, cuda, ok):
+    machine_with(monkeypatch, lambda: CudaDriver(version, GPUS[:1]), cuda)
+    assert look("GPU 0" if ok else "GPU").ok is ok
+    words = f"the driver runs CUDA 12.8, and torch was built for CUDA {cuda}"
+    assert ok or look("GPU").result == words
+
+
+def test_a_torch_without_cuda_sees_none(monkeypatch, look):
+    machine_with(monkeypatch, lambda: CudaDriver((13, 2), GPUS), None)
+    assert look("GPU").ok is False and look("GPU").result == "torch sees none"
+
+
+def test_a_build_for_rocm_is_asked_itself(monkeypatch, look):
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 1,
+        get_device_properties=lambda index: SimpleNamespace(name="MI300X", total_memory=192 << 30),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(doctor, "torch_build", lambda: {"hip": "7.0"})
+    assert look("GPU 0").result == "MI300X, 192 GiB"
+
+
+def test_a_broken_torch_is_a_finding(monkeypatch, look, tmp_path):
+    """Its library does not load, and its import says why."""
+    write(tmp_path / "torch" / "lib" / "libtorch_python.so", "no library")
+    write(tmp_path / "torch" / "__init__.py", "raise ImportError('libcudnn.so.9: cannot open')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "_torch_fault", FAULT)
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: tmp_path / package)
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
+    assert look("GPU").ok is None
+    assert look("GPU").result.endswith("imported: ImportError: libcudnn.so.9: cannot open")
+    assert look("torch").ok is False and "libcudnn.so.9" in look("torch").result
+
+
+def test_the_torch_that_is_here_has_no_fault():
+    assert FAULT(Path(find_spec("torch").origin).parent) is None
 
 
 def test_a_failing_driver_is_a_finding(monkeypatch, look):
     def fail():
-        raise RuntimeError("CUDA error: no kernel image\nand much more")
+        raise DriverFailed("CUDA_ERROR_SYSTEM_NOT_READY")
 
-    broken = torch_with(gpu_of())
-    broken.cuda.device_count = fail
-    monkeypatch.setitem(sys.modules, "torch", broken)
-    assert look("GPU").result == "torch failed to ask: CUDA error: no kernel image"
+    machine_with(monkeypatch, fail)
+    assert look("GPU").ok is None
+    assert look("GPU").result == "the driver failed: CUDA_ERROR_SYSTEM_NOT_READY"
+
+
+DRIVER = """
+#include <string.h>
+int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
+int cuInit(unsigned flags) { return CODE; }
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+int cuDeviceGet(int *device, int index) { *device = 7 + index; return 0; }
+int cuDeviceGetName(char *name, int size, int device) {
+    strcpy(name, device == 7 ? "A" : "B"); return 0;
+}
+int cuDeviceTotalMem_v2(unsigned long *size, int device) {
+    *size = (unsigned long)device << 33; return 0;
+}
+int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_UNKNOWN"; return 0; }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc, for a driver that is made up")
+@pytest.mark.parametrize("code", [0, 100, 999])
+def test_the_driver_is_asked_for_its_gpus(monkeypatch, tmp_path, code):
+    (tmp_path / "driver.c").write_text(DRIVER.replace("CODE", str(code)))
+    library = str(tmp_path / "libcuda.so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    monkeypatch.setattr(cuda_driver, "LIBRARY", library)
+    if code == 999:
+        with pytest.raises(DriverFailed, match="CUDA_ERROR_UNKNOWN"):
+            cuda_driver.cuda_driver()
+        return
+    gpus = () if code else (CudaGpu("A", 7 << 33), CudaGpu("B", 8 << 33))
+    assert cuda_driver.cuda_driver() == CudaDriver((12, 8), gpus)
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libnone.so.1")
+    assert cuda_driver.cuda_driver() == CudaDriver()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +261,7 @@ def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user)
     ],
 )
 def test_torch_says_what_it_was_built_for(monkeypatch, look, build, words):
-    monkeypatch.setitem(sys.modules, "torch", torch_with(**build))
+    monkeypatch.setattr(doctor, "torch_build", lambda: build)
     monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
     assert look("torch").result == f"2.13.0, built {words}"
 
@@ -344,12 +417,13 @@ def test_versions_and_folders_are_asked_of_python_itself(monkeypatch):
 
 
 @pytest.fixture
-def history(monkeypatch):
+def history(monkeypatch, tmp_path):
     def of(open_history):
         module = ModuleType("workbench.data.database")
         module.open_history = open_history
         module.default_url = lambda: "sqlite:///usual.db"
         monkeypatch.setitem(sys.modules, "workbench.data.database", module)
+        (tmp_path / "none.db").touch()
 
     return of
 
@@ -371,8 +445,12 @@ class Opened:
 
 
 def test_a_history_that_is_not_there_yet_is_not_made(look, tmp_path):
-    check = look("history database", database=f"sqlite:///{tmp_path / 'h.db'}")
-    assert check.ok is None and "there is none yet" in check.result and not [*tmp_path.iterdir()]
+    for name, database in (("none.db", None), ("h.db", f"sqlite:///{tmp_path / 'h.db'}")):
+        check = look("history database", database=database)
+        assert (
+            check.ok is None and check.result == f"sqlite:///{tmp_path / name}: there is none yet"
+        )
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("url", [None, "sqlite:///h.db"])

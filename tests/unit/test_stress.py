@@ -4,7 +4,7 @@ import ast
 import random
 
 import pytest
-from stress import hostile, kills, lines, mischief, run
+from stress import hostile, kills, lines, mischief, run, stops
 from stress.cases import Case, Ended, Place
 from stress.server import Server
 
@@ -58,6 +58,13 @@ def test_a_case_is_the_same_again(tmp_path):
     files = [hostile.file_of(Case("hostile", n, 1).random()) for n in range(30)]
     assert files == [hostile.file_of(Case("hostile", n, 1).random()) for n in range(30)]
     assert kills.kill_of(random.Random(1)) == kills.kill_of(random.Random(1))
+    assert stops.stop_of(random.Random(1)) == stops.stop_of(random.Random(1))
+
+
+def test_every_signal_comes_once_and_twice():
+    drawn = [stops.stop_of(Case("stops", n, 1).random()) for n in range(stops.COUNT)]
+    assert {" ".join(stop.signals) for stop in drawn} == set(stops.KINDS)
+    assert {stop.group for stop in drawn if stop.signals[0] == "SIGINT"} == {False, True}
 
 
 def test_every_option_of_every_command_is_drawn(tmp_path):
@@ -96,4 +103,5 @@ def test_an_unknown_case_is_named(name):
 def test_the_counts_are_those_that_are_promised():
     cases = run.cases_of(list(run.SUITES), 1, False, None)
     count = {name: sum(c.suite == name for c in cases) for name in run.SUITES}
-    assert count == {"lines": 1000, "hostile": 400, "kills": 100} and len(set(cases)) == 1500
+    assert count == {"lines": 1000, "hostile": 400, "kills": 100, "stops": 200}
+    assert len(set(cases)) == 1700

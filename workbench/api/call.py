@@ -16,6 +16,7 @@ from workbench.commands.options import Options
 from workbench.commands.progress import redirected
 from workbench.commands.result import CommandResult, collecting
 from workbench.data.exits import INTERRUPTED
+from workbench.data.interrupts import Interrupts
 from workbench.spec import WorkbenchError
 
 
@@ -53,6 +54,7 @@ def call_in_process(
     WorkbenchError where it writes no result."""
     command, output = options.COMMAND, io.StringIO()
     with ExitStack() as stack:
+        stack.enter_context(Interrupts())  # a second Ctrl-C disturbs no end of what is below
         results = stack.enter_context(collecting())
         stack.enter_context(redirected(output, progress_display(title, progress)))
         stack.enter_context(main_unseen())

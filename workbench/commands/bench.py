@@ -22,6 +22,7 @@ from workbench.commands.run import (
     CommandError,
     OpenResources,
     Recorder,
+    drawn,
     execute,
     measured_peaks,
     new_run,
@@ -157,7 +158,7 @@ class BenchCommand:
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
-        page = self._draw(recorder)
+        page = drawn(recorder, self._draw)
         say_page(console_for(self.options), page)
         code = PASSED if recorder.has_times else COULD_NOT_RUN
         code = INTERRUPTED if state == "interrupted" else code

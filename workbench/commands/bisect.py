@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
+    drawn,
     execute,
     new_run,
     repository_of,
@@ -176,8 +178,9 @@ class MeasuredBisect:
         say_begin(command.console, run, options.threshold)
         folder = folder_of(options.out, run.id)
         recorder = self.opened.recorder(run)
-        state = execute(recorder, self._obtain, lambda r: draw_comparisons(r, folder))
-        page = draw_comparisons(recorder, folder).resolve()
+        draw = partial(draw_comparisons, folder=folder)
+        state = execute(recorder, self._obtain, draw)
+        page = drawn(recorder, draw).resolve()
         say_page(command.console, page)
         code = INTERRUPTED if state == "interrupted" else self._code
         return command.write(code, [recorder.result(page)])

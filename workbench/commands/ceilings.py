@@ -30,6 +30,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     check_outputs,
+    drawn,
     execute,
     gpu_present,
     new_run,
@@ -155,7 +156,7 @@ class CeilingsCommand:
         show(self.console, recorder.run)
         for pair in paired(recorder.run) if self.console.quiet else ():
             say_result(self.console, line(pair))
-        page = self._draw(recorder)
+        page = drawn(recorder, self._draw)
         say_page(self.console, page)
         code = PASSED if ceilings.usable(self.ceilings) else COULD_NOT_RUN
         code = INTERRUPTED if state == "interrupted" else code

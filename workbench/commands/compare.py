@@ -38,6 +38,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
+    drawn,
     execute,
     new_run,
     repository_of,
@@ -174,7 +175,7 @@ class CompareCommand:
                 state = "interrupted" if stopped else state
         if state == "interrupted":
             return write_result(options, "compare", INTERRUPTED, [recorder.result()])
-        page = draw_comparisons(recorder, folder, profiles)
+        page = drawn(recorder, lambda r: draw_comparisons(r, folder, profiles))
         say_page(self.console, page)
         code = verdict.exit_code([c.verdict for c in recorder.comparisons])
         result = replace(recorder.result(page), profiles=profiles)

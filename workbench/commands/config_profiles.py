@@ -20,7 +20,7 @@ from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.events import EventLog
 from workbench.data.files import write_file
-from workbench.data.interrupts import Interrupts
+from workbench.data.interrupts import Interrupts, stop_by
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.store import Store
 from workbench.profilers import ProfilerError, profilers, run_tool
@@ -149,7 +149,7 @@ def _recorded(
     workload = with_defaults(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
     if result.end.stopped:
-        raise KeyboardInterrupt
+        stop_by(result.end.stopped)
     about = {
         "kernel": case.kernel, "impl": case.impl, "config": case.config, "sizes": case.sizes,
         "dtype": case.dtype, "outcome": config.record.key,

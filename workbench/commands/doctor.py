@@ -1,8 +1,9 @@
 """Check what this machine can do for the workbench, and what to install for the rest.
 
-Nothing here launches a kernel or changes a setting: it looks at files, at the path, at what Python
-can import, and on a Mac at what Apple's programs print. The database is opened to be read only, and
-its file is checked for damage.
+Nothing here launches a kernel or changes a setting: it looks at files, at the path, at the
+libraries of torch, and on a Mac at what Apple's programs print; it asks NVIDIA's driver for its
+GPUs. torch itself is imported only where its libraries do not load, or where it was built for ROCm.
+The database is opened to be read only, and its file is checked for damage.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,9 +26,11 @@ from urllib.parse import unquote, urlsplit
 from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DoctorOptions
 from workbench.commands.result import write_result
-from workbench.data.environment import output_of
+from workbench.data.environment import output_of, torch_build
 from workbench.data.exits import PASSED
+from workbench.data.files import history_file
 from workbench.data.mac import read_mac
+from workbench.device.cuda_driver import CudaDriver, CudaGpu, cuda_driver
 from workbench.device.hardware import DEVICES, metal_device
 from workbench.profilers import profilers, refusal
 from workbench.profilers.running.machine import machine_here
@@ -91,11 +96,27 @@ def examine(database: str | None = None) -> list[Check]:
 
     database is the URL of the database to check, or None for the default one.
     """
-    triton = _package_folder("triton")
+    triton, build = _package_folder("triton"), torch_build()
     mac = sys.platform == "darwin"
+    with ThreadPoolExecutor() as pool:  # for what waits for a driver, a process or an import
+        fault = pool.submit(_torch_fault, _package_folder("torch"))
+        gpus = pool.submit(_visible_gpus, build)
+        compiler, history = pool.submit(_metal_compiler), pool.submit(_database, database)
+        others = _others(triton, mac)
+        return [
+            *(_mac_gpu() if mac else (*_gpus(gpus, fault.result()), _driver())),
+            _torch(build, fault.result()),
+            *others,
+            compiler.result(),
+            _chromium(),
+            *(_package(name, use) for name, use in PACKAGES.items()),
+            history.result(),
+        ]
+
+
+def _others(triton: Path | None, mac: bool) -> list[Check]:
+    """Return the checks of what only files and the path tell."""
     return [
-        *(_mac_gpu() if mac else (*_gpus(), _driver())),
-        _torch(),
         _triton(triton),
         _targets(triton),
         _compiler(),
@@ -106,10 +127,6 @@ def examine(database: str | None = None) -> list[Check]:
         *(_xcode() if mac else [Check("xctrace", None, "for macOS only")]),
         _profile_tools(),
         _metal(),
-        _metal_compiler(),
-        _chromium(),
-        *(_package(name, use) for name, use in PACKAGES.items()),
-        _database(database),
     ]
 
 
@@ -133,24 +150,52 @@ def show(findings: Iterable[Check], console: Console) -> None:
 # The GPU and its driver
 
 
-def _gpus() -> Iterator[Check]:
-    without = "everything but measuring works without; to measure, use a machine with a GPU"
+def _gpus(gpus: Future[Sequence[CudaGpu]], fault: str | None) -> list[Check]:
+    """Return a check for each GPU that torch uses; `fault` says why torch cannot be imported."""
+    if fault is not None:
+        return [Check("GPU", None, f"torch cannot be imported: {fault}", "install torch")]
     try:
-        import torch
-    except Exception as error:  # a broken installation raises more than ImportError
-        yield Check("GPU", None, f"torch cannot be imported: {_text(error)}", "install torch")
-        return
-    try:
-        cuda: Any = torch.cuda
-        count = cuda.device_count() if cuda.is_available() else 0
-        for index in range(count):
-            gpu = cuda.get_device_properties(index)
-            yield Check(f"GPU {index}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+        visible = gpus.result()
+    except _TooOld as error:
+        remedy = "update NVIDIA's driver, or install a torch that was built for its version"
+        return [Check("GPU", False, str(error), remedy)]
     except Exception as error:  # torch raises RuntimeError and its kin on driver trouble
-        yield Check("GPU", None, f"torch failed to ask: {_text(error)}", "check the driver")
-        return
-    if not count:
-        yield Check("GPU", False, "torch sees none", without)
+        return [Check("GPU", None, f"the driver failed: {_text(error)}", "check the driver")]
+    if not visible:
+        without = "everything but measuring works without; to measure, use a machine with a GPU"
+        return [Check("GPU", False, "torch sees none", without)]
+    return [
+        Check(f"GPU {index}", True, f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB")
+        for index, gpu in enumerate(visible)
+    ]
+
+
+def _visible_gpus(build: Mapping[str, str | None]) -> Sequence[CudaGpu]:
+    """Return the GPUs that a torch of this build uses. Raises _TooOld, DriverFailed, or what torch
+    raises."""
+    if build.get("hip"):
+        return _gpus_of_torch()
+    cuda = build.get("cuda")
+    driver = cuda_driver() if cuda else CudaDriver()
+    if cuda and driver.gpus and not driver.can_run(cuda):
+        version = ".".join(map(str, driver.version))
+        raise _TooOld(f"the driver runs CUDA {version}, and torch was built for CUDA {cuda}")
+    return driver.gpus
+
+
+class _TooOld(Exception):
+    """The driver runs no torch of this build."""
+
+
+def _gpus_of_torch() -> Sequence[CudaGpu]:
+    """Return the GPUs that torch itself names. ROCm's runtime was never there to be asked without
+    it."""
+    import torch
+
+    cuda: Any = torch.cuda
+    count = cuda.device_count() if cuda.is_available() else 0
+    every = [cuda.get_device_properties(index) for index in range(count)]
+    return [CudaGpu(gpu.name, gpu.total_memory) for gpu in every]
 
 
 def _driver() -> Check:
@@ -194,17 +239,41 @@ def _counters() -> Check:
 # What compiles
 
 
-def _torch() -> Check:
+def _torch(build: Mapping[str, str | None], fault: str | None) -> Check:
     version = _version("torch")
     if version is None:
         return Check("torch", False, "not installed", "pip install torch")
-    built = getattr(sys.modules.get("torch"), "version", None)
-    cuda, hip = getattr(built, "cuda", None), getattr(built, "hip", None)
-    build = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
-    if built is None:
-        build = "of an unknown build, as it cannot be imported"
+    cuda, hip = build.get("cuda"), build.get("hip")
+    built = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
+    if fault is not None:
+        result = f"{version}, built {built}, cannot be imported: {fault}"
+        return Check("torch", False, result, "install torch again")
     remedy = "" if cuda or hip else "to measure, install a CUDA or ROCm build of torch"
-    return Check("torch", True, f"{version}, built {build}", remedy)
+    return Check("torch", True, f"{version}, built {built}", remedy)
+
+
+def _torch_fault(folder: Path | None) -> str | None:
+    """Return why torch cannot be imported, or None. Another process loads its libraries, where an
+    import fails that fails: that takes 0.5 s, and the import 1 to 5. Where they do not load, the
+    import itself says why."""
+    if folder is None:
+        return "No module named 'torch'"
+    library = next((folder / "lib").glob("*torch_python.*"), None)  # `.so`, `.dylib`
+    load = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    if library is not None and _fault_of(load, str(library)) is None:
+        return None
+    return _fault_of("import torch")
+
+
+def _fault_of(code: str, *words: str) -> str | None:
+    """Run a line of Python in a process of its own. Returns None, or the last line that it printed
+    where it failed."""
+    line = [sys.executable, "-c", code, *words]
+    done = subprocess.run(line, capture_output=True, text=True, errors="replace")
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"Python ended with exit code {done.returncode}"
 
 
 def _triton(folder: Path | None) -> Check:
@@ -344,7 +413,9 @@ def _package(name: str, use: str) -> Check:
 
 
 def _database(url: str | None) -> Check:
-    name = "history database"
+    name, none_yet = "history database", "there is none yet"
+    if url is None and _is_missing(file := history_file()):  # SQLAlchemy takes 0.3 to 1 s to import
+        return Check(name, None, f"sqlite:///{file}: {none_yet}", "the first run creates it")
     from workbench.data.database import default_url, open_history
 
     url = url or default_url()
@@ -360,8 +431,18 @@ def _database(url: str | None) -> Check:
         remedy = "move that file away, and import the events files into a new history"
         return Check(name, False, f"{shown}: damaged ({problems[0].splitlines()[0]})", remedy)
     if not exists:
-        return Check(name, None, f"{shown}: there is none yet", "the first run creates it")
+        return Check(name, None, f"{shown}: {none_yet}", "the first run creates it")
     return Check(name, True, shown)
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # it may be there: an attempt to open it says why it cannot be
+        return False
+    return False
 
 
 def _without_password(text: str, url: str) -> str:

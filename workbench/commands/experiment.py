@@ -24,6 +24,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_emulator,
+    drawn,
     execute,
     gpu_present,
     new_run,
@@ -144,7 +145,7 @@ class ExperimentCommand:
         state = execute(recorder, obtain, self._draw)
         if state == "interrupted":
             self.console.print("Stopped; the outcomes so far are stored.")
-        page = self._draw(recorder)
+        page = drawn(recorder, self._draw)
         say_page(self.console, page)
         nothing_ran = bool(recorder.findings) and not recorder.outcomes
         code = PASSED if recorder.has_times or nothing_ran else COULD_NOT_RUN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
+    drawn,
     execute,
     new_run,
     resources,
@@ -148,8 +150,9 @@ class GateCommand:
                 self._say(compare_pair(pair, recorder, options.threshold))
 
         recorder = opened.recorder(run)
-        state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
-        page = draw_comparisons(recorder, folder).resolve()
+        draw = partial(draw_comparisons, folder=folder)
+        state = execute(recorder, obtain, draw)
+        page = drawn(recorder, draw).resolve()
         code = INTERRUPTED if state == "interrupted" else self._code(recorder)
         return self._conclude(recorder, page, code)
 

@@ -32,6 +32,7 @@ from workbench.commands.run import (
     any_backend,
     check_emulator,
     check_energy,
+    drawn,
     execute,
     measured_peaks,
     new_run,
@@ -133,7 +134,7 @@ class MeasureCommand:
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
-        self._conclude(recorder)
+        drawn(recorder, self._conclude)
         return recorder, state
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:

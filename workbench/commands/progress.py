@@ -61,6 +61,7 @@ def show_part(text: str, done: int, total: int) -> None:
 
 
 EVERY_S = 5.0  # between two lines
+LINE_S = 1.0  # to print one
 
 
 class ProgressLines:
@@ -69,15 +70,21 @@ class ProgressLines:
 
     def __init__(self, line: Callable[[], str], out: Callable[[str], None], every_s: float) -> None:
         self._line, self._out, self._every_s = line, out, every_s
-        self._ended = threading.Event()
+        # A bare lock, which `end` gives back in one step of the interpreter: an Event takes a lock
+        # of its own, and a thread that is interrupted while it has that one waits for itself.
+        self._until_end = threading.Lock()
+        self._until_end.acquire()
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._every_s):
+        while not self._until_end.acquire(timeout=self._every_s) and not self._is_over:
             self._out(self._line())
 
     def end(self) -> None:
-        """Print no more lines."""
-        self._ended.set()
-        self._thread.join()
+        """Print no more lines. A line whose reader is stuck is not waited for."""
+        if not self._is_over:
+            self._is_over = True
+            self._until_end.release()
+        self._thread.join(LINE_S)

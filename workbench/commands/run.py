@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from workbench import catalog
 from workbench.backend.measuring import GpuGone
@@ -452,6 +452,16 @@ def execute(
             raise
         recorder.end(state)
     return state
+
+
+_Page = TypeVar("_Page")
+
+
+def drawn(recorder: Recorder, draw: Callable[[Recorder], _Page]) -> _Page:
+    """Return what `draw` draws of a run that has ended. Ctrl-C is deferred until then: the page
+    takes seconds, and shows all that was obtained."""
+    with recorder.store.interrupts.later():
+        return draw(recorder)
 
 
 def say_page(console: Console, page: Path) -> None:

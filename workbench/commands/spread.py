@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.3  # between two looks at the workers of the cluster
 MOVES = 5  # of one problem to another GPU: a sixth would meet the same fault
-STOP_S = 30.0  # for threads to store what they have after Ctrl-C
+STOP_S = 12.0  # for threads to store what they have after Ctrl-C, of ENDING_S in all
 
 
 class ClusterOptions(Protocol):

@@ -14,23 +14,24 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import gettempdir
 
-from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
-from workbench.data.interrupts import CtrlC, ctrl_c
+from workbench.data.exits import COULD_NOT_RUN, INTERNAL, stopped_by
+from workbench.data.interrupts import ENDING_S, STOPS, CtrlC, Interrupts, repeat_stop
 from workbench.data.memory import limit_memory
-from workbench.data.temporary import processes_in_a_folder
+from workbench.data.temporary import processes_in_a_folder, remove_leftovers
 from workbench.data.user_code import Mark, Marks, user_code, watch
 
 POLL_S = 0.1
-PATIENCE_S = 3.0  # from Ctrl-C to the end of user code that goes on
-ENDING_S = 10.0  # of handlers that run when the child ends
+PATIENCE_S = 3.0  # from a stop to the end of user code that goes on
+EXITING_S = 10.0  # of handlers that run when the child ends
 ORPHANS_S = 2.0  # for helpers of multiprocessing, which end by themselves
 ORPHANS_POLL_S = 0.005
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT")
+_SIGNALS = frozenset(getattr(signal, name) for name in STOPS if hasattr(signal, name))
 
 
 def supervised(command: Callable[[], int]) -> int:
@@ -43,35 +44,41 @@ def supervised(command: Callable[[], int]) -> int:
     alive, mine = os.pipe()  # closed when this process ends
     sys.stdout.flush()
     sys.stderr.flush()
+    # A process that meets a signal before it has its handlers would leave the other one alone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     pid = os.fork()
     if pid == 0:
         os.close(result)
         os.close(mine)
-        _child(command, marks, ours, alive)
+        _child(command, marks, ours, alive, before)
     os.close(ours)
     os.close(alive)
-    return _Supervisor(pid, marks, result).wait()
+    return _Supervisor(pid, marks, result).wait(before)
 
 
-def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) -> None:
+def _child(
+    command: Callable[[], int], marks: Marks, result: int, alive: int, mask: Iterable[int]
+) -> None:
     """Run the command, write its exit code to `result`, and end. Threads and exits of the user's
-    code neither delay nor change it."""
+    code neither delay nor change it, and signals only until the command itself has ended."""
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, ctrl_c)
     watch(marks)
     limit_memory()
     sys.unraisablehook = _on_unraisable
     code = INTERNAL
     try:
-        with processes_in_a_folder():
+        with Interrupts(STOPS) as stops, processes_in_a_folder():
             try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 code = command()
+            except CtrlC:  # between two instructions of `cli.main`
+                code = stops.exit_code
             except BaseException:  # `cli.main` reports all that it expects
                 traceback.print_exc()
             finally:
+                stops.end()
                 os.write(result, b"%d" % code)
-                with suppress(BaseException), user_code("the end of the process", ENDING_S):
+                with suppress(BaseException), user_code("the end of the process", EXITING_S):
                     sys.stdout.flush()
                     sys.stderr.flush()
                     atexit._run_exitfuncs()
@@ -83,17 +90,10 @@ def _on_unraisable(ignored: sys.UnraisableHookArgs) -> None:
     """Repeat a Ctrl-C that came in a `__del__` or a callback, where Python drops it. Print anything
     else that was raised there in one line, where Python prints a traceback."""
     if isinstance(ignored.exc_value, CtrlC):
-        again = threading.Timer(POLL_S, _interrupt)
-        again.daemon = True
-        again.start()
+        repeat_stop(POLL_S)
         return
     whose = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
     _say(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
-
-
-def _interrupt() -> None:
-    heard = callable(signal.getsignal(signal.SIGINT))  # not in the background of a script
-    os.kill(os.getpid(), signal.SIGINT if heard else signal.SIGTERM)
 
 
 def _end_with_parent(alive: int) -> None:
@@ -104,71 +104,99 @@ def _end_with_parent(alive: int) -> None:
 
 
 class _Supervisor:
-    """Wait for the child, end it where the user's code outlasts its limit, and say how it ended."""
+    """Wait for the child, end it where the user's code outlasts its limit or a stop does not end,
+    and say how it ended."""
 
     def __init__(self, pid: int, marks: Marks, result: int) -> None:
         self._pid, self._marks, self._result = pid, marks, result
-        self._interrupted: float | None = None  # when Ctrl-C came
+        self._stop: int | None = None  # the signal that came first
+        self._stop_s = 0.0  # when it came
+        self._is_passed_on = False  # the child has it
         self._ended: str | None = None  # why this process killed the child
 
-    def wait(self) -> int:
-        """Return the exit code of the command."""
-        before = {signal.SIGINT: signal.signal(signal.SIGINT, self._ctrl_c)}
-        for name in _FORWARDED:
-            if signal.getsignal(number := getattr(signal, name)) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, self._forward)
-        try:
-            with _Orphans():
-                code, status = self._child_end()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def wait(self, mask: Iterable[int]) -> int:
+        """Return the exit code of the command. `mask` is that of signals from now on. The handlers
+        stay: a second signal may come until this process has ended."""
+        for number in (*_SIGNALS, signal.SIGQUIT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._hit)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with _Orphans():
+            code, status = self._child_end()
+        if self._ended is not None:
+            with suppress(OSError):  # no folder can be written to
+                remove_leftovers(Path(gettempdir()))
         return self._exit_code(code, status)
 
-    def _ctrl_c(self, number: int, frame: object) -> None:
-        """The terminal sends Ctrl-C to the child as well, which stores what it has."""
-        self._interrupted = self._interrupted or time.monotonic()
+    def _hit(self, number: int, frame: object) -> None:
+        """Pass a signal on, but Ctrl-C later: the terminal sends it to the child as well."""
+        if number != signal.SIGINT:
+            self._send(number)
+        if number in _SIGNALS and self._stop is None:
+            self._stop, self._stop_s = number, time.monotonic()
+            self._is_passed_on = number != signal.SIGINT
 
-    def _forward(self, number: int, frame: object) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, number)
+    def _send(self, number: int) -> None:
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def _child_end(self) -> tuple[bytes, int]:
         """Return the exit code that the command wrote, if it did, and the status of the child."""
         code = b""
         while True:
-            readable, _, _ = select.select([self._result], [], [], POLL_S)
-            if readable:
-                code += (text := os.read(self._result, 16))
-                if not text:  # closed: the child is about to end, or has ended
-                    _, status = os.waitpid(self._pid, 0)
-                    return code, status
+            more = self._more(POLL_S)
+            code += more or b""
+            if more == b"":  # closed: the child is about to end, or its code closed every file
+                time.sleep(ORPHANS_POLL_S)
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:  # a process that the user's code forked may hold the pipe open
-                while select.select([self._result], [], [], 0)[0]:
-                    if not (text := os.read(self._result, 16)):
-                        break
-                    code += text
+                self._pid = 0
+                while more := self._more(0.0):
+                    code += more
                 return code, status
             self._check()
 
+    def _more(self, wait_s: float) -> bytes | None:
+        """Return what the child has written to the pipe, empty if it is closed; None if nothing
+        came."""
+        readable, _, _ = select.select([self._result], [], [], wait_s)
+        return os.read(self._result, 16) if readable else None
+
     def _check(self) -> None:
-        """End the child where the user's code has outlasted its limit, or goes on after Ctrl-C."""
-        now = time.monotonic()
-        running = self._marks.running()
-        late = [mark for mark in running if now > mark.deadline]
-        stuck = self._interrupted is not None and now - self._interrupted > PATIENCE_S
-        if late or (stuck and running):
-            self._ended = "interrupted" if stuck else _late(late[0])
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+        """End the child where the user's code has outlasted its limit, or where it goes on after a
+        stop. A program that it waits for has signals of its own."""
+        now, running = time.monotonic(), self._marks.running()
+        if any(mark.is_program for mark in running):
+            self._stop = None
+        if self._stop is not None:
+            self._check_stop(self._stop, now, running)
+        elif late := [mark for mark in running if now > mark.deadline]:
+            self._kill(_late(late[0]))
+
+    def _check_stop(self, number: int, now: float, running: Sequence[Mark]) -> None:
+        if not self._is_passed_on:  # a second one is harmless
+            self._is_passed_on = True
+            self._send(number)
+        if any(now - max(self._stop_s, mark.began_s) > PATIENCE_S for mark in running):
+            self._kill("stopped")
+        elif now - self._stop_s > ENDING_S:
+            name = signal.Signals(number).name
+            self._kill(
+                f"stopped: the command went on for {ENDING_S:.0f} s after {name} and was killed; "
+                "what it had stored is kept, so run it again for the rest."
+            )
+
+    def _kill(self, reason: str) -> None:
+        self._ended = reason
+        self._send(signal.SIGKILL)
 
     def _exit_code(self, code: bytes, status: int) -> int:
         if code:
             return int(code)
-        if self._ended == "interrupted":
-            _say("stopped")
-            return INTERRUPTED
+        if self._ended is not None and self._stop is not None:
+            _say(self._ended)
+            return stopped_by(self._stop)
         running = self._marks.running()
         whose = running[0].what if running else "the code that it ran"
         if self._ended is not None:
@@ -204,7 +232,7 @@ class _Orphans:
             for pid in orphans:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-            if now > late + ENDING_S:  # a driver holds one that is killed
+            if now > late + EXITING_S:  # a driver holds one that is killed
                 break
             time.sleep(ORPHANS_POLL_S)
         _adopt(False)

@@ -47,6 +47,7 @@ from workbench.commands.run import (
     check_emulator,
     check_energy,
     check_sanitizer,
+    drawn,
     execute,
     measured_peaks,
     new_run,
@@ -350,7 +351,7 @@ class _OneSize:
             return selection, self._page(recorder.result(), selection)
 
         state = execute(recorder, obtain, draw)
-        selection, page = draw(recorder)
+        selection, page = drawn(recorder, draw)
         self._conclude(recorder.result(page), selection)
         if state == "interrupted":
             return INTERRUPTED

@@ -36,6 +36,7 @@ from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
 from workbench.data.exits import INTERRUPTED
+from workbench.data.interrupts import Interrupts
 from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
 from workbench.measurement.inputs import torch_dtype
@@ -93,6 +94,7 @@ def tune(
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
     with ExitStack() as stack:
+        stack.enter_context(Interrupts())
         stack.enter_context(main_unseen())
         kept = None
         if options.get("device") is None and gpu_present():

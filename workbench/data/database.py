@@ -33,6 +33,7 @@ from workbench.data.checked import checked
 from workbench.data.clock import is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
+from workbench.data.files import history_file
 from workbench.data.record import (
     Comparison,
     Environment,
@@ -273,10 +274,7 @@ class BestTime(NamedTuple):
 
 def default_url() -> str:
     """Return the URL of the default database. Its folder may not exist yet."""
-    from platformdirs import user_data_dir
-
-    path = Path(user_data_dir("kernel-workbench", appauthor=False)) / "history.db"
-    return URL.create("sqlite", database=str(path)).render_as_string()
+    return URL.create("sqlite", database=str(history_file())).render_as_string()
 
 
 def open_history(url: str | None = None, reading: bool = False) -> History:

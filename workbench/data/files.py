@@ -211,3 +211,10 @@ def _write_through(path: Path, data: bytes) -> None:
             rest = rest[os.write(handle, rest) :]
     finally:
         os.close(handle)
+
+
+def history_file() -> Path:
+    """Return the path of the default database. Neither it nor its folder may exist yet."""
+    from platformdirs import user_data_dir
+
+    return Path(user_data_dir("kernel-workbench", appauthor=False)) / "history.db"

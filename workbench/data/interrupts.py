@@ -1,105 +1,162 @@
-"""Defer Ctrl-C during atomic writes, and end by other signals as by Ctrl-C."""
+"""Let a stop, which is Ctrl-C or another signal, interrupt a command once, and never while it
+writes to the stores, takes a lock or imports."""
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, NoReturn
 
 from workbench.data.exits import INTERRUPTED, stopped_by
 
+STOPS = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP is missing on Windows
+ENDING_S = 20.0  # from a signal to the end of the stop that it began
+LOCKED_S = 1.0  # for a lock that is being taken or given back
+IMPORT_S = 10.0  # for an import; torch's takes 1 to 5 s
+RETRY_S = 0.01
+# Functions of Python that take a lock, or give one back (`threading.Condition`, `logging.Handler`,
+# the import's own). An exception at their first or last instruction leaves it locked for ever.
+LOCKING = frozenset(
+    ["__enter__", "__exit__", "acquire", "release", "_acquire_restore", "_release_save"]
+)
+# An exception inside an import may be lost, or end the process: torch's C++ drops one of numpy's
+# import, and aborts at one that comes in the import of `torch.distributed`.
+IMPORTING = "_find_and_load"  # of importlib._bootstrap
+
 
 class CtrlC(KeyboardInterrupt):
-    """A KeyboardInterrupt that a signal caused, and not the user's code. `raised` is true once
-    there was one in this process."""
-
-    raised = False
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        CtrlC.raised = True
-
-
-def ctrl_c(number: int, frame: FrameType | None) -> None:
-    """Raise CtrlC. A handler for SIGINT, in place of Python's own."""
-    raise CtrlC
+    """A KeyboardInterrupt that a signal caused, and not the user's code."""
 
 
 class Interrupts:
-    """Let Ctrl-C raise KeyboardInterrupt as usual inside the `with` block, except inside `later()`,
-    where it is deferred to the end.
+    """Let the first of some signals raise CtrlC in the main thread inside the `with` block. It is
+    deferred to the end of `later()`, of an import, and of a function that takes or gives back a
+    lock. Later signals do nothing until the block has ended: they would interrupt what stores, and
+    deadlock with a lock that this thread holds. One that comes after ENDING_S interrupts again.
 
-    Nothing changes outside the main thread, or where Ctrl-C is ignored or handled by another.
+    Inside another such block, which is returned instead, a new one changes nothing; nor does one
+    outside the main thread. A signal that is ignored (`nohup`) or handled by another stays so.
     """
 
-    def __init__(self) -> None:
-        self._held = self._pending = False
-        self._before: Any = None
+    _current: ClassVar[Interrupts | None] = None
 
-    def __enter__(self) -> Self:
-        if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, ctrl_c):
-            try:
-                self._before = signal.signal(signal.SIGINT, self._hit)
-            except ValueError:  # not the main thread, which alone is interrupted
-                self._before = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _hit(self, number: int, frame: FrameType | None) -> None:
-        self._pending = self._held
-        if not self._held:
-            raise CtrlC
-
-    @contextmanager
-    def later(self) -> Iterator[None]:
-        """Return a context manager that defers Ctrl-C until its block has ended. Raises
-        KeyboardInterrupt there if one was deferred."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self._pending:
-            self._pending = False
-            raise CtrlC
-
-
-class Stops:
-    """Let SIGTERM and SIGHUP act as Ctrl-C inside the `with` block, so that what cleans up after
-    Ctrl-C does so after them. A signal that is ignored (`nohup`) or handled by another stays so."""
-
-    def __init__(self) -> None:
-        self._number: int | None = None
+    def __init__(self, names: Sequence[str] = ("SIGINT",)) -> None:
+        self._names = names
+        self.number: int | None = None  # the first signal
+        self._began_s = 0.0  # when it came
+        self._is_due = self._is_over = False  # an exception is due; none is raised any more
+        self._held = 0  # blocks of `later`
+        self._imports = 0  # that were under way when the block began
         self._before: dict[int, Any] = {}
 
     @property
     def exit_code(self) -> int:
         """Exit code of a command that was stopped: by the signal that came first, or by Ctrl-C."""
-        return INTERRUPTED if self._number is None else stopped_by(self._number)
+        return INTERRUPTED if self.number is None else stopped_by(self.number)
 
-    def __enter__(self) -> Self:
-        for name in ("SIGTERM", "SIGHUP"):
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        if Interrupts._current is not None:
+            return Interrupts._current
+        Interrupts._current = self
+        self._imports = _imports(sys._getframe())
+        for name in self._names:
             number = getattr(signal, name, None)
-            if number is None or signal.getsignal(number) is not signal.SIG_DFL:
-                continue
-            try:
+            if number is not None and signal.getsignal(number) in _DEFAULTS:
                 self._before[number] = signal.signal(number, self._hit)
-            except ValueError:  # not the main thread
-                return self
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        if Interrupts._current is self:
+            Interrupts._current = None
+
+    def end(self) -> None:
+        """Let no signal interrupt the rest of the block."""
+        self._is_over = True
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Return a context manager that defers a stop until its block has ended. Raises
+        KeyboardInterrupt there if one was deferred."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        self._raise_due(None)
+
+    def repeat(self, after_s: float) -> None:
+        """Interrupt once more, where Python drops an exception: in a `__del__` or a callback."""
+        self._is_due = True
+        self._send(after_s)
+
+    def begin(self, number: int) -> None:
+        """Let this signal be the one that stops, unless there was one."""
+        self.number, self._began_s = self.number or number, time.monotonic()
 
     def _hit(self, number: int, frame: FrameType | None) -> None:
-        self._number = self._number or number
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # ignored, as in the background of a script
-            raise CtrlC
-        handler(signal.SIGINT, frame)
+        if self.number is None or time.monotonic() - self._began_s > ENDING_S:
+            self.begin(number)
+            self._is_due = True
+        self._raise_due(frame)
+
+    def _raise_due(self, frame: FrameType | None) -> None:
+        if not self._is_due or self._held or self._is_over:
+            return
+        if frame is not None and time.monotonic() - self._began_s < self._patience_s(frame):
+            self._send(RETRY_S)
+            return
+        self._is_due = False
+        raise CtrlC
+
+    def _patience_s(self, frame: FrameType) -> float:
+        """Return for how long an exception in this frame waits, in seconds from the signal."""
+        if _imports(frame) > self._imports:
+            return IMPORT_S
+        return LOCKED_S if frame.f_code.co_name in LOCKING else 0.0
+
+    def _send(self, after_s: float) -> None:
+        """Send this process the signal of the stop again. By a bare thread: the locks of
+        `threading` may be held."""
+
+        def send() -> None:
+            time.sleep(after_s)
+            if Interrupts._current is self and self.number is not None:
+                os.kill(os.getpid(), self.number)
+
+        _thread.start_new_thread(send, ())
+
+
+def _imports(frame: FrameType | None) -> int:
+    """Return how many imports are under way in a frame and its callers."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_name == IMPORTING
+        frame = frame.f_back
+    return count
+
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+def repeat_stop(after_s: float) -> None:
+    """Interrupt the command of this process once more; see `Interrupts.repeat`."""
+    if Interrupts._current is not None:
+        Interrupts._current.repeat(after_s)
+
+
+def stop_by(number: int) -> NoReturn:
+    """Stop the command by a signal that a program of it took. Raises CtrlC."""
+    if Interrupts._current is not None:
+        Interrupts._current.begin(number)
+    raise CtrlC

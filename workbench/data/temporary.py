@@ -56,17 +56,18 @@ def processes_in_a_folder() -> Iterator[None]:
             os.environ["TMPDIR"] = str(folder)
             if len(str(folder)) < SOCKET_MOST:
                 current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
-            stack.callback(_remove_leftovers, folder.parent, PREFIX)
+            stack.callback(remove_leftovers, folder.parent, PREFIX)
         yield
 
 
 @cache
 def _remove_leftovers_once(home: Path, prefix: str, process: int) -> None:
     """Remove the leftovers in a folder, once in each process."""
-    _remove_leftovers(home, prefix)
+    remove_leftovers(home, prefix)
 
 
-def _remove_leftovers(home: Path, prefix: str) -> None:
+def remove_leftovers(home: Path, prefix: str = PREFIX) -> None:
+    """Remove the folders of processes that were killed."""
     for folder in home.glob(f"{prefix}*"):
         if (lock := lock_of_dead(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ ends a child that outlasts one, and says which code it was.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 import threading
@@ -31,11 +32,22 @@ class UserCodeExit(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """Code of the user that runs now. Times are seconds of the monotonic clock."""
+    """Code of the user that runs now. Times are seconds of the monotonic clock; infinity stands for
+    a program of the user's, whose end and whose signals are its own."""
 
     what: str = ""
     limit_s: float = 0.0
     deadline: float = 0.0  # 0: nothing runs
+
+    @property
+    def began_s(self) -> float:
+        """When it began."""
+        return self.deadline - self.limit_s
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program that the command waits for."""
+        return self.deadline == math.inf
 
 
 class Marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import IO, Any
 
 from workbench.data.exits import stopped_by
+from workbench.data.user_code import user_code
 from workbench.spec import WorkbenchError
 
 PATIENCE = 2  # times Ctrl-C until the child is killed: the first one ends the program alone
@@ -56,7 +58,8 @@ def run_child(
     """
     with _Waiting() as waiting, ExitStack() as files:
         out = None if output is None else files.enter_context(output.open("wb"))
-        process = waiting.process = start_child(argv, own=own, aside=aside, more=more, output=out)
+        process = start_child(argv, own=own, aside=aside, more=more, output=out)
+        waiting.begin(process)
         timed_out = _wait(process, limit_s)
     return _end_of(process, waiting, timed_out)
 
@@ -86,7 +89,7 @@ def start_child(
 def wait_for_child(process: subprocess.Popen[bytes]) -> ChildEnd:
     """Wait for a child that was started before, with signals as in `run_child`. Returns its end."""
     with _Waiting() as waiting:
-        waiting.process = process
+        waiting.begin(process)
         _wait(process, None)
     return _end_of(process, waiting, False)
 
@@ -116,11 +119,13 @@ class _Waiting:
     process alone interrupts it."""
 
     def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.first, self._count = 0, 0
         self._before: dict[int, Any] = {}
+        self._mark = user_code("the program", math.inf)
 
     def __enter__(self) -> _Waiting:
+        self._mark.__enter__()
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
             if number is None or signal.getsignal(number) in (signal.SIG_IGN, None):
@@ -134,12 +139,19 @@ class _Waiting:
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        self._mark.__exit__(None, None, None)
+
+    def begin(self, process: subprocess.Popen[bytes]) -> None:
+        """Send signals to this process from now on, and one that came before."""
+        self._process = process
+        if self.first:
+            process.send_signal(signal.SIGINT)
 
     def _hit(self, number: int, frame: FrameType | None) -> None:
         self.first, self._count = self.first or number, self._count + 1
-        if self.process is None or self.process.poll() is not None:
+        if self._process is None or self._process.poll() is not None:
             return
         if self._count > PATIENCE:
-            self.process.kill()
+            self._process.kill()
         elif number != signal.SIGINT:
-            self.process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGINT)
