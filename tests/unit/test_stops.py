@@ -167,7 +167,7 @@ def test_handlers_are_put_back_and_those_of_others_stay():
 
 def test_a_second_signal_at_every_call_of_a_stop_harms_nothing(tmp_path, monkeypatch):
     """From the first signal to the end of the command, each function that is called gets one."""
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given, **more: "<p>page</p>")
     context, seen, calls = Place(tmp_path), [], 0
 
     def strike(frame, event, argument):
@@ -258,7 +258,7 @@ def test_a_stop_while_the_page_is_drawn_waits_for_it(tmp_path, monkeypatch):
     """All was obtained by then, and the page is what the user waited for."""
     context, drawing = Place(tmp_path), []
 
-    def page(*given):
+    def page(*given, **more):
         drawing.append(given)
         signal.raise_signal(signal.SIGTERM)
         return "<p>page</p>"

@@ -395,6 +395,8 @@ class Live:
         new = [part for part in parts if part.candidate.key not in self._compiled]
         if new:
             self._gpu.prepare_standby()  # meanwhile
+            for kernel in {part.problem.kernel for part in parts if part.candidate.impl.imports}:
+                self._gpu.import_libraries(kernel)
             if self._compilers is None:
                 self._compilers = compilers(new[0].problem.kernel)
             compiled = compile_parts(self._compilers, new, self.device)

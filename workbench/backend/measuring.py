@@ -55,6 +55,9 @@ class MeasuringProcess(Protocol):
     def prepare_standby(self) -> None:
         """Start the standby process where there is none."""
 
+    def import_libraries(self, kernel: str) -> None:
+        """Start to import what the libraries of a kernel need, before they are timed."""
+
     def wait_idle(self) -> None:
         """Wait until nothing disturbs timing. Raises CannotBegin."""
 
@@ -132,6 +135,10 @@ class Measuring:
             self._standby = Solo()
             self._standby.begin(worker.warm)
             self._standby.begin(worker.load)
+
+    def import_libraries(self, kernel: str) -> None:
+        """Start to import what the libraries of a kernel need, in the background."""
+        self._now.begin(worker.import_libraries, kernel, 0, 1)
 
     def wait_idle(self) -> None:
         """Prepare the problem and wait until the standby process has opened the GPU, which would

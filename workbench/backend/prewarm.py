@@ -14,7 +14,14 @@ from typing import Any, Protocol
 from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import Measuring, MeasuringProcess
 from workbench.backend.processes import prepare
-from workbench.backend.workers import BEGIN_S, Pool, Workers, cpu_count, preload_compiler
+from workbench.backend.workers import (
+    BEGIN_S,
+    Pool,
+    Workers,
+    cpu_count,
+    end_server,
+    preload_compiler,
+)
 from workbench.data.environment import gpu_shown
 from workbench.measurement import worker
 
@@ -69,6 +76,7 @@ class Prewarm:
             for one in (self.libraries, self.compilers, self.gpu):
                 if one is not None:
                     threads.submit(one.close)
+        end_server()
 
 
 def begin_prewarm(kernel: str, libraries: bool = True) -> Prewarm | None:

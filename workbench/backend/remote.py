@@ -70,6 +70,9 @@ class RemoteMeasuring:
         """Start the standby process where there is none. Raises GpuGone."""
         self._perform("prepare_standby")
 
+    def import_libraries(self, kernel: str) -> None:
+        """Do nothing: the worker imports them at their first launch."""
+
     def wait_idle(self) -> None:
         """Wait until nothing disturbs timing. Raises CannotBegin or GpuGone."""
         self._perform("wait_idle")

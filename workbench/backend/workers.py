@@ -279,6 +279,16 @@ BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
 KILLED_S = 10.0  # the driver takes seconds to tear down a kernel that never ends
 
 
+def end_server() -> None:
+    """End the fork server at once, where no process will be started any more: it would take half a
+    second to leave by itself."""
+    from multiprocessing import forkserver
+
+    if (pid := getattr(forkserver._forkserver, "_forkserver_pid", None)) is not None:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def cpu_count() -> int:
     """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -366,6 +376,8 @@ def _begin(interpreted: bool, packages: Path | None = None) -> None:
     limit_memory()
     watch(Marks())  # Ctrl-C is the parent's: any KeyboardInterrupt here is raised by user code
     os.environ["OMP_NUM_THREADS"] = "1"
+    # Inductor would start processes of its own that import torch: longer than a baseline compiles
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
     if packages is not None:
         if "triton" in sys.modules:

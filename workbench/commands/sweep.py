@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -68,9 +68,11 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
+from workbench.device.calibration import calibration_of, shipped
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, write_page
 from workbench.reports.run_index import write_run_page
+from workbench.source import code_hash
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
@@ -141,6 +143,7 @@ class SweepCommand:
         problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
+        Thread(target=_read_ahead, args=(impls,), daemon=True).start()
         repository = repository_of(options.kernel)
         worst = PASSED
         if wants_cluster(options):
@@ -537,6 +540,16 @@ class _OneSize:
             *energy_notes(final, run.environment),
         ]
         return [words for words in sentences if words]
+
+
+def _read_ahead(impls: Sequence[Impl]) -> None:
+    """Read what a plan needs, a second of work, while the measuring process opens the GPU. What is
+    wrong with it is said by the plan."""
+    with suppress(Exception):
+        for impl in impls:
+            code_hash(impl)
+        for name in shipped():
+            calibration_of(name)
 
 
 def _import_page() -> None:

@@ -215,6 +215,11 @@ def own_path(device: str) -> Path:
     return folder / "calibrations" / f"{device}.csv.gz"
 
 
+def shipped() -> list[str]:
+    """Return the devices whose calibrations come with the workbench."""
+    return sorted(path.name.partition(".")[0] for path in SHIPPED.glob("*.csv.gz"))
+
+
 def calibration_of(device: str) -> Calibration | None:
     """Return the calibration of a device: of each kernel and dtype the user's own times, or else
     those that come with the workbench. None if there are none. Raises CalibrationError."""

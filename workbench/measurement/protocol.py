@@ -32,7 +32,7 @@ class Protocol:
     # of 50 ms two configs' medians differed by up to 4 % between rounds. Short windows and many
     # rounds let every config see the same mixture.
     rounds: int = 24  # order reversed each round
-    most_rounds: int = 64  # more, in pairs, until `precise` holds
+    most_rounds: int = 40  # more, in pairs, until `precise` holds
     window_s: float = 0.005
     final_s: float = 12.0  # ... or this much time is spent, after
     least_rounds: int = 4  # ... of them at least, however slow the kernels are

@@ -197,8 +197,6 @@ def import_libraries(kernel: str, share: int, of: int) -> None:
     """Import what the first launches of a share of a kernel's libraries import. No work for the
     GPU."""
     impls = loaded(kernel).spec.impls
-    # in this process: starting others takes longer than compiling one small graph
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     names = share_of(impls, share, of)
     for module in dict.fromkeys(m for i in impls if i.name in names for m in i.imports):
         with suppress(ImportError):  # of a package that is not installed: it is refused later

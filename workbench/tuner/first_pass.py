@@ -25,7 +25,7 @@ from workbench.tuner.search import Budget, StopRule, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
-LIBRARIES_S = 3.0  # that slow libraries may take to get ready once the winner is known
+LIBRARIES_S = 1.0  # that slow libraries may take to get ready once the winner is known
 
 
 @dataclass(frozen=True)
