@@ -35,6 +35,7 @@ SCRIPTS = (
     "reading",
     "workload_loop",
     "cluster",
+    "main_loop",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)
@@ -66,6 +67,19 @@ def test_importing_a_script_loads_neither_torch_nor_triton(name, tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_a_launch_chose_is_held_to_the_answer_of_the_sweep():
+    import main_loop
+
+    answer = "warp_groups 128x256x64, 4 stages, lag 0 (the default): 704 TFLOP/s, 1.03x torch."
+    chosen = "matmul.warp_groups: 128x256x64, 4 stages, lag 0; tuned 2026-11-26 on h100"
+    assert main_loop.is_kept(answer, chosen)
+    assert not main_loop.is_kept(answer, chosen.replace("warp_groups", "tiles"))
+    assert not main_loop.is_kept(answer, chosen.replace("4 stages", "3 stages"))
+    assert not main_loop.is_kept(answer, chosen.replace("128x256x64", "128x128x64"))
+    one = "block_n 1024, 4 warps: 4268 GB/s, 1.02x torch; 2 configs tie within noise."
+    assert main_loop.is_kept(one, "copy.blocks: block_n 1024, 4 warps; tuned 2026-11-26 on h100")
 
 
 # Lists
