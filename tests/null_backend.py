@@ -186,7 +186,7 @@ class Null:
         return [self._again("final", c, self._fate(c).final) for c in candidates]
 
     def libraries(
-        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+        self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """As in a final."""
         beside = self._again("final", winner, None)

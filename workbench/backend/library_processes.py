@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from workbench.backend.workers import BEGIN_S, LOST, Solo
+from workbench.backend.workers import LOST, Solo
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
 
 NOT_READY = "was not ready when the sweep had its answer; `workbench measure` waits for it"
 PROCESSES = 2  # torch.compile in one; most kernels have one other library
-FINAL_S = 60.0  # limit of a final of a few entrants
+READY_S = 0.3  # for one that is about to be ready
 
 
 class LibraryProcesses:
@@ -40,23 +40,25 @@ class LibraryProcesses:
         job: worker.MeasureJob,
         winner: Candidate,
         libraries: Sequence[Candidate],
-        patience_s: float,
+        limit_s: float,
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """Return the time of each library, and the winner's in the same rounds: of one final in
-        each process that is ready within `patience_s` in all."""
+        each process that is ready. All of it takes `limit_s` at most."""
         result: dict[str, tuple[Timed | Refusal, float | None]] = {}
         ready: list[tuple[Solo, list[Candidate]]] = []
-        end = time.monotonic() + patience_s
+        now = time.monotonic()
+        soon, end = now + min(READY_S, limit_s), now + limit_s
         for share, solo in enumerate(self._solos):
             names = worker.share_of(winner.impl.spec.impls, share, PROCESSES)
             mine = [c for c in libraries if c.impl.name in names]
-            if mine and solo.is_ready(end - time.monotonic()):
+            if mine and solo.is_ready(soon - time.monotonic()):
                 solo.begin(worker.begin, job)
                 ready.append((solo, mine))
         for solo, _ in ready:
-            solo.is_ready(BEGIN_S)  # before the first of them times anything
+            solo.is_ready(end - time.monotonic())  # before the first of them times anything
         for solo, mine in ready:
-            result |= _timed(solo, winner, mine)
+            if solo.is_ready(0.0):
+                result |= _timed(solo, winner, mine, end - time.monotonic())
         late = Refusal("measure", NOT_READY)
         return [result.get(c.key, (late, None)) for c in libraries]
 
@@ -69,13 +71,13 @@ class LibraryProcesses:
 
 
 def _timed(
-    solo: Solo, winner: Candidate, libraries: Sequence[Candidate]
+    solo: Solo, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
 ) -> dict[str, tuple[Timed | Refusal, float | None]]:
     """Return the results of a final in one process, by the libraries' keys."""
     try:
         candidates = [winner, *libraries]
         (first, *others), _ = solo.ask(
-            worker.final, candidates, [0.0] * len(candidates), timeout_s=FINAL_S
+            worker.final, candidates, [0.0] * len(candidates), timeout_s=limit_s
         )
     except SpecFault:
         raise

@@ -169,14 +169,14 @@ class Live:
             self._libraries.compile(self._job)
 
     def libraries(
-        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+        self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """Return the time of each slow library, and the winner's in the same rounds, as far as
-        they are ready within `patience_s`."""
+        they are ready, within `limit_s`."""
         started = time.monotonic()
         assert self._libraries is not None  # `begin` has seen that there are such libraries
         try:
-            return self._libraries.final(self._job, winner, libraries, patience_s)
+            return self._libraries.final(self._job, winner, libraries, limit_s)
         finally:
             self._waited_s += time.monotonic() - started
 

@@ -171,7 +171,7 @@ class MetalLive:
         return self._measured([self._task(candidate, regime="hot")])[0]
 
     def libraries(
-        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+        self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """Return nothing: MLX is imported already, and is timed in the final."""
         return []

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import Measuring, MeasuringProcess
-from workbench.backend.processes import prepare
+from workbench.backend.processes import import_compiler, prepare
 from workbench.backend.workers import (
     BEGIN_S,
     Pool,
@@ -102,6 +102,7 @@ class KeptProcesses:
         self._measuring = Measuring()
         self._count = max(1, cpu_count() - 1)
         self._workers = Workers(self._count)
+        self._workers.everywhere(import_compiler)  # while the measuring process opens the GPU
         self.gpu: MeasuringProcess = _Left(self._measuring)
         self.libraries = None  # nothing of a workload has a library's version
         self.compilers: Pool = _Left(self._workers)
@@ -130,9 +131,10 @@ class KeptProcesses:
         """Leave the processes to `end`."""
 
     def end(self) -> None:
-        """End all processes."""
-        self._workers.close()
-        self._measuring.close()
+        """End all processes, at once."""
+        with ThreadPoolExecutor(2) as threads:
+            for one in (self._workers, self._measuring):
+                threads.submit(one.close)
 
 
 class _Left:

@@ -36,12 +36,17 @@ from workbench.spec import Sizes, SpecFault
 COMPILE_TIMEOUT_S = 60.0
 
 
-def prepare(kernel: str) -> None:
-    """Import the kernel's file and the compiler in a worker. Lets Triton hash its own libraries,
-    too, which would cost the first config half a second."""
+def import_compiler() -> None:
+    """Import the compiler in a worker. Lets Triton hash its own libraries, too, which would cost
+    the first config half a second."""
     from triton.runtime.cache import triton_key
 
     triton_key()
+
+
+def prepare(kernel: str) -> None:
+    """Import the compiler and the kernel's file in a worker."""
+    import_compiler()
     loaded(kernel).load()
 
 

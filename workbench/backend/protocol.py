@@ -125,10 +125,10 @@ class Measures(Backend, Protocol):
         """Return times of the best candidates, measured against each other."""
 
     def libraries(
-        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+        self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """Return the time of each library that is slow to import, and the winner's in the same
-        rounds. What is not ready within `patience_s` is refused."""
+        rounds. What is not ready, or takes longer than `limit_s`, is refused."""
 
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """Return for each candidate why racecheck or memcheck does not accept it, or None."""

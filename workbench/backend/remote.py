@@ -254,7 +254,7 @@ class ClusterLive(Live):
         """Do nothing: a GPU of a cluster has a measuring process alone."""
 
     def libraries(
-        self, winner: Candidate, libraries: Sequence[Candidate], patience_s: float
+        self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:
         """Return for each that it is not timed here."""
         return [(Refusal("measure", NOT_HERE), None) for _ in libraries]

@@ -426,7 +426,9 @@ class _OneSize:
         try:
             for result in engine.outcomes():
                 if isinstance(result, Step):
-                    Thread(target=_import_page, daemon=True).start()  # the CPU is idle now
+                    if result.name == "final":  # the CPU is idle now
+                        known = recorder.run, list(recorder.outcomes)
+                        Thread(target=_draw_ahead, args=known, daemon=True).start()
                     self.breakdown.table(self.counts, started)
                     console.step(result)
                 elif isinstance(result, Finding):
@@ -552,12 +554,13 @@ def _read_ahead(impls: Sequence[Impl]) -> None:
             calibration_of(name)
 
 
-def _import_page() -> None:
-    """Import the page's modules, which takes most of a second, before they are needed."""
-    import jinja2  # noqa: F401
-    import matplotlib.backends.backend_svg  # noqa: F401
+def _draw_ahead(run: Run, outcomes: Sequence[Outcome]) -> None:
+    """Draw the page of what is known and drop it: imports, fonts and templates of a first drawing
+    take a second, and the last one is drawn while the user waits."""
+    with suppress(Exception), DRAWING:
+        from workbench.reports.sweep import page
 
-    import workbench.reports.sweep  # noqa: F401
+        page(run, outcomes)
 
 
 def _kind(outcome: Outcome) -> str:

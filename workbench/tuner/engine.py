@@ -132,7 +132,7 @@ class Engine:
                 first_pass,
                 self._energy,
                 self._sanitize,
-                self._search.patience_s,
+                self._search.libraries_s,
             )
             yield from old or finals.outcomes()
 

@@ -43,9 +43,9 @@ class Finals:
         first_pass: Sequence[Record],
         energy: bool = False,
         sanitize: bool = False,
-        patience_s: Callable[[], float] = lambda: LIBRARIES_S,
+        libraries_s: Callable[[], float] = lambda: LIBRARIES_S,
     ) -> None:
-        self._energy, self._sanitize, self._patience_s = energy, sanitize, patience_s
+        self._energy, self._sanitize, self._libraries_s = energy, sanitize, libraries_s
         self._plan, self._backend = plan, backend
         self._previous_best = earlier.previous_best
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
@@ -83,7 +83,7 @@ class Finals:
         if won is None or not slow:
             return
         yield Step("libraries", len(slow))
-        results = self._backend.libraries(self._by_key[won.key], slow, self._patience_s())
+        results = self._backend.libraries(self._by_key[won.key], slow, self._libraries_s())
         for candidate, (result, winner_s) in zip(slow, results, strict=True):
             yield self._factory.outcome(candidate, result, "final", None, winner_s=winner_s)
 

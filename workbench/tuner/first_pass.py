@@ -25,7 +25,7 @@ from workbench.tuner.search import Budget, StopRule, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
-LIBRARIES_S = 1.0  # that slow libraries may take to get ready once the winner is known
+LIBRARIES_S = 5.0  # for slow libraries, once the winner is known
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class SearchPlan:
         whole = self.budget.seconds
         return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
 
-    def patience_s(self) -> float:
-        """Return the seconds that slow libraries may take to get ready once the winner is known."""
+    def libraries_s(self) -> float:
+        """Return the seconds that are left for slow libraries once the winner is known."""
         left_s = self.started + self.budget.seconds - time.monotonic()
         return max(0.0, min(LIBRARIES_S, left_s))
 
