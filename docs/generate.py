@@ -218,7 +218,11 @@ def all_pages() -> dict[Path, str]:
     made |= {PAGES / "README.md": index(names), EVALUATE: rules(), API: functions()}
     made[RESULT] = json.dumps(result_schema(), indent=1) + "\n"
     specs = {name: catalog.spec_of(name) for name in names}
-    return {**made, OPS / "__init__.pyi": stub(specs), OPS / "measured.json": ranked(measured)}
+    return {
+        **made,
+        OPS / "__init__.pyi": stub(specs),
+        OPS.parent / "tuner" / "measured.json": ranked(measured),
+    }
 
 
 def main() -> int:

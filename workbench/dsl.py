@@ -219,7 +219,8 @@ class CompiledCall:
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
-        update_wrapper(self, call)  # so that its code is that of the call
+        # so that its code is that of the call
+        update_wrapper(self, call, ("__module__", "__name__", "__qualname__"), ())
 
     def __call__(self, *inputs: Any) -> Any:
         return self._compiled(*inputs)
@@ -231,7 +232,7 @@ class CompiledCall:
         result: Callable[..., Any] = torch.compile(self._call, dynamic=False)
         return result
 
-    def compile_ahead(self, *inputs: Any) -> None:
+    def compile_only(self, *inputs: Any) -> None:
         """Compile for such inputs, and launch nothing: the first launch then finds the code in
         Inductor's cache. Raises what torch.compile raises."""
         import torch

@@ -143,7 +143,7 @@ class SweepCommand:
         problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
-        Thread(target=_read_ahead, args=(impls,), daemon=True).start()
+        Thread(target=_prewarm_plan, args=(impls,), daemon=True).start()
         repository = repository_of(options.kernel)
         worst = PASSED
         if wants_cluster(options):
@@ -279,7 +279,7 @@ class _OneSize:
     counts: Counter[str] = field(default_factory=Counter)
     recommended: bool = False  # a first recommendation was printed, or there is none to print
     best: Record | None = None  # of the first pass
-    said: tuple[str, float] = ("", 0.0)  # key of the best that was printed last, and when
+    printed: tuple[str, float] = ("", 0.0)  # key of the best that was printed last, and when
 
     def go(self, sweep: Sweep, impls: list[Impl]) -> int:
         command, options, backend = self.command, self.command.options, self.opened.backend
@@ -428,7 +428,7 @@ class _OneSize:
                 if isinstance(result, Step):
                     if result.name == "final":  # the CPU is idle now
                         known = recorder.run, list(recorder.outcomes)
-                        Thread(target=_draw_ahead, args=known, daemon=True).start()
+                        Thread(target=_prewarm_page, args=known, daemon=True).start()
                     self.breakdown.table(self.counts, started)
                     console.step(result)
                 elif isinstance(result, Finding):
@@ -463,10 +463,10 @@ class _OneSize:
 
     def _say_so_far(self, best: Record) -> None:
         """Print the best measured config where it is another one than was printed last."""
-        key, at = self.said
+        key, at = self.printed
         now = time.monotonic()
         if best.key != key and self.counts["measured"] >= SO_FAR_CONFIGS and now - at >= SO_FAR_S:
-            self.said = best.key, now
+            self.printed = best.key, now
             self.command.console.so_far(best, self.counts["measured"])
 
     def _recommend(self, plan: Plan, recorder: Recorder) -> None:
@@ -544,7 +544,7 @@ class _OneSize:
         return [words for words in sentences if words]
 
 
-def _read_ahead(impls: Sequence[Impl]) -> None:
+def _prewarm_plan(impls: Sequence[Impl]) -> None:
     """Read what a plan needs, a second of work, while the measuring process opens the GPU. What is
     wrong with it is said by the plan."""
     with suppress(Exception):
@@ -554,7 +554,7 @@ def _read_ahead(impls: Sequence[Impl]) -> None:
             calibration_of(name)
 
 
-def _draw_ahead(run: Run, outcomes: Sequence[Outcome]) -> None:
+def _prewarm_page(run: Run, outcomes: Sequence[Outcome]) -> None:
     """Draw the page of what is known and drop it: imports, fonts and templates of a first drawing
     take a second, and the last one is drawn while the user waits."""
     with suppress(Exception), DRAWING:

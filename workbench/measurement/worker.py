@@ -212,12 +212,12 @@ def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
 
     spec = loaded(job.kernel).spec
     names = share_of(spec.impls, share, of)
-    compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_ahead")]
+    compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_only")]
     if compilable:
         given = inputs.make(spec, job.sizes, job.dtype, "cuda", job.seed)
         for impl in compilable:
             with suppress(Exception):
-                impl.launch.compile_ahead(*given)  # type: ignore[attr-defined]
+                impl.launch.compile_only(*given)  # type: ignore[attr-defined]
         del given
         torch.cuda.empty_cache()
 

@@ -47,10 +47,10 @@ def entries_of(
     stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
     # Of all Impls: a sweep of one takes in the launch that is the fastest so far, of any Impl.
     whole = select(replace(run, impls={impl: {} for impl in mine}), outcomes)
-    answers = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
+    selections = {s.winner.case.impl: s for s in (select(run, outcomes), whole) if s.winner}
     results = []
     for impl, own in sorted(mine.items()):
-        chosen = answers.get(impl) or select(replace(run, impls={impl: {}}), outcomes)
+        chosen = selections.get(impl) or select(replace(run, impls={impl: {}}), outcomes)
         won = chosen.winner
         if won is None or (won.measured and won.phase != "final"):
             continue
