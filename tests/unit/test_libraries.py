@@ -28,18 +28,15 @@ def test_each_library_is_in_one_share_and_those_that_import_the_same_are_togethe
     impls = [impl("torch"), impl("a", "x"), impl("b", "y"), impl("c", "x"), impl("d", "z")]
     for of in (1, 2, 3, 5):
         shares = [worker.share_of(impls, share, of) for share in range(of)]
-        assert sorted(sum(shares, [])) == ["a", "b", "c", "d"]
+        assert sorted(name for names in shares for name in names) == ["a", "b", "c", "d"]
         assert any({"a", "c"} <= set(share) for share in shares)
 
 
 class FakeSolo:
     """A process that is ready after some seconds, and times everything at once."""
 
-    started: list["FakeSolo"] = []
-
     def __init__(self):
         self.begun, self.ready_s = [], 0.0
-        self.started.append(self)
 
     def begin(self, task, *args):
         self.begun.append(task.__name__)
@@ -56,7 +53,6 @@ class FakeSolo:
 
 @pytest.fixture
 def processes(monkeypatch):
-    FakeSolo.started = []
     monkeypatch.setattr(library_processes, "Solo", FakeSolo)
     return LibraryProcesses("k")
 
@@ -72,13 +68,14 @@ def candidates():
 
 def test_a_library_that_is_not_ready_is_named_and_the_others_are_timed(processes):
     winner, *libraries = candidates()
-    FakeSolo.started[1].ready_s = 60.0
+    one, other = processes._solos
+    other.ready_s = 60.0
     began = time.monotonic()
     (timed, winner_s), (late, none) = processes.final("job", winner, libraries, 5.0)
     assert time.monotonic() - began < 2
     assert isinstance(timed, Timed) and winner_s == pytest.approx(2e-5, rel=0.01)
     assert isinstance(late, Refusal) and late.reason == NOT_READY and none is None
-    assert FakeSolo.started[0].begun[-1] == "begin" != FakeSolo.started[1].begun[-1]
+    assert one.begun[-1] == "begin" != other.begun[-1]
 
 
 def test_no_time_left_is_no_time_taken(processes):

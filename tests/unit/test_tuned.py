@@ -555,6 +555,16 @@ def test_what_won_the_newest_sweep_is_the_fastest_of_its_sizes(tmp_path):
         assert first.key == later.key
 
 
+def test_the_list_has_the_fastest_impl_first_and_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "t.json"
+    winner = next(e for e in remember_in(path) if e.fastest)
+    assert cli.main(["tuned", "--file", str(path)]) == 0
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("matmul.")]
+    assert rows[0].startswith(f"matmul.{winner.impl} ") and "fastest Impl" in rows[0]
+    assert len(rows) == 2 and "fastest Impl" not in rows[1]
+
+
 # Launching
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,14 +113,16 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
         if not is_output(options.export):
             text = f"{len(entries)} entries written to {options.export}."
             say_result(console, text, whole=False)
-    elif options.code and entries:
+    first = tuned.fastest()  # an older winner is marked, too
+    shown = [replace(entry, fastest=entry.key in first) for entry in entries]
+    if options.code and entries:
         from workbench.commands.tuned_code import code
 
-        say_result(console, code(entries))  # lines stay whole, to be pasted
-    else:
+        say_result(console, code(shown))  # lines stay whole, to be pasted
+    elif not (options.forget or options.export):
         with aloud(console):
-            show_tuned(entries, console)
-    return {"file": str(path), "entries": [asdict(entry) for entry in entries]}
+            show_tuned(shown, console)
+    return {"file": str(path), "entries": [asdict(entry) for entry in shown]}
 
 
 HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "bits", "date", "versions")
@@ -158,10 +160,12 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
 
 
 def time_text(entry: Entry) -> str:
-    """Return the time of an entry, with a tilde where it is predicted, and its ties."""
+    """Return the time of an entry, with a tilde where it is predicted, its ties, and whether its
+    Impl is the fastest at its sizes."""
     time_us = console_microseconds(entry.time_s)
     tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
-    return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
+    first = ", fastest Impl" if entry.fastest else ""
+    return (f"~{time_us} predicted" if entry.predicted else time_us) + tie + first
 
 
 def bits_text(entry: Entry) -> str:
