@@ -68,11 +68,10 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
-from workbench.device.calibration import calibration_of, shipped
+from workbench.device.calibration import CalibrationError, calibration_of, shipped
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, write_page
 from workbench.reports.run_index import write_run_page
-from workbench.source import code_hash
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
@@ -143,7 +142,7 @@ class SweepCommand:
         problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
-        Thread(target=_prewarm_plan, args=(impls,), daemon=True).start()
+        Thread(target=_prewarm_plan, daemon=True).start()
         repository = repository_of(options.kernel)
         worst = PASSED
         if wants_cluster(options):
@@ -544,12 +543,11 @@ class _OneSize:
         return [words for words in sentences if words]
 
 
-def _prewarm_plan(impls: Sequence[Impl]) -> None:
-    """Read what a plan needs, a second of work, while the measuring process opens the GPU. What is
-    wrong with it is said by the plan."""
-    with suppress(Exception):
-        for impl in impls:
-            code_hash(impl)
+def _prewarm_plan() -> None:
+    """Read the calibrations, half a second of work that a plan needs, while the measuring process
+    opens the GPU. What is wrong with one is said by the plan. (No code is parsed here: Python's
+    `ast` fails in two threads at once, CPython issue 106905.)"""
+    with suppress(CalibrationError):
         for name in shipped():
             calibration_of(name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def keep_bytecode() -> None:
 
     Changes this process alone: no variable that a user's program would inherit.
     """
-    spec = find_spec("torch")
+    spec = None
+    with suppress(ImportError):
+        spec = find_spec("torch")
     if spec is None or spec.origin is None or Path(cache_from_source(spec.origin)).exists():
         return
     if sys.dont_write_bytecode or not os.access(Path(spec.origin).parent, os.W_OK):

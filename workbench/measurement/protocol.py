@@ -69,7 +69,7 @@ class Protocol:
     @property
     def older_id(self) -> str:
         """Return the id of the same protocol in keys of schema 1."""
-        of_then = {k: v for k, v in asdict(self).items() if k not in _LATER}
+        of_then = {k: v for k, v in (asdict(self) | _THEN).items() if k not in _LATER}
         return "p3-" + digest({_FORMER.get(k, k): v for k, v in of_then.items()})
 
 
@@ -93,6 +93,7 @@ class BoostRules:
 
 BOOST = BoostRules()
 
+_THEN = {"window_s": 0.01, "most_rounds": 64}  # values in schema 1
 _LATER = ("far", "far_rounds", "near")  # parameters that schema 1 did not have
 
 # Names of parameters in schema 1, where they were part of the hash.
