@@ -497,7 +497,8 @@ def test_a_gpu_is_calibrated_and_checked(place):
                 if impl.rejection_reason(default, H200.limits, "bf16", sizes) is None:
                     assert (impl.name, tuple(values(default).items())) in here
     part = part_of(known, "rms_norm", "bf16", H200)
-    assert all(h.chosen_s is not None and h.regret < 0.2 for h in part.held)
+    # of 8 configs a size; each knob of a planted time errs by up to 20 %
+    assert all(h.chosen_s is not None and h.regret < 0.25 for h in part.held)
     assert all(h.first_s < 1.05 * h.best_s for h in part.held)
     assert "rms_norm in bf16" in place.text.getvalue() and not place.partial.exists()
     html = page(known, [part], H200)
