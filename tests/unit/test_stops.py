@@ -69,6 +69,16 @@ def logged(lock):
     return lambda: handler.handle(logging.makeLogRecord({}))
 
 
+@pytest.fixture(autouse=True)
+def not_ignored():
+    """Under nohup, or in the background of a script, tests inherit signals that are ignored."""
+    before = [signal.signal(number, signal.SIG_DFL) for number in NUMBERS]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in zip(NUMBERS, before, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("use", [setting, logged])
 def test_the_first_signal_leaves_no_lock_behind(use, number):
