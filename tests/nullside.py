@@ -20,13 +20,7 @@ from workbench.data.database import open_history
 from workbench.data.events import Event, KernelDispatched, OpCompleted, read
 from workbench.data.record import Failure, Outcome, Record, Run
 
-KERNEL = '''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""
-
-from dataclasses import dataclass
-
-from workbench.spec import Spec, Tensor, threads, tile
-
-toy = Spec(
+SPEC = """toy = Spec(
     name="toy",
     inputs={"x": Tensor("N")},
     outputs={"y": Tensor("N")},
@@ -35,7 +29,18 @@ toy = Spec(
     check=[{"N": 7}],
     bench=[{"N": 1024}],
 )
+"""
+LIBRARY = """@toy.impl(backend="torch", name="torch")
+def library(x):
+    return x
+"""
+KERNEL = f'''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""
 
+from dataclasses import dataclass
+
+from workbench.spec import Spec, Tensor, threads, tile
+
+{SPEC}
 
 @dataclass(frozen=True)
 class Blocks:
@@ -55,10 +60,7 @@ def blocks(x, *, config):
     raise NotImplementedError
 
 
-@toy.impl(backend="torch", name="torch")
-def library(x):
-    return x
-'''
+{LIBRARY}'''
 CONFIGS = 11  # that are not refused
 
 

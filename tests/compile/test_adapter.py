@@ -71,13 +71,26 @@ def cover(meta):
 
 
 @pytest.fixture
-def kernels(tmp_path, monkeypatch):
-    """A user's module, imported as a user would."""
-    (tmp_path / "users_kernels.py").write_text(KERNELS)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "users_kernels", raising=False)
-    yield importlib.import_module("users_kernels")
-    sys.modules.pop("users_kernels", None)
+def imported(tmp_path, monkeypatch):
+    """A function that writes a user's module and imports it as a user would."""
+
+    def module(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        names.append(name)
+        return importlib.import_module(name)
+
+    names = []
+    yield module
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def kernels(imported):
+    """A user's module."""
+    return imported("users_kernels", KERNELS)
 
 
 def places(folder):
@@ -147,13 +160,9 @@ CONFIGS = [
 
 
 @pytest.fixture
-def listed(tmp_path, monkeypatch):
+def listed(imported):
     """A module whose configs have words, None, an option and a hook."""
-    (tmp_path / "listed_kernels.py").write_text(LISTED)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "listed_kernels", raising=False)
-    yield importlib.import_module("listed_kernels")
-    sys.modules.pop("listed_kernels", None)
+    return imported("listed_kernels", LISTED)
 
 
 NUMBERS = [triton.Config({"BLOCK": b, "ROUNDS": r}) for b in (64, 256) for r in (1, 2)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from null_backend import ENVIRONMENT, Fate, Null
-from nullside import Place
+from nullside import LIBRARY, SPEC, Place
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
@@ -33,22 +33,13 @@ from workbench.tuner.stopped import stop_of, stopped_search
 
 pytestmark = pytest.mark.unit
 
-KERNEL = '''"""A kernel of two Impls with 180 configs, which nothing runs."""
+KERNEL = f'''"""A kernel of two Impls with 180 configs, which nothing runs."""
 
 from dataclasses import dataclass
 
 from workbench.spec import Spec, Tensor, stages, threads, tile
 
-toy = Spec(
-    name="toy",
-    inputs={"x": Tensor("N")},
-    outputs={"y": Tensor("N")},
-    reference=lambda x: x,
-    flops=lambda N: N,
-    check=[{"N": 7}],
-    bench=[{"N": 1024}],
-)
-
+{SPEC}
 
 @dataclass(frozen=True)
 class Tiles:
@@ -68,10 +59,7 @@ def second(x, *, config):
     raise NotImplementedError
 
 
-@toy.impl(backend="torch", name="torch")
-def library(x):
-    return x
-'''
+{LIBRARY}'''
 CONFIGS = 180
 TILES = Sweep(vary=[tile], tune=[threads, stages])
 RUN = Run(

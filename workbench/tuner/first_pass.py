@@ -311,13 +311,12 @@ class FirstPass:
     def _is_vain(self) -> bool:
         """Return whether the rule of the default search says that going on cannot pay."""
         stop = self._search_plan.until
-        if stop is None or self.chance_left is not None:
-            return stop is not None
-        if self._measured < stop.least or self._sure:
+        if stop is None:
             return False
-        if (chance := self._search.chance_left(stop.share)) <= stop.chance:
-            self.chance_left = chance
-        return chance <= stop.chance
+        if self.chance_left is None and self._measured >= stop.least and not self._sure:
+            chance = self._search.chance_left(stop.share)
+            self.chance_left = chance if chance <= stop.chance else None
+        return self.chance_left is not None
 
     def _rest_of_lost(self) -> Iterator[Outcome]:
         """Try configs whose process was lost once more, unless the budget leaves no time for it."""

@@ -96,11 +96,8 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
         return run if tried == ours else None
     launched = Counter(impl for _, impl, _ in tried.keys() - ours.keys())
     alone = max(launched.values(), default=0) <= 1  # then that of its Impl
-    return run if alone and ours.keys() <= tried.keys() and _same_impls(run, plan.run) else None
-
-
-def _same_impls(one: Run, other: Run) -> bool:
-    return one.impls.keys() == other.impls.keys()
+    same_impls = run.impls.keys() == plan.run.impls.keys()
+    return run if alone and same_impls and ours.keys() <= tried.keys() else None
 
 
 def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
