@@ -176,6 +176,16 @@ def test_an_incumbent_that_stays_is_said_to() -> None:
     assert "was the best in an earlier run" not in page(RUN, OUTCOMES)
 
 
+def test_a_predicted_tie_is_not_called_a_measurement() -> None:
+    run, outcomes = synthetic.softmax(predicted=True)
+    first, other, *rest = [replace(o, default=False) for o in ranking(outcomes)]
+    assert isinstance(first, Record) and isinstance(other, Record)
+    near = replace(first.timing, predicted_s=1.01 * first.time_s)
+    text = page(run, [first, replace(other, timing=near, default=True), *rest])
+    assert f"{first.case.label} is predicted to be faster than the winner by less than 2 %" in text
+    assert "the winner is the default" in text and "does not differ measurably" not in text
+
+
 def many() -> tuple[Run, list[Outcome]]:
     """Over 827 configs with a time, as a matmul over two Impls and three groupings has."""
     run, outcomes = synthetic.matmul()

@@ -50,6 +50,7 @@ from workbench.reports.figures.traffic import (
 )
 from workbench.spec import knob_text
 from workbench.tuner.selection import (
+    MODEL_SHARE,
     ConfigKey,
     Selection,
     class_interval,
@@ -293,7 +294,7 @@ def _words(result: Selection) -> dict[int, str]:
 
 
 def _tie_reason(run: Run, result: Selection) -> str:
-    """Return why the tie rule preferred the winner to the fastest median; empty if it did not."""
+    """Return why the tie rule preferred the winner to the fastest; empty if it did not."""
     winner, fastest = result.winner, result.fastest
     if winner is None or fastest is None or winner is fastest or not result.ranked:
         return ""
@@ -301,8 +302,11 @@ def _tie_reason(run: Run, result: Selection) -> str:
         reason = "was the best in an earlier run and is kept"
     else:
         reason = "is the default" if winner.default else "needs fewer spills, registers or warps"
-    text = f"The fastest median, {fastest.case.label}'s, does not differ measurably from the winner"
-    return f"{text}, which {reason}."
+    other = fastest.case.label
+    if result.predicted:
+        within = f"by less than {100 * MODEL_SHARE:.0f} %"
+        return f"{other} is predicted to be faster than the winner {within}; the winner {reason}."
+    return f"{other} does not differ measurably from the winner, which {reason}."
 
 
 def _doubts(winner: Record | None) -> list[str]:

@@ -30,7 +30,7 @@ def stopped_search(plan: Plan, tried: int, chance: float, share: float) -> Findi
     words = "under 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
     sentence = (
         f"{tried} of {counted(of, 'config')} tried: the chance that one of the others is over "
-        f"{100 * share:.0f} % faster is {words}; `--search exhaustive` measures all."
+        f"{100 * share:.0f} % faster is {words}; --search exhaustive measures all."
     )
     numbers = (
         Evidence(CHANCE, chance, "1", "computed"),
