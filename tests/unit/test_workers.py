@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import typing
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.backend import replies
+from workbench.backend import replies, workers
 from workbench.backend.checking import compare_outputs, make_inputs, tried_again
 from workbench.backend.processes import compile_task, outcome_of
 from workbench.backend.workers import Solo, Workers, cpu_count
@@ -339,3 +339,16 @@ def test_everywhere_reaches_each_process_and_spoils_none(tmp_path):
     with Workers(2) as pool:
         pool.everywhere(math.sqrt, -1.0)
         assert pool.submit(math.sqrt, 9.0, timeout_s=60).result() == 3.0
+
+
+def test_threads_that_start_processes_at_once_leave_stderr_as_it_was():
+    """Each keeps the descriptor and puts it back: a second thread would keep the closed one."""
+
+    def start(_):
+        with workers._silent():
+            time.sleep(0.002)
+
+    before = os.fstat(2)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(start, range(64)))
+    assert os.path.samestat(os.fstat(2), before)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -159,7 +159,7 @@ class Solo:
         self._process = context.Process(
             target=_serve, args=(theirs, interpreted, packages), daemon=True
         )
-        with _silent():
+        with _silent() if spawned else nullcontext():
             self._process.start()
         theirs.close()
         self._unread = b""  # the beginning of a result
@@ -348,18 +348,25 @@ def _start_server() -> None:
             forkserver.ensure_running()
 
 
+_STDERR = threading.Lock()  # its descriptor is that of the whole process
+
+
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Return a context manager that starts processes with SIGINT blocked and stderr closed."""
+    """Return a context manager that starts processes with SIGINT blocked and stderr closed. One
+    thread at a time: a second one would keep the closed stderr, and leave it so."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(null, 2)
-        yield
+        with _STDERR:
+            kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(null, 2)
+                yield
+            finally:
+                os.dup2(kept, 2)
+                os.close(kept)
+                os.close(null)
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
