@@ -236,8 +236,9 @@ def test_a_command_that_outlives_its_stop_is_killed(number, tmp_path, monkeypatc
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_to_the_command_alone_stops_it_once(number):
     code = "\n    ".join(
-        ["print('begun', flush=True)", "from workbench.data.interrupts import Interrupts",
-         "try: time.sleep(1000)", "except KeyboardInterrupt: time.sleep(0.5); print('kept')",
+        ["from workbench.data.interrupts import Interrupts",
+         "try: print('begun', flush=True); time.sleep(1000)",
+         "except KeyboardInterrupt: time.sleep(0.5); print('kept')",
          "return Interrupts._current.exit_code"]
     )  # fmt: skip
     process = started(code)
