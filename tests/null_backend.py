@@ -185,6 +185,9 @@ class Null:
         """In the order given."""
         return [self._again("final", c, self._fate(c).final) for c in candidates]
 
+    def begin_libraries(self) -> None:
+        """There is none to wait for."""
+
     def libraries(
         self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,8 +149,6 @@ class Live:
                 self._prepare()
         except CannotBegin as error:
             raise RuntimeError(str(error)) from None
-        if candidates:
-            self._begin_libraries()
         return self._tested
 
     def _prepare(self, wait_s: float | None = None) -> None:
@@ -161,7 +160,7 @@ class Live:
         self._gpu.begin(self._job)
         self._tested = self._tested or _ceilings(self._gpu.self_test())
 
-    def _begin_libraries(self) -> None:
+    def begin_libraries(self) -> None:
         """Let the slow libraries of the problem get ready, for `libraries`."""
         if any(impl.imports for impl in self._problem.spec.impls):
             if self._libraries is None:
@@ -192,7 +191,7 @@ class Live:
     ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
         if self._compilers is None:
             self._compilers = compilers(self._problem.kernel)
-        return compile_all(self._compilers, self._problem, candidates, self.device)
+        return compile_all(self._compilers, self._problem, candidates, self.device, here=True)
 
     def compiled(
         self, candidates: Sequence[Candidate]
@@ -399,7 +398,8 @@ class Live:
                 self._gpu.import_libraries(kernel)
             if self._compilers is None:
                 self._compilers = compilers(new[0].problem.kernel)
-            compiled = compile_parts(self._compilers, new, self.device)
+            compiles = partial(compile_all, code=True, here=True)
+            compiled = compile_parts(self._compilers, new, self.device, compiles=compiles)
             self._compiled |= {new[i].candidate.key: result for i, result in compiled.items()}
         known = ((i, self._compiled.get(part.candidate.key)) for i, part in enumerate(parts))
         return {i: result for i, result in known if result is not None}

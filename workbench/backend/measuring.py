@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from workbench.backend.workers import BEGIN_S, LOST, Solo, cause_of
 from workbench.data.record import Environment
@@ -86,10 +86,15 @@ class Measuring:
     already imported the compiler and opened the GPU.
     """
 
-    def __init__(self) -> None:
-        """Start the process; it imports the compiler and opens the GPU in the background."""
+    def __init__(self, kernel: str = "", libraries_of: str = "") -> None:
+        """Start the process; in the background it imports the compiler, opens the GPU and describes
+        it for `kernel`; later it imports what the libraries of the kernel `libraries_of` need,
+        where it is to time them."""
+        self._libraries_of = libraries_of
         self._now = Solo(spawned=True)
         self._now.begin(worker.warm)
+        self._described = self._now.promise(worker.describe_of, kernel) if kernel else None
+        self._now.begin(worker.load)
         self._standby: Solo | None = None
         self._job: worker.MeasureJob | None = None
         self._begun = False
@@ -100,13 +105,21 @@ class Measuring:
         """Return device, environment and lock name of the GPU, or None; see `worker.describe`.
         Raises Lost where the process dies or outlasts its limit."""
         try:
-            result: tuple[Device, Environment, str] | None = self._now.ask(
-                worker.describe, repository, timeout_s=BEGIN_S
-            )
+            result = self._description(repository)
         except LOST as error:
             raise Lost(error) from None
-        self._now.begin(worker.load)  # in the background, while the caller plans
+        if self._libraries_of and result is not None:
+            self.import_libraries(self._libraries_of)
         return result
+
+    def _description(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
+        if self._described is not None:
+            with suppress(WorkbenchError):  # the caller's own import of the kernel says it better
+                at, known = self._now.kept(self._described)
+                if at == str(repository):
+                    return cast("tuple[Device, Environment, str] | None", known)
+        asked = self._now.ask(worker.describe, repository, timeout_s=BEGIN_S)
+        return cast("tuple[Device, Environment, str] | None", asked)
 
     def begin(self, job: worker.MeasureJob) -> None:
         """Prepare the process for a problem. Raises CannotBegin where it does not fit."""

@@ -170,6 +170,9 @@ class MetalLive:
         """Return the candidate's time on the same buffers, or a Refusal."""
         return self._measured([self._task(candidate, regime="hot")])[0]
 
+    def begin_libraries(self) -> None:
+        """Do nothing: MLX is imported already."""
+
     def libraries(
         self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:

@@ -6,9 +6,11 @@ starting early lets these overlap.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Protocol
 
 from workbench.backend.library_processes import LibraryProcesses
@@ -26,6 +28,14 @@ from workbench.data.environment import gpu_shown
 from workbench.measurement import worker
 
 
+class Libraries(Enum):
+    """Who times the libraries of a kernel that are slow to import."""
+
+    NOBODY = "nobody"
+    OTHERS = "processes of their own, beside the winner"
+    MEASURING = "the measuring process, in one final with all others"
+
+
 class LiveProcesses(Protocol):
     """Processes of a live backend that were started before it: of this machine, or of a worker of a
     cluster."""
@@ -35,8 +45,8 @@ class LiveProcesses(Protocol):
         """Return the measuring process."""
 
     @property
-    def compilers(self) -> Pool:
-        """Return the pool of compiling processes."""
+    def compilers(self) -> Pool | None:
+        """Return the pool of compiling processes, if they were started."""
 
     @property
     def libraries(self) -> LibraryProcesses | None:
@@ -47,12 +57,21 @@ class Prewarm:
     """Processes that start in a background thread, as their server must import torch first. The
     properties block until they are there."""
 
-    def __init__(self, kernel: str, libraries: bool) -> None:
-        preload_compiler()  # nothing is interpreted where a GPU measures
+    def __init__(self, kernel: str, libraries: Libraries, compiles: bool = True) -> None:
+        """Start them. Where nothing is compiled the command may interpret kernels, too: it starts
+        its compilers itself, and the measuring process does not import the kernel."""
+        self._inside = libraries is Libraries.MEASURING
+        # Where Python keeps no bytecode they also import what another process imports: of what
+        # they have compiled it reads the bytecode. Half of the 10 s of torch.compile is compiling.
+        wanted = libraries is Libraries.OTHERS or (self._inside and bool(sys.pycache_prefix))
         starting = ThreadPoolExecutor(1)
-        self._gpu = starting.submit(Measuring)
-        self._compilers = starting.submit(compilers, kernel)
-        self._libraries = starting.submit(LibraryProcesses, kernel) if libraries else None
+        own = kernel if compiles else ""
+        self._gpu = starting.submit(Measuring, own, kernel if self._inside else "")
+        self._compilers = None
+        if compiles:
+            preload_compiler()
+            self._compilers = starting.submit(compilers, kernel)
+        self._others = starting.submit(LibraryProcesses, kernel) if wanted else None
         starting.shutdown(wait=False)
 
     @property
@@ -61,28 +80,29 @@ class Prewarm:
         return self._gpu.result()
 
     @property
-    def compilers(self) -> Workers:
-        """Return the pool of compiling processes."""
-        return self._compilers.result()
+    def compilers(self) -> Workers | None:
+        """Return the pool of compiling processes, if they were started."""
+        return self._compilers.result() if self._compilers else None
 
     @property
     def libraries(self) -> LibraryProcesses | None:
-        """Return the processes of slow libraries, if they were started."""
-        return self._libraries.result() if self._libraries else None
+        """Return the processes of slow libraries, if they are to time them."""
+        return self._others.result() if self._others and not self._inside else None
 
     def close(self) -> None:
         """End all of them, at once: the driver takes 0.2 s to release each that opened the GPU."""
         with ThreadPoolExecutor(3) as threads:
-            for one in (self.libraries, self.compilers, self.gpu):
-                if one is not None:
-                    threads.submit(one.close)
+            for started in (self._others, self._compilers, self._gpu):
+                if started is not None:
+                    threads.submit(started.result().close)
         end_server()
 
 
-def begin_prewarm(kernel: str, libraries: bool = True) -> Prewarm | None:
-    """Start the processes and return them, or None where no GPU is visible. Those of slow
-    `libraries` are for a sweep alone."""
-    return Prewarm(kernel, libraries) if gpu_shown() else None
+def begin_prewarm(
+    kernel: str, libraries: Libraries = Libraries.OTHERS, compiles: bool = True
+) -> Prewarm | None:
+    """Start the processes and return them, or None where no GPU is visible."""
+    return Prewarm(kernel, libraries, compiles) if gpu_shown() else None
 
 
 def compilers(kernel: str) -> Workers:

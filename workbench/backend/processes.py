@@ -62,6 +62,7 @@ class CompileJob:
     claims: Path | None  # folder of claimed keys; None always compiles to the end
     owner: str  # name of this job in a claim
     code: bool = False  # read the machine code, too
+    here: bool = False  # the GPU of this machine launches it
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
         impl = kernel.impl(case.impl, job.candidate.code)
         problem = impl, impl.config(**case.config), job.sizes, job.dtype, job.device
         if job.claims is None:
-            return compile_config(*problem, code=job.code)
+            return compile_config(*problem, code=job.code, here=job.here)
         claims = job.claims
         result = compile_unless_duplicate(
-            *problem, lambda key: claimed(claims, key, job.owner), claims
+            *problem, lambda key: claimed(claims, key, job.owner), claims, job.here
         )
         if isinstance(result, CompiledDuplicate):
             return Duplicate(result, os.readlink(claims / result.key))
@@ -116,15 +117,17 @@ def compile_all(
     device: Device,
     timeout_s: float = COMPILE_TIMEOUT_S,
     code: bool = False,
+    here: bool = False,
 ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
     """Compile in parallel, started in the order given; yield results in the order of completion.
 
-    With `code` the machine code of each is read, and no config waits for another. A duplicate comes
-    after the config whose machine code it shares, with that one's resources, its own seconds and
-    `duplicate` set. Where the other one failed, it is compiled by itself.
+    With `code` the machine code of each is read, and no config waits for another. With `here` what
+    launches them on this machine's GPU is compiled, too. A duplicate comes after the config whose
+    machine code it shares, with that one's resources, its own seconds and `duplicate` set. Where
+    the other one failed, it is compiled by itself.
     """
     with temporary_folder() as folder:
-        under_way = _UnderWay(pool, problem, device, timeout_s, folder, code)
+        under_way = _UnderWay(pool, problem, device, timeout_s, folder, code, here)
         try:
             for candidate in candidates:
                 under_way.submit(candidate, shared=not code)
@@ -144,9 +147,10 @@ class _UnderWay:
         timeout_s: float,
         claims: Path,
         code: bool,
+        here: bool,
     ) -> None:
         self._pool, self._problem, self._device = pool, problem, device
-        self._timeout_s, self._claims, self._code = timeout_s, claims, code
+        self._timeout_s, self._claims, self._code, self._here = timeout_s, claims, code, here
         self._submitted = 0
         self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
         self._open: set[str] = set()  # owners that have not finished
@@ -169,6 +173,7 @@ class _UnderWay:
             self._claims if shared else None,
             owner,
             self._code,
+            self._here,
         )
         future = self._pool.submit(compile_task, job, timeout_s=patience * self._timeout_s)
         self._jobs[future] = candidate, owner

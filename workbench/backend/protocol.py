@@ -124,6 +124,9 @@ class Measures(Backend, Protocol):
     ) -> list[Timed | Refusal]:
         """Return times of the best candidates, measured against each other."""
 
+    def begin_libraries(self) -> None:
+        """Let libraries that are slow to import get ready for `libraries`, in the background."""
+
     def libraries(
         self, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
     ) -> list[tuple[Timed | Refusal, float | None]]:

@@ -250,7 +250,7 @@ class ClusterLive(Live):
         super().__init__(repository, rules, prewarm=processes)
         self.place = GpuPlace(gpu.title, dict(gpu.references))
 
-    def _begin_libraries(self) -> None:
+    def begin_libraries(self) -> None:
         """Do nothing: a GPU of a cluster has a measuring process alone."""
 
     def libraries(

@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 from workbench.backend import replies
 from workbench.data.bytecode import keep_bytecode
+from workbench.data.environment import FP_FUSION
 from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
 from workbench.data.user_code import Marks, user_code, watch
@@ -163,7 +165,8 @@ class Solo:
             self._process.start()
         theirs.close()
         self._unread = b""  # the beginning of a result
-        self._owed = 0  # results of tasks that were begun and not waited for
+        # results of tasks that were begun and not waited for; None: it is dropped
+        self._owed: deque[Future[Any] | None] = deque()
         self.begin(os.getpid)  # so that the start of the process is no part of a task's time
 
     @property
@@ -180,22 +183,43 @@ class Solo:
         """Start a task without waiting; the next `ask` drops its result or error."""
         with suppress(OSError):  # it died: the next `ask` raises that
             self._ours.send((task, args))
-            self._owed += 1
+            self._owed.append(None)
+
+    def promise(self, task: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Start a task without waiting; return the future of its result, for `kept`."""
+        future: Future[Any] = Future()
+        with suppress(OSError):  # it died: `kept` raises that
+            self._ours.send((task, args))
+            self._owed.append(future)
+        return future
+
+    def kept(self, future: Future[Any]) -> Any:
+        """Return the result of a promise. Tasks that were begun after it go on. Raises as `ask`."""
+        while not future.done():
+            if not self._owed:
+                raise self._died()
+            self._take(BEGIN_S)
+        return future.result()
 
     def settle(self) -> None:
         """Wait until all tasks that were begun are over. Raises TimeoutError or ChildProcessError,
         and the process is gone then."""
         while self._owed:
-            self._reply(BEGIN_S)
-            self._owed -= 1
+            self._take(BEGIN_S)
+
+    def _take(self, timeout_s: float) -> None:
+        """Wait for the first task that was begun, and give its result to whom it was promised."""
+        right, result = self._reply(timeout_s)
+        if (future := self._owed.popleft()) is not None:
+            (future.set_result if right else future.set_exception)(result)
 
     def is_ready(self, within_s: float) -> bool:
         """Return whether all tasks that were begun are over within so many seconds. The process
         goes on with one that is not."""
         end = time.monotonic() + within_s
         while self._owed and self.alive:
-            if self._whole() is not None:  # the result is dropped
-                self._owed -= 1
+            if self._whole() is not None:
+                self._owed.popleft()  # nothing is promised where one asks whether it is ready
                 continue
             left = max(0.0, end - time.monotonic())
             if not wait([self._ours, self._process.sentinel], left) or not self._read():
@@ -385,7 +409,10 @@ def _begin(interpreted: bool, packages: Path | None = None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     # Inductor would start processes of its own that import torch: longer than a baseline compiles
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
+    os.environ.setdefault(FP_FUSION, "1")
+    # else Inductor names a folder of its own, and later launches find nothing that was compiled
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    os.environ.setdefault("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))
     if packages is not None:
         if "triton" in sys.modules:
             raise RuntimeError("Triton was imported before its version could be chosen")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import impl_named
-from workbench.backend.prewarm import begin_prewarm
+from workbench.backend.prewarm import Libraries, begin_prewarm
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
@@ -101,7 +101,7 @@ class ExperimentCommand:
         with ExitStack() as stack:
             prewarm = None  # started before kernels are imported
             if self.open_backend is None and experiment.runs and options.device is None:
-                prewarm = begin_prewarm(options.kernel or "copy", libraries=False)
+                prewarm = begin_prewarm(options.kernel or "copy", Libraries.NOBODY)
             if prewarm is not None:
                 stack.callback(prewarm.close)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import library_impls
+from workbench.backend.prewarm import Libraries, Prewarm, begin_prewarm
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -68,7 +71,7 @@ class MeasureCommand:
 
     options: MeasureOptions
     console: Console
-    open_backend: Opener = any_backend
+    open_backend: Opener | None = None  # `any_backend`, or a test's own
     tuned_file: Path | None = None  # the tuned configs; None: the user's own
     origins: dict[str, str] = field(default_factory=dict)  # source of each config, by key
 
@@ -78,12 +81,23 @@ class MeasureCommand:
         Raises the errors of the parts, each of which is one sentence.
         """
         options = self.options
+        with ExitStack() as stack:
+            prewarm = None
+            if self.open_backend is None and options.device is None:  # before slow imports
+                prewarm = begin_prewarm(options.kernel, Libraries.MEASURING)
+            if prewarm is not None:
+                stack.callback(prewarm.close)
+            return self._measure(prewarm)
+
+    def _measure(self, prewarm: Prewarm | None) -> int:
+        options = self.options
         spec = catalog.spec_of(options.kernel)
         problems = problems_of(options, spec)
         operands = [operands_of((text, text), None, spec, None)[0] for text in options.impl]
         cache = Tuned.load(self.tuned_file or default_path())
         repository = repository_of(options.kernel)
-        with resources(options, lambda: self.open_backend(options.device, repository)) as opened:
+        opener = self.open_backend or partial(any_backend, prewarm=prewarm)
+        with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
             check_emulator(opened.backend)
             check_profile(opened.backend, options.profile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -226,14 +227,9 @@ class ProfileCommand:
     # A kernel
 
     def _profile_kernel(self, tool: Profiler) -> int:
-        from workbench.commands.profiled_kernel import prepare_kernel
-
         assert self.machine is not None
         calls = self.options.calls or tool.calls
-        marked = MarkedCalls(calls, bool(self.machine.gpu))
-        first = Workload((), str(self.options.kernel), marked=marked)
-        preflight(tool, self.machine, self._tooled(first, self.name))
-        prepared = prepare_kernel(self.options, self.machine, self.console)
+        prepared = self._prepared(tool, calls)
         if isinstance(prepared, int):
             return prepared
         self.console.print(prepared.sentence, soft_wrap=True)
@@ -248,6 +244,22 @@ class ProfileCommand:
         tool = profilers()[self.name]
         code = self._record_calls(tool, prepared.of_calls(self.options.calls or tool.calls))
         return COULD_NOT_RUN if self.options.tool else code
+
+    def _prepared(self, tool: Profiler, calls: int) -> PreparedKernel | int:
+        """Return the kernel, checked and timed without a tool, or an exit code after Ctrl-C."""
+        from workbench.backend.prewarm import Libraries, begin_prewarm
+
+        assert self.machine is not None
+        with ExitStack() as stack:
+            prewarm = begin_prewarm(str(self.options.kernel), Libraries.NOBODY)
+            if prewarm is not None:  # begun before slow imports
+                stack.callback(prewarm.close)
+            from workbench.commands.profiled_kernel import prepare_kernel
+
+            marked = MarkedCalls(calls, bool(self.machine.gpu))
+            first = Workload((), str(self.options.kernel), marked=marked)
+            preflight(tool, self.machine, self._tooled(first, self.name))
+            return prepare_kernel(self.options, self.machine, self.console, prewarm)
 
     def _record_calls(self, tool: Profiler, prepared: PreparedKernel) -> int:
         """Write the script of one call, and record it."""

@@ -40,6 +40,8 @@ from workbench.tuner.space import RecordFactory
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from workbench.backend.prewarm import Prewarm
+
 DEFAULT_DTYPE = "bf16"
 DEFAULT_CALLS = 10  # of tools that do not say otherwise
 
@@ -63,14 +65,16 @@ class PreparedKernel:
 
 
 def prepare_kernel(
-    options: ProfileOptions, machine: Machine, console: Console
+    options: ProfileOptions, machine: Machine, console: Console, prewarm: Prewarm | None = None
 ) -> PreparedKernel | int:
-    """Resolve, check, and on a GPU measure a kernel. Returns what is to be profiled, or an exit
-    code after Ctrl-C. Raises CommandError where the config is wrong or cannot run."""
+    """Resolve, check, and on a GPU measure a kernel, by processes of `prewarm` if they were
+    started before. Returns what is to be profiled, or an exit code after Ctrl-C. Raises
+    CommandError where the config is wrong or cannot run."""
     spec, sizes, dtype = _problem(options, machine)
     problem = Problem(str(options.kernel), spec, sizes, dtype)
     operand = _operand(options, spec)
-    with resources(options, lambda: backend_for(None, repository_of(problem.kernel))) as opened:
+    repository = repository_of(problem.kernel)
+    with resources(options, lambda: backend_for(None, repository, prewarm)) as opened:
         selected = Selected([operand], Tuned.load(default_path()), opened.backend)
         impl, config, origin = next(selected.of(problem))
         _check_config(impl, config, opened.backend.device.limits, dtype, sizes)

@@ -18,6 +18,7 @@ from typing import Any
 
 from workbench.compile.code_reading import MachineCode, code_of_kernel
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
+from workbench.compile.launchers import build_launchers
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
@@ -83,17 +84,24 @@ class CompiledDuplicate:
 
 
 def compile_config(
-    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, code: bool = False
+    impl: Impl,
+    config: Any,
+    sizes: Sizes,
+    dtype: str,
+    device: Device,
+    code: bool = False,
+    here: bool = False,
 ) -> Compiled:
     """Compile every launch of `impl` at these sizes for `device` and return the result; nothing
     runs.
 
     With `code` the machine code of each launch is read, loop by loop. Compiled code is stored in
-    Triton's own cache, where a real launch finds it. Raises CompileError, and ChildProcessError if
-    the compiler's process was ended from outside.
+    Triton's own cache, where a real launch finds it; where it will be launched `here`, its launcher
+    too. Raises CompileError, and ChildProcessError if the compiler's process was ended from
+    outside.
     """
     started, dedup = time.perf_counter(), Dedup()
-    launches = _launched(impl, config, sizes, dtype, device, dedup)
+    launches = _launched(impl, config, sizes, dtype, device, dedup, here)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     if not code:
         return compiled
@@ -177,6 +185,7 @@ def compile_unless_duplicate(
     device: Device,
     claim: Claim,
     compiled: Path | None = None,
+    here: bool = False,
 ) -> Compiled | CompiledDuplicate:
     """Return `compile_config`'s result, or stop before LLVM and return a CompiledDuplicate where
     `claim` is false, as another config came first. The folder `compiled` is for `store_skipped`.
@@ -188,7 +197,7 @@ def compile_unless_duplicate(
     """
     started, dedup = time.perf_counter(), Dedup(claim, compiled)
     try:
-        launches = _launched(impl, config, sizes, dtype, device, dedup)
+        launches = _launched(impl, config, sizes, dtype, device, dedup, here)
     except CompileError:
         if not dedup.skipped:  # otherwise the launcher may have read a launch that was skipped
             raise
@@ -198,7 +207,7 @@ def compile_unless_duplicate(
             return CompiledDuplicate(dedup.key, spent, tuple(dedup.skipped))
     if dedup.skipped:  # launches of another config, but not in this combination
         dedup = Dedup()
-        launches = _launched(impl, config, sizes, dtype, device, dedup)
+        launches = _launched(impl, config, sizes, dtype, device, dedup, here)
     return read_launches(impl, launches, device, dedup.key, started)
 
 
@@ -212,7 +221,13 @@ def compile_launches(
 
 
 def _launched(
-    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, dedup: Dedup
+    impl: Impl,
+    config: Any,
+    sizes: Sizes,
+    dtype: str,
+    device: Device,
+    dedup: Dedup,
+    here: bool = False,
 ) -> list[Launch]:
     try:
         with captured(device, dedup) as launches:
@@ -225,6 +240,8 @@ def _launched(
         raise CompileError(first_sentence(error)) from error
     if not launches and not dedup.skipped:
         raise CompileError(f"{impl.title} launched no Triton kernel")
+    if here:
+        build_launchers((launch.kernel for launch in launches), device.backend)
     return launches
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.compile.dedup import Dedup, Stop
+from workbench.data.environment import FP_FUSION
 from workbench.device.hardware import Device
-
-# Triton 3.10 flips the default; a result must not depend on Triton's version.
-FP_FUSION = "TRITON_DEFAULT_FP_FUSION"
 
 
 @dataclass(frozen=True)

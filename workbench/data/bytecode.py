@@ -29,3 +29,11 @@ def keep_bytecode() -> None:
 
         folder = user_cache_path("kernel-workbench", appauthor=False) / "bytecode"
         sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+
+
+def bytecode_variables() -> dict[str, str]:
+    """Return the variables by which a program of the workbench's own keeps bytecode where this
+    process does; empty where Python keeps it."""
+    if not sys.pycache_prefix:
+        return {}
+    return {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}

@@ -25,6 +25,9 @@ from typing import Any
 from workbench import __version__
 from workbench.data.record import Environment, to_plain
 
+# Triton 3.10 flips its default; a result must not depend on Triton's version.
+FP_FUSION = "TRITON_DEFAULT_FP_FUSION"
+
 # Variables that change what Triton 3.6 to 3.9 compiles or runs (its knobs.py and the list that
 # invalidates its cache), without those that only print or dump. Of a path only the last part is
 # kept, since folders contain user names.
@@ -42,7 +45,7 @@ SETTINGS: tuple[str, ...] = (
     "LLVM_PASS_PLUGIN_PATH",
     "PTXAS_OPTIONS",
     "TRITON_DEBUG",
-    "TRITON_DEFAULT_FP_FUSION",
+    FP_FUSION,
     "TRITON_DISABLE_LINE_INFO",
     "TRITON_ENABLE_ASAN",
     "TRITON_ENABLE_EXPERIMENTAL_CONSAN",

@@ -114,7 +114,8 @@ def references(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
 
 
 def rehearse() -> None:
-    """Launch the kernel of `self_test` once, at one element."""
+    """Launch the kernel of `self_test` at one element, and at many: Triton compiles it anew where a
+    size is one."""
     import torch
 
     from workbench import catalog
@@ -122,7 +123,8 @@ def rehearse() -> None:
 
     spec = catalog.spec_of("copy")
     impl = catalog.impl_of(spec, "blocks")
-    impl(*inputs.make(spec, {"N": 1}, "bf16", "cuda"), config=impl.config())
+    for count in (1, 1 << 12):
+        impl(*inputs.make(spec, {"N": count}, "bf16", "cuda"), config=impl.config())
     torch.cuda.current_stream().synchronize()
 
 

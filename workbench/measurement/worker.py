@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from workbench import catalog
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
@@ -144,6 +145,13 @@ def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str
     return device, result, preflight.lock_name(index)
 
 
+def describe_of(kernel: str) -> tuple[str, tuple[hardware.Device, Environment, str] | None]:
+    """Return the folder of a kernel's file and `describe` of it, before anyone has asked."""
+    file = catalog.module_of(kernel).__file__
+    folder = Path(file).parent if file else Path.cwd()
+    return str(folder), describe(folder)
+
+
 def warm() -> None:
     """Import the compiler while the GPU is being opened, and all that the check relies on."""
     import torch
@@ -159,8 +167,9 @@ def warm() -> None:
 
     opening = threading.Thread(target=opened)
     opening.start()
-    import triton  # noqa: F401
+    from triton.runtime.cache import triton_key
 
+    triton_key()  # hashes its libraries, half a second, which the first launch would take
     opening.join()
 
 

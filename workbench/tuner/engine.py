@@ -113,6 +113,8 @@ class Engine:
 
         Known outcomes come first, marked as of this run, and are not obtained again.
         """
+        if not (self._backend.predicts or self.finished):
+            cast(Measures, self._backend).begin_libraries()
         yield from self.plan.refused
         yield from list(self._known.values())
         for result in self._first_pass.outcomes():

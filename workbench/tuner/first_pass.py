@@ -25,7 +25,7 @@ from workbench.tuner.search import Budget, StopRule, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
-LIBRARIES_S = 5.0  # for slow libraries, once the winner is known
+LIBRARIES_S = 3.0  # for slow libraries, once the winner is known; ready ones take 1 to 2 s
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class FirstPass:
         self._ready: dict[str, tuple[Candidate, Compiled]] = {}
         self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # compilations, futures, ends of batches
-        self._compiling = 0  # batches
+        self._compiling = 0  # streams of batches that have not ended
+        self._unfinished = 0  # configs that were given to the compilers and have not come back
         self._stopped = False
         self._measured = 0
         # configs whose process was lost: each is tried once more, alone
@@ -180,7 +181,7 @@ class FirstPass:
                     if not self._waiting:
                         yield from self._rest_of_lost()
                         return
-                elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
+                elif self._wants_more:
                     self._compile(self._batch())
                 yield from self._next() if self._busy else self._tried_again()
         except GpuGone:  # the config that ran on it, and others whose process was lost
@@ -188,6 +189,13 @@ class FirstPass:
             raise
         finally:
             self._stopped = True
+
+    @property
+    def _wants_more(self) -> bool:
+        # by configs, as one that compiles for seconds would hold back all that its batch waits for:
+        # with two batches of 16 at most, 15 compilers of an H100's host were idle for 4 of 10 s
+        few = max(self._unfinished, len(self._ready)) < cpu_count()
+        return few and not self._stopped
 
     @property
     def _busy(self) -> bool:
@@ -242,6 +250,7 @@ class FirstPass:
         if not batch:
             return
         self._compiling += 1
+        self._unfinished += len(batch)
 
         def take() -> None:
             try:
@@ -265,6 +274,7 @@ class FirstPass:
         elif isinstance(came, BaseException):
             raise came
         else:
+            self._unfinished -= 1
             yield from self._on_compiled(*came)
 
     def _on_compiled(

@@ -98,31 +98,31 @@ def plan_sweep(
             )
             refusal = _refused(candidate, problem, device)
             if refusal is None:
-                predicted = expected(candidate, problem, device)
-                legal.append(replace(candidate, predicted_s=predicted))
+                legal.append(candidate)
             else:
                 refused.append(factory.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
-    legal = _corrected(legal, problem, device)
+    legal = _predicted(legal, problem, device)
     launched_of = {c.impl.name: c.key for c in legal if c.config == today.get(c.impl.name)}
     keys = tuple(launched_of[name] for name in today if name in launched_of)
     kept = thinned(legal, most, sweep.vary, keys)
     return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept), keys)
 
 
-def _corrected(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
-    """Return the candidates with predictions that are corrected by the device's calibration. Impls
-    without times are corrected, too: one that is as fast as another would come later otherwise."""
+def _predicted(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
+    """Return the candidates with what the model predicts before compiling, corrected by the
+    device's calibration where it has one. Impls without times are corrected, too: one that is as
+    fast as another would come later otherwise."""
     kernel = next(kernels_for(problem.spec, device, problem.dtype, problem.sizes), None)
     if kernel is None:
-        return legal
+        return [replace(c, predicted_s=expected(c, problem, device)) for c in legal]
     places = [kernel.before_compiling(c.impl, c.config, device, problem.sizes) for c in legal]
     known = [place for place in places if place is not None]
     corrected = iter(kernel.seconds(known, device, problem.dtype))
     return [
-        c if place is None else replace(c, predicted_s=next(corrected))
-        for c, place in zip(legal, places, strict=True)
+        replace(c, predicted_s=expected(c, problem, device) if p is None else next(corrected))
+        for c, p in zip(legal, places, strict=True)
     ]
 
 

@@ -134,7 +134,8 @@ def remember(
     and, after the others are kept, for a config with a knob that is no whole number.
     """
     spec = spec or catalog.spec_of(run.source)
-    sources = {impl.name: code_hash(impl) for impl in spec.impls}
+    named = {outcome.case.impl for outcome in outcomes}  # others have no hash yet: 0.1 s each
+    sources = {impl.name: code_hash(impl) for impl in spec.impls if impl.name in named}
     result = entries_of(run, outcomes, sources, _defaults(run, spec, limits))
     if not result:
         return []

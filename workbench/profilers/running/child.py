@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from workbench.data.bytecode import bytecode_variables
+from workbench.data.environment import FP_FUSION
 from workbench.data.exits import stopped_by
 from workbench.data.user_code import user_code
 from workbench.spec import WorkbenchError
@@ -74,7 +76,10 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """Start a command as `run_child` does, and return its process. Raises ChildError."""
     variables = {**os.environ, **(more or {})}
-    if not own:
+    if own:
+        # the code that was timed, from Triton's cache, and imports that are compiled already
+        variables = {FP_FUSION: "1", **variables, **bytecode_variables()}
+    else:
         variables["TMPDIR"] = tempfile.gettempdir()
     sys.stdout.flush()  # what was printed before comes before the child's output
     out: Any = output or (sys.stderr.fileno() if aside else None)
