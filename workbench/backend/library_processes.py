@@ -24,10 +24,12 @@ READY_S = 0.3  # for one that is about to be ready
 class LibraryProcesses:
     """Processes that import the libraries of a kernel from the start, each its share of them."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, times: bool = True) -> None:
+        """Start them. Without `times` they only import, and never open the GPU."""
         self._solos = [Solo() for _ in range(PROCESSES)]
         for share, solo in enumerate(self._solos):
-            solo.begin(worker.warm)
+            if times:
+                solo.begin(worker.warm)
             solo.begin(worker.import_libraries, kernel, share, PROCESSES)
 
     def compile(self, job: worker.MeasureJob) -> None:

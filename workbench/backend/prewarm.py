@@ -71,7 +71,9 @@ class Prewarm:
         if compiles:
             preload_compiler()
             self._compilers = starting.submit(compilers, kernel)
-        self._others = starting.submit(LibraryProcesses, kernel) if wanted else None
+        self._others = None
+        if wanted:
+            self._others = starting.submit(LibraryProcesses, kernel, not self._inside)
         starting.shutdown(wait=False)
 
     @property
