@@ -235,6 +235,13 @@ EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+def activities_or_sentence(path):
+    try:
+        return list(read([path]).activities)
+    except ReadError as error:
+        return str(error)
+
+
 @given(st.lists(EVENT, min_size=1, max_size=6))
 def test_any_events_are_the_same_with_and_without_msgspec(events):
     """The first events of a block are read by the standard library in both."""
@@ -245,9 +252,9 @@ def test_any_events_are_the_same_with_and_without_msgspec(events):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "t.json"
         path.write_text(text)
-        with_it = list(read([path]).activities)
+        with_it = activities_or_sentence(path)
         patch.setitem(sys.modules, "msgspec", None)
-        assert list(read([path]).activities) == with_it
+        assert activities_or_sentence(path) == with_it
 
 
 def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():

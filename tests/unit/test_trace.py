@@ -217,11 +217,12 @@ def test_columns_give_back_what_was_added(events, calls):
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "correlation"), [(2, 1, 0), (0, 2**63, 0), (-(2**63) - 1, 0, 0), (0, 1, 2**63)]
+    ("start", "end", "correlation"),
+    [(2**63, 1, 0), (0, 2**63, 0), (-(2**63) - 1, 0, 0), (0, 1, 2**63)],
 )
 def test_what_no_column_holds_is_refused_whole(start, end, correlation):
     table = Activities()
-    with pytest.raises((ValueError, OverflowError)):
+    with pytest.raises(OverflowError):
         table.add(ActivityKind.CALL, "a", start, end, correlation=correlation)
     assert len(table) == len(table.starts) == len(table.bytes) == 0
 

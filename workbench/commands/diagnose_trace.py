@@ -21,7 +21,13 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
-from workbench.commands.traces import HEALTHY, MOST_KERNELS, call_title, longest_counted
+from workbench.commands.traces import (
+    HEALTHY,
+    MOST_KERNELS,
+    call_title,
+    incomplete_sentence,
+    longest_counted,
+)
 from workbench.compile.responsible import responsible_lines
 from workbench.data.record import Finding, Profile, Record
 from workbench.data.rule_metrics import (
@@ -31,6 +37,7 @@ from workbench.data.rule_metrics import (
     profile_metrics,
     rule_metrics,
 )
+from workbench.data.trace_compare import INCOMPLETE
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.units import duration
 from workbench.device.ceilings import ceiling_set, diagnose
@@ -94,6 +101,8 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
         matches = evaluated(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
         word = matches[0].rule.word if matches else HEALTHY
+        if each.lacks:
+            word = f"{INCOMPLETE}. {incomplete_sentence(each.lacks)}"
         heads.append(f"{device or 'the window'}: {word}")
         for match in matches:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, device, trace.title)

@@ -133,4 +133,4 @@ class _ChromeEvents:
             trace.notes.append("no event is known to have run on a device")
 
 
-READER = TraceReader("Chrome trace", sniff, read)
+READER = TraceReader("Chrome trace", sniff, read, is_whole=True)

@@ -190,4 +190,4 @@ def _three(values: tuple[Any, ...]) -> tuple[int, int, int] | None:
     return x, y, z
 
 
-READER = TraceReader("SQLite export of nsys", sniff, read)
+READER = TraceReader("SQLite export of nsys", sniff, read, is_whole=True)

@@ -107,4 +107,4 @@ def _metrics(metrics: dict[str, Any]) -> tuple[float | None, tuple[CounterValue,
     return time_ns, tuple(counters)
 
 
-READER = TraceReader("Proton profile", sniff, read)
+READER = TraceReader("Proton profile", sniff, read, is_whole=True)

@@ -128,4 +128,4 @@ def _number(value: Any) -> int:
     return -1 if value is None else int(value)
 
 
-READER = TraceReader("rocpd database", sniff, read)
+READER = TraceReader("rocpd database", sniff, read, is_whole=True)

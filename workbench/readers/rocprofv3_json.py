@@ -173,4 +173,4 @@ def _correlation(record: Mapping[str, Any]) -> int:
     return -1 if number is None else integer(number)
 
 
-READER = TraceReader("JSON of rocprofv3", sniff, read)
+READER = TraceReader("JSON of rocprofv3", sniff, read, is_whole=True)

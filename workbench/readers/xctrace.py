@@ -121,4 +121,4 @@ def _add(trace: Trace, table: _SchemaTable, values: list[_CellValue]) -> None:
     )
 
 
-READER = TraceReader("XML of xctrace", sniff, read)
+READER = TraceReader("XML of xctrace", sniff, read, is_whole=True)
