@@ -547,7 +547,7 @@ def test_a_clean_log_passes_and_an_empty_xml_says_nothing(tool):
     [
         ("cmake_pseudo_initcheck_cuda-memcheck.log", "initcheck", "fail", 2, 3),
         ("cmake_pseudo_memcheck_leak.log", "memcheck", "fail", 3, 3),
-        ("cmake_pseudo_racecheck_all.log", "racecheck", "pass", 0, 2),
+        ("cmake_pseudo_racecheck_all.log", "racecheck", "fail", 0, 2),
         ("racecheck_mojo_p10.log", "racecheck", "fail", 1, 1),
         ("memcheck_oob_flashattn_a100.log", "memcheck", "inconclusive", None, 1),
         ("tool_failed_no_process.log", "", "inconclusive", None, 0),
@@ -743,7 +743,7 @@ def test_rows_of_xctrace_refer_backward_and_forward(tmp_path):
 def test_an_empty_recording_of_xctrace_is_an_error(tmp_path):
     path = tmp_path / "export.xml"
     path.write_text(XCTRACE.split("<row>")[0] + "</node></trace-query-result>")
-    with pytest.raises(ReadError, match="empty"):
+    with pytest.raises(ReadError, match="no row of metal-gpu-intervals"):
         read([path])
 
 

@@ -117,7 +117,8 @@ def naive(trace, launched_only=True):
     work = [row for row in rows if row.device]
     launched = [row for row in work if row.correlation in calls]
     if launched_only and launched:
-        work = launched
+        begun = min(row.start for row in launched)
+        work = [row for row in work if row in launched or row.start >= begun]
     start, end = min(row.start for row in work), max(row.end for row in work)
     busy = {t for row in work for t in range(row.start, row.end)}
     waits = {

@@ -255,8 +255,7 @@ def _checker(trace: Trace) -> Iterator[str]:
     result = trace.checker
     if result is None:
         return
-    errors = "no summary line" if result.errors is None else counted(result.errors, "error")
-    yield f"{result.tool or 'checker'}: {result.verdict} ({errors})"
+    yield f"{result.tool or 'checker'}: {result.verdict} ({result.found})"
     for record in result.records[:10]:
         place = f" at {record.kernel}" if record.kernel else ""
         place += f"+{record.offset:#x}" if record.offset is not None else ""

@@ -6,7 +6,9 @@ few write durations that overflow. One such record makes a window of years.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.trace import WORK, Activities, ActivityKind, Trace
@@ -18,6 +20,11 @@ LONG_NS = 1_000_000_000  # durations below a second are never too long
 OVERRUN_NS = 20_000  # programmatic dependent launch overlaps kernels by up to 4 µs (B200 sample)
 FEWEST = 4  # events that tell where a recording lies
 
+MOST_PERCENT = 110.0
+SHARES = re.compile(r"pct_of_peak|hit_rate|throughput\b")
+PERCENTAGES = "percentages"
+
+IMPOSSIBLE = "left out, as they are not between 0 and 100 %"
 ZERO = "left out, as their times are zero"
 BACKWARD = "left out, as they end before they start"
 OUTSIDE = "left out, as their times lie far from all others"
@@ -39,11 +46,25 @@ def drop_impossible(trace: Trace) -> None:
         activity = table[index]
         is_work = activity.kind in WORK
         key = (activity.process, activity.correlation) if is_work else None
-        tally.drop(DEVICE if is_work else HOST, reason, key)
+        tally.drop(DEVICE if is_work else HOST, reason, "", key)
     if bad:
         table.remove(bad.keys())
     if trace.has_streams:
         _cut_overruns(trace)
+    _drop_percentages(trace)
+
+
+def _drop_percentages(trace: Trace) -> None:
+    """Leave out counters that are shares of a peak or hit rates and lie far above 100 %: passes of
+    one kernel that are put together give a little more than 100."""
+    for dispatch in trace.dispatches:
+        for name, counter in dispatch.counters.items():
+            if counter.unit != "%" or counter.value is None or not SHARES.search(name):
+                continue
+            trace.tally.seen[PERCENTAGES] += 1
+            if not 0 <= counter.value <= MOST_PERCENT:
+                dispatch.counters[name] = counter._replace(value=None, state="refused")
+                trace.tally.drop(PERCENTAGES, IMPOSSIBLE, f"{name} {counter.text}")
 
 
 def _bad_times(table: Activities, numbers: Sequence[int]) -> dict[int, str]:
@@ -128,6 +149,6 @@ def _neighbours(table: Activities) -> Iterator[tuple[int, int]]:
     for i in table.of_kind(ActivityKind.KERNEL):
         lane = table.device_numbers[i], table.process_numbers[i], table.lane_numbers[i]
         lanes.setdefault(lane, []).append(i)
-    for lane in lanes.values():
-        lane.sort(key=lambda i: (table.starts[i], table.ends[i]))
-        yield from zip(lane, lane[1:], strict=False)
+    for of_lane in lanes.values():
+        of_lane.sort(key=lambda i: (table.starts[i], table.ends[i]))
+        yield from pairwise(of_lane)

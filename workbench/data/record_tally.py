@@ -15,6 +15,7 @@ RATED, REFUSED = 0.01, 0.25  # shares of the records of a kind
 
 DEVICE, HOST = "device activities", "host events"  # kinds of records on a timeline
 UNREADABLE = "left out, as a value in them cannot be read"
+MISSING = "left out, as a value in them is missing"
 
 BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -45,20 +46,16 @@ class RecordTally:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
         if not isinstance(error, BAD_VALUE):
             return False
-        self.drop(self._now[0], UNREADABLE, self._now[1], error)
+        self.drop(self._now[0], *_reason(error), self._now[1])
         return True
 
     def drop(
-        self,
-        kind: str,
-        reason: str,
-        key: tuple[str, Any] | None = None,
-        error: BaseException | None = None,
+        self, kind: str, reason: str, example: str = "", key: tuple[str, Any] | None = None
     ) -> None:
-        """Count a bad record that `seen` holds already."""
+        """Count a bad record that `seen` holds already; the first `example` of a reason stays."""
         self.bad[kind, reason] += 1
-        if error is not None and (text := " ".join(str(error).split())):
-            self.examples.setdefault((kind, reason), f"{type(error).__name__}: {text[:100]}")
+        if example:
+            self.examples.setdefault((kind, reason), example)
         if key is not None and isinstance(key[1], int):
             self.lost.add((key[0], key[1]))
 
@@ -92,3 +89,13 @@ class RecordTally:
         self.remedies |= other.remedies
         self.lost |= other.lost
         self.examples = other.examples | self.examples
+
+
+def _reason(error: BaseException) -> tuple[str, str]:
+    """Return what an error of a record means, and its words where they say more."""
+    text = " ".join(str(error).split())[:100]
+    if "NoneType" in text or (isinstance(error, KeyError) and text.startswith("'there is no")):
+        return MISSING, ""
+    if isinstance(error, KeyError):
+        return MISSING, text.strip("'\"")
+    return UNREADABLE, text if isinstance(error, ValueError) else ""

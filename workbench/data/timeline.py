@@ -23,6 +23,7 @@ from workbench.data.intervals import (
     union,
 )
 from workbench.data.trace import (
+    LEAST,
     WORK,
     Activities,
     Activity,
@@ -162,8 +163,8 @@ def device_times(
     """Return the timeline of a device.
 
     Args:
-        launched_only: take work alone whose launch is in the file, if any launch is; the rest was
-            begun before the profiler, so that the start of the window says nothing.
+        launched_only: leave out what began before the first work whose launch is in the file: it
+            was launched before the profiler began, so the start of the window says nothing.
         within: host ranges; then work alone that was launched, or without launches ran, in them.
         launches: of `trace.activities.launches()`, if known.
 
@@ -176,8 +177,9 @@ def device_times(
     kernels = [i for i in numbers if table.kinds[i] == ActivityKind.KERNEL]
     launched = sum(launches[i] >= 0 for i in kernels)
     chosen = numbers
-    if launched_only and any(launches[i] >= 0 for i in numbers):
-        chosen = [i for i in numbers if launches[i] >= 0]
+    if launched_only:
+        first = min((table.starts[i] for i in numbers if launches[i] >= 0), default=LEAST)
+        chosen = [i for i in numbers if launches[i] >= 0 or table.starts[i] >= first]
     left_out = len(numbers) - len(chosen)
     if within is not None:
         chosen = _inside(table, chosen, launches, within)

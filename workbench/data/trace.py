@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from workbench.data.record_tally import RecordTally
+from workbench.data.units import counted
 
 
 class ActivityKind(IntEnum):
@@ -135,7 +136,7 @@ class Activities(Sequence[Activity]):
         """Add one activity; times in ns, `moved` in bytes. Impossible times are sorted out later,
         by `plausible`. Raises OverflowError for a number that 64 bits do not hold."""
         low, high = (start, end) if start <= end else (end, start)
-        if not (LEAST <= low and high <= MOST and LEAST <= correlation <= MOST >= moved >= LEAST):
+        if not (low >= LEAST and high <= MOST and LEAST <= correlation <= MOST >= moved >= LEAST):
             raise OverflowError("a number is larger than 64 bits hold")
         self.kinds.append(kind)
         self.starts.append(start)
@@ -294,13 +295,22 @@ class CheckerResult:
     records: list[CheckerRecord] = field(default_factory=list)
     errors: int | None = None  # of the summary; None without one
     not_printed: int = 0
+    warnings: int = 0  # of the summary of racecheck: hazards that it found as well
 
     @property
     def verdict(self) -> Literal["pass", "fail", "inconclusive"]:
         """Verdict of the summary line; inconclusive without one, whatever was printed."""
         if self.errors is None:
             return "inconclusive"
-        return "fail" if self.errors else "pass"
+        return "fail" if self.errors or self.warnings else "pass"
+
+    @property
+    def found(self) -> str:
+        """What the summary line counts: `0 errors, 1 warning`."""
+        if self.errors is None:
+            return "no summary line"
+        warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
+        return counted(self.errors, "error") + warnings
 
 
 @dataclass(frozen=True)
@@ -368,9 +378,9 @@ class Trace:
             dispatch.device = titled(dispatch.device)
         self.totals = [replace(total, device=titled(total.device)) for total in self.totals]
 
-    def part_devices_by_process(self) -> None:
+    def part_devices_by_process(self, note: str = "") -> None:
         """Give each process a device of its own where several use one ordinal, which names a
-        device within its process only. A note says so."""
+        device within its process only. A note says so, `note` if one is given."""
         table = self.activities
         users: dict[int, set[int]] = {}
         for i in table.of_kind(*WORK):
@@ -388,7 +398,8 @@ class Trace:
         for ordinal in ordinals:
             self.devices.pop(ordinal, None)
         self.notes.append(
-            f"several processes use a device {', '.join(ordinals)}; the file does not say which "
+            note
+            or f"several processes use a device {', '.join(ordinals)}; the file does not say which "
             "GPU that is, so each process has one of its own"
         )
 
@@ -471,6 +482,7 @@ def _joined(known: CheckerResult | None, more: CheckerResult) -> CheckerResult:
         records if not both else known.records + more.records,
         errors if errors is not None else more.errors,
         known.not_printed + more.not_printed,
+        known.warnings + more.warnings,
     )
 
 

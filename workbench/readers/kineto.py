@@ -243,8 +243,8 @@ class _Builder:
     def drop(self, category: str, number: int, error: Exception) -> None:
         """Leave out an event with a value that cannot be read."""
         kind = DEVICE if self.kinds.get(category, ActivityKind.OP) in WORK.values() else HOST
-        self.source.place = f"event {number:,}"
-        self.trace.tally.drop(kind, UNREADABLE, None, type(error)(f"event {number:,}, {error}"))
+        words = f": {error}" if isinstance(error, ValueError | TypeError | OverflowError) else ""
+        self.trace.tally.drop(kind, UNREADABLE, f"event {number:,}{words}"[:120])
 
     def _wants(self, category: str, name: str) -> bool:
         """Return whether a host operation is kept."""
