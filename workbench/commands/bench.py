@@ -202,9 +202,9 @@ class BenchCommand:
         if costs[0] < returned:
             factory = replace(factory, is_rated=False)
             note(
-                f"{self.benched.name} at {sizes_text(sizes)}: bytes= is {costs[0]:,}, less than the "
-                f"{returned:,} of the tensors that a call returns; no rate and no share of a roof "
-                "follows from it."
+                f"{self.benched.name} at {sizes_text(sizes)}: bytes= is {costs[0]:,}, less than "
+                f"the {returned:,} of the tensors that a call returns; no rate and no share of a "
+                "roof follows from it."
             )
         times = time_functions(
             gpu.timer,
