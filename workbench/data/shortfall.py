@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.data.intervals import Intervals
 from workbench.data.record_tally import RATED
 from workbench.data.timeline import range_name
 from workbench.data.trace import WORK, Activities, ActivityKind, Trace, is_launch
@@ -114,14 +113,13 @@ def _steps_without_kernels(table: Activities) -> str:
     return f"; {len(without):,} of {len(spans):,} ranges {without[0][2]} launched none of it"
 
 
-def lone_kernel(table: Activities, kernels: Sequence[int], busy: Intervals) -> str:
-    """Return a sentence on a launch that holds over nine tenths of the busy time of at least ten
+def lone_kernel(table: Activities, kernels: Sequence[int]) -> str:
+    """Return a sentence on a launch that holds over nine tenths of the time of at least ten
     kernels; empty where none does."""
-    if len(kernels) < 10:
+    lengths = [table.ends[i] - table.starts[i] for i in kernels]
+    share = max(lengths, default=0) / (sum(lengths) or 1)
+    if len(kernels) < 10 or share <= 0.9:
         return ""
-    longest = max(kernels, key=lambda i: table.ends[i] - table.starts[i])
-    share = (table.ends[longest] - table.starts[longest]) / (busy.length or 1)
-    if share <= 0.9:
-        return ""
+    longest = kernels[lengths.index(max(lengths))]
     name = table.names.known[table.name_numbers[longest]]
     return f"one launch of {name[:60]} holds {100 * share:.1f} % of the kernel time of its device"

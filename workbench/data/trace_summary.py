@@ -129,7 +129,7 @@ def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
             continue
         summary.devices.append(DeviceSummary(trace, times, summary.launches, summary.lacks))
         kernels = [i for i in times.order if trace.activities.kinds[i] == ActivityKind.KERNEL]
-        if (lone := lone_kernel(trace.activities, kernels, times.kernels)) != "":
+        if (lone := lone_kernel(trace.activities, kernels)) != "":
             trace.notes.append(lone)
         if times.left_out:
             trace.notes.append(
