@@ -6,6 +6,7 @@ few write durations that overflow. One such record makes a window of years.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -56,8 +57,10 @@ def drop_impossible(trace: Trace) -> None:
 
 def _drop_percentages(trace: Trace) -> None:
     """Leave out counters that are shares of a peak or hit rates and lie far above 100 %: passes of
-    one kernel that are put together give a little more than 100."""
+    one kernel that are put together give a little more than 100. No duration is negative."""
     for dispatch in trace.dispatches:
+        if dispatch.duration_ns is not None and not 0 <= dispatch.duration_ns < math.inf:
+            dispatch.duration_ns = None
         for name, counter in dispatch.counters.items():
             if counter.unit != "%" or counter.value is None or not SHARES.search(name):
                 continue

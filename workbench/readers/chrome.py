@@ -13,7 +13,7 @@ from typing import Any
 from workbench.data.record_tally import HOST
 from workbench.data.trace import WORK, ActivityKind, Trace, is_launch, kind_of_call, plain
 from workbench.readers import TraceReader, kineto
-from workbench.readers.inputs.numbers import integer, ns_of_us
+from workbench.readers.inputs.numbers import integer, ns_of_us, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import JsonStream
 
@@ -70,7 +70,7 @@ class _ChromeEvents:
             elif event.get("name") == "thread_name":
                 self.thread_names[pid, tid] = name
         elif phase == "X":
-            with self.trace.tally.record(HOST):
+            with self.trace.tally.record(HOST, ("", _correlation(event.get("args")))):
                 start = self._ns(event["ts"])
                 self._add(event, pid, tid, start, start + self._ns(event.get("dur", 0)))
         elif phase == "B":
@@ -94,13 +94,11 @@ class _ChromeEvents:
         facts = facts if isinstance(facts, dict) else {}
         if "BeginNs" in facts and "EndNs" in facts:  # exact, where ts is rounded
             start, end = integer(str(facts["BeginNs"])), integer(str(facts["EndNs"]))
-        numbers = (str(facts.get(key)) for key in ("correlation", "corrId", "correlation_id"))
-        number = next((text for text in numbers if text.lstrip("-").isdigit()), "-1")
         name = str(event.get("name", "")).removesuffix(" [clone .kd]").removesuffix(".kd")
         lane, device = facts.get("stream", tid), facts.get("device_id", facts.get("device", "0"))
         is_stack = "call_stack" in facts
         category = "kernel" if is_stack else str(event.get("cat", ""))
-        span = pid, tid, category, plain(name), start, end, plain(str(lane)), integer(number)
+        span = pid, tid, category, plain(name), start, end, plain(str(lane)), _correlation(facts)
         self.spans.append((*span, str(device)))
 
     def _kind(self, pid: str, tid: str, category: str, name: str) -> tuple[ActivityKind, str]:
@@ -163,6 +161,13 @@ class _ChromeEvents:
             trace.notes.append(
                 "no event is known to have run on a device" + (f"; it has {seen}" if seen else "")
             )
+
+
+def _correlation(facts: Any) -> int:
+    """Return the correlation id in the arguments of an event; -1 without one."""
+    facts = facts if isinstance(facts, dict) else {}
+    numbers = (whole(facts.get(key)) for key in ("correlation", "corrId", "correlation_id"))
+    return next((number for number in numbers if number is not None), -1)
 
 
 JAX_DEVICE = re.compile(r"/device:(\w+):(\d+)")

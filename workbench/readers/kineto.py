@@ -94,8 +94,8 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         category = event.get("cat") or ""
+        facts = _Facts.of(event.get("args"))
         try:
-            facts = _Facts.of(event.get("args"))
             if category in builder.kinds:
                 builder.add(
                     category, event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
@@ -104,7 +104,7 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
             else:
                 builder.pass_over(category, facts)
         except BAD_VALUE as error:
-            builder.drop(category, at, error)
+            builder.drop(category, at, error, event.get("pid"), facts)
 
 
 def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
@@ -120,7 +120,7 @@ def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
             else:
                 builder.pass_over(event.cat, event.args)
         except BAD_VALUE as error:
-            builder.drop(event.cat, at, error)
+            builder.drop(event.cat, at, error, event.pid, event.args)
 
 
 class _Facts:
@@ -240,11 +240,13 @@ class _Builder:
             if facts.device is not None or OF_A_DEVICE.search(category):
                 self.on_device[category] += 1
 
-    def drop(self, category: str, number: int, error: Exception) -> None:
+    def drop(self, category: str, number: int, error: Exception, pid: Any, facts: Any) -> None:
         """Leave out an event with a value that cannot be read."""
         kind = DEVICE if self.kinds.get(category, ActivityKind.OP) in WORK.values() else HOST
         words = f": {error}" if isinstance(error, ValueError | TypeError | OverflowError) else ""
-        self.trace.tally.drop(kind, UNREADABLE, f"event {number:,}{words}"[:120])
+        process = self._process(pid, facts.rank, pid if facts.device is None else facts.device)
+        key = (process, facts.correlation) if kind == DEVICE else None
+        self.trace.tally.drop(kind, UNREADABLE, f"event {number:,}{words}"[:120], key)
 
     def _wants(self, category: str, name: str) -> bool:
         """Return whether a host operation is kept."""
@@ -297,7 +299,8 @@ class _Builder:
         """Find the process of each activity, and give each its own devices where the file was
         merged from those of several ranks. Raises ReadError where that cannot be told."""
         table = self.activities
-        offsets = {text for text in table.processes.known if text.lstrip("-").isdigit()}
+        texts = {*table.processes.known, *(text for text, _ in self.trace.tally.lost)}
+        offsets = {text for text in texts if text.lstrip("-").isdigit()}
         used = {table.process_numbers[i] for i in table.of_kind(*WORK.values())}
         starts = sorted(int(text) for text in offsets & {table.processes.known[n] for n in used})
         if starts and starts[-1] - starts[0] < LEAST_OFFSET:
@@ -309,6 +312,8 @@ class _Builder:
         }  # fmt: skip
         if not starts:
             self._refuse_mixed()
+        tally = self.trace.tally
+        tally.lost = {(owners.get(text, text), number) for text, number in tally.lost}
         for i, number in enumerate(table.process_numbers):
             text = table.processes.known[number]
             table.process_numbers[i] = table.processes[owners.get(text, text)]

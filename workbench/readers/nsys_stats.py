@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.trace import ActivityKind, Geometry, Total, Trace, kind_of_call, plain
 from workbench.readers import TraceReader
-from workbench.readers.inputs.numbers import UNIT_NS, integer, number
+from workbench.readers.inputs.numbers import UNIT_NS, integer, number, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, rows
 
@@ -32,7 +32,8 @@ def read(source: Source) -> Trace:
             with trace.tally.record("rows"):
                 _add_total(row, units, trace)
         elif "Start" in row and "Duration" in row:
-            with trace.tally.record(DEVICE if "Device" in row else HOST):
+            key = ("", whole(_correlation(row))) if "Device" in row else None
+            with trace.tally.record(DEVICE if key else HOST, key):
                 _add_activity(row, units, trace)
     used = set(trace.activities.devices.known) - {""}
     trace.devices = {name: {} for name in sorted(used)}
@@ -68,6 +69,14 @@ def _need_ns(row: Row, units: dict[str, str], name: str) -> float:
     return value
 
 
+def _whole_ns(row: Row, units: dict[str, str], name: str) -> int:
+    """Return a time in whole ns, exactly: a float of epoch size would lose hundreds of them."""
+    text = row.get(name, "").strip()
+    if units[name] == "ns" and text.lstrip("-").isdigit():
+        return int(text)
+    return round(_need_ns(row, units, name))
+
+
 def _add_total(row: Row, units: dict[str, str], trace: Trace) -> None:
     name = plain(row.get("Name") or row.get("Operation") or row.get("Range") or "")
     category = row.get("Category", "")
@@ -84,6 +93,11 @@ def _add_total(row: Row, units: dict[str, str], trace: Trace) -> None:
     trace.totals.append(Total(kind, name, count, total, "", low, high))
 
 
+def _correlation(row: Row) -> str:
+    """Return the correlation id of a row, which the tables of one nsys spell in two ways."""
+    return row.get("CorrId") or row.get("CorrID") or "-1"
+
+
 def _kind_of_operation(name: str) -> ActivityKind:
     """Return the kind of an operation on memory: `[CUDA memcpy Device-to-Host]`, or without the
     brackets in a table of such operations."""
@@ -92,9 +106,9 @@ def _kind_of_operation(name: str) -> ActivityKind:
 
 def _add_activity(row: Row, units: dict[str, str], trace: Trace) -> None:
     name = plain(row.get("Name", ""))
-    start = round(_need_ns(row, units, "Start"))
-    end = start + round(_need_ns(row, units, "Duration"))
-    correlation = row.get("CorrId") or row.get("CorrID") or "-1"
+    start = _whole_ns(row, units, "Start")
+    end = start + _whole_ns(row, units, "Duration")
+    correlation = _correlation(row)
     if "Device" not in row:
         trace.activities.add(
             kind_of_call(name), name, start, end, "", row.get("Tid", ""), "", integer(correlation)

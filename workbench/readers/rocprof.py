@@ -102,6 +102,8 @@ def add_dispatch(row: Row, trace: Trace) -> None:
             state = "absent" if value is None else "ok"
             dispatch.counters[head] = CounterValue(head, value, "", text, state)  # type: ignore[arg-type]
     start, end = pick(row, "BeginNs", "Start_Timestamp"), pick(row, "EndNs", "End_Timestamp")
+    if bool(start) != bool(end):
+        raise KeyError("there is no value in one of the columns of times")
     if start and end:
         first, last = integer(start), integer(end)
         dispatch.duration_ns = last - first

@@ -21,7 +21,7 @@ from workbench.data.trace import (
     plain,
 )
 from workbench.readers import TraceReader
-from workbench.readers.inputs.numbers import integer, number
+from workbench.readers.inputs.numbers import integer, number, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, first_row, need, pick, table
 from workbench.readers.rocprof import STATS, kernel_name, total_of
@@ -70,7 +70,7 @@ def _add(row: Row, trace: Trace) -> None:
         with trace.tally.record("rows"):
             trace.totals.append(total_of(row))
     elif "Kernel_Name" in row:
-        with trace.tally.record(DEVICE):
+        with trace.tally.record(DEVICE, (_process(row), whole(row.get("Correlation_Id")))):
             _kernel(row, trace)
     else:
         with trace.tally.record(DEVICE if "Direction" in row else HOST):

@@ -67,7 +67,9 @@ class _Process:
         counted = self._counters()
         tally = self.trace.tally
         for record in records.get("kernel_dispatch") or []:
-            with tally.record(DEVICE):
+            known = record.get("correlation_id") if isinstance(record, dict) else None
+            number = known.get("internal") if isinstance(known, dict) else known
+            with tally.record(DEVICE, (self.process, number)):
                 self._kernel(record, counted)
         for record in records.get("memory_copy") or []:
             with tally.record(DEVICE):

@@ -43,6 +43,12 @@ def integer(text: str) -> int:
     return int(value)
 
 
+def whole(value: object) -> int | None:
+    """Return a whole number, also one that is text; None for anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def ns_of_us(value: int | float | str) -> int:
     """Return microseconds as whole nanoseconds, exactly for decimal text: a float of epoch size
     would lose hundreds of nanoseconds. Raises ValueError where it is no number."""
