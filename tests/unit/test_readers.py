@@ -60,6 +60,7 @@ NO_TRACE = {
     "h200/set_source.txt",
     "h200/plain.txt",
     "h200/ncu_list_sets.txt",
+    "cases/xctrace_life_cycle_only.xml.gz",
 }
 
 

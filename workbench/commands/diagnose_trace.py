@@ -196,6 +196,9 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
     if counted or not timeline:
         yield from without_timeline()
         return
+    if any(f.word == INCOMPLETE for f in timeline):
+        yield from of_timeline(dict.fromkeys(rules(), ("a complete timeline",)))
+        return
     known = {e.name for f in timeline for e in f.evidence}
     held = {f.rule for f in timeline}
     if HOST_KPI not in known:

@@ -34,16 +34,18 @@ class Shortfall:
         return f"{self.reason}; {self.remedy}."
 
 
-def shortfalls(trace: Trace) -> list[Shortfall]:
-    """Return what a trace lacks; empty where its timeline is complete."""
+def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
+    """Return what a trace lacks, by `trace.activities.launches()`; empty where its timeline is
+    complete."""
     tally = trace.tally
     result = [
         Shortfall(f"{count:,} records of {name} may be work of a device and were not read",
                   tally.remedies[name], True)
         for name, count in tally.unread.items()
     ]  # fmt: skip
-    if (missing := _launches_without_work(trace)) is not None:
-        result.append(missing)
+    result += filter(
+        None, (_launches_without_work(trace), _early_kernels(trace.activities, launches))
+    )
     for kind, share in tally.shares().items():
         if share > RATED:
             result.append(Shortfall(", ".join(tally.sentences(kind)), AGAIN, False))
@@ -68,11 +70,23 @@ def _launches_without_work(trace: Trace) -> Shortfall | None:
     names = Counter(table.names.known[table.name_numbers[i]] for i in empty)
     listed = ", ".join(f"{name} {count:,}" for name, count in names.most_common(3))
     remedy = GRAPHS if any("Graph" in name for name in names) else AGAIN
+    if not any(True for _ in table.of_kind(*WORK)):
+        remedy = "read the file of its kernels together with it, or record them"
     steps = _steps_without_kernels(table)
     return Shortfall(
         f"{len(empty):,} of {len(calls) - len(outer):,} launches have no work in the file "
         f"({listed}){steps}", remedy, True,
     )  # fmt: skip
+
+
+def _early_kernels(table: Activities, launches: Sequence[int]) -> Shortfall | None:
+    """Return the kernels that begin before the call that launched them does (kineto issue 1380)."""
+    launched = [i for i in table.of_kind(ActivityKind.KERNEL) if launches[i] >= 0]
+    early = sum(table.starts[i] < table.starts[launches[i]] for i in launched)
+    if early <= RATED * len(launched):
+        return None
+    reason = f"{early:,} of {len(launched):,} kernels begin before the call that launched them"
+    return Shortfall(f"{reason}, so the clocks of host and device differ", AGAIN, False)
 
 
 def _holders(table: Activities, calls: Sequence[int], empty: set[int]) -> set[int]:

@@ -496,11 +496,11 @@ def clock_step(activities: Activities) -> int | None:
 
 
 def plain(name: str) -> str:
-    """Return a name without the control characters that a terminal would obey."""
-    return CONTROL.sub("", name)
-
-
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+    """Return a name without the characters that a terminal would obey or nobody sees, and with
+    plain spaces."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else " " if c.isspace() and c > " " else "" for c in name)
 
 
 def dispatch_of(activity: Activity) -> Dispatch:

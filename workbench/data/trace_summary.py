@@ -36,6 +36,11 @@ class DeviceSummary:
     lacks: Sequence[Shortfall] = ()  # of the trace; no rule is evaluated where there is one
 
     @property
+    def hides_work(self) -> bool:
+        """Whether work of the device is missing, so that its idle time says nothing."""
+        return any(each.hides_work for each in self.lacks)
+
+    @property
     def device(self) -> str:
         """Name of the device in the file."""
         return self.times.device
@@ -121,7 +126,8 @@ class TraceSummary:
 def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
     """Return the summary of a trace, of the work that was launched in host ranges alone if they are
     given. What was left out or assumed is added to the notes of the trace."""
-    summary = TraceSummary(trace, trace.activities.launches(), lacks=shortfalls(trace))
+    launches = trace.activities.launches()
+    summary = TraceSummary(trace, launches, lacks=shortfalls(trace, launches))
     for device in devices(trace):
         try:
             times = device_times(trace, device, within=within, launches=summary.launches)
@@ -133,8 +139,8 @@ def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
             trace.notes.append(lone)
         if times.left_out:
             trace.notes.append(
-                f"device {device}: {counted(times.left_out, 'activity')} without a launch in the "
-                "file lies outside of the window".replace("activitys", "activities")
+                f"device {device}: {counted(times.left_out, 'activity')} before the first launch "
+                "in the file, outside of the window".replace("activitys", "activities")
             )
         elif not times.launched and times.kernel_count:
             trace.notes.append(

@@ -94,6 +94,8 @@ def read_source(source: Source) -> Trace:
     reader = reader_of(source)
     trace = _read(reader, source)
     drop_impossible(trace)
+    for dispatch in trace.dispatches:
+        dispatch.id, dispatch.lane = plain(dispatch.id), plain(dispatch.lane)
     _refuse_bad(trace, reader, source)
     trace.title = reader.title
     trace.files = [_file_of(source)]

@@ -78,7 +78,8 @@ def total_of(row: Row) -> Total:
 
 
 def add_dispatch(row: Row, trace: Trace) -> None:
-    """Add a dispatch, and its interval where the row has times."""
+    """Add a dispatch, and its interval where the row has times. Raises KeyError where it has one of
+    both times."""
     name = kernel_name(row)
     block = pick(row, "wgr", "WGR", "Workgroup_Size")
     grid = pick(row, "grd", "GRD", "Grid_Size")
