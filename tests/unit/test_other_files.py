@@ -6,6 +6,7 @@ The values were worked out apart from the readers, as unions of intervals and su
 
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,168 @@ def test_ranks_in_files_of_one_name_have_their_own_launches(tmp_path):
     for number in range(2):
         assert kpis(of, number)["idle: host wait"].value == pytest.approx(540e-6)
         assert kpis(of, number)["launch delay, median"].value == pytest.approx(6e-6)
+
+
+# Work that is not known, and formats that are refused by name
+
+
+def tables(path, **content):
+    with sqlite3.connect(path) as connection:
+        for name, (columns, rows) in content.items():
+            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+            marks = ", ".join("?" * len(columns))
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+    connection.close()
+    return path
+
+
+STRINGS = ["id", "value"], [(1, "k"), (2, "cudaLaunchKernel")]
+WORK_COLUMNS = ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "shortName"]
+
+
+def kernels_of(pid, count=10, shift=0):
+    return [(10**6 * n + shift, 10**6 * n + shift + 4 * 10**5, 0, 7, n, pid << 24, 1)
+            for n in range(1, count + 1)]  # fmt: skip
+
+
+def test_a_table_of_a_device_that_is_not_known_is_named(tmp_path, capsys):
+    path = tables(
+        tmp_path / "t.sqlite", StringIds=STRINGS,
+        CUPTI_ACTIVITY_KIND_KERNEL=(WORK_COLUMNS, kernels_of(7)),
+        CUPTI_ACTIVITY_KIND_NEW_WORK=(["start", "end", "deviceId"], [(1, 2, 0)] * 3),
+        CUPTI_ACTIVITY_KIND_SYNCHRONIZATION=(["start", "end", "deviceId"], [(1, 2, 0)]),
+    )  # fmt: skip
+    out = said(capsys, "read", path)[1]
+    last = out.strip().splitlines()[-1]
+    assert "3 records of the table CUPTI_ACTIVITY_KIND_NEW_WORK may be work of a device" in last
+    assert "SYNCHRONIZATION" not in last and "nothing found" not in out
+
+
+def test_processes_without_a_table_of_gpus_have_a_device_each(tmp_path):
+    path = tables(
+        tmp_path / "t.sqlite", StringIds=STRINGS,
+        CUPTI_ACTIVITY_KIND_KERNEL=(WORK_COLUMNS, kernels_of(7) + kernels_of(8, shift=500_000)),
+    )  # fmt: skip
+    of = summarise(read([path]))
+    assert [each.device for each in of.devices] == ["process 7, 0", "process 8, 0"]
+    assert {round(each.times.utilisation, 3) for each in of.devices} == {0.426}
+    assert any("does not say which GPU" in note for note in of.trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["rocpd_op", "rocpd_api", "rocpd_string"], "rocmProfileData"),
+     (["CUPTI_ACTIVITY_KIND_KERNEL", "StringTable"], "nvprof")],
+)  # fmt: skip
+def test_databases_of_older_tools_are_refused_by_name(tmp_path, names, words):
+    path = tables(tmp_path / "t.db", **{name: (["id"], [(1,)]) for name in names})
+    with pytest.raises(ReadError, match=words) as error:
+        read([path])
+    assert str(error.value).count(". ") == 0 and str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [({"cat": "gpu_op", "args": {}}, "category gpu_op"),
+     ({"cat": "npu_work", "args": {"device": 0}}, "category npu_work")],
+)  # fmt: skip
+def test_a_category_of_a_device_that_is_not_known_is_named(tmp_path, event, words):
+    base = {"ph": "X", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
+    known = {**base, "cat": "kernel", "args": {"device": 0, "stream": 7}}
+    text = json.dumps({"schemaVersion": 1, "traceEvents": [known, {**base, **event}]})
+    (tmp_path / "t.json").write_text(text)
+    of = summarise(read([tmp_path / "t.json"]))
+    assert f"1 record of {words} may be work of a device" in of.lacks[0].reason
+
+
+def test_a_copy_to_the_host_is_of_the_gpu_in_rocpd(tmp_path):
+    """Columns as data_views.sql of rocprofiler-sdk has them; the message of a range is JSON."""
+    copy = ["name", "start", "end", "dst_agent_abs_index", "dst_agent_type",
+            "src_agent_abs_index", "src_agent_type", "pid", "stack_id", "size"]  # fmt: skip
+    path = tables(
+        tmp_path / "t.db", rocpd_kernels=(["x"], []),
+        kernels=(["name", "start", "end", "agent_abs_index", "stream_id", "pid", "stack_id"],
+                 [("k", 1000 * n, 1000 * n + 500, 4, 0, 1, n) for n in range(1, 11)]),
+        memory_copies=(copy, [("MEMORY_COPY_DEVICE_TO_HOST", 20_000, 21_000, 0, "CPU", 4, "GPU",
+                               1, 50, 64),
+                              ("MEMORY_COPY_HOST_TO_HOST", 22_000, 23_000, 0, "CPU", 0, "CPU",
+                               1, 51, 64)]),
+        regions=(["name", "start", "end", "category", "tid", "pid", "stack_id", "extdata"],
+                 [("roctxThreadRangeA", 900, 12_000, "MARKER_CORE_RANGE_API", 1, 1, 60,
+                   '{"message": "decode"}')]),
+    )  # fmt: skip
+    of = summarise(read([path]))
+    assert [each.device for each in of.devices] == ["4"] and kpis(of)["copies"].value == 1
+    assert [row.name for row in range_rows(of.trace, None, of.launches)] == ["decode"]
+
+
+def test_two_runs_of_rocprofv3_in_one_folder_stay_two(tmp_path):
+    heads = "Kind,Agent_Id,Stream_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    calls = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    for pid, shift in ((4711, 0), (4712, 50_000)):
+        starts = [(n, 10**5 * n + shift) for n in range(1, 11)]
+        kernels = [f"KERNEL_DISPATCH,Agent 4,0,k,{n},{at},{at + 40000}" for n, at in starts]
+        api = [f"HIP_RUNTIME_API,hipLaunchKernel,{pid},1,{n},{at - 9000},{at - 6000}"
+               for n, at in starts]  # fmt: skip
+        (tmp_path / f"{pid}_kernel_trace.csv").write_text(heads + "\n".join(kernels))
+        (tmp_path / f"{pid}_hip_api_trace.csv").write_text(calls + "\n".join(api))
+    of = summarise(read([tmp_path]))
+    assert [each.device for each in of.devices] == ["4711, 4", "4712, 4"]
+    for number in range(2):
+        assert kpis(of, number)["GPU utilisation"].value == pytest.approx(400 / 940)
+        assert kpis(of, number)["launch delay, median"].value == pytest.approx(6e-6)
+
+
+def test_kernels_before_their_launches_are_not_rated(tmp_path):
+    events = []
+    for n in range(1, 11):
+        args = {"correlation": n}
+        events += [
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9,
+             "ts": 100 * n, "dur": 4, "args": args},
+            {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 100 * n - 11,
+             "dur": 25, "args": args | {"device": 0, "stream": 7}},
+        ]  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    of = summarise(read([tmp_path / "t.json"]))
+    assert "10 of 10 kernels begin before the call" in of.lacks[0].reason
+    assert not any(kpi.met for kpi in kpis(of).values())
+
+
+def test_a_percentage_far_above_100_is_left_out(tmp_path):
+    heads = '"ID","Kernel Name","Block Size","Grid Size","Device","CC",'
+    names = '"sm__throughput.avg.pct_of_peak_sustained_elapsed","l1tex__t_sector_hit_rate.pct"'
+    rows = [f'"{n}","k","(1, 1, 1)","(1, 1, 1)","0","9.0","{value}","101.2"'
+            for n, value in enumerate(["55.5", "84,414,640", "-3", "60"])]  # fmt: skip
+    text = "\n".join([heads + names, '"","","","","","","%","%"', *rows])
+    (tmp_path / "raw.csv").write_text(text)
+    trace = read([tmp_path / "raw.csv"])
+    name = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+    assert [d.counters[name].value for d in trace.dispatches] == [55.5, None, None, 60]
+    assert any("2 of 8 percentages left out" in note for note in trace.notes)
+
+
+def test_a_stored_run_of_an_incomplete_trace_is_not_diagnosed(capsys, tmp_path):
+    database = ("--database", f"sqlite:///{tmp_path / 'h.db'}")
+    name = "hyperloom1047_graph_replays_without_kernels.json"
+    said(capsys, "read", case(name), "--out", tmp_path / "r", *database)
+    (run,) = [path.name for path in (tmp_path / "r").iterdir() if path.is_dir()]
+    code, out = said(capsys, "diagnose", run, *database)
+    assert code == 2 and "50 of 54 launches" in out and "nothing found" not in out
+
+
+def test_a_slower_second_rank_is_slow(capsys, tmp_path):
+    """The figures of the first device alone were compared."""
+    for side, factor in (("before", 1), ("after", 2)):
+        for rank in range(2):
+            packed = case(f"hta107_ranks_no_info/rank{rank}/trace.json").read_bytes()
+            data = json.loads(gzip.decompress(packed))
+            data["distributedInfo"] = {"rank": rank}
+            for event in data["traceEvents"]:
+                if rank == 1:
+                    event["ts"] = (event["ts"] - 1.72e15) * factor + 1.72e15
+                    event["dur"] *= factor
+            (tmp_path / side / str(rank)).mkdir(parents=True)
+            (tmp_path / side / str(rank) / "t.json").write_text(json.dumps(data))
+    code, out = said(capsys, "compare", tmp_path / "before", tmp_path / "after")
+    assert code == 3 and "Suspected SLOW: device rank 1, 0: the total time is" in out

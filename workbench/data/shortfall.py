@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from workbench.data.record_tally import RATED
 from workbench.data.timeline import range_name
 from workbench.data.trace import WORK, Activities, ActivityKind, Trace, is_launch
+from workbench.data.units import counted
 
 AGAIN = "record again, fewer steps at once"
 GRAPHS = (
@@ -39,7 +40,7 @@ def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
     complete."""
     tally = trace.tally
     result = [
-        Shortfall(f"{count:,} records of {name} may be work of a device and were not read",
+        Shortfall(f"{counted(count, 'record')} of {name} may be work of a device, not read",
                   tally.remedies[name], True)
         for name, count in tally.unread.items()
     ]  # fmt: skip

@@ -33,16 +33,9 @@ class TraceOperand:
     profiles: Sequence[Profile]
 
     @property
-    def figures(self) -> dict[str, Evidence]:
-        """Key figures by name; of the first device where there are several."""
-        first = next((f for f in self.findings if not f.rule), None)
-        return {e.name: e for e in first.evidence if e.group != STEPS} if first else {}
-
-    @property
-    def ranges(self) -> dict[str, Evidence]:
-        """Ranges that were entered several times: the median, the shortest and the longest."""
-        first = next((f for f in self.findings if not f.rule), None)
-        return {e.name: e for e in first.evidence if e.group == STEPS} if first else {}
+    def devices(self) -> list[Finding]:
+        """Findings of the devices, which hold their figures; or the one of the whole file."""
+        return [f for f in self.findings if not f.rule]
 
     @property
     def lacks(self) -> str:
@@ -109,17 +102,31 @@ def compared(before: TraceOperand, after: TraceOperand, threshold: float) -> Tra
             key=lambda each: (-abs(each.difference_s), each.name),
         )
     )
-    figures = tuple(_figures(before.figures, after.figures))
-    ranges = tuple(_figures(before.ranges, after.ranges))
-    word, reason = _unlike(before, after, kernels, ranges) or _verdict(
-        figures, ranges, kernels, threshold
-    )
+    several = max(len(before.devices), len(after.devices)) > 1
+    results = []
+    for old, new in zip(before.devices, after.devices, strict=False):
+        figures = tuple(_figures(_evidence(old, False), _evidence(new, False)))
+        ranges = tuple(_figures(_evidence(old, True), _evidence(new, True)))
+        word, reason = _unlike(before, after, kernels, ranges) or _verdict(
+            figures, ranges, kernels, threshold
+        )
+        about = f"{old.evidence[0].group}: " if several and old.evidence else ""
+        results.append((word, about + reason, figures + ranges))
+    nothing: tuple[Word, str, tuple[FigureChange, ...]] = "INCONCLUSIVE", NOTHING, ()
+    word, reason, shown = min(results, key=lambda each: WORST.index(each[0]), default=nothing)
     on = [sorted({p.device for p in operand.profiles}) for operand in (before, after)]
     if on[0] != on[1]:
         reason += f"; they ran on different devices, {', '.join(on[0])} and {', '.join(on[1])}"
-    return TraceComparison(
-        before, after, word, reason, figures + ranges, kernels, tuple(_metrics(kernels))
-    )
+    return TraceComparison(before, after, word, reason, shown, kernels, tuple(_metrics(kernels)))
+
+
+WORST: tuple[Word, ...] = ("SLOW", "INCONCLUSIVE", "FAST", "SAME")  # the word of several devices
+NOTHING = "the two have no total time in common"
+
+
+def _evidence(device: Finding, is_range: bool) -> dict[str, Evidence]:
+    """Return the ranges of a device that were entered several times, or its key figures."""
+    return {e.name: e for e in device.evidence if (e.group == STEPS) == is_range}
 
 
 def _total(profile: Profile | None) -> float:
@@ -253,7 +260,7 @@ def _unlike(
     for operand in (before, after):
         if operand.lacks:
             return "INCONCLUSIVE", f"{operand.name} is incomplete. {operand.lacks.rstrip('.')}"
-    devices = [sum(not f.rule for f in operand.findings) for operand in (before, after)]
+    devices = [len(operand.devices) for operand in (before, after)]
     if devices[0] != devices[1]:
         return "INCONCLUSIVE", f"{devices[0]} devices had work before and {devices[1]} after"
     both = [k for k in kernels if k.before is not None and k.after is not None]
@@ -289,7 +296,7 @@ def _verdict(
         return _of_steps(steps[0], threshold)
     total = next((f for f in figures if f.name == "total time"), None)
     if total is None or total.ratio is None:
-        return "INCONCLUSIVE", "the two have no total time in common"
+        return "INCONCLUSIVE", NOTHING
     return _of_window(total, kernels, max(threshold, SPREAD))
 
 
