@@ -51,6 +51,11 @@ OTHERS = frozenset(
      "cuda_sync", "cuda_event", "cuda_profiler_range", "mtia_insight", "mtia_counters",
      "collective_comm", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "itt"]
 )  # fmt: skip
+SILENT = {
+    spelt
+    for name in OTHERS | OPERATIONS | FUNCTIONS
+    for spelt in (name, name.capitalize(), name.upper())
+}
 OF_A_DEVICE = re.compile(r"gpu|kernel|device|mtia|xpu|hpu|npu|privateuse|memcpy|memset", re.I)
 
 MARKS = re.compile(
@@ -101,7 +106,7 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
                     category, event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
                     event.get("pid"), event.get("tid"), facts,
                 )  # fmt: skip
-            else:
+            elif category not in SILENT:
                 builder.pass_over(category, facts)
         except BAD_VALUE as error:
             builder.drop(category, at, error, event.get("pid"), facts)
@@ -117,7 +122,7 @@ def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
             if event.cat in wanted:
                 begin, length = _ns_of_text(bytes(event.ts)), _ns_of_text(bytes(event.dur) or b"0")
                 add(event.cat, event.name, begin, length, event.pid, event.tid, event.args)
-            else:
+            elif event.cat not in SILENT:
                 builder.pass_over(event.cat, event.args)
         except BAD_VALUE as error:
             builder.drop(event.cat, at, error, event.pid, event.args)
@@ -184,6 +189,7 @@ class _Builder:
         self.kinds = _kinds(source)
         self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
         self.texts: dict[Any, str] = {}  # of streams, threads and devices
+        self.processes: dict[Any, str] = {}  # by pid, rank and ordinal of a device
         self.passed: Counter[str] = Counter()  # events of categories that are not known
         self.on_device: Counter[str] = Counter()  # those of them that name a device
 
@@ -225,6 +231,17 @@ class _Builder:
         """Return the process of an event. Tools that merge the files of several ranks write `[TP01]
         0` for pid 0 (SGLang), or `args.rank` and add a number to each pid (TraceLens): it is what
         the pid of a device's event exceeds its ordinal by."""
+        key = pid, rank, ordinal
+        try:
+            known = self.processes.get(key)
+        except TypeError:  # a value that no process can have
+            return ""
+        if known is None:
+            known = self.processes[key] = self._new_process(pid, rank, ordinal)
+        return known
+
+    @staticmethod
+    def _new_process(pid: Any, rank: Any, ordinal: Any) -> str:
         if type(rank) is int:
             return f"rank {rank}"
         if isinstance(pid, str) and (match := MERGED.match(pid)):
@@ -235,10 +252,9 @@ class _Builder:
 
     def pass_over(self, category: str, facts: Any) -> None:
         """Count an event of a category that is not read."""
-        if category.lower() not in OTHERS | OPERATIONS | FUNCTIONS:
-            self.passed[category] += 1
-            if facts.device is not None or OF_A_DEVICE.search(category):
-                self.on_device[category] += 1
+        self.passed[category] += 1
+        if facts.device is not None or OF_A_DEVICE.search(category):
+            self.on_device[category] += 1
 
     def drop(self, category: str, number: int, error: Exception, pid: Any, facts: Any) -> None:
         """Leave out an event with a value that cannot be read."""
