@@ -7,6 +7,7 @@ The values were worked out apart from the readers, as unions of intervals and su
 import gzip
 import json
 import sqlite3
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -398,6 +399,19 @@ def test_a_stored_run_of_an_incomplete_trace_is_not_diagnosed(capsys, tmp_path):
     (run,) = [path.name for path in (tmp_path / "r").iterdir() if path.is_dir()]
     code, out = said(capsys, "diagnose", run, *database)
     assert code == 2 and "50 of 54 launches" in out and "nothing found" not in out
+
+
+def test_ranks_in_a_zip_file_stay_apart_and_a_file_named_twice_is_read_once(tmp_path):
+    with zipfile.ZipFile(tmp_path / "ranks.zip", "w") as packed:
+        for rank in range(2):
+            path = case(f"hta107_ranks_no_info/rank{rank}/trace.json")
+            packed.writestr(f"rank{rank}/trace.json", gzip.decompress(path.read_bytes()))
+    of = summarise(read([tmp_path / "ranks.zip"]))
+    assert [each.device for each in of.devices] == ["rank0/trace.json, 0", "rank1/trace.json, 0"]
+    once = case("cmp_async_fast.json")
+    twice = read([once, once])
+    assert len(twice.activities) == len(read([once]).activities)
+    assert any("named twice" in note for note in twice.notes)
 
 
 def test_a_slower_second_rank_is_slow(capsys, tmp_path):

@@ -256,7 +256,7 @@ def _checker(trace: Trace) -> Iterator[str]:
     result = trace.checker
     if result is None:
         return
-    yield f"{result.tool or 'checker'}: {result.verdict} ({result.found})"
+    yield f"{result.tool or 'checker'}: {result.verdict} ({result.counts_text})"
     for record in result.records[:10]:
         place = f" at {record.kernel}" if record.kernel else ""
         place += f"+{record.offset:#x}" if record.offset is not None else ""

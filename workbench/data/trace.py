@@ -305,7 +305,7 @@ class CheckerResult:
         return "fail" if self.errors or self.warnings else "pass"
 
     @property
-    def found(self) -> str:
+    def counts_text(self) -> str:
         """What the summary line counts: `0 errors, 1 warning`."""
         if self.errors is None:
             return "no summary line"

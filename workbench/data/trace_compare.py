@@ -266,7 +266,9 @@ def _unlike(
     both = [k for k in kernels if k.before is not None and k.after is not None]
     if any(k.before.metrics or k.before.launch for k in both if k.before):
         return None
-    counts = [sum(p.count for k in both if (p := getattr(k, side))) for side in ("before", "after")]
+    counts = [
+        sum(k.before.count for k in both if k.before), sum(k.after.count for k in both if k.after)
+    ]  # fmt: skip
     if not both and kernels and not _steps(ranges):
         return "INCONCLUSIVE", "the two have no kernel and no numbered range in common"
     if not both or counts[0] == counts[1]:

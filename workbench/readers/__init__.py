@@ -154,25 +154,31 @@ def read(
     different tools. Files of a folder that are of no known format are noted and left out.
     """
     limits = limits or ReadLimits()
-    recordings: list[_Recording] = []
+    files: list[_ReadFile] = []
     left_out: list[str] = []
+    known: set[tuple[Path, str]] = set()
     for path in map(Path, paths):
         many = sources(path, limits, range_name)
         for source in many:
+            place = source.path.resolve(), source.member
+            if place in known:
+                left_out.append(f"{source.name} was named twice.")
+                continue
+            known.add(place)
             try:
-                recordings.append(_Recording(source, read_source(source)))
+                files.append(_ReadFile(source, read_source(source)))
             except ReadError as error:
                 if len(many) == 1:
                     raise
                 left_out.append(str(error))
-    if not recordings:
+    if not files:
         first = left_out[0] if left_out else "No file was named; name one."
         raise ReadError(first)
-    return _joined(recordings, left_out)
+    return _joined(files, left_out)
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _ReadFile:
     """A file that was read."""
 
     source: Source
@@ -183,9 +189,9 @@ class _Recording:
         """Path of the recording that the file is of: its own, or of a table of several what stands
         before the name of the table, `host/4711` of `host/4711_kernel_trace.csv`."""
         path = self.source.path.resolve()
+        path = path / self.source.member
         if reader_of(self.source).is_whole:
-            inside = self.source.name.partition("/")[2]  # of a zip file
-            return f"{path}/{inside}" if inside else str(path)
+            return str(path)
         return str(path.parent / TABLE_NAME.sub("", path.name))
 
 
@@ -196,9 +202,9 @@ TABLE_NAME = re.compile(
 )
 
 
-def _joined(recordings: list[_Recording], left_out: Iterable[str]) -> Trace:
-    traces = [each.trace for each in recordings]
-    _name_recordings(recordings)
+def _joined(files: list[_ReadFile], left_out: Iterable[str]) -> Trace:
+    traces = [each.trace for each in files]
+    _name_recordings(files)
     first, *others = traces
     for other in others:
         if other.tool != first.tool:
@@ -211,19 +217,19 @@ def _joined(recordings: list[_Recording], left_out: Iterable[str]) -> Trace:
     return first
 
 
-def _name_recordings(recordings: Sequence[_Recording]) -> None:
+def _name_recordings(files: Sequence[_ReadFile]) -> None:
     """Put the rank, or else the part of its path that differs, before the devices and processes of
     each recording where several have work of a device."""
-    if len(recordings) < 2:
+    if len(files) < 2:
         return
-    timed = [each for each in recordings if any(True for _ in each.trace.activities.of_kind(*WORK))]
+    timed = [each for each in files if any(True for _ in each.trace.activities.of_kind(*WORK))]
     runs = {each.run for each in timed}
     if len(runs) < 2:
         return
     ranks = {each.run: each.trace.rank for each in timed}
     by_rank = None not in ranks.values() and len(set(ranks.values())) == len(ranks)
     above = os.path.commonpath([str(Path(run).parent) for run in runs])
-    for each in recordings:
+    for each in files:
         title = plain(os.path.relpath(each.run, above))
         each.trace.name_devices(f"rank {ranks[each.run]}" if by_rank and each.run in ranks
                                 else title)  # fmt: skip

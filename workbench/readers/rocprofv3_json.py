@@ -121,7 +121,7 @@ class _Process:
         start, end = self._times(record)
         moved = record.get("bytes")
         name = self._operation(record, "copy")
-        ends = [_handle(record.get(f"{side}_agent_id")) for side in ("dst", "src")]
+        ends = [_handle(record.get(key)) for key in ("dst_agent_id", "src_agent_id")]
         gpus = [end for end in ends if end is not None and end not in self.hosts]
         if not gpus:  # from host to host, which is no work of a GPU
             kind, device = ActivityKind.CALL, ""
