@@ -102,7 +102,8 @@ def _holders(table: Activities, calls: Sequence[int], empty: set[int]) -> set[in
         outer = -1
         for i in of_thread:
             if outer >= 0 and table.ends[i] <= table.ends[outer] > table.starts[i]:
-                if (i in empty) != (outer in empty):
+                is_other = table.name_numbers[i] != table.name_numbers[outer]
+                if is_other and (i in empty) != (outer in empty):
                     result.add(i if i in empty else outer)
             else:
                 outer = i
