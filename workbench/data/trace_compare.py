@@ -338,15 +338,16 @@ def _of_window(
     if 1 / (1 + limit) <= ratio <= 1 + limit:
         return "SAME", f"{about}: one window each has no spread, so {percent(limit)} does not count"
     changed = [k for k in kernels if k.word in ("new", "gone")]
-    moved = [k for k in kernels if k.word == ("slower" if ratio > 1 else "faster")]
+    way = "slower" if ratio > 1 else "faster"
+    moved = [k for k in kernels if k.word == way]
     word: Word = "SLOW" if ratio > 1 else "FAST"
     if moved or changed:
         parts = [f"{counted(len(moved), 'kernel')} {moved[0].word}"] if moved else []
         parts += [f"{counted(len(changed), 'kernel')} in one of the two alone"] if changed else []
         return word, f"{about}, with {' and '.join(parts)}"
     if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
-        return word, f"{about}; no kernel differs, so it is idle time"
-    return "INCONCLUSIVE", f"{about}, and no kernel differs: idle time of one window has no spread"
+        return word, f"{about}; no kernel is {way}, so it is idle time"
+    return "INCONCLUSIVE", f"{about}, and no kernel is {way}: idle time of one window has no spread"
 
 
 def percent_change(ratio: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from workbench.data.host_work import (
@@ -63,7 +63,10 @@ class DeviceSummary:
     @cached_property
     def kpis(self) -> list[TraceKpi]:
         """KPIs with their targets."""
-        return timeline_kpis(self.trace, self.times, self.launches, self.classes, self.lacks)
+        kpis = timeline_kpis(self.trace, self.times, self.launches, self.classes, self.lacks)
+        if any(d.is_counted for d in self.trace.dispatches):  # kernels were run one by one
+            return [replace(kpi, met="") for kpi in kpis]
+        return kpis
 
     @cached_property
     def rows(self) -> list[KernelRow]:
