@@ -36,17 +36,17 @@ def drop_impossible(trace: Trace) -> None:
     """Leave activities with impossible times out of a trace and cut those that run over the next
     kernel of their stream. Each is counted in `trace.tally`."""
     table, tally = trace.activities, trace.tally
-    sides = {
+    by_noun = {
         DEVICE: list(table.of_kind(*WORK)),
         HOST: list(table.of_kind(*(kind for kind in ActivityKind if kind not in WORK))),
     }
-    for noun, numbers in sides.items():
+    for noun, numbers in by_noun.items():
         unreadable = sum(count for (kind, _), count in tally.bad.items() if kind == noun)
         tally.seen[noun] = len(numbers) + unreadable
     if trace.has_streams:  # first, since the start of what runs too long may well be right
         _cut_overruns(trace)
     bad: dict[int, str] = {}
-    for numbers in sides.values():
+    for numbers in by_noun.values():
         bad |= _bad_times(table, numbers)
     bad |= _too_long(table, bad)
     for index, reason in bad.items():
