@@ -6,7 +6,7 @@
 `streaming` writes a trace of that size into a temporary file, and reads it in fresh processes, one
 after the other: with `workbench.readers`, with and without msgspec, and with `json.load`. `damaged`
 reads mutations of every file of `tests/golden/traces`, each in the same process, and counts those
-that end in neither a result nor one sentence with the name of the file.
+that end in neither a result nor one sentence with the name of the file, or in a KPI that cannot be.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
         page(checked(stored[0]), (), kept.findings, kept.profiles, summary)
         for each in stored[1:]:
             checked(each)
-        end = "result"
+        end = impossible(summary) or "result"
     except ReadError as error:
         sentence = str(error)
         is_one = path.name in sentence and sentence.endswith(".") and "\n" not in sentence
@@ -254,19 +254,35 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     return end if spent <= SLOWEST_S else f"took {spent:.1f} s"
 
 
-def damaged(count: int, seed: int, most: int | None = None) -> dict[str, Any]:
-    """Return how `count` mutations end, over all golden files and kinds in turn."""
+def impossible(summary: Any) -> str:
+    """Return what no KPI can be and one is, or empty: a share beyond 1, a negative time or count,
+    busy and idle time that do not make up the window."""
+    for each in summary.devices:
+        times = each.times
+        if times.busy.length + sum(times.idle().values()) != times.window:
+            return f"busy and idle are not the window of device {each.device}"
+        for kpi in each.kpis:
+            most = 1 if kpi.unit == "1" else float("inf")
+            least = -float("inf") if kpi.name == "launch delay, median" else 0
+            if kpi.value is not None and not least <= kpi.value <= most:
+                return f"{kpi.name} is {kpi.value}"
+    return ""
+
+
+def damaged(count: int, seed: int, most: int | None = None, folder: str = "") -> dict[str, Any]:
+    """Return how `count` mutations end, over all golden files and kinds in turn; of the files of
+    one folder if it is named."""
     import resource
 
-    files = contents(most)
+    files = {name: data for name, data in contents(most).items() if name.startswith(folder)}
     chance = random.Random(seed)
     ends: Counter[str] = Counter()
     faults: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="workbench-damaged-") as folder:
+    with tempfile.TemporaryDirectory(prefix="workbench-damaged-") as place:
         for number in range(count):
             name = list(files)[number % len(files)]
             kind = chance.choice(list(MUTATIONS))
-            end = outcome(name, MUTATIONS[kind](files[name], chance), Path(folder))
+            end = outcome(name, MUTATIONS[kind](files[name], chance), Path(place))
             ends[end if end in ("result", "sentence") else "fault"] += 1
             if end not in ("result", "sentence"):
                 faults.append({"number": number, "file": name, "kind": kind, "end": end})
@@ -285,12 +301,14 @@ def main() -> None:
     parser.add_argument("--no-load", action="store_true", help="leave json.load out")
     parser.add_argument("--count", type=int, default=1000, help="mutations")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mutations")
+    parser.add_argument("--folder", default="", help="of tests/golden/traces, whose files alone")
+    parser.add_argument("--most", type=int, help="largest file, bytes")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if options.part == "streaming":
         result = streaming(options.mb, not options.no_load, options.rounds)
     else:
-        result = damaged(options.count, options.seed)
+        result = damaged(options.count, options.seed, options.most, options.folder)
         for fault in result["faults"]:
             print(fault["file"], fault["kind"], fault["end"], sep="\n")
         print(result["ends"], f"{result['files']} files, peak {result['peak_bytes'] / 1e6:.0f} MB")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import synthetic
+import torch
 from fake_timer import FakeCall, FakeTimer, fake_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -215,3 +216,35 @@ def test_sizes_that_differ_on_one_axis_have_a_curve():
     assert curves_of(run, records) == [] == curves_of(run, [])
     two = replace(records[0], case=replace(records[0].case, dtype="bf16", sizes={"M": 64, "N": 9}))
     assert curves_of(run, [*records, two]) == []  # one size for each dtype
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bytes": lambda N: -4261412864}, {"flops": lambda N: -1}, {"bytes": lambda N: float("nan")},
+     {"flops": lambda N: float("inf")}, {"bytes": lambda N: None}, {"bytes": lambda M: M},
+     {"flops": lambda N: 1 / 0}, {"bytes": lambda N: "12"}],
+)  # fmt: skip
+@pytest.mark.parametrize("device", [None, "h200"])
+def test_costs_that_no_call_has_are_refused_in_one_sentence(place, wrong, device):
+    _, more = place
+    with pytest.raises(wb.WorkbenchError, match=f"{next(iter(wrong))}= of add at N=") as error:
+        decorated(**wrong).run(device=device, **more)
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_bytes_below_those_of_the_returned_tensors_give_no_rate(place, capsys):
+    """A value 1000 times too small gave 4.19 GB/s without a word (TileOPs issue 183)."""
+    _, more = place
+
+    def timed(factor):
+        @wb.bench({"N": [1024]}, bytes=lambda N: 12 * N // factor, check=False)
+        def add(N):
+            call = FakeCall(seconds(N, 3e-6), torch.zeros(N))
+            return {"torch": call}
+
+        return add.run(**more).records[0].bytes
+
+    assert timed(1) == 12 * 1024 and "less than" not in capsys.readouterr().err
+    assert timed(1000) == 0
+    said = capsys.readouterr()
+    assert "bytes= is 12, less than the 4,096 of the tensors" in said.out + said.err

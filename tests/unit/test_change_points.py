@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from workbench.data import change_points
-from workbench.data.change_points import LEAST_POINTS, SiteMissing, levels, noise_of, steps
+from workbench.data.change_points import (
+    LEAST_POINTS,
+    SiteMissing,
+    episodes,
+    levels,
+    noise_of,
+    steps,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -117,3 +124,41 @@ def test_without_ruptures_one_sentence_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SiteMissing, match=r"pip install 'kernel-workbench\[site\]'"):
         steps([1.0] * 20)
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 4])
+def test_a_few_slow_commits_are_an_episode_and_no_step(many):
+    """Three or four commits that are 50 % slower were told as a step of 2.7 %."""
+    dice = np.random.default_rng(8)
+    for _ in range(30):
+        place = int(dice.integers(10, 46))
+        values = np.array(history(dice))
+        values[place : place + many] *= 1.5
+        assert steps(values.tolist()) == []
+        found = episodes(values.tolist())
+        assert [(e.at, e.end, e.kind) for e in found] == (
+            [(place, place + many, "episode")] if many >= 3 else []
+        )
+        assert all(abs(e.ratio.middle - 1.5) < 0.03 for e in found)
+
+
+def test_a_drift_is_told_as_a_drift():
+    """A drift of 12 % was three regressions with innocent commits (asv issue 444)."""
+    dice = np.random.default_rng(9)
+    drifts = 0
+    for _ in range(40):
+        logs = NOISE * dice.standard_normal(COMMITS) + math.log(1.12) * np.linspace(0, 1, COMMITS)
+        kinds = [step.kind for step in steps(np.exp(logs).tolist())]
+        drifts += kinds == ["drift"]
+    assert drifts >= 36
+
+
+def test_true_steps_are_no_drift():
+    dice = np.random.default_rng(10)
+    for _ in range(40):
+        (step,) = steps(history(dice, 30, 0.05))
+        assert step.kind == "step"
+    logs = NOISE * dice.standard_normal(90)
+    logs[30:] += 0.05
+    logs[60:] += 0.05
+    assert [step.kind for step in steps(np.exp(logs).tolist())] == ["step", "step"]

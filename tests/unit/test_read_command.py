@@ -58,7 +58,7 @@ def test_counters_are_shown_by_kernel(capsys):
 
 def test_a_checker_is_shown_with_its_verdict(capsys):
     code, out, _ = said(capsys, GOLDEN / "h200" / "oob.log.gz")
-    assert code == 0 and "memcheck: fail (514 errors)" in out and "oob+0x160 in bad.py:5" in out
+    assert code == 1 and "memcheck: fail (514 errors)" in out and "oob+0x160 in bad.py:5" in out
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ NO_TRACE = {
     "h200/set_source.txt",
     "h200/plain.txt",
     "h200/ncu_list_sets.txt",
+    "cases/xctrace_life_cycle_only.xml.gz",
 }
 
 
@@ -235,6 +236,13 @@ EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+def activities_or_sentence(path):
+    try:
+        return list(read([path]).activities)
+    except ReadError as error:
+        return str(error)
+
+
 @given(st.lists(EVENT, min_size=1, max_size=6))
 def test_any_events_are_the_same_with_and_without_msgspec(events):
     """The first events of a block are read by the standard library in both."""
@@ -245,9 +253,9 @@ def test_any_events_are_the_same_with_and_without_msgspec(events):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "t.json"
         path.write_text(text)
-        with_it = list(read([path]).activities)
+        with_it = activities_or_sentence(path)
         patch.setitem(sys.modules, "msgspec", None)
-        assert list(read([path]).activities) == with_it
+        assert activities_or_sentence(path) == with_it
 
 
 def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():
@@ -540,7 +548,7 @@ def test_a_clean_log_passes_and_an_empty_xml_says_nothing(tool):
     [
         ("cmake_pseudo_initcheck_cuda-memcheck.log", "initcheck", "fail", 2, 3),
         ("cmake_pseudo_memcheck_leak.log", "memcheck", "fail", 3, 3),
-        ("cmake_pseudo_racecheck_all.log", "racecheck", "pass", 0, 2),
+        ("cmake_pseudo_racecheck_all.log", "racecheck", "fail", 0, 2),
         ("racecheck_mojo_p10.log", "racecheck", "fail", 1, 1),
         ("memcheck_oob_flashattn_a100.log", "memcheck", "inconclusive", None, 1),
         ("tool_failed_no_process.log", "", "inconclusive", None, 0),
@@ -736,7 +744,7 @@ def test_rows_of_xctrace_refer_backward_and_forward(tmp_path):
 def test_an_empty_recording_of_xctrace_is_an_error(tmp_path):
     path = tmp_path / "export.xml"
     path.write_text(XCTRACE.split("<row>")[0] + "</node></trace-query-result>")
-    with pytest.raises(ReadError, match="empty"):
+    with pytest.raises(ReadError, match="no row of metal-gpu-intervals"):
         read([path])
 
 

@@ -88,14 +88,24 @@ def test_a_file_that_ends_within_its_events_gives_those_that_are_whole(tmp_path)
     [{"ts": "abc"}, {"ts": None}, {"name": 5}, {"args": {"correlation": "x"}}, {"dur": [1]},
      {"args": {"correlation": 10**30}}, {"ts": 1e300}, {"ts": True}],
 )  # fmt: skip
-def test_a_damaged_event_is_named_by_its_number(tmp_path, change):
+def test_a_damaged_event_is_left_out_and_named_by_its_number(tmp_path, change):
     events = [EVENT, EVENT, EVENT | change, EVENT]
-    assert "event 3" in refused(written(tmp_path, "bad.json", trace_text(events)))
+    trace = read([written(tmp_path, "bad.json", trace_text(events))])
+    assert len(trace.activities) == 3
+    assert "1 of 4 device activities left out" in trace.notes[0] and "event 3" in trace.notes[0]
+
+
+def test_over_a_quarter_of_damaged_events_is_refused(tmp_path):
+    events = [EVENT, EVENT | {"ts": "abc"}, EVENT | {"ts": None}, EVENT]
+    sentence = refused(written(tmp_path, "bad.json", trace_text(events)))
+    assert "2 of 4 device activities" in sentence and "record again" in sentence
 
 
 def test_a_negative_duration_is_left_out(tmp_path):
-    trace = read([written(tmp_path, "t.json", trace_text([EVENT, EVENT | {"dur": -3}]))])
-    assert len(trace.activities) == 1 and "negative" in trace.notes[0]
+    events = [*[EVENT] * 3, EVENT | {"dur": -3}]
+    trace = read([written(tmp_path, "t.json", trace_text(events))])
+    assert len(trace.activities) == 3
+    assert "1 of 4 device activities left out, as they end before they start" in trace.notes[0]
 
 
 @pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name"}]])
@@ -113,7 +123,7 @@ ARGUMENTS = st.dictionaries(
     st.text(max_size=5), st.text(max_size=8) | st.integers(0, 9), max_size=3
 )
 EVENTS = st.lists(
-    st.tuples(st.text(max_size=12), st.integers(0, 10**15), st.integers(0, 10**6), ARGUMENTS),
+    st.tuples(st.text(max_size=12), st.integers(1, 10**9), st.integers(0, 10**3), ARGUMENTS),
     min_size=1,
     max_size=12,
 )

@@ -6,6 +6,7 @@ It has no options class and no command, as a function cannot be named on the com
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -74,9 +75,30 @@ class BenchedFunction:
     check: bool
 
     def costs(self, sizes: Sizes) -> tuple[int, int]:
-        """Return least bytes and FLOPs of a call; 0 where they are not declared."""
-        declared = (self.bytes, self.flops)
-        return tuple(0 if f is None else int(f(**sizes)) for f in declared)  # type: ignore[return-value]
+        """Return least bytes and FLOPs of a call; 0 where they are not declared. Raises
+        CommandError where a declared one is no whole number from 0 on."""
+        return self._cost("bytes", self.bytes, sizes), self._cost("flops", self.flops, sizes)
+
+    def _cost(self, name: str, declared: Callable[..., int] | None, sizes: Sizes) -> int:
+        if declared is None:
+            return 0
+        at = f"{name}= of {self.name} at {sizes_text(sizes)}"
+        try:
+            value = declared(**sizes)
+        except Exception as error:
+            raise CommandError(
+                f"{at} fails ({type(error).__name__}: {error}); give a function of "
+                f"{', '.join(sizes)} that returns a number."
+            ) from None
+        try:
+            if 0 <= value < math.inf:
+                return int(value)
+        except (TypeError, ValueError, ArithmeticError):
+            pass
+        raise CommandError(
+            f"{at} is {value!r:.60}, which no call can need; return a number from 0 on (a negative "
+            "one may be an overflow of 32 bits)."
+        )
 
     @property
     def source(self) -> str:
@@ -115,6 +137,8 @@ class BenchCommand:
     def go(self) -> int:
         """Run to the end. Returns the exit code. Raises CommandError where there is no GPU and no
         device was named, and the errors of the parts."""
+        for sizes in self.benched.sizes:
+            self.benched.costs(sizes)
         gpu = None if self.options.device is not None else self.open_gpu()
         if gpu is None and self.options.device is None:
             raise CommandError(NEEDS_GPU)
@@ -172,7 +196,16 @@ class BenchCommand:
         if gpu is None:
             yield factory.bound()
             return
-        least_s = bound_s(backend.device, *self.benched.costs(sizes), self.benched.dtype)
+        costs = self.benched.costs(sizes)
+        least_s = bound_s(backend.device, *costs, self.benched.dtype)
+        returned = self._returned_bytes(sizes) if costs[0] else 0
+        if costs[0] < returned:
+            factory = replace(factory, is_rated=False)
+            note(
+                f"{self.benched.name} at {sizes_text(sizes)}: bytes= is {costs[0]:,}, less than "
+                f"the {returned:,} of the tensors that a call returns; no rate and no share of a "
+                "roof follows from it."
+            )
         times = time_functions(
             gpu.timer,
             lambda number: self._calls(sizes, number),
@@ -182,6 +215,15 @@ class BenchCommand:
         )
         for provider, result in times.items():
             yield factory.outcome(provider, result)
+
+    def _returned_bytes(self, sizes: Sizes) -> int:
+        """Return the bytes of the tensors that the first provider's call returns; 0 where it fails,
+        which its timing tells."""
+        call = next(iter(self._calls(sizes, 0).values()))
+        try:
+            return tensor_bytes(call())
+        except Exception:
+            return 0
 
     def _calls(self, sizes: Sizes, number: int) -> Mapping[str, Call]:
         """Return the calls of one set of inputs. It has the same random values for each provider,
@@ -208,6 +250,7 @@ class FunctionRecords:
     run: Run
     backend: Backend
     sizes: Sizes
+    is_rated: bool = True  # the declared bytes can be those of a call
 
     def outcome(self, provider: str, result: Measured | Refused) -> Outcome:
         """Return the outcome of a provider."""
@@ -228,6 +271,7 @@ class FunctionRecords:
 
     def _record(self, provider: str, timing: Any, phase: Any, checked: Any) -> Record:
         moved, flops = self.benched.costs(self.sizes)
+        moved = moved if self.is_rated else 0
         more = {"phase": phase, "timing": timing, "checked": checked, "error": None}
         return Record(*self._head(provider), flops=flops, bytes=moved, **more)
 
@@ -252,6 +296,17 @@ def _bandwidth(opened: OpenResources) -> Mapping[str, Mapping[str, Any]]:
         return {}
     measured = known(opened.history, backend.device.name) or {}
     return {name: c for name, c in measured.items() if c.get("level") == "dram"}
+
+
+def tensor_bytes(result: Any) -> int:
+    """Return the bytes of all tensors in a result of a call: one, or a list or mapping of them."""
+    if isinstance(result, Mapping):
+        return sum(map(tensor_bytes, result.values()))
+    if isinstance(result, list | tuple):
+        return sum(map(tensor_bytes, result))
+    if hasattr(result, "numel") and hasattr(result, "element_size"):
+        return int(result.numel() * result.element_size())
+    return 0
 
 
 def _none(**sizes: int) -> int:

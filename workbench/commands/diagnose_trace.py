@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,13 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
-from workbench.commands.traces import HEALTHY, MOST_KERNELS, call_title, longest_counted
+from workbench.commands.traces import (
+    HEALTHY,
+    MOST_KERNELS,
+    call_title,
+    incomplete_sentence,
+    longest_counted,
+)
 from workbench.compile.responsible import responsible_lines
 from workbench.data.record import Finding, Profile, Record
 from workbench.data.rule_metrics import (
@@ -31,6 +38,7 @@ from workbench.data.rule_metrics import (
     profile_metrics,
     rule_metrics,
 )
+from workbench.data.trace_compare import INCOMPLETE
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.units import duration
 from workbench.device.ceilings import ceiling_set, diagnose
@@ -81,9 +89,10 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     """Return the diagnoses of files that were read."""
     trace = summary.trace
     counted = [d for d in trace.dispatches if d.is_counted]
+    longest = longest_counted(trace)
     launches = [
-        CountedLaunch(d.name, rule_metrics(d, trace.tool), lines=responsible_lines(d))
-        for d in longest_counted(trace)
+        CountedLaunch(name, rule_metrics(d, trace.tool), lines=responsible_lines(d))
+        for name, d in zip(_names([(d.name, d.id) for d in longest]), longest, strict=True)
     ]
     heads: list[str] = []
     results: list[Diagnosed] = []
@@ -94,6 +103,8 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
         matches = evaluated(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
         word = matches[0].rule.word if matches else HEALTHY
+        if each.lacks:
+            word = f"{INCOMPLETE}. {incomplete_sentence(each.lacks)}"
         heads.append(f"{device or 'the window'}: {word}")
         for match in matches:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, device, trace.title)
@@ -138,7 +149,9 @@ def of_run(kept: StoredRun) -> DiagnosisReport:
             f"{run.id} is a run of `{run.engine}` and holds neither counters nor a timeline; "
             "profile the kernel (workbench profile KERNEL), or name a run of profile or read."
         )
-    launches = [_of_profile(p) for p in sorted(counted, key=_longest_first)[:MOST_KERNELS]]
+    longest = sorted(counted, key=_longest_first)[:MOST_KERNELS]
+    names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
+    launches = [_of_profile(p, name) for p, name in zip(longest, names, strict=True)]
     plain = _plain_of(kept, launches)
     source = f"{run.name}, run {run.id}"
     more = _of_launches(launches, source, plain, _whole_call(kept, counted))
@@ -183,6 +196,9 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
     if counted or not timeline:
         yield from without_timeline()
         return
+    if any(f.word == INCOMPLETE for f in timeline):
+        yield from of_timeline(dict.fromkeys(rules(), ("a complete timeline",)))
+        return
     known = {e.name for f in timeline for e in f.evidence}
     held = {f.rule for f in timeline}
     if HOST_KPI not in known:
@@ -191,9 +207,16 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
         yield from of_timeline({n: each for n, each in needs.items() if each and n not in held})
 
 
-def _of_profile(profile: Profile) -> CountedLaunch:
+def _names(launches: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what to call launches by their names and ids: the name, and with several of one name
+    `mm #1`, as they may differ in all but their name."""
+    counts = Counter(name for name, _ in launches)
+    return [f"{name} #{id}" if id and counts[name] > 1 else name for name, id in launches]
+
+
+def _of_profile(profile: Profile, name: str) -> CountedLaunch:
     metrics = profile_metrics(profile)
-    return CountedLaunch(profile.name, metrics, bool(profile.kernel), profile.lines)
+    return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
 
 def _whole_call(kept: StoredRun, counted: Sequence[Profile]) -> CountedLaunch | None:

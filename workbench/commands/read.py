@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench.commands.console import console_for
+from workbench.commands.console import console_for, say_result
 from workbench.commands.options import ReadOptions
 from workbench.commands.run import say_page
 from workbench.commands.trace_tables import print_trace
-from workbench.commands.traces import as_run, keep
+from workbench.commands.traces import as_run, incomplete_sentence, keep
+from workbench.data.exits import FAILED, PASSED
 from workbench.data.files import write_files
 from workbench.data.intervals import Intervals
 from workbench.data.record import Finding
@@ -24,7 +25,8 @@ from workbench.readers.inputs.source import ReadError
 
 
 def run(options: ReadOptions) -> int:
-    """Run the command. Returns its exit code. Raises ReadError where nothing can be read."""
+    """Run the command. Returns 0, or 1 where a checker found something. Raises ReadError where
+    nothing can be read."""
     trace = read(options.files, range_name=options.range)
     summary = summarise(trace, options.range)
     kept = as_run(summary, "read", trace.files[0].name, options.command)
@@ -35,7 +37,10 @@ def run(options: ReadOptions) -> int:
     for path, _ in files:
         console.print(f"written  {path}", soft_wrap=True)
     say_page(console, keep(kept, summary, options.out, options.database))
-    return 0
+    if summary.lacks:
+        say_result(console, incomplete_sentence(summary.lacks))
+    checker = trace.checker
+    return FAILED if checker is not None and checker.verdict == "fail" else PASSED
 
 
 def _files(

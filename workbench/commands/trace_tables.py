@@ -101,7 +101,7 @@ def _print_device(console: Console, summary: DeviceSummary, several: bool) -> No
             soft_wrap=True,
         )
     if summary.ranges:
-        console.print(_range_table(summary.ranges))
+        console.print(_range_table(summary.ranges, hides_work=summary.hides_work))
 
 
 def _devices(trace: Trace) -> Iterator[str]:
@@ -185,15 +185,16 @@ def _operation_table(rows: Sequence[OperationRow]) -> Any:
     return table
 
 
-def _range_table(rows: Sequence[RangeRow], device: bool = True) -> Any:
-    """Return the host ranges by name; busy time is the device's, of the work launched in them."""
+def _range_table(rows: Sequence[RangeRow], device: bool = True, hides_work: bool = False) -> Any:
+    """Return the host ranges by name; busy time is the device's, of the work launched in them, and
+    no utilisation where work is missing."""
     heads = ("kernels in one", "busy in one", "utilisation") if device else ()
     table = plain_table("range", "count", "median", "least", "most", *heads)
     for row in rows[:FEW]:
         cells = [
             f"{row.kernels / row.count:.4g}",
             shown(row.busy_ns / row.count / 1e9, "s"),
-            shown(row.busy_ns / row.window_ns, "1") if row.window_ns else "-",
+            shown(row.busy_ns / row.window_ns, "1") if row.window_ns and not hides_work else "-",
         ]
         table.add_row(
             short(row.name), f"{row.count:,}",
@@ -255,8 +256,7 @@ def _checker(trace: Trace) -> Iterator[str]:
     result = trace.checker
     if result is None:
         return
-    errors = "no summary line" if result.errors is None else counted(result.errors, "error")
-    yield f"{result.tool or 'checker'}: {result.verdict} ({errors})"
+    yield f"{result.tool or 'checker'}: {result.verdict} ({result.counts_text})"
     for record in result.records[:10]:
         place = f" at {record.kernel}" if record.kernel else ""
         place += f"+{record.offset:#x}" if record.offset is not None else ""

@@ -25,11 +25,12 @@ from workbench.data.rule_metrics import (
     rule_metrics,
     stored_metrics,
 )
+from workbench.data.shortfall import Shortfall
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
 from workbench.data.timeline import KernelRow
 from workbench.data.trace import ActivityKind, Dispatch, Trace
-from workbench.data.trace_compare import STEPS
+from workbench.data.trace_compare import INCOMPLETE, STEPS
 from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
@@ -210,6 +211,8 @@ def findings_of(
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
+    if not summary.devices and summary.lacks:
+        yield _finding(run, INCOMPLETE, incomplete_sentence(summary.lacks), ())
     if not summary.devices and summary.rows:
         word, text = ("counters", SERIAL) if serial else ("no timeline", SUMS)
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
@@ -244,7 +247,7 @@ def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -
 def _of_device(
     summary: DeviceSummary, run: Run, matches: Sequence[RuleMatch], group: str
 ) -> Finding:
-    word = matches[0].rule.word if matches else HEALTHY
+    word = matches[0].rule.word if matches else INCOMPLETE if summary.lacks else HEALTHY
     sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
     evidence = (*evidence_of(summary.kpis, group), *_ranges(summary.ranges))
     return _finding(run, word, sentence, evidence)
@@ -256,9 +259,19 @@ def _ranges(rows: Sequence[RangeRow]) -> Iterator[Evidence]:
         if row.count >= SEVERAL:
             times = row.median_ns / 1e9, row.low_ns / 1e9, row.high_ns / 1e9
             yield Evidence(row.name, times[0], "s", "profiled", times[1], times[2], STEPS)
+            if row.kernels:
+                each = row.kernels / row.count
+                yield Evidence(f"kernels in {row.name}", each, "kernels", "profiled", group=STEPS)
+
+
+def incomplete_sentence(lacks: Sequence[Shortfall]) -> str:
+    """Return what a trace lacks, so that its timeline is not rated."""
+    return "Not rated: " + " ".join(each.sentence for each in lacks)
 
 
 def _without_rule(summary: DeviceSummary) -> str:
+    if summary.lacks:
+        return incomplete_sentence(summary.lacks)
     idle = summary.times.idle()
     cause = max(idle, key=lambda name: idle[name])
     part = 1 - summary.times.utilisation

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data.record import Ratio
 from workbench.spec import WorkbenchError
@@ -27,6 +27,9 @@ LEAST_POINTS = 5  # on each side of a step; one or two slow commits are no level
 PENALTY = 3.0  # of PELT, times log(n), in variances of the noise
 LARGEST_P = 0.001  # of the permutation test
 PERMUTATIONS = 1999
+LEAST_EPISODE = 3  # points; one or two are outliers
+LEAST_DRIFT = 12  # points of a ramp; a shorter one may be a step that is blurred by noise
+SURE = 6.0  # twice the log of the likelihood that a drift in place of one step must gain
 CLIPPED = 3.0  # deviations from the local median beyond which a point counts no further
 LEAST_NOISE = 2e-4  # share: below it, rounding of a series without noise would count as noise
 MOST_CORRELATED = 0.8  # lag-1 autocorrelation of the noise that is still corrected for
@@ -39,14 +42,20 @@ class SiteMissing(WorkbenchError):
     """The package that finds change points is not installed."""
 
 
+ChangeKind = Literal["step", "drift", "episode"]
+
+
 @dataclass(frozen=True)
 class SeriesStep:
     """A step of a series. `at` is the place of the first point after it; `ratio` is the level after
-    over the level before, with its 95 % interval."""
+    over the level before, with its 95 % interval. A drift goes from one level to the other over
+    many points, so that no commit can be named; an episode returns to its level after a few."""
 
     at: int
     ratio: Ratio
     p: float  # of the permutation test
+    kind: ChangeKind = "step"
+    end: int = 0  # of a drift or an episode: the place of the first point after it
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,10 @@ def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[S
 
     if len(values) < 2 * LEAST_POINTS:
         return []
-    series = _clipped(np.log(np.asarray(values, dtype=float)))
+    logs = np.log(np.asarray(values, dtype=float))
+    for start, end, base in _excursions(logs):
+        logs[start:end] = base
+    series = _clipped(logs)
     places = _proposed(series)
     while places:
         noise = _noise(series, places)
@@ -89,10 +101,106 @@ def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[S
         ]
         worst = max(range(len(places)), key=lambda n: _weakness(results[n], least_effect))
         if _weakness(results[worst], least_effect) <= (False, LARGEST_P, 0.0):
-            return results
+            return _with_drifts(series, results)
         del places[worst]
         places = _settled(series, places)
     return []
+
+
+def episodes(values: Sequence[float]) -> list[SeriesStep]:
+    """Return the short episodes of a series of positive values: `LEAST_EPISODE` points or more, too
+    few for a level, that all lie beyond three deviations on one side of those around them."""
+    import numpy as np
+
+    if len(values) < 2 * LEAST_POINTS:
+        return []
+    logs = np.log(np.asarray(values, dtype=float))
+    sigma = max(_deviation_of_differences(logs), LEAST_NOISE)
+    results = []
+    for start, end, base in _excursions(logs):
+        change = float(np.median(logs[start:end])) - base
+        reach = 2 * sigma * math.sqrt(1 / (end - start) + 1 / (2 * LEAST_POINTS))
+        ratio = Ratio(*(math.exp(change + by) for by in (0.0, -reach, reach)))
+        chance = math.erfc(CLIPPED / math.sqrt(2)) ** (end - start)
+        results.append(SeriesStep(start, ratio, chance, "episode", end))
+    return results
+
+
+def _excursions(logs: Array) -> list[tuple[int, int, float]]:
+    """Return start, end and surrounding level of each run of three or four points that leave their
+    level and return to it. Clipping is enough for one or two."""
+    import numpy as np
+
+    limit = max(CLIPPED * _deviation_of_differences(logs), math.log1p(LEAST_EFFECT))
+    result: list[tuple[int, int, float]] = []
+    start = LEAST_POINTS
+    while start < len(logs) - LEAST_POINTS:
+        for length in range(LEAST_POINTS - 1, LEAST_EPISODE - 1, -1):
+            end = start + length
+            left, right = logs[start - LEAST_POINTS : start], logs[end : end + LEAST_POINTS]
+            base = float(np.median(np.concatenate([left, right])))
+            sign = 1.0 if logs[start] > base else -1.0
+            apart = sign * (logs[start - 1 : end + 1] - base)
+            most = float(apart[1:-1].max())  # points half as far are of the level, not the run
+            level = abs(float(np.median(left)) - float(np.median(right))) <= limit
+            least = float(apart[1:-1].min())
+            alone = least > limit and least > most / 2 >= max(apart[0], apart[-1])
+            if len(right) == LEAST_POINTS and level and alone:
+                result.append((start, end, base))
+                start = end
+                break
+        start += 1
+    return result
+
+
+def _with_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
+    """Return the steps with those that follow one another in one direction as a drift, where a ramp
+    fits the series between their neighbours better than they do."""
+    import numpy as np
+
+    kept: list[SeriesStep] = []
+    ends = [0, *(step.at for step in results), len(series)]
+    n = 0
+    while n < len(results):
+        up = results[n].ratio.middle > 1
+        last = n
+        while last + 1 < len(results) and (results[last + 1].ratio.middle > 1) == up:
+            last += 1
+        part = series[ends[n] : ends[last + 2]]
+        cuts = [step.at - ends[n] for step in results[n : last + 1]]
+        levels_left = sum(float(((p - p.mean()) ** 2).sum()) for p in np.split(part, cuts))
+        begin, end, change, left = _best_ramp(part)
+        parameters = 2 * (last - n + 1) + 1  # a level and a place for each step; a ramp has four
+        gain = len(part) * math.log(levels_left / left) if left > 0 and levels_left > 0 else 0.0
+        sure = SURE if last == n else 0.0
+        if end - begin >= LEAST_DRIFT and gain > (4 - parameters) * math.log(len(part)) + sure:
+            reach = 2 * math.sqrt(left / len(part)) * math.sqrt(2 / LEAST_POINTS)
+            ratio = Ratio(*(math.exp(change + by) for by in (0.0, -reach, reach)))
+            p = max(step.p for step in results[n : last + 1])
+            kept.append(SeriesStep(ends[n] + begin + 1, ratio, p, "drift", ends[n] + end))
+        else:
+            kept += results[n : last + 1]
+        n = last + 1
+    return kept
+
+
+def _best_ramp(part: Array) -> tuple[int, int, float, float]:
+    """Return begin, end and change of the ramp between two levels that fits best, and the sum of
+    the squares that it leaves. Begin and end are sought at forty places."""
+    import numpy as np
+
+    places = np.unique(np.linspace(0, len(part) - 1, 40).astype(int))
+    at = np.arange(len(part))
+    best = (0, 0, 0.0, math.inf)
+    for begin in places:
+        for end in places[places > begin]:
+            ramp = np.clip((at - begin) / (end - begin), 0, 1)
+            ramp -= ramp.mean()
+            slope = float(ramp @ part) / float(ramp @ ramp)
+            left = float(((part - part.mean() - slope * ramp) ** 2).sum())
+            if left < best[3]:
+                best = int(begin), int(end) + 1, slope, left
+    return best
 
 
 def _weakness(step: SeriesStep, least_effect: float) -> tuple[bool, float, float]:

@@ -113,7 +113,7 @@ def longest_gaps(
     """Return the longest gaps of a device, the longest first."""
     table = trace.activities
     chosen = heapq.nsmallest(most, times.gaps, key=lambda gap: (-gap.duration, gap.start))
-    beside = _host_work(table, chosen)
+    beside = _host_work(table, chosen, times)
     result = []
     for gap, (index, share) in zip(chosen, beside, strict=True):
         call = launches[gap.next]
@@ -133,7 +133,9 @@ def _name(table: Activities, index: int) -> str:
     return "" if index < 0 else table.names.known[table.name_numbers[index]]
 
 
-def _host_work(table: Activities, gaps: Sequence[Gap]) -> list[tuple[int, float]]:
+def _host_work(
+    table: Activities, gaps: Sequence[Gap], times: DeviceTimes
+) -> list[tuple[int, float]]:
     """Return, for each gap, the shortest work of the host that covers at least half of it, else
     that which covers most; and its share of the gap. -1 and 0 without any."""
     best: list[tuple[tuple[float, ...], int, float]] = [((0.0,), -1, 0.0) for _ in gaps]
@@ -141,6 +143,8 @@ def _host_work(table: Activities, gaps: Sequence[Gap]) -> list[tuple[int, float]
     ends = [gaps[n].end for n in order]
     for index in table.of_kind(*HOST):
         start, end = table.starts[index], table.ends[index]
+        if not times.is_of(table, index):
+            continue
         for n in order[bisect_right(ends, start) :]:
             gap = gaps[n]
             if gap.start >= end:
@@ -155,11 +159,13 @@ def _host_work(table: Activities, gaps: Sequence[Gap]) -> list[tuple[int, float]
 @dataclass(frozen=True)
 class RangeRow:
     """All host ranges of one name, numbers in it left out: `ProfilerStep#`. Times of the device are
-    of the work that was launched in them."""
+    of the work that was launched in them. A range lasts until that work has ended too, and begins
+    no earlier than the one before it ended: in an asynchronous program the host ends its step long
+    before the device (after pytorch/kineto PR 108)."""
 
     name: str
     count: int
-    median_ns: float  # of one range, on the host
+    median_ns: float  # of one range
     low_ns: int
     high_ns: int
     kernels: int  # in all of them
@@ -173,7 +179,8 @@ def range_rows(trace: Trace, times: DeviceTimes | None, launches: Sequence[int])
     table = trace.activities
     groups: dict[str, list[int]] = {}
     for index in table.of_kind(ActivityKind.RANGE):
-        groups.setdefault(range_name(_name(table, index)), []).append(index)
+        if times is None or times.is_of(table, index):
+            groups.setdefault(range_name(_name(table, index)), []).append(index)
     return [_range_row(name, table, of, times, launches) for name, of in groups.items()]
 
 
@@ -184,8 +191,9 @@ def _range_row(
     times: DeviceTimes | None,
     launches: Sequence[int],
 ) -> RangeRow:
-    lengths = [table.ends[i] - table.starts[i] for i in of]
-    each = _work_by_range(table, of, times, launches) if times else []
+    ordered = sorted(of, key=lambda i: table.starts[i])
+    each = _work_by_range(table, ordered, times, launches) if times else []
+    lengths = _range_lengths(table, ordered, each)
     unions = [intervals(sorted((table.starts[i], table.ends[i]) for i in work)) for work in each]
     return RangeRow(
         name,
@@ -199,12 +207,29 @@ def _range_row(
     )
 
 
+def _range_lengths(
+    table: Activities, ordered: Sequence[int], work: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the length of each range in ns: from the later of its start and the end of the one
+    before it on its thread, to the later of its end and that of the `work` that it launched."""
+    result = []
+    before: dict[tuple[int, int], tuple[int, int]] = {}  # ends of the last, host's and whole
+    for n, index in enumerate(ordered):
+        start, host_end, thread = table.starts[index], table.ends[index], _thread(table, index)
+        end = max([host_end, *(table.ends[i] for i in work[n])] if work else [host_end])
+        last_host_end, last_end = before.get(thread, (start, start))
+        if last_host_end <= start:  # else one within the other
+            start = max(start, last_end)
+            before[thread] = host_end, max(end, last_end)
+        result.append(max(0, end - start))
+    return result
+
+
 def _work_by_range(
-    table: Activities, of: Sequence[int], times: DeviceTimes, launches: Sequence[int]
+    table: Activities, ordered: Sequence[int], times: DeviceTimes, launches: Sequence[int]
 ) -> list[list[int]]:
     """Return the work of the device that was launched, or without a launch began, in each range.
     Ranges of one name on several threads may overlap: the last that began takes the work."""
-    ordered = sorted(of, key=lambda i: table.starts[i])
     starts = [table.starts[i] for i in ordered]
     result: list[list[int]] = [[] for _ in ordered]
     for index in times.order:

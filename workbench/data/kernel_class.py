@@ -49,7 +49,8 @@ BY_OPERATION = _table(
 # Parts of kernels' names, the more special ones first: an attention kernel holds `gemm`, too, and
 # so does a convolution as an implicit GEMM.
 BY_NAME = _table(
-    ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
+    ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|"
+                   r"cross_device_reduce|nvshmem|deep_?ep"),
     (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attention|attn_fwd|attn_bwd|sdpa"),
     ("convolution", r"implicit_?gemm|convolve|conv[123]d|winograd|dgrad|wgrad|fprop|miopenconv"),
     (GEMM, r"^Cijk_|nvjet|gemm|gemv|xmma|cutlass_\d+|cutlass\w*_(?:tensorop|wmma|simt)|matmul|"

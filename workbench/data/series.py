@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from workbench.data import stats
-from workbench.data.change_points import levels, noise_of, steps
+from workbench.data.change_points import LEAST_POINTS, SeriesStep, episodes, levels, noise_of, steps
 from workbench.data.database import RunFacts, epoch_of
 from workbench.data.record import Environment, Measured, Ratio, Record
 from workbench.spec import brief, sizes_text
 
 # The shortest of a run's configs of the Impl, the config that runs by default, or a library's time.
 Which = Literal["best", "default", "library"]
-Direction = Literal["slower", "faster", "library"]  # library: its time moved, not the kernel's
+# library: its time moved, not the kernel's; drift, episode: no step that a commit can be named for
+Direction = Literal["slower", "faster", "library", "drift", "episode"]
 REFERENCED = 0.9  # share of a series' points that must have a ratio before steps are sought in it
 
 
@@ -95,6 +96,7 @@ class LevelChange:
     old: Ratio
     new: Ratio
     differences: tuple[str, ...]  # of the two environments, configs and machine codes
+    commits: int = 0  # of a drift or an episode
 
 
 @dataclass(frozen=True)
@@ -359,7 +361,26 @@ def _changes(series: HistorySeries, places: Sequence[int]) -> list[LevelChange]:
                 differences(before, after),
             )
         )
-    return changes
+        if step.kind == "drift":
+            changes[-1] = replace(
+                changes[-1], direction="drift", differences=(), commits=step.end - step.at,
+                after=used[min(step.end, len(used) - 1)],
+            )  # fmt: skip
+    changes += [_episode(series, used, each) for each in episodes(values)]
+    return sorted(changes, key=lambda change: change.before)
+
+
+def _episode(series: HistorySeries, used: Sequence[int], episode: SeriesStep) -> LevelChange:
+    """Return an episode as a change; its levels are those of it and of the points around it."""
+    times = [series.points[n].time.middle for n in used]
+    around = times[max(0, episode.at - LEAST_POINTS) : episode.at]
+    around += times[episode.end : episode.end + LEAST_POINTS]
+    inside = times[episode.at : episode.end]
+    old, new = (Ratio(stats.median(t), min(t), max(t)) for t in (around, inside))
+    return LevelChange(
+        used[episode.at - 1], used[episode.at], "episode", episode.ratio, episode.p, old, new, (),
+        len(inside),
+    )  # fmt: skip
 
 
 def _direction(sought_in: str, ratio: float, in_time: float) -> Direction:

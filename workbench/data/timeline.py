@@ -23,6 +23,7 @@ from workbench.data.intervals import (
     union,
 )
 from workbench.data.trace import (
+    LEAST,
     WORK,
     Activities,
     Activity,
@@ -89,6 +90,11 @@ class DeviceTimes:
     copy_count: int
     launched: int  # kernels whose launch is in the file
     left_out: int  # activities without a launch in the file, outside of the window
+    hosts: frozenset[int] = frozenset()  # numbers of the processes that used it; empty for all
+
+    def is_of(self, table: Activities, index: int) -> bool:
+        """Return whether an activity of the host is of a process that used the device."""
+        return not self.hosts or table.process_numbers[index] in self.hosts
 
     @property
     def window(self) -> int:
@@ -157,8 +163,8 @@ def device_times(
     """Return the timeline of a device.
 
     Args:
-        launched_only: take work alone whose launch is in the file, if any launch is; the rest was
-            begun before the profiler, so that the start of the window says nothing.
+        launched_only: leave out what began before the first work whose launch is in the file: it
+            was launched before the profiler began, so the start of the window says nothing.
         within: host ranges; then work alone that was launched, or without launches ran, in them.
         launches: of `trace.activities.launches()`, if known.
 
@@ -171,8 +177,9 @@ def device_times(
     kernels = [i for i in numbers if table.kinds[i] == ActivityKind.KERNEL]
     launched = sum(launches[i] >= 0 for i in kernels)
     chosen = numbers
-    if launched_only and any(launches[i] >= 0 for i in numbers):
-        chosen = [i for i in numbers if launches[i] >= 0]
+    if launched_only:
+        first = min((table.starts[i] for i in numbers if launches[i] >= 0), default=LEAST)
+        chosen = [i for i in numbers if launches[i] >= 0 or table.starts[i] >= first]
     left_out = len(numbers) - len(chosen)
     if within is not None:
         chosen = _inside(table, chosen, launches, within)
@@ -214,13 +221,19 @@ def _times(
             if kind is None or table.kinds[i] == kind
         )
 
-    start, end = table.starts[order[0]], max(table.ends[i] for i in order)
     kernels = [i for i in order if table.kinds[i] == ActivityKind.KERNEL]
     copies = [i for i in order if table.kinds[i] == ActivityKind.COPY]
     moved = [table.bytes[i] for i in copies if table.bytes[i] >= 0]
     step = clock_step(table)
     busy = over(None)
-    waits = union((table.starts[i], table.ends[i]) for i in table.of_kind(ActivityKind.SYNC))
+    # busy and idle time make up the window: work without a length has no part in it
+    start, end = (busy.starts[0], busy.ends[-1]) if busy.starts else (table.starts[order[0]],) * 2
+    hosts = _hosts(table, order)
+    waits = union(
+        (table.starts[i], table.ends[i])
+        for i in table.of_kind(ActivityKind.SYNC)
+        if not hosts or table.process_numbers[i] in hosts
+    )
     return DeviceTimes(
         device=device,
         order=order,
@@ -238,7 +251,17 @@ def _times(
         copy_count=len(copies),
         launched=launched,
         left_out=left_out,
+        hosts=hosts,
     )
+
+
+def _hosts(table: Activities, order: Sequence[int]) -> frozenset[int]:
+    """Return the processes that used a device; empty where no other activity names one of them."""
+    work = frozenset(table.process_numbers[i] for i in order)
+    others = set(ActivityKind) - set(WORK)
+    return work if any(table.process_numbers[i] in work for i in table.of_kind(*others)) else (
+        frozenset()
+    )  # fmt: skip
 
 
 def _gaps(

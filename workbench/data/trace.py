@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
+
+from workbench.data.record_tally import RecordTally
+from workbench.data.units import counted
 
 
 class ActivityKind(IntEnum):
@@ -30,7 +33,16 @@ class ActivityKind(IntEnum):
 
 WORK = (ActivityKind.KERNEL, ActivityKind.COPY, ActivityKind.SET)
 
-SYNCHRONIZE = re.compile(r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu\w*Synchronize")
+SYNCHRONIZE = re.compile(
+    r"\w*(?:Device|Stream|Event)Synchronize|cu\w*Synchronize"
+    r"|(?:ur|pi|ze)[A-Z]\w*(?:Wait|Finish|Synchronize)"  # of SYCL and Level Zero
+)
+LAUNCH = re.compile(r"\w*(?:Launch\w*Kernel|KernelLaunch|GraphLaunch|EnqueueGraph)")
+
+
+def is_launch(call: str) -> bool:
+    """Return whether a call of a runtime or driver starts kernels or replays a graph."""
+    return LAUNCH.match(call) is not None
 
 
 def kind_of_call(name: str) -> ActivityKind:
@@ -89,6 +101,10 @@ class NameTable(dict[Any, int]):
 
 NOWHERE = Geometry()
 LEAST, MOST = -(2**63), 2**63 - 1
+COLUMNS = (
+    "kinds", "starts", "ends", "correlations", "bytes", "name_numbers", "device_numbers",
+    "lane_numbers", "process_numbers", "geometry_numbers",
+)  # fmt: skip
 
 
 class Activities(Sequence[Activity]):
@@ -117,11 +133,10 @@ class Activities(Sequence[Activity]):
         geometry: Geometry = NOWHERE,
         moved: int = -1,
     ) -> None:
-        """Add one activity; times in ns, `moved` in bytes. Raises ValueError where it ends before
-        it starts, and OverflowError for a time that 64 bits do not hold."""
-        if not (LEAST <= start <= end <= MOST and LEAST <= correlation <= MOST >= moved >= LEAST):
-            if end < start:
-                raise ValueError(f"{name[:80]} ends before it starts")
+        """Add one activity; times in ns, `moved` in bytes. Impossible times are sorted out later,
+        by `plausible`. Raises OverflowError for a number that 64 bits do not hold."""
+        low, high = (start, end) if start <= end else (end, start)
+        if not (low >= LEAST and high <= MOST and LEAST <= correlation <= MOST >= moved >= LEAST):
             raise OverflowError("a number is larger than 64 bits hold")
         self.kinds.append(kind)
         self.starts.append(start)
@@ -138,6 +153,13 @@ class Activities(Sequence[Activity]):
         """Add all activities of another table."""
         for activity in others:
             self.add(*activity)
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """Leave out some activities; those that follow them get other numbers."""
+        for name in COLUMNS:
+            column = getattr(self, name)
+            rest = (value for index, value in enumerate(column) if index not in numbers)
+            setattr(self, name, array(column.typecode, rest))
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -273,13 +295,22 @@ class CheckerResult:
     records: list[CheckerRecord] = field(default_factory=list)
     errors: int | None = None  # of the summary; None without one
     not_printed: int = 0
+    warnings: int = 0  # of the summary of racecheck: hazards that it found as well
 
     @property
     def verdict(self) -> Literal["pass", "fail", "inconclusive"]:
         """Verdict of the summary line; inconclusive without one, whatever was printed."""
         if self.errors is None:
             return "inconclusive"
-        return "fail" if self.errors else "pass"
+        return "fail" if self.errors or self.warnings else "pass"
+
+    @property
+    def counts_text(self) -> str:
+        """What the summary line counts: `0 errors, 1 warning`."""
+        if self.errors is None:
+            return "no summary line"
+        warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
+        return counted(self.errors, "error") + warnings
 
 
 @dataclass(frozen=True)
@@ -306,7 +337,9 @@ class Trace:
     checker: CheckerResult | None = None
     tables: dict[str, Any] = field(default_factory=dict)  # other facts of the file, by name
     rank: int | None = None  # of the process in a distributed job, where the file tells
+    has_streams: bool = False  # lanes of kernels are streams, which run one after the other
     notes: list[str] = field(default_factory=list)  # what was left out or assumed, and why
+    tally: RecordTally = field(default_factory=RecordTally)  # of what could not be used
 
     @property
     def vendor(self) -> str:
@@ -328,18 +361,54 @@ class Trace:
             self.activities or self.dispatches or self.totals or self.checker or self.tables
         )
 
-    def name_devices_by_rank(self) -> None:
-        """Put the rank before the names of the devices: each rank calls its first one 0."""
-        title = f"rank {self.rank}, "
-        self.devices = {title + name: facts for name, facts in self.devices.items()}
-        self.activities.devices.rename(lambda name: title + name if name else name)
+    def name_devices(self, title: str) -> None:
+        """Put a title before the names of processes and devices: each recording calls its first
+        device 0, and counts its correlation ids from 1."""
+
+        def titled(name: str) -> str:
+            return f"{title}, {name}" if name else ""
+
+        self.devices = {titled(name): facts for name, facts in self.devices.items()}
+        self.activities.devices.rename(titled)
+        self.activities.processes.rename(lambda name: f"{title}, {name}" if name else title)
+        self.tally.lost = {
+            (f"{title}, {name}" if name else title, n) for name, n in self.tally.lost
+        }
         for dispatch in self.dispatches:
-            dispatch.device = title + dispatch.device if dispatch.device else ""
+            dispatch.device = titled(dispatch.device)
+        self.totals = [replace(total, device=titled(total.device)) for total in self.totals]
+
+    def part_devices_by_process(self, note: str = "") -> None:
+        """Give each process a device of its own where several use one ordinal, which names a
+        device within its process only. A note says so, `note` if one is given."""
+        table = self.activities
+        users: dict[int, set[int]] = {}
+        for i in table.of_kind(*WORK):
+            users.setdefault(table.device_numbers[i], set()).add(table.process_numbers[i])
+        shared = {number for number, processes in users.items() if len(processes) > 1}
+        if not shared:
+            return
+        for i in table.of_kind(*WORK):
+            if (number := table.device_numbers[i]) in shared:
+                ordinal = table.devices.known[number]
+                name = f"{table.processes.known[table.process_numbers[i]]}, {ordinal}"
+                self.devices.setdefault(name, self.devices.get(ordinal, {}))
+                table.device_numbers[i] = table.devices[name]
+        ordinals = sorted(table.devices.known[number] for number in shared)
+        for ordinal in ordinals:
+            self.devices.pop(ordinal, None)
+        self.notes.append(
+            note
+            or f"several processes use a device {', '.join(ordinals)}; the file does not say which "
+            "GPU that is, so each process has one of its own"
+        )
 
     def join(self, other: Trace) -> None:
         """Add what another file of the same run holds."""
         self.version = self.version or other.version
         self.files += other.files
+        self.has_streams |= other.has_streams
+        self.tally.join(other.tally)
         for name, properties in other.devices.items():
             self.devices.setdefault(name, {}).update(properties)
         self.activities.extend(other.activities)
@@ -413,6 +482,7 @@ def _joined(known: CheckerResult | None, more: CheckerResult) -> CheckerResult:
         records if not both else known.records + more.records,
         errors if errors is not None else more.errors,
         known.not_printed + more.not_printed,
+        known.warnings + more.warnings,
     )
 
 
@@ -426,11 +496,11 @@ def clock_step(activities: Activities) -> int | None:
 
 
 def plain(name: str) -> str:
-    """Return a name without the control characters that a terminal would obey."""
-    return CONTROL.sub("", name)
-
-
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+    """Return a name without the characters that a terminal would obey or nobody sees, and with
+    plain spaces."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else " " if c.isspace() and c > " " else "" for c in name)
 
 
 def dispatch_of(activity: Activity) -> Dispatch:

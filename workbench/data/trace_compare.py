@@ -21,6 +21,7 @@ Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
 # same for a window whose kernels do not differ, as the host's pace varies more.
 SPREAD, IDLE_SPREAD = 0.05, 0.25
 STEPS = "ranges"  # group of evidence that holds the ranges of a trace
+INCOMPLETE = "incomplete"  # word of a trace that lacks something
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,14 @@ class TraceOperand:
     profiles: Sequence[Profile]
 
     @property
-    def figures(self) -> dict[str, Evidence]:
-        """Key figures by name; of the first device where there are several."""
-        first = next((f for f in self.findings if not f.rule), None)
-        return {e.name: e for e in first.evidence if e.group != STEPS} if first else {}
+    def devices(self) -> list[Finding]:
+        """Findings of the devices, which hold their figures; or the one of the whole file."""
+        return [f for f in self.findings if not f.rule]
 
     @property
-    def ranges(self) -> dict[str, Evidence]:
-        """Ranges that were entered several times: the median, the shortest and the longest."""
-        first = next((f for f in self.findings if not f.rule), None)
-        return {e.name: e for e in first.evidence if e.group == STEPS} if first else {}
+    def lacks(self) -> str:
+        """What the trace lacks, as a sentence; empty where it is complete."""
+        return next((f.sentence for f in self.findings if f.word == INCOMPLETE), "")
 
 
 @dataclass(frozen=True)
@@ -103,15 +102,31 @@ def compared(before: TraceOperand, after: TraceOperand, threshold: float) -> Tra
             key=lambda each: (-abs(each.difference_s), each.name),
         )
     )
-    figures = tuple(_figures(before.figures, after.figures))
-    ranges = tuple(_figures(before.ranges, after.ranges))
-    word, reason = _verdict(figures, ranges, kernels, threshold)
+    several = max(len(before.devices), len(after.devices)) > 1
+    results = []
+    for old, new in zip(before.devices, after.devices, strict=False):
+        figures = tuple(_figures(_evidence(old, False), _evidence(new, False)))
+        ranges = tuple(_figures(_evidence(old, True), _evidence(new, True)))
+        word, reason = _unlike(before, after, kernels, ranges) or _verdict(
+            figures, ranges, kernels, threshold
+        )
+        about = f"{old.evidence[0].group}: " if several and old.evidence else ""
+        results.append((word, about + reason, figures + ranges))
+    nothing: tuple[Word, str, tuple[FigureChange, ...]] = "INCONCLUSIVE", NOTHING, ()
+    word, reason, shown = min(results, key=lambda each: WORST.index(each[0]), default=nothing)
     on = [sorted({p.device for p in operand.profiles}) for operand in (before, after)]
     if on[0] != on[1]:
         reason += f"; they ran on different devices, {', '.join(on[0])} and {', '.join(on[1])}"
-    return TraceComparison(
-        before, after, word, reason, figures + ranges, kernels, tuple(_metrics(kernels))
-    )
+    return TraceComparison(before, after, word, reason, shown, kernels, tuple(_metrics(kernels)))
+
+
+WORST: tuple[Word, ...] = ("SLOW", "INCONCLUSIVE", "FAST", "SAME")  # the word of several devices
+NOTHING = "the two have no total time in common"
+
+
+def _evidence(device: Finding, is_range: bool) -> dict[str, Evidence]:
+    """Return the ranges of a device that were entered several times, or its key figures."""
+    return {e.name: e for e in device.evidence if (e.group == STEPS) == is_range}
 
 
 def _total(profile: Profile | None) -> float:
@@ -234,6 +249,42 @@ def _apart(change: FigureChange) -> float:
 # The word
 
 
+def _unlike(
+    before: TraceOperand,
+    after: TraceOperand,
+    kernels: Sequence[KernelChange],
+    ranges: Sequence[FigureChange],
+) -> tuple[Word, str] | None:
+    """Return why two traces cannot give a verdict, or None: one lacks something, they have other
+    numbers of devices, or they launched the kernels that both have another number of times."""
+    for operand in (before, after):
+        if operand.lacks:
+            return "INCONCLUSIVE", f"{operand.name} is incomplete. {operand.lacks.rstrip('.')}"
+    devices = [len(operand.devices) for operand in (before, after)]
+    if devices[0] != devices[1]:
+        return "INCONCLUSIVE", f"{devices[0]} devices had work before and {devices[1]} after"
+    both = [k for k in kernels if k.before is not None and k.after is not None]
+    if any(k.before.metrics or k.before.launch for k in both if k.before):
+        return None
+    counts = [
+        sum(k.before.count for k in both if k.before), sum(k.after.count for k in both if k.after)
+    ]  # fmt: skip
+    if not both and kernels and not _steps(ranges):
+        return "INCONCLUSIVE", "the two have no kernel and no numbered range in common"
+    if not both or counts[0] == counts[1]:
+        return None
+    about = f"{counts[0]:,} launches before and {counts[1]:,} after, of the kernels that both have"
+    if not _steps(ranges):
+        return "INCONCLUSIVE", f"the two did not do the same work: {about}"
+    each = next((r for r in ranges if r.before.unit == "kernels" and r.ratio != 1), None)
+    if each is not None and len(both) == len(kernels):  # else kernels were fused or replaced
+        return "INCONCLUSIVE", (
+            f"{each.name} are {each.before.value:.4g} before and {each.after.value:.4g} after, of "
+            "the same kernels: a step did not do the same work"
+        )
+    return None
+
+
 def _verdict(
     figures: Sequence[FigureChange],
     ranges: Sequence[FigureChange],
@@ -242,13 +293,18 @@ def _verdict(
 ) -> tuple[Word, str]:
     """Return the word and its reason: from the steps where both traces have some, since those have
     a spread; else from the window, or from the launches."""
-    steps = [r for r in ranges if "#" in r.name] or list(ranges[:1])
+    steps = _steps(ranges) or list(ranges[:1])
     if steps:
         return _of_steps(steps[0], threshold)
     total = next((f for f in figures if f.name == "total time"), None)
     if total is None or total.ratio is None:
-        return "INCONCLUSIVE", "the two have no total time in common"
+        return "INCONCLUSIVE", NOTHING
     return _of_window(total, kernels, max(threshold, SPREAD))
+
+
+def _steps(ranges: Sequence[FigureChange]) -> list[FigureChange]:
+    """Return the ranges that are numbered, as `ProfilerStep#` is: each does the same work."""
+    return [each for each in ranges if "#" in each.name and each.before.unit == "s"]
 
 
 def _of_steps(step: FigureChange, threshold: float) -> tuple[Word, str]:
@@ -282,15 +338,16 @@ def _of_window(
     if 1 / (1 + limit) <= ratio <= 1 + limit:
         return "SAME", f"{about}: one window each has no spread, so {percent(limit)} does not count"
     changed = [k for k in kernels if k.word in ("new", "gone")]
-    moved = [k for k in kernels if k.word == ("slower" if ratio > 1 else "faster")]
+    way = "slower" if ratio > 1 else "faster"
+    moved = [k for k in kernels if k.word == way]
     word: Word = "SLOW" if ratio > 1 else "FAST"
     if moved or changed:
         parts = [f"{counted(len(moved), 'kernel')} {moved[0].word}"] if moved else []
         parts += [f"{counted(len(changed), 'kernel')} in one of the two alone"] if changed else []
         return word, f"{about}, with {' and '.join(parts)}"
     if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
-        return word, f"{about}; no kernel differs, so it is idle time"
-    return "INCONCLUSIVE", f"{about}, and no kernel differs: idle time of one window has no spread"
+        return word, f"{about}; no kernel is {way}, so it is idle time"
+    return "INCONCLUSIVE", f"{about}, and no kernel is {way}: idle time of one window has no spread"
 
 
 def percent_change(ratio: float) -> str:

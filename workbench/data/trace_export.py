@@ -82,6 +82,7 @@ def as_json(summary: TraceSummary) -> dict[str, Any]:
         "totals": [asdict(total) | {"kind": total.kind.name.lower()} for total in trace.totals],
         "checker": _checker(trace),
         "tables": trace.tables,
+        "incomplete": [each.sentence for each in summary.lacks],
         "notes": trace.notes,
     }
 

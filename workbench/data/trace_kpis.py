@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.data.kernel_class import GEMM, ClassRow
+from workbench.data.shortfall import Shortfall
 from workbench.data.timeline import SHORT_NS, DeviceTimes, KernelRow
 from workbench.data.trace import ActivityKind, Trace
 from workbench.data.units import duration
@@ -29,9 +30,32 @@ class TraceKpi:
 
 
 def timeline_kpis(
+    trace: Trace,
+    times: DeviceTimes,
+    launches: array[int],
+    classes: Sequence[ClassRow],
+    lacks: Sequence[Shortfall] = (),
+) -> list[TraceKpi]:
+    """Return the KPIs of a device's timeline; `classes` are those of its kernels. None is rated
+    where the trace lacks something, and where work is missing only counts have a value."""
+    kpis = _all_kpis(trace, times, launches, classes)
+    if not lacks:
+        return kpis
+    if not any(each.hides_work for each in lacks):
+        return [replace(kpi, met="", note="not rated" if kpi.met else kpi.note) for kpi in kpis]
+    return [
+        replace(kpi, met="") if kpi.name in COUNTS
+        else replace(kpi, value=None, met="", note="not known: work is missing")
+        for kpi in kpis
+    ]  # fmt: skip
+
+
+COUNTS = ("total time", "kernel count", "mean kernel time", "copies", "bytes copied")
+
+
+def _all_kpis(
     trace: Trace, times: DeviceTimes, launches: array[int], classes: Sequence[ClassRow]
 ) -> list[TraceKpi]:
-    """Return the KPIs of a device's timeline; `classes` are those of its kernels."""
     mean = times.kernel_sum / times.kernel_count / 1e9 if times.kernel_count else None
     return [
         TraceKpi("total time", times.window / 1e9, "s", BASELINE),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from workbench.data.host_work import (
@@ -18,8 +19,9 @@ from workbench.data.host_work import (
 from workbench.data.intervals import Intervals
 from workbench.data.kernel_class import ClassRow, class_rows
 from workbench.data.repeats import Repeat, repeats
+from workbench.data.shortfall import Shortfall, lone_kernel, shortfalls
 from workbench.data.timeline import DeviceTimes, KernelRow, device_times, devices, kernel_rows
-from workbench.data.trace import Trace
+from workbench.data.trace import ActivityKind, Trace
 from workbench.data.trace_kpis import TraceKpi, summed_kpis, timeline_kpis
 from workbench.data.units import counted
 
@@ -31,6 +33,12 @@ class DeviceSummary:
     trace: Trace
     times: DeviceTimes
     launches: array[int]  # of `trace.activities.launches()`
+    lacks: Sequence[Shortfall] = ()  # of the trace; no rule is evaluated where there is one
+
+    @property
+    def hides_work(self) -> bool:
+        """Whether work of the device is missing, so that its idle time says nothing."""
+        return any(each.hides_work for each in self.lacks)
 
     @property
     def device(self) -> str:
@@ -55,7 +63,10 @@ class DeviceSummary:
     @cached_property
     def kpis(self) -> list[TraceKpi]:
         """KPIs with their targets."""
-        return timeline_kpis(self.trace, self.times, self.launches, self.classes)
+        kpis = timeline_kpis(self.trace, self.times, self.launches, self.classes, self.lacks)
+        if any(d.is_counted for d in self.trace.dispatches):  # kernels were run one by one
+            return [replace(kpi, met="") for kpi in kpis]
+        return kpis
 
     @cached_property
     def rows(self) -> list[KernelRow]:
@@ -85,6 +96,7 @@ class TraceSummary:
     trace: Trace
     launches: array[int]
     devices: list[DeviceSummary] = field(default_factory=list)
+    lacks: list[Shortfall] = field(default_factory=list)
 
     @property
     def times(self) -> list[DeviceTimes]:
@@ -117,17 +129,21 @@ class TraceSummary:
 def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
     """Return the summary of a trace, of the work that was launched in host ranges alone if they are
     given. What was left out or assumed is added to the notes of the trace."""
-    summary = TraceSummary(trace, trace.activities.launches())
+    launches = trace.activities.launches()
+    summary = TraceSummary(trace, launches, lacks=shortfalls(trace, launches))
     for device in devices(trace):
         try:
             times = device_times(trace, device, within=within, launches=summary.launches)
         except ValueError:  # no work of this device in the range
             continue
-        summary.devices.append(DeviceSummary(trace, times, summary.launches))
+        summary.devices.append(DeviceSummary(trace, times, summary.launches, summary.lacks))
+        kernels = [i for i in times.order if trace.activities.kinds[i] == ActivityKind.KERNEL]
+        if (lone := lone_kernel(trace.activities, kernels)) != "":
+            trace.notes.append(lone)
         if times.left_out:
             trace.notes.append(
-                f"device {device}: {counted(times.left_out, 'activity')} without a launch in the "
-                "file lies outside of the window".replace("activitys", "activities")
+                f"device {device}: {counted(times.left_out, 'activity')} before the first launch "
+                "in the file, outside of the window".replace("activitys", "activities")
             )
         elif not times.launched and times.kernel_count:
             trace.notes.append(

@@ -8,7 +8,9 @@ out.
 from __future__ import annotations
 
 import hashlib
+import os
 import pkgutil
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.data.trace import Trace, TraceFile
+from workbench.data.plausible import drop_impossible
+from workbench.data.record_tally import REFUSED
+from workbench.data.trace import WORK, Trace, TraceFile, plain
 from workbench.readers.inputs.source import (
     BLOCK_BYTES,
     ReadError,
@@ -51,6 +55,7 @@ class TraceReader:
     title: str
     sniff: Callable[[Source], bool]
     read: Callable[[Source], Trace]
+    is_whole: bool = False  # a file is a recording of its own, not one table of several
 
 
 @cache
@@ -88,6 +93,10 @@ def read_source(source: Source) -> Trace:
     """Return the trace of one file. Raises ReadError in one sentence for any damage."""
     reader = reader_of(source)
     trace = _read(reader, source)
+    drop_impossible(trace)
+    for dispatch in trace.dispatches:
+        dispatch.id, dispatch.lane = plain(dispatch.id), plain(dispatch.lane)
+    _refuse_bad(trace, reader, source)
     trace.title = reader.title
     trace.files = [_file_of(source)]
     if trace.is_empty:
@@ -106,6 +115,19 @@ def _read(reader: TraceReader, source: Source) -> Trace:
         reason = kind or f"{type(error).__name__}, {first_words(error)}"
         source.place = source.place or "in its structure"
         source.fail(f"this {reader.title} is damaged ({reason})", "record or copy it again")
+
+
+def _refuse_bad(trace: Trace, reader: TraceReader, source: Source) -> None:
+    """Add a note on the bad records of a file. Raises ReadError where over a quarter of the records
+    of a kind are bad."""
+    tally = trace.tally
+    for kind, share in tally.shares().items():
+        if share > REFUSED:
+            source.place = ""
+            reasons = ", ".join(tally.sentences(kind))
+            source.fail(f"this {reader.title} cannot be used ({reasons})",
+                        "record again, or export it again")  # fmt: skip
+    trace.notes += tally.sentences()
 
 
 def _file_of(source: Source) -> TraceFile:
@@ -132,28 +154,57 @@ def read(
     different tools. Files of a folder that are of no known format are noted and left out.
     """
     limits = limits or ReadLimits()
-    traces: list[Trace] = []
+    files: list[_ReadFile] = []
     left_out: list[str] = []
+    known: set[tuple[Path, str]] = set()
     for path in map(Path, paths):
         many = sources(path, limits, range_name)
         for source in many:
+            place = source.path.resolve(), source.member
+            if place in known:
+                left_out.append(f"{source.name} was named twice.")
+                continue
+            known.add(place)
             try:
-                traces.append(read_source(source))
+                files.append(_ReadFile(source, read_source(source)))
             except ReadError as error:
                 if len(many) == 1:
                     raise
                 left_out.append(str(error))
-    if not traces:
+    if not files:
         first = left_out[0] if left_out else "No file was named; name one."
         raise ReadError(first)
-    return _joined(traces, left_out)
+    return _joined(files, left_out)
 
 
-def _joined(traces: list[Trace], left_out: Iterable[str]) -> Trace:
-    ranks = [trace.rank for trace in traces]
-    if None not in ranks and len(set(ranks)) > 1:
-        for trace in traces:
-            trace.name_devices_by_rank()
+@dataclass(frozen=True)
+class _ReadFile:
+    """A file that was read."""
+
+    source: Source
+    trace: Trace
+
+    @property
+    def run(self) -> str:
+        """Path of the recording that the file is of: its own, or of a table of several what stands
+        before the name of the table, `host/4711` of `host/4711_kernel_trace.csv`."""
+        path = self.source.path.resolve()
+        path = path / self.source.member
+        if reader_of(self.source).is_whole:
+            return str(path)
+        return str(path.parent / TABLE_NAME.sub("", path.name))
+
+
+# Ends of the names of the tables of rocprofv3 and `nsys stats`
+TABLE_NAME = re.compile(
+    r"_?(?:agent_info|(?:kernel|memory_copy|memory_allocation|scratch_memory|counter_collection|"
+    r"(?:hip|hsa|marker|rccl)(?:_\w+)?|cuda_\w+|nvtx_\w+)(?:_trace)?)?(?:\.csv)?(?:\.gz)?\Z"
+)
+
+
+def _joined(files: list[_ReadFile], left_out: Iterable[str]) -> Trace:
+    traces = [each.trace for each in files]
+    _name_recordings(files)
     first, *others = traces
     for other in others:
         if other.tool != first.tool:
@@ -164,3 +215,21 @@ def _joined(traces: list[Trace], left_out: Iterable[str]) -> Trace:
         first.join(other)
     first.notes += [f"left out: {sentence}" for sentence in left_out]
     return first
+
+
+def _name_recordings(files: Sequence[_ReadFile]) -> None:
+    """Put the rank, or else the part of its path that differs, before the devices and processes of
+    each recording where several have work of a device."""
+    if len(files) < 2:
+        return
+    timed = [each for each in files if any(True for _ in each.trace.activities.of_kind(*WORK))]
+    runs = {each.run for each in timed}
+    if len(runs) < 2:
+        return
+    ranks = {each.run: each.trace.rank for each in timed}
+    by_rank = None not in ranks.values() and len(set(ranks.values())) == len(ranks)
+    above = os.path.commonpath([str(Path(run).parent) for run in runs])
+    for each in files:
+        title = plain(os.path.relpath(each.run, above))
+        each.trace.name_devices(f"rank {ranks[each.run]}" if by_rank and each.run in ranks
+                                else title)  # fmt: skip

@@ -7,11 +7,13 @@ writes microseconds at an assumed clock of 1 GHz, so only times within one CTA c
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
-from workbench.data.trace import WORK, ActivityKind, Trace, kind_of_call, plain
+from workbench.data.record_tally import HOST
+from workbench.data.trace import WORK, ActivityKind, Trace, is_launch, kind_of_call, plain
 from workbench.readers import TraceReader, kineto
-from workbench.readers.inputs.numbers import integer, ns_of_us
+from workbench.readers.inputs.numbers import integer, ns_of_us, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import JsonStream
 
@@ -44,81 +46,106 @@ def read(source: Source) -> Trace:
 
 
 class _ChromeEvents:
-    """Turns events into activities; processes are named by events of their own."""
+    """Turns events into activities; processes and threads are named by events of their own, which
+    may follow."""
 
     def __init__(self, trace: Trace, source: Source) -> None:
         self.trace, self.source = trace, source
         self.process_names: dict[str, str] = {}
-        self.begun: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.begun: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.spans: list[tuple[str, str, str, str, int, int, str, int, str]] = []
         self.unmatched = 0
         self.inside = False
+        self.unknown: Counter[str] = Counter()  # events by process and category
 
     def add(self, event: dict[str, Any]) -> None:
         """Add one event."""
         phase, pid, tid = event.get("ph"), str(event.get("pid", "")), str(event.get("tid", ""))
         if phase == "M":
-            if event.get("name") == "process_name" and isinstance(event.get("args"), dict):
-                self.process_names[pid] = plain(str(event["args"].get("name", "")))
+            facts = event.get("args")
+            name = plain(str(facts.get("name", ""))) if isinstance(facts, dict) else ""
+            if event.get("name") == "process_name":
+                self.process_names[pid] = name
+            elif event.get("name") == "thread_name":
+                self.thread_names[pid, tid] = name
         elif phase == "X":
-            start = self._ns(event["ts"])
-            length = self._ns(event.get("dur", 0))
-            self._add(event, pid, tid, str(event["name"]), start, start + length)
+            with self.trace.tally.record(HOST, ("", _correlation(event.get("args")))):
+                start = self._ns(event["ts"])
+                self._add(event, pid, tid, start, start + self._ns(event.get("dur", 0)))
         elif phase == "B":
-            name, start = str(event.get("name", "")), self._ns(event["ts"])
-            self.begun.setdefault((pid, tid), []).append((name, start))
+            self.begun.setdefault((pid, tid), []).append(event)
         elif phase == "E":
-            open_ranges = self.begun.get((pid, tid))
-            if not open_ranges:
+            if not (open_ranges := self.begun.get((pid, tid))):
                 self.unmatched += 1
                 return
-            name, start = open_ranges.pop()
-            self._add(event, pid, tid, name, start, self._ns(event["ts"]))
+            begin = open_ranges.pop()
+            with self.trace.tally.record(HOST):
+                self._add(begin, pid, tid, self._ns(begin["ts"]), self._ns(event["ts"]))
 
     def _ns(self, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise TypeError("a time is no number")
         return ns_of_us(value.strip() if isinstance(value, str) else value)
 
-    def _add(
-        self, event: dict[str, Any], pid: str, tid: str, name: str, start: int, end: int
-    ) -> None:
+    def _add(self, event: dict[str, Any], pid: str, tid: str, start: int, end: int) -> None:
+        """Keep an event until all names are known."""
         facts = event.get("args")
         facts = facts if isinstance(facts, dict) else {}
         if "BeginNs" in facts and "EndNs" in facts:  # exact, where ts is rounded
             start, end = integer(str(facts["BeginNs"])), integer(str(facts["EndNs"]))
-        kind, device = self._kind(str(event.get("cat", "")), pid, name, facts)
-        lane = str(facts.get("stream", tid))
-        name = name.removesuffix(" [clone .kd]").removesuffix(".kd")
-        number = facts.get("correlation", facts.get("corrId", -1))
-        correlation = integer(str(number)) if str(number).lstrip("-").isdigit() else -1
-        if end < start:
-            self.unmatched += 1
-            return
-        self.trace.activities.add(
-            kind, plain(name), start, end, device, plain(lane), self.source.name, correlation
-        )
+        name = str(event.get("name", "")).removesuffix(" [clone .kd]").removesuffix(".kd")
+        lane, device = facts.get("stream", tid), facts.get("device_id", facts.get("device", "0"))
+        is_stack = "call_stack" in facts
+        category = "kernel" if is_stack else str(event.get("cat", ""))
+        span = pid, tid, category, plain(name), start, end, plain(str(lane)), _correlation(facts)
+        self.spans.append((*span, str(device)))
 
-    def _kind(
-        self, category: str, pid: str, name: str, facts: dict[str, Any]
-    ) -> tuple[ActivityKind, str]:
-        """Return the kind of an event and its device, by the name of its process."""
-        process = self.process_names.get(pid, pid)
+    def _kind(self, pid: str, tid: str, category: str, name: str) -> tuple[ActivityKind, str]:
+        """Return the kind of an event and its device, empty for the process's own; by the names of
+        its process and thread."""
+        process, thread = self.process_names.get(pid, pid), self.thread_names.get((pid, tid), "")
+        low = category.lower()
         if INSIDE.search(pid) or INSIDE.search(process):
             self.inside = True
             return ActivityKind.RANGE, plain(process)
+        if match := JAX_DEVICE.search(process):
+            return self._of_jax(match, thread, name)
         if match := re.search(r"\bGPU\s?(\d+)", process):
             return ActivityKind.KERNEL, match[1]
         if re.search(r"\bCOPY\b", process):
             return ActivityKind.COPY, "copy engine"
-        if "API" in process or category.lower() in ("hip", "hsa", "cuda_api"):
+        if "API" in process or low in ("hip", "hsa", "cuda_api") or is_launch(name):
             return kind_of_call(name), ""
-        if category.lower() == "kernel" or "call_stack" in facts:
-            return ActivityKind.KERNEL, str(facts.get("device_id", facts.get("device", "0")))
+        if low == "kernel":
+            return ActivityKind.KERNEL, ""
+        self.unknown[f"process {plain(process)}" + (f", category {plain(low)}" if low else "")] += 1
+        if OF_A_DEVICE.search(low) or OF_A_DEVICE.search(process):
+            self.trace.tally.not_read(f"process {plain(process)[:80]}, category {plain(low)}", 1,
+                                      UNKNOWN)  # fmt: skip
+        return ActivityKind.RANGE, ""
+
+    def _of_jax(self, match: re.Match[str], thread: str, name: str) -> tuple[ActivityKind, str]:
+        """Return the kind of an event on a device of JAX: its streams hold the work, its other
+        lanes sums of it by module and operation. A TPU has no streams, so its operations count."""
+        device = f"{match[1]}:{match[2]}" if match[1] != "GPU" else match[2]
+        if thread.startswith("Stream #") or (match[1] != "GPU" and thread == "XLA Ops"):
+            self.trace.has_streams = match[1] == "GPU"
+            moves = re.match(r"Mem(?:cpy|set)", name)
+            if moves:
+                return (ActivityKind.SET if moves[0] == "Memset" else ActivityKind.COPY), device
+            return ActivityKind.KERNEL, device
         return ActivityKind.RANGE, ""
 
     def finish(self, stream: JsonStream) -> None:
-        """Add notes."""
+        """Add the activities, and notes."""
         trace = self.trace
+        for pid, tid, category, name, start, end, lane, correlation, own in self.spans:
+            kind, device = self._kind(pid, tid, category, name)
+            if kind in WORK:
+                device = device or own
+                lane = self.thread_names.get((pid, tid), lane)
+            trace.activities.add(kind, name, start, end, device, lane, "", correlation)
         trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
         if self.inside:
             trace.notes.append(
@@ -130,7 +157,21 @@ class _ChromeEvents:
         if stream.is_cut:
             trace.notes.append("the file ends within its events; its end is missing")
         if trace.activities and not any(True for _ in trace.activities.of_kind(*WORK)):
-            trace.notes.append("no event is known to have run on a device")
+            seen = ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
+            trace.notes.append(
+                "no event is known to have run on a device" + (f"; it has {seen}" if seen else "")
+            )
 
 
-READER = TraceReader("Chrome trace", sniff, read)
+def _correlation(facts: Any) -> int:
+    """Return the correlation id in the arguments of an event; -1 without one."""
+    facts = facts if isinstance(facts, dict) else {}
+    numbers = (whole(facts.get(key)) for key in ("correlation", "corrId", "correlation_id"))
+    return next((number for number in numbers if number is not None), -1)
+
+
+JAX_DEVICE = re.compile(r"/device:(\w+):(\d+)")
+OF_A_DEVICE = re.compile(r"gpu|kernel|cuda|rocm|\bdevice\b|level.?zero", re.I)
+UNKNOWN = "record with torch.profiler, nsys or rocprofv3, whose files say what ran on a device"
+
+READER = TraceReader("Chrome trace", sniff, read, is_whole=True)

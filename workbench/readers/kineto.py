@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from workbench.data.record_tally import BAD_VALUE, DEVICE, HOST, UNREADABLE
 from workbench.data.trace import (
     NOWHERE,
     Activities,
@@ -33,16 +34,35 @@ WORK = {
     "memcpy": ActivityKind.COPY,
     "gpu_memset": ActivityKind.SET,
     "memset": ActivityKind.SET,
+    "mtia_ccp_events": ActivityKind.KERNEL,
+    "hpu_op": ActivityKind.KERNEL,
 }
-CALLS = frozenset(["cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"])
+CALLS = frozenset(
+    ["runtime", "driver", "glow_runtime"]
+    + [f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
+       for part in ("runtime", "driver")]
+)  # fmt: skip
 RANGES = frozenset(["user_annotation"])
 OPERATIONS = frozenset(["cpu_op", "operator"])
 FUNCTIONS = frozenset(["python_function"])  # of the stack; kept where a range names them
+# Categories of libkineto's ActivityType.cpp that are no work of a device, and the trace's own
+OTHERS = frozenset(
+    ["", "gpu_user_annotation", "external_correlation", "cpu_instant_event", "overhead", "trace",
+     "cuda_sync", "cuda_event", "cuda_profiler_range", "mtia_insight", "mtia_counters",
+     "collective_comm", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "itt"]
+)  # fmt: skip
+SILENT = {
+    spelt
+    for name in OTHERS | OPERATIONS | FUNCTIONS
+    for spelt in (name, name.capitalize(), name.upper())
+}
+OF_A_DEVICE = re.compile(r"gpu|kernel|device|mtia|xpu|hpu|npu|privateuse|memcpy|memset", re.I)
 
 MARKS = re.compile(
-    r'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|distributedInfo|cupti_version)"\s*:'
+    r'"(?:schemaVersion|deviceProperties|distributedInfo|cupti_version)"\s*:'
     r'|"cat"\s*:\s*"(?:kernel|gpu_memcpy|cuda_runtime|cuda_driver|ac2g|cpu_op|python_function|'
-    r'user_annotation|Kernel|Runtime|Operator|Memcpy|hip_runtime)"'
+    r"user_annotation|Kernel|Runtime|Operator|Memcpy|hip_runtime|xpu_runtime|mtia_runtime|"
+    r'mtia_ccp_events|hpu_op|privateuse1_runtime)"'
 )
 EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[\s*\{\s*"(?:ph|cat|name|pid|ts)"')
 
@@ -75,36 +95,45 @@ def read(source: Source) -> Trace:
 
 def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
     """Add the events that the standard library decoded; `number` events came before."""
-    wanted, at = builder.kinds, number
-    try:
-        for at, event in enumerate(batch, number + 1):  # noqa: B007
-            if isinstance(event, dict) and event.get("cat") in wanted and event.get("ph") == "X":
+    for at, event in enumerate(batch, number + 1):
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        category = event.get("cat") or ""
+        facts = _Facts.of(event.get("args"))
+        try:
+            if category in builder.kinds:
                 builder.add(
-                    event["cat"], event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
-                    event.get("pid"), event.get("tid"), _Facts.of(event.get("args")),
+                    category, event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
+                    event.get("pid"), event.get("tid"), facts,
                 )  # fmt: skip
-    except Exception:
-        builder.source.place = f"event {at:,}"
-        raise
+            elif category not in SILENT:
+                builder.pass_over(category, facts)
+        except BAD_VALUE as error:
+            builder.drop(category, at, error, event.get("pid"), facts)
 
 
 def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
     """Add the events that msgspec decoded."""
-    wanted, at, add = builder.kinds, number, builder.add
-    try:
-        for at, event in enumerate(batch, number + 1):  # noqa: B007
-            if event.cat in wanted and event.ph == "X":
+    wanted, add = builder.kinds, builder.add
+    for at, event in enumerate(batch, number + 1):
+        if event.ph != "X":
+            continue
+        try:
+            if event.cat in wanted:
                 begin, length = _ns_of_text(bytes(event.ts)), _ns_of_text(bytes(event.dur) or b"0")
                 add(event.cat, event.name, begin, length, event.pid, event.tid, event.args)
-    except Exception:
-        builder.source.place = f"event {at:,}"
-        raise
+            elif event.cat not in SILENT:
+                builder.pass_over(event.cat, event.args)
+        except BAD_VALUE as error:
+            builder.drop(event.cat, at, error, event.pid, event.args)
 
 
 class _Facts:
     """Arguments of one event that are read; None for those that it lacks."""
 
-    __slots__ = ("block", "bytes", "correlation", "device", "grid", "registers", "shared", "stream")
+    __slots__ = (
+        "block", "bytes", "correlation", "device", "grid", "rank", "registers", "shared", "stream",
+    )  # fmt: skip
     NAMES: ClassVar[Mapping[str, str]] = {
         "registers": "registers per thread", "shared": "shared memory",
     }  # fmt: skip  # as the file spells those that it spells otherwise
@@ -155,11 +184,14 @@ class _Builder:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.trace = Trace("torch.profiler")
+        self.trace.has_streams = True
         self.activities: Activities = self.trace.activities
-        self.dropped: Counter[str] = Counter()
         self.kinds = _kinds(source)
         self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
         self.texts: dict[Any, str] = {}  # of streams, threads and devices
+        self.processes: dict[Any, str] = {}  # by pid, rank and ordinal of a device
+        self.passed: Counter[str] = Counter()  # events of categories that are not known
+        self.on_device: Counter[str] = Counter()  # those of them that name a device
 
     def add(
         self, category: str, raw_name: Any, start: int, length: int, pid: Any, tid: Any, facts: Any
@@ -172,18 +204,16 @@ class _Builder:
             known = self.names[raw_name] = name, kind_of_call(name)
         name, call = known
         kind = self.kinds[category]
-        if length < 0:
-            self.dropped["a negative duration"] += 1
-            return
         correlation = facts.correlation
         if type(correlation) is not int:
             correlation = -1 if correlation is None else integer(correlation)
         if kind <= ActivityKind.SET:
-            device = self._text(pid if facts.device is None else facts.device)
+            ordinal = pid if facts.device is None else facts.device
             stream = self._text(tid if facts.stream is None else facts.stream)
             moved = facts.bytes
             self.activities.add(
-                kind, name, start, start + length, device, stream, self.source.name, correlation,
+                kind, name, start, start + length, self._text(ordinal), stream,
+                self._process(pid, facts.rank, ordinal), correlation,
                 _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
                 moved if type(moved) is int else -1 if moved is None else integer(moved),
             )  # fmt: skip
@@ -193,9 +223,46 @@ class _Builder:
             else:
                 correlation = -1
             self.activities.add(
-                kind, name, start, start + length, "", self._text(tid), self.source.name,
-                correlation,
+                kind, name, start, start + length, "", self._text(tid),
+                self._process(pid, facts.rank, 0), correlation,
             )  # fmt: skip
+
+    def _process(self, pid: Any, rank: Any, ordinal: Any) -> str:
+        """Return the process of an event. Tools that merge the files of several ranks write `[TP01]
+        0` for pid 0 (SGLang), or `args.rank` and add a number to each pid (TraceLens): it is what
+        the pid of a device's event exceeds its ordinal by."""
+        key = pid, rank, ordinal
+        try:
+            known = self.processes.get(key)
+        except TypeError:  # a value that no process can have
+            return ""
+        if known is None:
+            known = self.processes[key] = self._new_process(pid, rank, ordinal)
+        return known
+
+    @staticmethod
+    def _new_process(pid: Any, rank: Any, ordinal: Any) -> str:
+        if type(rank) is int:
+            return f"rank {rank}"
+        if isinstance(pid, str) and (match := MERGED.match(pid)):
+            return plain(match[1])
+        if type(pid) is int and type(ordinal) is int:
+            return str(pid - ordinal)
+        return ""
+
+    def pass_over(self, category: str, facts: Any) -> None:
+        """Count an event of a category that is not read."""
+        self.passed[category] += 1
+        if facts.device is not None or OF_A_DEVICE.search(category):
+            self.on_device[category] += 1
+
+    def drop(self, category: str, number: int, error: Exception, pid: Any, facts: Any) -> None:
+        """Leave out an event with a value that cannot be read."""
+        kind = DEVICE if self.kinds.get(category, ActivityKind.OP) in WORK.values() else HOST
+        words = f": {error}" if isinstance(error, ValueError | TypeError | OverflowError) else ""
+        process = self._process(pid, facts.rank, pid if facts.device is None else facts.device)
+        key = (process, facts.correlation) if kind == DEVICE else None
+        self.trace.tally.drop(kind, UNREADABLE, f"event {number:,}{words}"[:120], key)
 
     def _wants(self, category: str, name: str) -> bool:
         """Return whether a host operation is kept."""
@@ -227,17 +294,64 @@ class _Builder:
         trace.version = str(version)
         if stream.is_cut:
             trace.notes.append("the file ends within its events; its end is missing")
-        for reason, count in self.dropped.items():
-            trace.notes.append(f"{count} events with {reason} were left out")
         if not self.source.keeps_operations:
             trace.notes.append(
                 "host operations were left out, as the file is large: classes of kernels are by "
                 "the kernels' names, and gaps have no operation beside them"
             )
+        self._part_processes()
+        for category, count in self.on_device.items():
+            trace.tally.not_read(f"category {plain(category)}", count, UNKNOWN_CATEGORY)
+        others = ", ".join(f"{plain(name)} {n:,}" for name, n in self.passed.most_common(5))
+        others = f" (categories that are not known: {others})" if others else ""
         if not self.activities:
-            trace.notes.insert(0, f"none of its {number:,} events ran on a device")
+            trace.notes.insert(0, f"none of its {number:,} events ran on a device{others}")
         elif not any(True for _ in self.activities.of_kind(*WORK.values())):
-            trace.notes.append("no event ran on a device: the profiler recorded the host alone")
+            trace.notes.append(
+                f"no event ran on a device: the profiler recorded the host alone{others}"
+            )
+
+    def _part_processes(self) -> None:
+        """Find the process of each activity, and give each its own devices where the file was
+        merged from those of several ranks. Raises ReadError where that cannot be told."""
+        table = self.activities
+        texts = {*table.processes.known, *(text for text, _ in self.trace.tally.lost)}
+        offsets = {text for text in texts if text.lstrip("-").isdigit()}
+        used = {table.process_numbers[i] for i in table.of_kind(*WORK.values())}
+        starts = sorted(int(text) for text in offsets & {table.processes.known[n] for n in used})
+        if starts and starts[-1] - starts[0] < LEAST_OFFSET:
+            starts = []
+        owners = {
+            text: f"process {max((s for s in starts if s <= int(text)), default=0)}"
+            if starts else ""
+            for text in offsets
+        }  # fmt: skip
+        if not starts:
+            self._refuse_mixed()
+        tally = self.trace.tally
+        tally.lost = {(owners.get(text, text), number) for text, number in tally.lost}
+        for i, number in enumerate(table.process_numbers):
+            text = table.processes.known[number]
+            table.process_numbers[i] = table.processes[owners.get(text, text)]
+        self.trace.part_devices_by_process()
+
+    def _refuse_mixed(self) -> None:
+        """Raise ReadError where launches of two processes have one correlation id, and nothing
+        tells which of them a kernel is of."""
+        table = self.activities
+        callers: dict[int, int] = {}
+        for i in table.of_kind(ActivityKind.CALL):
+            process = table.process_numbers[i]
+            if (
+                table.correlations[i] > 0
+                and (callers.setdefault(table.correlations[i], process) != process)
+                and table.processes.known[process].lstrip("-").isdigit()
+            ):
+                self.source.place = ""
+                self.source.fail(
+                    "launches of several processes have the same correlation ids, and no kernel "
+                    "tells its process", "read the files from before they were merged",
+                )  # fmt: skip
 
 
 def _kinds(source: Source) -> dict[str, ActivityKind]:
@@ -249,6 +363,11 @@ def _kinds(source: Source) -> dict[str, ActivityKind]:
     if source.range_name is not None:
         kinds |= dict.fromkeys(FUNCTIONS, ActivityKind.OP)
     return {spelt: kind for name, kind in kinds.items() for spelt in (name, name.capitalize())}
+
+
+UNKNOWN_CATEGORY = "name their meaning in an issue of the workbench, or record other activities"
+LEAST_OFFSET = 1000  # between the pids of merged ranks; ordinals of devices differ by less
+MERGED = re.compile(r"\[([^\]]+)\]")  # before the pid
 
 
 def _ns_of_text(text: bytes) -> int:
@@ -288,4 +407,4 @@ def _whole(value: Any) -> int | None:
     return value if value is None or type(value) is int else integer(value)
 
 
-READER = TraceReader("trace of torch.profiler", sniff, read)
+READER = TraceReader("trace of torch.profiler", sniff, read, is_whole=True)

@@ -30,11 +30,11 @@ def read(source: Source) -> Trace:
         if not row.get("ID", "").isdigit():
             continue
         key = row.get("Process ID", ""), row["ID"]
-        dispatch = known.get(key)
-        if dispatch is None:
-            dispatch = known[key] = ncu.launch_of(row)
-            trace.devices.setdefault(dispatch.device, {}).update(ncu.properties(dispatch, row))
-        _add(row, dispatch, comma)
+        with trace.tally.record("rows"):
+            if (dispatch := known.get(key)) is None:
+                dispatch = known[key] = ncu.launch_of(row)
+                trace.devices.setdefault(dispatch.device, {}).update(ncu.properties(dispatch, row))
+            _add(row, dispatch, comma)
     trace.dispatches += known.values()
     ncu.settle(trace.dispatches)
     _note_refused(trace)

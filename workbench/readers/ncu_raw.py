@@ -28,14 +28,15 @@ def read(source: Source) -> Trace:
     heads: list[str] = []
     units: list[str] | None = None
     for row in rows(source, ncu.table_lines(source, trace.notes)):
-        if not heads:
-            heads = row if row[:1] == ["ID"] else []
+        if not heads or row[:1] == ["ID"]:  # a second head, of a file that was added to this one
+            heads, units = (row if row[:1] == ["ID"] else []), None
         elif units is None and row and not row[0].isdigit():
             units = row
-        elif len(row) != len(heads):
-            raise ValueError(f"the row has {len(row)} fields, its head {len(heads)}")
         else:
-            _add(heads, units or [""] * len(heads), row, trace, comma)
+            with trace.tally.record("launches"):
+                if len(row) != len(heads):
+                    raise ValueError(f"a row has {len(row)} fields, its head {len(heads)}")
+                _add(heads, units or [""] * len(heads), row, trace, comma)
     ncu.settle(trace.dispatches)
     return trace
 

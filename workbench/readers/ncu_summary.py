@@ -28,9 +28,10 @@ def read(source: Source) -> Trace:
     known: dict[Key, list[Row]] = {}
     lines = ncu.table_lines(source, trace.notes)
     for row in table(source, lambda heads: "Minimum" in heads, lines):
-        integer(row["Invocations"])
-        key = row["Kernel Name"], row.get("Block Size", ""), row.get("Grid Size", "")
-        known.setdefault(key, []).append(row)
+        with trace.tally.record("rows"):
+            integer(row["Invocations"])
+            key = row["Kernel Name"], row.get("Block Size", ""), row.get("Grid Size", "")
+            known.setdefault(key, []).append(row)
     trace.totals += [_total(key, group, comma) for key, group in known.items()]
     if known:
         trace.notes.append("launches that share a name were merged by ncu, whatever they are")

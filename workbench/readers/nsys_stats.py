@@ -6,14 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.trace import ActivityKind, Geometry, Total, Trace, kind_of_call, plain
 from workbench.readers import TraceReader
-from workbench.readers.inputs.numbers import UNIT_NS, integer, number
+from workbench.readers.inputs.numbers import UNIT_NS, integer, number, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, rows
 
 UNIT = re.compile(r"(?P<name>.+?) \((?P<unit>[^)]+)\)\Z")
 HEAD = re.compile(r'^"?(?:Time \(%\)"?,"?Total Time \(|Start \(\w+\)"?,"?Duration \()', re.M)
+MEMORY = re.compile(r"\[CUDA mem(?:cpy|set)\b[^\]]*\]\Z")
 SIZE = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024, "MiB": 1 << 20}
 
 
@@ -24,12 +26,15 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source) -> Trace:
     """Return the sums and intervals of the tables. Raises ValueError where a value is damaged."""
-    trace = Trace("nsys")
+    trace = Trace("nsys", has_streams=True)
     for row, units in _tables(source):
         if "Total Time" in row:
-            _add_total(row, units, trace)
+            with trace.tally.record("rows"):
+                _add_total(row, units, trace)
         elif "Start" in row and "Duration" in row:
-            _add_activity(row, units, trace, source)
+            key = ("", whole(_correlation(row))) if "Device" in row else None
+            with trace.tally.record(DEVICE if key else HOST, key):
+                _add_activity(row, units, trace)
     used = set(trace.activities.devices.known) - {""}
     trace.devices = {name: {} for name in sorted(used)}
     return trace
@@ -64,14 +69,23 @@ def _need_ns(row: Row, units: dict[str, str], name: str) -> float:
     return value
 
 
+def _whole_ns(row: Row, units: dict[str, str], name: str) -> int:
+    """Return a time in whole ns, exactly: a float of epoch size would lose hundreds of them."""
+    text = row.get(name, "").strip()
+    if units[name] == "ns" and text.lstrip("-").isdigit():
+        return int(text)
+    return round(_need_ns(row, units, name))
+
+
 def _add_total(row: Row, units: dict[str, str], trace: Trace) -> None:
     name = plain(row.get("Name") or row.get("Operation") or row.get("Range") or "")
+    category = row.get("Category", "")
     count = integer(row.get("Instances") or row.get("Num Calls") or row.get("Count") or "0")
     kind = ActivityKind.RANGE
-    if "Num Calls" in row:
+    if "Num Calls" in row or category == "CUDA_API":
         kind = kind_of_call(name)
-    elif "Operation" in row:
-        kind = ActivityKind.SET if "memset" in name.lower() else ActivityKind.COPY
+    elif "Operation" in row and category != "CUDA_KERNEL":
+        kind = _kind_of_operation(name)
     elif "Range" not in row:
         kind = ActivityKind.KERNEL
     total = _need_ns(row, units, "Total Time")
@@ -79,22 +93,28 @@ def _add_total(row: Row, units: dict[str, str], trace: Trace) -> None:
     trace.totals.append(Total(kind, name, count, total, "", low, high))
 
 
-def _add_activity(row: Row, units: dict[str, str], trace: Trace, source: Source) -> None:
+def _correlation(row: Row) -> str:
+    """Return the correlation id of a row, which the tables of one nsys spell in two ways."""
+    return row.get("CorrId") or row.get("CorrID") or "-1"
+
+
+def _kind_of_operation(name: str) -> ActivityKind:
+    """Return the kind of an operation on memory: `[CUDA memcpy Device-to-Host]`, or without the
+    brackets in a table of such operations."""
+    return ActivityKind.SET if "memset" in name.lower() else ActivityKind.COPY
+
+
+def _add_activity(row: Row, units: dict[str, str], trace: Trace) -> None:
     name = plain(row.get("Name", ""))
-    start = round(_need_ns(row, units, "Start"))
-    end = start + round(_need_ns(row, units, "Duration"))
-    correlation = row.get("CorrId") or "-1"
+    start = _whole_ns(row, units, "Start")
+    end = start + _whole_ns(row, units, "Duration")
+    correlation = _correlation(row)
     if "Device" not in row:
         trace.activities.add(
             kind_of_call(name), name, start, end, "", row.get("Tid", ""), "", integer(correlation)
         )
         return
-    low = name.lower()
-    kind = ActivityKind.KERNEL
-    if "memcpy" in low:
-        kind = ActivityKind.COPY
-    elif "memset" in low:
-        kind = ActivityKind.SET
+    kind = _kind_of_operation(name) if MEMORY.match(name) else ActivityKind.KERNEL
     moved = number(row.get("Bytes", ""))
     trace.activities.add(
         kind,

@@ -61,17 +61,21 @@ def _walk(tree: dict[str, Any], trace: Trace, source: Source) -> float:
     """Add the totals of a tree. Returns the time of all its kernels in ns."""
     frame = tree["frame"]
     name = plain(str(frame["name"]))
-    if name == LAUNCH_METADATA:
+    if name.partition(":")[0] == LAUNCH_METADATA:  # newer versions add the kernel's name
         return 0.0
     source.count()
     metrics = tree.get("metrics") or {}
-    time_ns, counters = _metrics(metrics)
+    time_ns: float | None = None
+    counters: tuple[CounterValue, ...] = ()
+    count = -1
+    with trace.tally.record("frames"):
+        time_ns, counters = _metrics(metrics)
+        count = integer(str(metrics.get("count", 0)))
     within = 0.0
     for child in tree.get("children") or []:
         within += _walk(child, trace, source)
-    if name == "ROOT":
+    if name == "ROOT" or count < 0:  # a bad frame tells nothing of its own
         return within
-    count = integer(str(metrics.get("count", 0)))
     device = " ".join(str(metrics[key]) for key in ("device_type", "device_id") if key in metrics)
     if time_ns is not None or (count and counters):
         total = Total(
@@ -107,4 +111,4 @@ def _metrics(metrics: dict[str, Any]) -> tuple[float | None, tuple[CounterValue,
     return time_ns, tuple(counters)
 
 
-READER = TraceReader("Proton profile", sniff, read)
+READER = TraceReader("Proton profile", sniff, read, is_whole=True)

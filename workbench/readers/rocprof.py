@@ -31,6 +31,9 @@ LAUNCH_HEADS = """
 """
 LAUNCH = frozenset(LAUNCH_HEADS.split())
 
+# An API call is `hip` and a capital, without brackets: a kernel may be `hip_vector_add(float*)`
+API_CALL = re.compile(r"(?:hip[A-Z]\w*|hsa_\w+|__hip[A-Z]\w*|roctx\w*|[A-Z_]+_API(?:_EXT)?)\Z")
+COPY = re.compile(r"MEMORY_COPY\w*\Z|Copy(?:Device|Host)To(?:Device|Host)\Z")
 REPEATED = re.compile(r"_\d+\Z")  # columns of several passes that were joined
 
 
@@ -46,10 +49,11 @@ def read(source: Source) -> Trace:
     """Return the dispatches or sums of a file. Raises ValueError where a value is damaged."""
     trace = Trace("rocprof")
     for row in table(source):
-        if "TotalDurationNs" in row:
-            trace.totals.append(total_of(row))
-        else:
-            add_dispatch(row, trace)
+        with trace.tally.record("rows"):
+            if "TotalDurationNs" in row:
+                trace.totals.append(total_of(row))
+            else:
+                add_dispatch(row, trace)
     trace.devices = {name: {} for name in sorted({d.device for d in trace.dispatches})}
     return trace
 
@@ -64,9 +68,9 @@ def total_of(row: Row) -> Total:
     """Return a row of a file of sums."""
     name = kernel_name(row)
     kind = ActivityKind.KERNEL
-    if name.startswith(("hip", "hsa_", "__hip", "roctx")) or name.endswith(("_API", "_API_EXT")):
+    if API_CALL.match(name):
         kind = kind_of_call(name)
-    elif name in ("MEMORY_COPY", "CopyDeviceToHost", "CopyHostToDevice"):
+    elif COPY.match(name):
         kind = ActivityKind.COPY
     spent = number(need(row, "TotalDurationNs"))
     low, high = number(row.get("MinNs", "")), number(row.get("MaxNs", ""))
@@ -74,7 +78,8 @@ def total_of(row: Row) -> Total:
 
 
 def add_dispatch(row: Row, trace: Trace) -> None:
-    """Add a dispatch, and its interval where the row has times."""
+    """Add a dispatch, and its interval where the row has times. Raises KeyError where it has one of
+    both times."""
     name = kernel_name(row)
     block = pick(row, "wgr", "WGR", "Workgroup_Size")
     grid = pick(row, "grd", "GRD", "Grid_Size")
@@ -98,6 +103,8 @@ def add_dispatch(row: Row, trace: Trace) -> None:
             state = "absent" if value is None else "ok"
             dispatch.counters[head] = CounterValue(head, value, "", text, state)  # type: ignore[arg-type]
     start, end = pick(row, "BeginNs", "Start_Timestamp"), pick(row, "EndNs", "End_Timestamp")
+    if bool(start) != bool(end):
+        raise KeyError("there is no value in one of the columns of times")
     if start and end:
         first, last = integer(start), integer(end)
         dispatch.duration_ns = last - first

@@ -45,7 +45,8 @@ def read(source: Source) -> Trace:
         ]
     else:
         for row in table(source):
-            add_dispatch(row, trace)
+            with trace.tally.record("rows"):
+                add_dispatch(row, trace)
         for dispatch in trace.dispatches:
             trace.devices.setdefault(dispatch.device, {})
     return trace

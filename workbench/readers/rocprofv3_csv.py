@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.trace import (
     NOWHERE,
     ActivityKind,
@@ -20,7 +21,7 @@ from workbench.data.trace import (
     plain,
 )
 from workbench.readers import TraceReader
-from workbench.readers.inputs.numbers import integer, number
+from workbench.readers.inputs.numbers import integer, number, whole
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, first_row, need, pick, table
 from workbench.readers.rocprof import STATS, kernel_name, total_of
@@ -31,6 +32,7 @@ REASON = "ROCPROFILER_PC_SAMPLING_INSTRUCTION_NOT_ISSUED_REASON_"
 def sniff(source: Source) -> bool:
     """Return whether the first row is a head of rocprofv3."""
     heads = first_row(source.head_text)
+    heads = heads[1:] if heads[:1] == ["Guid"] else heads  # as rocpd2csv writes
     have = set(heads)
     if heads[:2] in (["Kind", "Agent_Id"], ["Kind", "Direction"], ["Kind", "Operation"]):
         return True
@@ -46,6 +48,7 @@ def read(source: Source) -> Trace:
     trace = Trace("rocprofv3")
     heads = set(first_row(source.head_text))
     rows = table(source)
+    trace.has_streams = "Stream_Id" in heads
     if "Sample_Timestamp" in heads:
         _samples(rows, trace)
     elif "CodeObj" in heads:
@@ -54,16 +57,24 @@ def read(source: Source) -> Trace:
         _counters(rows, trace)
     else:
         for row in rows:
-            if "TotalDurationNs" in row:
-                trace.totals.append(total_of(row))
-            elif "Kernel_Name" in row:
-                _kernel(row, trace)
-            else:
-                _interval(row, trace)
+            _add(row, trace)
     used = {d for d in trace.activities.devices.known if d}
     trace.devices = {name: {} for name in sorted(used | {d.device for d in trace.dispatches})}
     trace.devices.pop("", None)
     return trace
+
+
+def _add(row: Row, trace: Trace) -> None:
+    """Add a row of sums, a kernel, or another interval; a bad one is left out."""
+    if "TotalDurationNs" in row:
+        with trace.tally.record("rows"):
+            trace.totals.append(total_of(row))
+    elif "Kernel_Name" in row:
+        with trace.tally.record(DEVICE, (_process(row), whole(row.get("Correlation_Id")))):
+            _kernel(row, trace)
+    else:
+        with trace.tally.record(DEVICE if "Direction" in row else HOST):
+            _interval(row, trace)
 
 
 def agent(text: str) -> str:
@@ -77,18 +88,23 @@ def _kernel(row: Row, trace: Trace) -> None:
     geometry = Geometry(
         _blocks(row),
         _three(row, "Workgroup_Size"),
-        _whole(row, "VGPR_Count"),
-        _whole(row, "LDS_Block_Size", "Group_Segment_Size"),
+        _whole(row, "VGPR_Count", "Vgpr_Count"),
+        _whole(row, "LDS_Block_Size", "Lds_Block_Size", "Group_Segment_Size"),
     )
     lane = plain(pick(row, "Stream_Id", "Queue_Id") or "")
     device = agent(need(row, "Agent_Id"))
     correlation = integer(pick(row, "Correlation_Id") or "-1")
     trace.activities.add(
-        ActivityKind.KERNEL, name, start, end, device, lane, "", correlation, geometry
+        ActivityKind.KERNEL, name, start, end, device, lane, _process(row), correlation, geometry
     )
     trace.dispatches.append(
         Dispatch(name, pick(row, "Dispatch_Id") or "", device, lane, geometry, end - start)
     )
+
+
+def _process(row: Row) -> str:
+    """Return the recording of a row of rocpd2csv, which may hold several; else empty."""
+    return plain(row.get("Guid", ""))
 
 
 def _blocks(row: Row) -> tuple[int, int, int] | None:
@@ -121,35 +137,36 @@ def _interval(row: Row, trace: Trace) -> None:
     kind, device = ActivityKind.CALL, ""
     if "Direction" in row:
         name = plain(row["Direction"]).removeprefix("MEMORY_COPY_").replace("_", " ").lower()
-        name, kind = f"copy {name}", ActivityKind.COPY
-        to_host = "device to host" in name
-        device = agent(need(row, "Source_Agent_Id" if to_host else "Destination_Agent_Id"))
+        if name != "host to host":  # which is no work of a GPU
+            name, kind = f"copy {name}", ActivityKind.COPY
+            to_host = "device to host" in name
+            device = agent(need(row, "Source_Agent_Id" if to_host else "Destination_Agent_Id"))
     elif "Operation" in row:
         name = plain(row["Operation"])
         moved = _whole(row, "Allocation_Size")
         trace.activities.add(
-            kind, name, start, end, "", lane, "", correlation, NOWHERE, moved or -1
+            kind, name, start, end, "", lane, _process(row), correlation, NOWHERE, moved or -1
         )
         return
     else:
         name = plain(need(row, "Function"))
         marker = row.get("Domain", "").startswith("MARKER")
         kind = ActivityKind.RANGE if marker else kind_of_call(name)
-    trace.activities.add(kind, name, start, end, device, lane, "", correlation)
+    trace.activities.add(kind, name, start, end, device, lane, _process(row), correlation)
 
 
 def _counters(rows: object, trace: Trace) -> None:
     """Join the rows of one dispatch; those of several agents' parts are summed by the tool."""
     known: dict[str, Dispatch] = {}
     for row in rows:  # type: ignore[attr-defined]
-        key = need(row, "Dispatch_Id")
-        dispatch = known.get(key)
-        if dispatch is None:
-            dispatch = known[key] = _counted(row, key)
-        name, text = plain(need(row, "Counter_Name")), row.get("Counter_Value", "")
-        value = number(text)
-        state = "absent" if value is None else "ok"
-        dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
+        with trace.tally.record("rows"):
+            key = need(row, "Dispatch_Id")
+            name, text = plain(need(row, "Counter_Name")), row.get("Counter_Value", "")
+            value = number(text)
+            if (dispatch := known.get(key)) is None:
+                dispatch = known[key] = _counted(row, key)
+            state = "absent" if value is None else "ok"
+            dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
     trace.dispatches += known.values()
 
 
@@ -169,17 +186,16 @@ def _counted(row: Row, key: str) -> Dispatch:
 
 def _samples(rows: object, trace: Trace) -> None:
     """Count the samples of each instruction, by dispatch and reason of the stall."""
-    known: dict[tuple[str, str], Counter[str]] = {}
     by_dispatch: dict[str, dict[tuple[str, str], Counter[str]]] = {}
     for row in rows:  # type: ignore[attr-defined]
-        integer(need(row, "Sample_Timestamp"))
-        key = need(row, "Dispatch_Id")
-        place = plain(row.get("Instruction", "")), plain(row.get("Instruction_Comment", ""))
-        known = by_dispatch.setdefault(key, {})
-        counts = known.setdefault(place, Counter())
-        counts["samples"] += 1
-        if row.get("Wave_Issued_Instruction") == "0":
-            counts[row.get("Stall_Reason", "").removeprefix(REASON).lower()] += 1
+        with trace.tally.record("samples"):
+            integer(need(row, "Sample_Timestamp"))
+            key = need(row, "Dispatch_Id")
+            place = plain(row.get("Instruction", "")), plain(row.get("Instruction_Comment", ""))
+            counts = by_dispatch.setdefault(key, {}).setdefault(place, Counter())
+            counts["samples"] += 1
+            if row.get("Wave_Issued_Instruction") == "0":
+                counts[row.get("Stall_Reason", "").removeprefix(REASON).lower()] += 1
     for key, places in by_dispatch.items():
         heads = (
             "samples",
@@ -199,10 +215,13 @@ def _code(rows: object, trace: Trace) -> None:
     heads = ("Hitcount", "Latency", "Stall", "Idle")
     instructions = InstructionTable(heads)
     for row in rows:  # type: ignore[attr-defined]
-        instructions.addresses.append(integer(need(row, "Vaddr")))
-        instructions.texts.append(plain(row.get("Instruction", "")))
-        instructions.places.append(plain(row.get("Source", "")))
-        instructions.values.append(tuple(number(row.get(head, "")) for head in heads))
+        with trace.tally.record("rows"):
+            address = integer(need(row, "Vaddr"))
+            values = tuple(number(row.get(head, "")) for head in heads)
+            instructions.addresses.append(address)
+            instructions.texts.append(plain(row.get("Instruction", "")))
+            instructions.places.append(plain(row.get("Source", "")))
+            instructions.values.append(values)
     if instructions.texts:
         trace.dispatches.append(Dispatch("thread trace", instructions=instructions))
 

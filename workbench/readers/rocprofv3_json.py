@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.data.record_tally import DEVICE, HOST
 from workbench.data.trace import (
     ActivityKind,
     CounterValue,
@@ -47,25 +48,36 @@ class _Process:
         self.names = {s["kernel_id"]: _symbol(s) for s in symbols}
         self.symbols = {s["kernel_id"]: s for s in symbols}
         self.agents = {}
+        self.hosts: set[Any] = set()  # handles of the agents that are CPUs
         for agent in part.get("agents") or []:
             name = str(agent.get("node_id", agent["id"]["handle"]))
             self.agents[agent["id"]["handle"]] = name
+            if agent.get("type") in CPU_TYPES:
+                self.hosts.add(agent["id"]["handle"])
             facts = {k: agent.get(k) for k in ("name", "product_name", "cu_count", "simd_count")}
             trace.devices[name] = facts
         strings = part.get("strings") or {}
         self.kinds: Sequence[Any] = strings.get("buffer_records") or []
+        messages = strings.get("marker_api") or []  # of rocTX, by correlation id
+        self.messages = {m["key"]: m["value"] for m in messages if {"key", "value"} <= m.keys()}
 
     def add(self) -> None:
         """Add all records to the trace."""
         records = self.part.get("buffer_records") or {}
         counted = self._counters()
+        tally = self.trace.tally
         for record in records.get("kernel_dispatch") or []:
-            self._kernel(record, counted)
+            known = record.get("correlation_id") if isinstance(record, dict) else None
+            number = known.get("internal") if isinstance(known, dict) else known
+            with tally.record(DEVICE, (self.process, number)):
+                self._kernel(record, counted)
         for record in records.get("memory_copy") or []:
-            self._copy(record)
+            with tally.record(DEVICE):
+                self._copy(record)
         for kind in ("hip_api", "marker_api"):
             for record in records.get(kind) or []:
-                self._call(record, kind == "marker_api")
+                with tally.record(HOST):
+                    self._call(record, kind == "marker_api")
 
     def _times(self, record: Mapping[str, Any]) -> tuple[int, int]:
         self.source.count()
@@ -87,6 +99,7 @@ class _Process:
         )
         device = self._agent(info["agent_id"])
         stream = (record.get("stream_id") or {}).get("handle", "")
+        self.trace.has_streams |= stream != ""
         name = self.names.get(number, f"kernel {number}")
         self.trace.activities.add(
             ActivityKind.KERNEL, name, start, end, device, str(stream), self.process,
@@ -107,15 +120,24 @@ class _Process:
     def _copy(self, record: Mapping[str, Any]) -> None:
         start, end = self._times(record)
         moved = record.get("bytes")
-        target = record.get("dst_agent_id") or record.get("src_agent_id") or {"handle": ""}
+        name = self._operation(record, "copy")
+        ends = [_handle(record.get(key)) for key in ("dst_agent_id", "src_agent_id")]
+        gpus = [end for end in ends if end is not None and end not in self.hosts]
+        if not gpus:  # from host to host, which is no work of a GPU
+            kind, device = ActivityKind.CALL, ""
+        else:
+            to_host = "DEVICE_TO_HOST" in name and not self.hosts
+            kind, device = ActivityKind.COPY, self._agent(gpus[-1 if to_host else 0])
         self.trace.activities.add(
-            ActivityKind.COPY, self._operation(record, "copy"), start, end, self._agent(target),
-            "", self.process, _correlation(record), moved=-1 if moved is None else integer(moved),
+            kind, name, start, end, device, "", self.process, _correlation(record),
+            moved=-1 if moved is None else integer(moved),
         )  # fmt: skip
 
     def _call(self, record: Mapping[str, Any], marker: bool) -> None:
         start, end = self._times(record)
         name = self._operation(record, "call")
+        if marker:
+            name = plain(str(self.messages.get(_correlation(record), name)))
         kind = ActivityKind.RANGE if marker else kind_of_call(name)
         self.trace.activities.add(
             kind, name, start, end, "", str(record.get("thread_id", "")), self.process,
@@ -146,6 +168,9 @@ class _Process:
         return result
 
 
+CPU_TYPES = (1, "CPU", "ROCPROFILER_AGENT_TYPE_CPU")  # of rocprofiler_agent_type_t
+
+
 def _handle(value: Any) -> Any:
     return value.get("handle") if isinstance(value, dict) else value
 
@@ -173,4 +198,4 @@ def _correlation(record: Mapping[str, Any]) -> int:
     return -1 if number is None else integer(number)
 
 
-READER = TraceReader("JSON of rocprofv3", sniff, read)
+READER = TraceReader("JSON of rocprofv3", sniff, read, is_whole=True)

@@ -67,6 +67,7 @@ def _take(text: str, result: CheckerResult, records: list[list[str]], trace: Tra
         result.not_printed += _count(match[1])
     elif match := ERRORS.search(bare) or RACES.search(bare):
         result.errors = (result.errors or 0) + _count(match[1])
+        result.warnings += _count(match[2]) if match.re is RACES else 0
     elif match := LEAKS.search(bare):
         trace.tables["leaked"] = _count(match[1])
     elif FAILED.match(bare):

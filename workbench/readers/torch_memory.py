@@ -26,13 +26,14 @@ def read(source: Source) -> Trace:
     for number, row in enumerate(loaded(source), 1):
         source.place = f"row {number:,}"
         source.count()
-        time, action, size, category = row
-        if any(type(value) is not int for value in (time, action, size, category)):
-            raise TypeError("a value is no whole number")
-        if action not in ACTIONS:
-            raise ValueError(f"{action} is no action")
-        now += size  # negative where memory is given back
-        peak, events = max(peak, now), events + 1
+        with trace.tally.record("rows"):
+            time, action, size, category = row
+            if any(type(value) is not int for value in (time, action, size, category)):
+                raise TypeError("a value is no whole number")
+            if action not in ACTIONS:
+                raise ValueError(f"{action} is no action")
+            now += size  # negative where memory is given back
+            peak, events = max(peak, now), events + 1
     trace.tables["memory"] = {"events": events, "peak_bytes": peak, "end_bytes": now}
     return trace
 

@@ -4,8 +4,10 @@ form."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
+from workbench.data.record_tally import DEVICE
 from workbench.data.trace import ActivityKind, Trace, plain
 from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer
@@ -42,17 +44,24 @@ def read(source: Source) -> Trace:
     trace = Trace("xctrace")
     known: dict[str, _CellValue] = {}
     tables = _tables(source, known)
+    others: list[str] = []
     for table in tables:
-        if "start" in table.columns and "duration" in table.columns:
-            for number, row in enumerate(table.rows, 1):
-                source.place = f"row {number} of {plain(table.schema)}"
+        if table.schema != INTERVALS:
+            others.append(f"{plain(table.schema)} ({len(table.rows):,} rows)")
+            continue
+        for number, row in enumerate(table.rows, 1):
+            source.place = f"row {number} of {plain(table.schema)}"
+            with trace.tally.record(DEVICE):
                 _add(trace, table, [_resolved(value, known) for value in row])
     trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
-    if not trace.activities:
-        trace.notes.append("its tables are empty; some recordings hold no rows, record again")
-    else:
-        names = sorted(set(trace.activities.processes.known))
-        trace.notes.append(f"processes in it: {', '.join(names)[:300]}")
+    if not trace.activities and not trace.tally.bad:
+        tables_seen = f"; it holds {', '.join(others)[:300]}" if others else ""
+        trace.notes.append(f"it has no row of {INTERVALS}, the work of the GPU{tables_seen}")
+    elif others:
+        trace.notes.append(f"tables that are not of the GPU were left out: {', '.join(others)}")
+    trace.part_devices_by_process(
+        "several processes use the GPU; each is shown by itself, with its own window"
+    )
     return trace
 
 
@@ -112,13 +121,17 @@ def _add(trace: Trace, table: _SchemaTable, values: list[_CellValue]) -> None:
     start = integer(row["start"].text)
     trace.activities.add(
         ActivityKind.KERNEL,
-        shown("label", "name", "event-label", "channel-name") or "interval",
+        NUMBERED.sub("", shown("label", "name", "event-label", "channel-name")) or "interval",
         start,
         start + integer(row["duration"].text),
         shown("gpu", "device") or "gpu",
         shown("channel-name", "channel", "channel-subtitle"),
-        shown("process"),
+        shown("process") or "no process",
     )
 
 
-READER = TraceReader("XML of xctrace", sniff, read)
+INTERVALS = "metal-gpu-intervals"  # the one schema whose rows are work of the GPU
+NUMBERED = re.compile(r"\ACommand Buffer \d+:|\s+0x[0-9a-fA-F]+\Z")  # of each command buffer
+
+
+READER = TraceReader("XML of xctrace", sniff, read, is_whole=True)

@@ -226,7 +226,7 @@
       const [, , kind, text] = changes[n], line = x(start) - (wide - left - right) / used.length / 2;
       svg.append(make("path", { class: `mark ${kind}`, d: `M${line} ${top}V${high - bottom}` }));
       const anchor = line > wide * 0.62 ? "end" : "start";
-      const sign = { slower: "▲ ", faster: "▼ ", library: "◆ " }[kind];
+      const sign = { slower: "▲ ", faster: "▼ ", library: "◆ ", drift: "↗ ", episode: "∿ " }[kind];
       svg.append(make("text", { class: kind, x: line + (anchor === "end" ? -4 : 4), y: top + 2 + 13 * (n % 3), "text-anchor": anchor }, sign + text));
     });
     return svg;

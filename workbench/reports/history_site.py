@@ -312,7 +312,13 @@ def change_text(change: LevelChange) -> str:
     if change.direction == "library":
         return f"{100 * (share - 1):+.1f} % of the ratio, by the library"
     larger = share if share > 1 else 1 / share
-    return f"{100 * (larger - 1):.1f} % {change.direction}"
+    way = "slower" if share > 1 else "faster"
+    text = f"{100 * (larger - 1):.1f} % {way}"
+    if change.direction == "episode":
+        return f"{text} for {change.commits} commits (a short episode, not a step)"
+    if change.direction == "drift":
+        return f"{text} over {change.commits} commits (a drift: no single commit)"
+    return text
 
 
 def commit_title(name: CommitName) -> str:
@@ -323,7 +329,7 @@ def commit_title(name: CommitName) -> str:
 
 def _ordered(changes: Iterable[ListedChange]) -> list[ListedChange]:
     """Return regressions first, the newest before the others."""
-    order = ("slower", "library", "faster")
+    order = ("slower", "drift", "library", "faster", "episode")
     return sorted(
         changes,
         key=lambda c: (order.index(c.change.direction), -c.series.points[c.change.after].at_s),
@@ -351,7 +357,7 @@ def _change_row(site: Site, listed: ListedChange, root: str) -> dict[str, Any]:
 def _span(change: LevelChange) -> str:
     """Return the interval of a step in percent, of the same sign as its text."""
     low, high = change.ratio.low, change.ratio.high
-    if change.direction == "faster":
+    if change.ratio.middle < 1 and change.direction != "library":
         low, high = 1 / high, 1 / low
     return f"{100 * (low - 1):.1f} to {100 * (high - 1):.1f} %"
 

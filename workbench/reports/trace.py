@@ -135,6 +135,9 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
     if (part := detail_window(summary)) is not None:
         detail = timeline(summary, *part, f"a part of the {about}")
     idle = {PIECES[cause]: spent for cause, spent in times.idle().items() if spent}
+    gaps = [("Longest gaps", _gap_table(summary.gaps, times.start))]
+    if summary.hides_work:
+        idle, gaps = {}, []
     return {
         "name": summary.device,
         "timeline": whole,
@@ -144,10 +147,10 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
         "idle": [(name, _time(ns / 1e9), percent(ns / times.window if times.window else 0))
                  for name, ns in idle.items()],
         "tables": [
-            ("Longest gaps", _gap_table(summary.gaps, times.start)),
+            *gaps,
             ("Classes of kernels", _class_table(summary)),
             ("Repeated sequences", _repeat_table(summary.repeats)),
-            ("Ranges of the host", _range_table(summary.ranges)),
+            ("Ranges of the host", _range_table(summary.ranges, summary.hides_work)),
         ],
     }  # fmt: skip
 
@@ -198,12 +201,12 @@ def _chain(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
-def _range_table(rows: Sequence[RangeRow]) -> Table:
+def _range_table(rows: Sequence[RangeRow], hides_work: bool) -> Table:
     cells = [
         ([row.name, f"{row.count:,}", _time(row.median_ns / 1e9), _time(row.low_ns / 1e9),
           _time(row.high_ns / 1e9), f"{row.kernels / row.count:.4g}",
           _time(row.busy_ns / row.count / 1e9),
-          percent(row.busy_ns / row.window_ns) if row.window_ns else ""], False)
+          percent(row.busy_ns / row.window_ns) if row.window_ns and not hides_work else ""], False)
         for row in rows[:30]
     ]  # fmt: skip
     heads = ["range", "count", "median", "least", "most", "kernels in one", "busy in one",

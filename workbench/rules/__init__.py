@@ -124,7 +124,10 @@ def _loaded() -> Mapping[str, AnyRule]:
 
 def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
     """Return the rules that hold on a device: the one that gives the word first, the others by the
-    time that they may give back. A rule without a bound comes last."""
+    time that they may give back. A rule without a bound comes last. None holds on a device whose
+    trace lacks something: what is missing would count as idle time."""
+    if summary.lacks:
+        return []
     results: list[RuleMatch] = []
     full = queue_is_full(summary)
     for name, rule in rules().items():
@@ -203,6 +206,8 @@ def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
 
 def missing_of_timeline(summary: DeviceSummary) -> dict[str, tuple[str, ...]]:
     """Return what each rule that cannot be evaluated on a device needs, by the rule's name."""
+    if summary.lacks:
+        return dict.fromkeys(rules(), ("a complete timeline",))
     lacks = {need for need, known in TIMELINE_NEEDS.items() if not known(summary)}
     return _missing(rules(), lambda need: need in lacks)
 

@@ -41,6 +41,8 @@ def _sites(summary: DeviceSummary) -> list[tuple[str, int]]:
     table, exposed = summary.trace.activities, summary.times.sync_unqueued
     groups: dict[str, list[tuple[int, int]]] = {}
     for index in table.of_kind(ActivityKind.SYNC):
+        if not summary.times.is_of(table, index):
+            continue
         name = table.names.known[table.name_numbers[index]]
         groups.setdefault(name, []).append((table.starts[index], table.ends[index]))
     spent = {name: intersection(union(each), exposed).length for name, each in groups.items()}

@@ -73,7 +73,7 @@ def tables(source: Source) -> Iterator[Tables]:
                 connection.execute("PRAGMA query_only=ON")
                 connection.set_authorizer(_allow)
                 yield Tables(connection, source)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of its own messages
             reason = str(error)
             if "interrupted" in reason:
                 reason = f"a query took longer than {source.limits.query_seconds:g} s"

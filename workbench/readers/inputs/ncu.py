@@ -16,6 +16,7 @@ from workbench.readers.inputs.tables import Row, pick
 
 MESSAGE = re.compile(r"==(PROF|WARNING|ERROR)== ?(.*)")
 DURATION = "gpu__time_duration.sum"
+INSTANCES = re.compile(r"(?<=\d) \([^()]*\)\Z")  # of --print-metric-instances values
 COMMAND_LINE = "Command line profiler metrics"
 
 
@@ -65,7 +66,7 @@ def counter(
 ) -> CounterValue:
     """Return a number of ncu in the unit without a prefix. `n/a` is a metric that ncu refused;
     empty and `nan` are absent, never 0; other text has no value."""
-    stripped = text.strip()
+    stripped = INSTANCES.sub("", text.strip())
     if stripped.lower() == "n/a":
         return CounterValue(name, None, unit, text, "refused", scope)  # type: ignore[arg-type]
     try:

@@ -7,8 +7,12 @@ from decimal import Decimal, InvalidOperation
 
 ABSENT = frozenset(["", "n/a", "nan", "-", "none", "null", "(!) n/a", "no data"])
 
-DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d{1,2}\Z|[+-]?0,\d+\Z")
-PLAIN = re.compile(r"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\Z")
+# A comma that no group of three digits follows is no separator of thousands
+DECIMAL_COMMA = re.compile(
+    r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),(?:\d{1,2}|\d{4,})\Z|[+-]?0\d*,\d+\Z"
+    r"|[+-]?\d{1,3}(?:\.\d{3})+,\d+\Z"
+)
+PLAIN = re.compile(r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\Z")
 
 
 def number(text: str, comma: bool = False) -> float | None:
@@ -30,12 +34,19 @@ def integer(text: str) -> int:
     try:
         return int(text)
     except (ValueError, OverflowError):
-        value = Decimal(str(text).strip().replace(",", "") or "x")
+        bare = str(text).strip()
+        value = Decimal(bare.replace(",", "") if PLAIN.match(bare) else "x")
     except TypeError:
         raise ValueError(f"{text!r} is no number") from None
     if value != value.to_integral_value() or abs(value) >= 2**63:
         raise ValueError(f"{str(text)[:40]!r} is no whole number")
     return int(value)
+
+
+def whole(value: object) -> int | None:
+    """Return a whole number, also one that is text; None for anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def ns_of_us(value: int | float | str) -> int:

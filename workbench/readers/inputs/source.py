@@ -61,6 +61,7 @@ class Source:
     is_packed: bool = False
     is_folder: bool = False
     range_name: str | None = None  # host operations of this name are kept
+    member: str = ""  # whole name inside a zip file
     place: str = ""
     started: float = field(default_factory=time.monotonic)
     _head: bytes | None = None
@@ -346,4 +347,5 @@ def _member(
         member.compress_size,
         True,
         range_name=range_name,
+        member=plain(member.filename),
     )
