@@ -17,11 +17,12 @@ OLDEST := 3.6.0
 NEWEST := 3.9.0
 endif
 
-.PHONY: help install sweep test lint site mutants stress clean
+.PHONY: help install sweep test test-all lint site mutants stress clean
 
 help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
-	@echo "make test    lint, and every test that this machine can run"
+	@echo "make test    lint, and the tests that every change must pass"
+	@echo "make test-all lint, and every test that this machine can run (hours)"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make site    the documentation as a site, in build/site"
 	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
@@ -73,6 +74,9 @@ lint: $(VENV)/.installed-tests
 
 test: lint
 	@$(BIN)/python tests/run.py
+
+test-all: lint
+	@$(BIN)/python tests/run.py --all
 
 site: $(VENV)/.installed-tests
 	@$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees -c docs . build/site

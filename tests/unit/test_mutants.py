@@ -2,8 +2,10 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,19 +25,54 @@ def syntax_of(file: str) -> str:
     return ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_it_can_be_planted(mutant, tmp_path: Path) -> None:
-    path = tmp_path / mutant.file
-    path.parent.mkdir(parents=True)
-    text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    path.write_text(text, encoding="utf-8")
-    mutant.planted(tmp_path)
-    planted = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        assert ast.dump(ast.parse(planted)) != syntax_of(mutant.file), "a comment is no bug"
-    assert planted != text and mutant.says.endswith(".")
-    assert mutant.shown_by in ("cpu", "gpu")
-    assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.first)
+def wrong_with(mutant, tree: Path) -> str | None:
+    """Return why a mutant cannot be planted in a copy of its file, in a sentence, or None."""
+    try:
+        planted(mutant, tree)
+    except ValueError as error:
+        return str(error)
+    if code(mutant.old) == code(mutant.new):
+        return "a comment is no bug"
+    if not mutant.says.endswith(".") or mutant.shown_by not in ("cpu", "gpu"):
+        return "it says no sentence, or is shown by something unknown"
+    lost = [test for test in mutant.first if not (ROOT / test.partition("::")[0]).exists()]
+    return f"there is no {lost[0]}" if lost else None
+
+
+def planted(mutant, tree: Path) -> str:
+    """Return the text of a mutant's file with the mutant in it."""
+    path = tree / mutant.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((ROOT / mutant.file).read_text(encoding="utf-8"), encoding="utf-8")
+    mutant.planted(tree)
+    return path.read_text(encoding="utf-8")
+
+
+def code(passage: str) -> list[str]:
+    """Return the words of a passage without its comments."""
+    return re.sub(r"#.*", "", passage).split()
+
+
+def test_each_can_be_planted(tmp_path: Path) -> None:
+    reasons = {mutant.name: wrong_with(mutant, tmp_path) for mutant in MUTANTS}
+    assert not {name: reason for name, reason in reasons.items() if reason}
+
+
+@pytest.mark.nightly  # parses a file for each of them, 19 s
+def test_each_is_a_program_that_differs(tmp_path: Path) -> None:
+    python = [mutant for mutant in MUTANTS if mutant.file.endswith(".py")]
+    alike = [
+        m.name for m in python if ast.dump(ast.parse(planted(m, tmp_path))) == syntax_of(m.file)
+    ]
+    assert python and not alike
+
+
+def test_a_mutant_that_cannot_be_planted_is_noticed(tmp_path: Path) -> None:
+    good = next(mutant for mutant in MUTANTS if mutant.file.endswith(".py"))
+    assert wrong_with(good, tmp_path) is None
+    assert "a comment" in str(wrong_with(replace(good, new=good.old + "  # none"), tmp_path))
+    assert "0 times" in str(wrong_with(replace(good, old="no such passage"), tmp_path))
+    assert "no tests/none.py" in str(wrong_with(replace(good, first=["tests/none.py"]), tmp_path))
 
 
 def test_there_are_enough_of_them() -> None:
