@@ -1,5 +1,5 @@
-"""Each test carries the marker of its folder, KERNELS leaves those of the kernels that it names, and
-Hypothesis draws the same way everywhere."""
+"""Each test carries the marker of its folder, KERNELS chooses those of some kernels, and Hypothesis
+draws the same way everywhere."""
 
 import os
 import re

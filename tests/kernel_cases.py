@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -34,8 +34,6 @@ from workbench.measurement.inputs import torch_dtype
 from workbench.measurement.reference import as_tuple
 from workbench.spec import Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
-# Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.
-BRIEF = os.environ.get("KERNEL_TESTS") == "brief"
 ONLY = set(filter(None, os.environ.get("KERNELS", "").split(",")))
 H200 = DEVICES["h200"].limits
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -623,14 +621,3 @@ def verify_repeated(
         assert wrong is None, (
             f"{impl.title} {values(config)} from {axis} = {first * extent}: {wrong}"
         )
-
-
-def each_once(items: Iterator[Any] | Sequence[Any], impl_of: Callable[[Any], Impl]) -> list[Any]:
-    """In brief tests one item of each Impl, by turns; otherwise all."""
-    every = list(items)
-    if not BRIEF:
-        return every
-    by_impl: dict[str, list[Any]] = {}
-    for item in every:
-        by_impl.setdefault(impl_of(item).title, []).append(item)
-    return [turn(impl_of(some[0]), some) for some in by_impl.values()]

@@ -113,7 +113,9 @@ def jobs(group: str, everything: bool = False) -> Iterator[Job | str]:
             older = minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None
             yield Job(group, title, environment, (*PARALLEL, *chosen(everything, older)))
     else:
-        yield Job(group, group, options=(*(() if group == "gpu" else PARALLEL), *chosen(everything)))
+        yield Job(
+            group, group, options=(*(() if group == "gpu" else PARALLEL), *chosen(everything))
+        )
 
 
 def chosen(everything: bool, older: bool = False) -> tuple[str, ...]:

@@ -76,6 +76,7 @@ def test_an_error_of_a_remote_task_is_the_error(joined):
         members.result_of(address, cluster_worker.kernel_hashes, "matmull")
 
 
+@pytest.mark.nightly
 def test_a_worker_whose_gpu_torch_does_not_see_is_refused(joined):
     members, notes, listed = joined
     address, about = next((a, w) for a, w in listed.items() if w["name"] == "gpu")

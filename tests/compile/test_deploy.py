@@ -59,6 +59,7 @@ def test_a_program_runs_with_the_table_and_its_own_exit_code(tmp_path, table):
     assert document["lookups"]["given"] == {"the first config": 3}
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_two_ranks_compare_what_they_chose(tmp_path):
     tables = [tmp_path / "a.json", tmp_path / "b.json"]

@@ -1,6 +1,6 @@
 """Configs that are recognised as alike after TTGIR have the same machine code, and none is lost.
 
-In continuous integration kernels of each kind are compiled for one of two targets, by turns.
+By day kernels of each kind are compiled for one of two targets, by turns.
 """
 
 import sys
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from duplicate_kernels import written
-from turns import by_turns
+from nightly import by_turns
 
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all

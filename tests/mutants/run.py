@@ -115,7 +115,7 @@ NOT_OF_CODE = (
 )
 
 
-PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no")
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not nightly")
 RACECHECK = ("benchmarks/sanitize.py", "--tools", "racecheck", "--only")
 
 
@@ -193,7 +193,7 @@ def first_failure(step: Step, tree: Path) -> str | None:
     """The first test of a step that fails, or what else ended it; None where all pass."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     # a file that is written twice in one second would find its own stale bytecode
-    environment |= {"CI": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= dict(step.environment)
     command = [sys.executable, *step.program, *step.tests]
     try:

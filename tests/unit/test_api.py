@@ -459,6 +459,7 @@ MISUSE = {
 }
 
 
+@pytest.mark.nightly
 def test_a_program_outside_is_checked_strictly(tmp_path):
     """By `mypy --strict`, as a program of the user's; large libraries are not followed."""
     skipped = "matplotlib.*,numpy.*,pandas.*,torch.*,triton.*"

@@ -112,6 +112,7 @@ def test_operators_are_shown_and_written(steps):
     assert left == tables | {"events.jsonl", "report.html"}
 
 
+@pytest.mark.nightly
 def test_ctrl_c_leaves_the_trace(tmp_path):
     running = Recorded(tmp_path, LOOP)
     assert running.process.stdout.readline() == "ready\n"
