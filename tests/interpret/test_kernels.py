@@ -40,7 +40,7 @@ from kernel_cases import (
     verify,
     well_posed,
 )
-from kernel_properties import PROPERTIES, Subject, load, promises
+from kernel_properties import PROPERTIES, Subject, load, promises, size_by_day
 
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
@@ -374,33 +374,24 @@ each_promise = pytest.mark.parametrize(("promise", "impl"), promises(), ids=name
 
 @each_promise
 def test_promise(promise, impl):
-    """At some of the sizes to check, dtypes and configs in turn."""
-    promised_at(sizes_by_day(promise, impl), promise, impl)
+    """At one of the sizes to check."""
+    promised_at({size_by_day(promise, impl)}, promise, impl)
 
 
 @pytest.mark.nightly
 @each_promise
 def test_promise_at_all_other_sizes(promise, impl):
-    others = set(range(len(impl.spec.check))) - sizes_by_day(promise, impl)
+    others = set(range(len(impl.spec.check))) - {size_by_day(promise, impl)}
     promised_at(set() if promise.own_sizes else others, promise, impl)
 
 
 def promised_at(places, promise, impl):
-    """Verify a promise at the sizes to check that have these places."""
+    """Verify a promise at the sizes to check that have these places, dtypes and configs in turn."""
     for i in sorted(places):
         sizes = impl.spec.check[i]
         dtype = turn(impl, promise.dtypes_of(dtypes_of(impl, H200)), i + promise.place)
         config, sizes = taken(impl, turn(impl, every_config(impl), i), sizes, dtype, H200)
         promise(Subject(impl, config, dict(sizes), dtype, "cpu", seed=7 * i + promise.place))
-
-
-def sizes_by_day(promise, impl):
-    """The place of one of the sizes to check, another one for another property or Impl. The first
-    are the least sizes, which few promises are about."""
-    check, ours = impl.spec.check, [i for i in IMPLS.values() if i.spec is impl.spec]
-    if promise.own_sizes or len(check) < 3:
-        return {min(2, len(check) - 1)}
-    return {1 + (promise.place + ours.index(impl)) % (len(check) - 1)}
 
 
 @pytest.mark.nightly
