@@ -2,7 +2,6 @@
 draws the same way everywhere."""
 
 import os
-import re
 import signal
 import tempfile
 from pathlib import Path
@@ -38,14 +37,14 @@ def pytest_collection_modifyitems(config, items):
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED:
             item.add_marker(folder)
-        of_another = only and folder in OF_KERNELS and not only & words_of(item)
+        of_another = only and folder in OF_KERNELS and not only & kernels_of(item)
         (others if of_another else kept).append(item)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = kept
 
 
-def words_of(item):
-    """Return the words of the title of a test's parameters: `h200`, `softmax`, `rows`, `fp32`."""
+def kernels_of(item):
+    """Return the first words of the parts of a test's title: `softmax` of softmax.rows-fp32."""
     title = item.callspec.id if hasattr(item, "callspec") else ""
-    return set(re.findall(r"\w+", title))
+    return {part.partition(".")[0] for part in title.split("-")}
