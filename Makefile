@@ -25,7 +25,7 @@ help:
 	@echo "make test-all lint, and every test that this machine can run (hours)"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make site    the documentation as a site, in build/site"
-	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
+	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'; SEED=1 N=150 draws them"
 	@echo "make stress  malformed command lines, hostile files, kills and stops (an hour and a half); STRESS='--seed 7 lines'"
 	@echo "make clean   remove $(VENV) and all caches"
 
@@ -83,7 +83,7 @@ site: $(VENV)/.installed-tests
 	@echo "build/site/index.html"
 
 mutants: $(VENV)/.installed-tests
-	@$(BIN)/python tests/mutants/run.py $(MUTANTS)
+	@$(BIN)/python tests/mutants/$(if $(SEED),seeds.py --seed $(SEED) --count $(or $(N),150),run.py $(MUTANTS))
 
 stress: $(VENV)/.installed-tests
 	@$(BIN)/python tests/stress/run.py $(STRESS)
