@@ -15,9 +15,11 @@ from kernel_cases import (
     far_strides,
     first_applicable,
     middling,
+    named,
     spread,
     triton_impls,
 )
+from nightly import at_night
 
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
@@ -167,7 +169,7 @@ OPAQUE = {
     "sample_top_p.bracketed": "numbers of a row that were counted, V at most",
     "sample_topk_topp.group_maxima": "numbers and groups of a row, V at most",
 }
-each_impl = pytest.mark.parametrize("impl", IMPLS, ids=lambda impl: impl.title)
+each_impl = pytest.mark.parametrize("impl", IMPLS, ids=named)
 
 
 @each_impl
@@ -181,7 +183,10 @@ def test_addresses_in_large_tensors_have_the_bits_that_they_need(impl, monkeypat
             assert not result, f"{impl.title} at {sizes}: {result}"
 
 
-@each_impl
+ONE_OF_EACH = {impl.spec.name: impl for impl in IMPLS}.values()
+
+
+@pytest.mark.parametrize("impl", at_night(IMPLS, lambda impl: impl in ONE_OF_EACH), ids=named)
 def test_addresses_in_views_have_the_bits_that_they_need(impl, monkeypatch):
     """All views with one config, or refused in a sentence."""
     views_have_the_bits(slice(0, 1), impl, monkeypatch)

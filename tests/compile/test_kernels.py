@@ -1,9 +1,9 @@
 """Every kernel's default, compiled for GPUs that are not here: it fits, uses the matrix unit, loads
 as wide as it can, and spills nothing, or in fp32 on Hopper no more than is listed.
 
-By day each Impl is compiled once: one of each kernel for Hopper, the others for the other targets
-in turn, every second of them for CDNA 3, the nearest of the other vendor. One of each kernel has
-the least sizes, one of every second ragged extents.
+By day one Impl of each kernel is compiled: for Hopper, and every third for another target in turn,
+every second of these for CDNA 3, the nearest of the other vendor. One of each kernel has the least
+sizes, one of every second ragged extents.
 """
 
 import math
@@ -25,7 +25,7 @@ from kernel_cases import (
     triton_impls,
     turn,
 )
-from nightly import at_night
+from nightly import at_night, nightly
 from stopped import ttgir_of
 
 from workbench import catalog
@@ -76,9 +76,10 @@ def usual_dtype(name, impl):
 
 
 def by_day(impl):
-    """Return the fit of an Impl that every run compiles."""
+    """Return the fit of an Impl that is compiled first, and in every run if it is one of each
+    kernel."""
     targets = ["h200"]
-    if impl not in one_of_each_kernel():
+    if impl in one_of_each_kernel()[1::3]:
         others = [t for t in UNITS if t not in ("h200", "mi300x")]
         others += ["mi300x"] * len(others)
         targets = [turn(impl, others, step) for step in range(len(others))] + targets
@@ -181,11 +182,17 @@ def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
                 assert work.barriers == pytest.approx(counted, rel=1 / 3, abs=1), launch.function
 
 
-SMOKE = one_of_each_kernel()[::2]
-IMPLS = [pytest.param(i, marks=pytest.mark.smoke if i in SMOKE else ()) for i in triton_impls()]
+SMOKE = one_of_each_kernel()[::3]
 
 
-@pytest.mark.parametrize("impl", IMPLS, ids=named)
+def marked():
+    """Yield every Impl, nightly but for one of each kernel, of which every third is `smoke`."""
+    for impl in triton_impls():
+        marks = pytest.mark.smoke if impl in SMOKE else ()
+        yield pytest.param(impl, marks=marks if impl in one_of_each_kernel() else nightly)
+
+
+@pytest.mark.parametrize("impl", list(marked()), ids=named)
 def test_the_default_suits_a_target(impl):
     suits(by_day(impl))
 

@@ -101,6 +101,7 @@ assert sys.modules["workbench.sweep"] is not wb.sweep
 """
 
 
+@pytest.mark.nightly
 def test_every_name_is_called_after_every_module_was_imported():
     printed = python(STUBBED.replace("FIRST", "import workbench.sweep")).splitlines()
     results = {re.search(r"\.(\w+)'", line)[1] for line in printed}

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nightly import at_night
+from nightly import at_night, nightly
 from null_backend import Fate, Null, null_resources
 from rich.console import Console
 
@@ -610,9 +610,14 @@ def test_options_are_refused_in_one_sentence(place, more, words):
     ("device", "kernel", "sentence"),
     [
         ("h100", "rms_norm", " of 8 "),
-        ("h200", "rms_norm", "takes the ratios of NVIDIA H100"),
-        ("mi300x", "rms_norm", "until then a launch without a config takes the default"),
-        pytest.param("h100", "matmul", " of 8 ", marks=pytest.mark.nightly),
+        *(
+            pytest.param(*more, marks=nightly)
+            for more in (
+                ("h200", "rms_norm", "takes the ratios of NVIDIA H100"),
+                ("mi300x", "rms_norm", "until then a launch without a config takes the default"),
+                ("h100", "matmul", " of 8 "),
+            )
+        ),
     ],
 )
 def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(

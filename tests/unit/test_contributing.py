@@ -142,6 +142,7 @@ def test_a_sweep(copy_for) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_an_experiment(copy_for) -> None:
     copy = copy_for("experiment")
     (path,) = copy.write()
@@ -258,6 +259,7 @@ def insert(path: Path, line: str, place: str) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_a_compiler_metric(copy_for, tmp_path: Path) -> None:
     copy = copy_for("compiler metric")
     before, section = copy.text, PAGE.split("## Add a compiler metric")[1]

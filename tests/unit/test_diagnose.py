@@ -164,7 +164,7 @@ def profiled(time_s=200e-6):
     return record, StoredRun(kept.run, (record,), (), kept.findings, kept.profiles)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.floats(1e-6, 1e-2))
 def test_a_gain_is_a_share_of_the_plain_time_and_leaves_the_roofline_bound(time_s):
     record, kept = profiled(time_s)

@@ -161,6 +161,8 @@ def test_the_architecture_page_names_every_entry():
 
 
 def test_imports_follow_the_rule():
+    """Also: the metal path is found by name, and nothing imports the examples. One test, since it
+    parses the whole tree."""
     late = [
         f"{relative(path)} imports {below}, which comes after {entry(path)} in the import rule"
         for path in FILES
@@ -168,9 +170,14 @@ def test_imports_follow_the_rule():
         if below != entry(path) and ORDER.index(below) > ORDER.index(entry(path))
     ]
     assert not late, "\n".join(late)
+    assert not importers("metal_shim", "examples", "tests")
+    assert "workbench/data/database.py" in importers("sqlalchemy")
+    assert "workbench/backend/child.py" not in importers("sqlalchemy")
+    no_files_import_one_another_in_a_circle()
 
 
-def test_no_files_import_one_another_in_a_circle():
+def no_files_import_one_another_in_a_circle():
+    """Raise AssertionError with the first circle."""
     graph = {path: list(modules_of_ours(path)) for path in FILES}
     done, under = set(), []
 
@@ -248,10 +255,6 @@ def importers(*packages):
     return [relative(path) for path, names in tops.items() if names & set(packages)]
 
 
-def test_the_metal_path_is_found_by_name():
-    assert not importers("metal_shim")
-
-
 # The same rule inside `metal_shim/`, and what its modules take from the workbench.
 METAL = ROOT / "metal_shim"
 METAL_FILES = sorted(path for path in METAL.rglob("*.py") if path.stem != "__init__")
@@ -295,15 +298,6 @@ def test_the_metal_path_is_imported_without_triton_or_mlx():
         "import sys, metal_shim.kernel; print([m for m in ('mlx', 'triton') if m in sys.modules])"
     )
     assert python(code).strip() == "[]"
-
-
-def test_nothing_imports_the_examples():
-    assert not importers("examples", "tests")
-
-
-def test_importers_of_a_package_are_found():
-    assert "workbench/backend/child.py" not in importers("sqlalchemy")
-    assert "workbench/data/database.py" in importers("sqlalchemy")
 
 
 # Importing is free of work

@@ -74,6 +74,7 @@ def steps(tmp_path_factory):
     return Recorded(folder, STEP, *options, program=("python", "step.py", "--tool", "x")).end()
 
 
+@pytest.mark.nightly
 def test_the_program_runs_as_the_user_wrote_it(steps):
     assert steps.out.startswith("words ['--tool', 'x']\n")
     assert steps.code == 3

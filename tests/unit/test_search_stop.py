@@ -288,6 +288,7 @@ def test_a_search_that_was_requested_is_not_cut_short(words):
 # From the command to the page
 
 
+@pytest.mark.nightly
 def test_the_console_the_page_and_the_page_redrawn_say_what_was_left_out(place, tmp_path):
     outcomes = place.sweep(fate)
     tried = len(first_pass(outcomes))
