@@ -267,6 +267,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
         assert set(config.kwargs) == set(wanted) - {"num_warps"}
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_each_second_launch_of_a_kernel_ends_a_step(tmp_path, monkeypatch):
     from workbench.commands.workload_program import startup_variables
