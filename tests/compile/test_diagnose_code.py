@@ -82,6 +82,7 @@ def test_warnings_of_ptxas_are_a_cause(capsys, tmp_path):
     assert held["spills_in_loop"]["places"][0].startswith("kern.py:")
 
 
+@pytest.mark.nightly
 def test_all_devices_are_one_line_a_finding(capsys, files):
     code = main(["diagnose", str(files["planted"]), "--impl", "strided", "--device", "all"])
     out = capsys.readouterr().out

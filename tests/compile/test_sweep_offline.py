@@ -87,6 +87,7 @@ def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     (tmp_path / "pack").mkdir()
