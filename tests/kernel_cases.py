@@ -339,6 +339,16 @@ def cases(limits: Limits, sizes: Callable[[Spec], Sequence[Sizes]]) -> list[Case
     return [c for c in every if first_applicable(c.impl, c.sizes, c.dtype, limits) is not None]
 
 
+def is_by_day(case: Case, every: Sequence[Case]) -> bool:
+    """Return whether each run has a case: the middling size in all dtypes, another in one of
+    them."""
+    spec = case.impl.spec
+    ours = [c for c in every if c.impl is case.impl and c.sizes == case.sizes]
+    return case.sizes == middling(spec) or case is turn(
+        case.impl, ours, spec.check.index(case.sizes)
+    )
+
+
 def named(part: Any) -> str:
     """Of an Impl, a property or anything else, for the title of a test."""
     return getattr(part, "title", None) or getattr(part, "__name__", None) or str(part)

@@ -22,6 +22,7 @@ from kernel_cases import (
     dtypes_of,
     filled,
     first_applicable,
+    is_by_day,
     laid,
     middling,
     named,
@@ -100,14 +101,7 @@ def right(impl, config, problem, contexts):
         assert wrong is None, f"{impl.title} {values(config)} {problem.dtype}: {wrong}"
 
 
-def is_by_day(case):
-    """Return whether every run has a case: the middling size, and of another one dtype in turn."""
-    ours = [c for c in CASES if c.impl is case.impl and c.sizes == case.sizes]
-    place = case.impl.spec.check.index(case.sizes)
-    return case.sizes == middling(case.impl.spec) or case is turn(case.impl, ours, place)
-
-
-@pytest.mark.parametrize("case", at_night(CASES, is_by_day), ids=str)
+@pytest.mark.parametrize("case", at_night(CASES, lambda case: is_by_day(case, CASES)), ids=str)
 def test_right_at_every_size_and_dtype(case, contexts):
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")

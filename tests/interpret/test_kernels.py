@@ -24,6 +24,7 @@ from kernel_cases import (
     far_axes,
     filled,
     first_applicable,
+    is_by_day,
     kernels,
     laid,
     middling,
@@ -153,16 +154,20 @@ def test_properties_belong_to_kernels_that_exist():
 # The one body
 
 
-def with_smoke(every):
-    """Every case; one of every second kernel runs on the older Triton by day, too."""
+def marked():
+    """Yield every case, those that `is_by_day` leaves to the night as nightly; one of every second
+    kernel is `smoke`."""
+    by_day = [case for case in CASES if is_by_day(case, CASES)]
     by_kernel = {}
-    for case in every:
+    for case in by_day:
         by_kernel.setdefault(case.impl.spec.name, []).append(case)
-    seen = [turn(some[0].impl.spec, some) for some in by_kernel.values()][::2]
-    return [pytest.param(c, marks=pytest.mark.smoke) if c in seen else c for c in every]
+    smoke = [turn(some[0].impl.spec, some) for some in by_kernel.values()][::2]
+    for case in CASES:
+        marks = [pytest.mark.smoke] if case in smoke else []
+        yield pytest.param(case, marks=marks if case in by_day else pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("case", with_smoke(CASES), ids=str)
+@pytest.mark.parametrize("case", list(marked()), ids=str)
 def test_right_at_check_sizes(case):
     problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
     verify(case.impl, [first_applicable(case.impl, case.sizes, case.dtype, H200)], problem)
