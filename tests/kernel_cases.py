@@ -339,6 +339,11 @@ def cases(limits: Limits, sizes: Callable[[Spec], Sequence[Sizes]]) -> list[Case
     return [c for c in every if first_applicable(c.impl, c.sizes, c.dtype, limits) is not None]
 
 
+def is_one_of_each(impl: Impl) -> bool:
+    """Return whether an Impl is the one of its kernel that stands for it in every run."""
+    return impl is turn(impl.spec, [i for i in triton_impls() if i.spec is impl.spec])
+
+
 def is_by_day(case: Case, every: Sequence[Case]) -> bool:
     """Return whether each run has a case: the middling size in all dtypes, another in one of
     them."""

@@ -25,6 +25,7 @@ from kernel_cases import (
     filled,
     first_applicable,
     is_by_day,
+    is_one_of_each,
     kernels,
     laid,
     middling,
@@ -42,6 +43,7 @@ from kernel_cases import (
     well_posed,
 )
 from kernel_properties import PROPERTIES, Subject, load, promises, size_by_day
+from nightly import at_night
 
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
@@ -58,6 +60,7 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # to shrink a failure ta
 EXTENT = 9  # of every axis, where strides are what matters
 SHARE = 0.4  # of the elements that the sizes to check have, for cases that are many
 each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+one_of_each = pytest.mark.parametrize("impl", at_night(IMPLS.values(), is_one_of_each), ids=IMPLS)
 
 
 @cache
@@ -184,7 +187,7 @@ def test_right_with_every_choice_of_every_knob(impl):
 
 
 @pytest.mark.newest
-@each_impl
+@one_of_each
 def test_right_where_a_block_is_met_again(impl):
     """With each length of each block, at a size of two or three of them and a part; inputs dense
     and in layouts of their own by turns."""

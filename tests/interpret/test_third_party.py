@@ -82,7 +82,10 @@ WITHOUT_EFFECT = {"chunk_hgrn_fwd_kernel_o"}
 EACH = pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
 
 
-@EACH
+@pytest.mark.parametrize(
+    ("library", "functions"),
+    [("liger", 31), pytest.param("fla", 27, marks=pytest.mark.nightly)],
+)
 def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, library, functions):
     """Every twelfth of them."""
     adopted_with_an_answer(tmp_path, library, functions, by_day=True)
