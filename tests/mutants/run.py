@@ -199,9 +199,7 @@ def first_failure(step: Step, tree: Path) -> str | None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     # a file that is written twice in one second would find its own stale bytecode
     environment |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["BUILD_NUMBER"] = (
-        "1"  # by which pytest shortens no line: an error stands at its end
-    )
+    environment["BUILD_NUMBER"] = "1"  # pytest then cuts no line before its error
     environment |= dict(step.environment)
     command = [sys.executable, *step.program, *step.tests]
     try:
