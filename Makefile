@@ -17,14 +17,15 @@ OLDEST := 3.6.0
 NEWEST := 3.9.0
 endif
 
-.PHONY: help install sweep test lint site mutants stress clean
+.PHONY: help install sweep test test-all lint site mutants stress clean
 
 help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
-	@echo "make test    lint, and every test that this machine can run"
+	@echo "make test    lint, and the tests that every change must pass"
+	@echo "make test-all lint, and every test that this machine can run (hours)"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make site    the documentation as a site, in build/site"
-	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
+	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'; SEED=1 N=150 draws them"
 	@echo "make stress  malformed command lines, hostile files, kills and stops (an hour and a half); STRESS='--seed 7 lines'"
 	@echo "make clean   remove $(VENV) and all caches"
 
@@ -74,12 +75,15 @@ lint: $(VENV)/.installed-tests
 test: lint
 	@$(BIN)/python tests/run.py
 
+test-all: lint
+	@$(BIN)/python tests/run.py --all
+
 site: $(VENV)/.installed-tests
 	@$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees -c docs . build/site
 	@echo "build/site/index.html"
 
 mutants: $(VENV)/.installed-tests
-	@$(BIN)/python tests/mutants/run.py $(MUTANTS)
+	@$(BIN)/python tests/mutants/$(if $(SEED),seeds.py --seed $(SEED) --count $(or $(N),150),run.py $(MUTANTS))
 
 stress: $(VENV)/.installed-tests
 	@$(BIN)/python tests/stress/run.py $(STRESS)

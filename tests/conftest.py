@@ -1,4 +1,5 @@
-"""Each test carries the marker of its folder, and Hypothesis draws the same way everywhere."""
+"""Each test carries the marker of its folder, KERNELS chooses those of some kernels, and Hypothesis
+draws the same way everywhere."""
 
 import os
 import signal
@@ -20,15 +21,30 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # took 280 ms of CPU with two, and take 4 with one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 MARKED = {"unit", "interpret", "compile", "emulated", "gpu", "metal", "web"}
+OF_KERNELS = {"interpret", "compile", "emulated", "gpu", "metal"}  # folders that KERNELS is about
 
-# No deadline: the first example of a test pays for imports, and shared machines stall.
-settings.register_profile("here", deadline=None, max_examples=50)
-settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+# No deadline: the first example of a test pays for imports, and shared machines stall. By day the
+# same examples in every run, every night others.
+settings.register_profile("day", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("night", deadline=None, max_examples=50, print_blob=True)
+settings.load_profile("day")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    only = set(filter(None, os.environ.get("KERNELS", "").split(",")))
+    kept, others = [], []
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED:
             item.add_marker(folder)
+        of_another = only and folder in OF_KERNELS and not only & kernels_of(item)
+        (others if of_another else kept).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
+
+
+def kernels_of(item):
+    """Return the first words of the parts of a test's title: `softmax` of softmax.rows-fp32."""
+    title = item.callspec.id if hasattr(item, "callspec") else ""
+    return {part.partition(".")[0] for part in title.split("-")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -34,8 +34,6 @@ from workbench.measurement.inputs import torch_dtype
 from workbench.measurement.reference import as_tuple
 from workbench.spec import Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
-# Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.
-BRIEF = os.environ.get("KERNEL_TESTS") == "brief"
 ONLY = set(filter(None, os.environ.get("KERNELS", "").split(",")))
 H200 = DEVICES["h200"].limits
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -341,6 +339,21 @@ def cases(limits: Limits, sizes: Callable[[Spec], Sequence[Sizes]]) -> list[Case
     return [c for c in every if first_applicable(c.impl, c.sizes, c.dtype, limits) is not None]
 
 
+def is_one_of_each(impl: Impl) -> bool:
+    """Return whether an Impl is the one of its kernel that stands for it in every run."""
+    return impl is turn(impl.spec, [i for i in triton_impls() if i.spec is impl.spec])
+
+
+def is_by_day(case: Case, every: Sequence[Case]) -> bool:
+    """Return whether each run has a case: the middling size in all dtypes, another in one of
+    them."""
+    spec = case.impl.spec
+    ours = [c for c in every if c.impl is case.impl and c.sizes == case.sizes]
+    return case.sizes == middling(spec) or case is turn(
+        case.impl, ours, spec.check.index(case.sizes)
+    )
+
+
 def named(part: Any) -> str:
     """Of an Impl, a property or anything else, for the title of a test."""
     return getattr(part, "title", None) or getattr(part, "__name__", None) or str(part)
@@ -623,14 +636,3 @@ def verify_repeated(
         assert wrong is None, (
             f"{impl.title} {values(config)} from {axis} = {first * extent}: {wrong}"
         )
-
-
-def each_once(items: Iterator[Any] | Sequence[Any], impl_of: Callable[[Any], Impl]) -> list[Any]:
-    """In brief tests one item of each Impl, by turns; otherwise all."""
-    every = list(items)
-    if not BRIEF:
-        return every
-    by_impl: dict[str, list[Any]] = {}
-    for item in every:
-        by_impl.setdefault(impl_of(item).title, []).append(item)
-    return [turn(impl_of(some[0]), some) for some in by_impl.values()]

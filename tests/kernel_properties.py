@@ -33,7 +33,7 @@ PROPERTIES: dict[str, list[Promise]] = {}  # by kernel; `load` fills it
 
 __all__ = [
     "INF", "NAN", "NOT_DENSE_ROWS", "PROPERTIES", "ROUNDING", "Promise", "Subject", "bits", "load",
-    "of", "promises", "refuses", "rows", "triton_impls",
+    "of", "promises", "refuses", "rows", "size_by_day", "triton_impls",
 ]  # fmt: skip
 
 
@@ -154,3 +154,12 @@ def promises(impls: Iterable[Impl] | None = None) -> list[tuple[Promise, Impl]]:
         for promise in PROPERTIES.get(impl.spec.name, [])
         if not promise.impls or impl.name in promise.impls
     ]
+
+
+def size_by_day(promise: Promise, impl: Impl) -> int:
+    """Return the place of the size to check at which every run tries a promise: another one for
+    another promise or Impl, but the first, the least sizes, which say little."""
+    last = len(impl.spec.check) - 1
+    if promise.own_sizes or last < 2:
+        return min(2, last)
+    return 1 + (promise.place + impl.spec.impls.index(impl)) % last

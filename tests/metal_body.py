@@ -22,6 +22,7 @@ from kernel_cases import (
     dtypes_of,
     filled,
     first_applicable,
+    is_by_day,
     laid,
     middling,
     named,
@@ -32,7 +33,8 @@ from kernel_cases import (
     turn,
     well_posed,
 )
-from kernel_properties import Subject, promises
+from kernel_properties import Subject, promises, size_by_day
+from nightly import at_night
 
 from metal_shim.check import DEVICE
 from metal_shim.kernel import MetalKernel
@@ -99,14 +101,17 @@ def right(impl, config, problem, contexts):
         assert wrong is None, f"{impl.title} {values(config)} {problem.dtype}: {wrong}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", at_night(CASES, lambda case: is_by_day(case, CASES)), ids=str)
 def test_right_at_every_size_and_dtype(case, contexts):
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
     right(case.impl, config, problem, contexts)
 
 
-@each_impl
+THIRD = at_night(IMPLS.values(), lambda impl: list(IMPLS).index(impl.title) % 3 == 0)
+
+
+@pytest.mark.parametrize("impl", THIRD, ids=IMPLS)
 def test_right_with_every_pair_of_choices(impl, contexts):
     chosen, names = configs_of(impl.title), list(impl.choices())
     tried = set().union(*(combined(config, names, 2) for config, _, _ in chosen))
@@ -155,8 +160,6 @@ def test_right_in_any_layout(impl, layout, contexts):
 
 @each_impl
 def test_right_at_any_sizes_strides_and_values(impl, contexts):
-    """Drawn; in continuous integration the same examples in every run."""
-
     @settings(max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(data=st.data())
     def drawn(data):
@@ -188,11 +191,27 @@ def tried_at(impl, sizes, dtypes):
     return chosen or [(impl.config(), dtype) for dtype in dtypes]
 
 
-@pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)
+each_promise = pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)
+
+
+@each_promise
 def test_promise(promise, impl, contexts):
-    """Each property of the operation, at every size to check, configs in turn."""
+    """Each property of the operation, at one of the sizes to check."""
+    promised_at({size_by_day(promise, impl)}, promise, impl, contexts)
+
+
+@pytest.mark.nightly
+@each_promise
+def test_promise_at_all_other_sizes(promise, impl, contexts):
+    others = set(range(len(impl.spec.check))) - {size_by_day(promise, impl)}
+    promised_at(others, promise, impl, contexts)
+
+
+def promised_at(places, promise, impl, contexts):
+    """Verify a promise at the sizes to check that have these places, configs in turn."""
     dtypes = promise.dtypes_of(dtypes_of(impl, LIMITS))
-    for i, sizes in enumerate(impl.spec.check):
+    for i in sorted(places):
+        sizes = impl.spec.check[i]
         config, dtype = turn(impl, tried_at(impl, sizes, dtypes), i + promise.place)
         config, at = taken(impl, config, sizes, dtype, LIMITS)
         subject = Subject(impl, config, dict(at), dtype, "cpu", seed=7 * i + promise.place)

@@ -1,12 +1,13 @@
 """Run every group of tests that this machine can run, and say which ones it could not, and why.
 
-    python tests/run.py                the whole of it
-    python tests/run.py unit compile   these groups alone
+    python tests/run.py                   what `make test` runs
+    python tests/run.py unit compile      these groups only
+    python tests/run.py --all             what `make test-all` runs: `nightly` tests, too
+    KERNELS=softmax python tests/run.py interpret compile    the tests of one kernel
 
 Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
-and on those that `make test` puts beside it (`.venv/triton-3.6.0`). The kernels' tests run in full
-on the newest and in brief, each Impl about once in each test, on the older. What is marked
-`newest` is about processes and not about the compiler, and runs on the newest alone.
+and on those that `make test` puts beside it (`.venv/triton-3.6.0`). On the older, `make test` runs
+those that are marked `smoke`; `--all` and KERNELS run all but those that are marked `newest`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def obstacle(group: str) -> str | None:
         return "no Chromium on the path"
     if group == "gpu" and not gpu_visible():
         return "no GPU visible to torch"
-    if group == "emulated" and not os.environ.get("CI") and not succeeds(ASK_COMPILER):
+    if group == "emulated" and not succeeds(ASK_COMPILER):
         return "no clang++ 19 or later: apt-get install clang-19, or pip install ziglang"
     if group == "metal" and not succeeds(ASK_METAL):
         return "no Metal device"
@@ -95,7 +96,7 @@ def triton_path(minor: str) -> str | None:
     return str(beside[-1]) if beside else None
 
 
-def jobs(group: str) -> Iterator[Job | str]:
+def jobs(group: str, everything: bool = False) -> Iterator[Job | str]:
     """The calls of pytest that a group needs; a sentence for each that cannot be made."""
     reason = obstacle(group)
     if reason:
@@ -107,15 +108,23 @@ def jobs(group: str) -> Iterator[Job | str]:
                 yield f"{title} (not installed; `make test` installs it)"
                 continue
             environment = {"TRITON_INTERPRET": "1"} if group == "interpret" else {}
-            options = PARALLEL
             if path:
                 environment["PYTHONPATH"] = path
-            if minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None:
-                environment["KERNEL_TESTS"] = "brief"  # all of it runs on the newest
-                options = (*PARALLEL, "-m", "not newest")
-            yield Job(group, title, environment, options)
+            older = minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None
+            yield Job(group, title, environment, (*PARALLEL, *chosen(everything, older)))
     else:
-        yield Job(group, group, options=() if group == "gpu" else PARALLEL)
+        yield Job(
+            group, group, options=(*(() if group == "gpu" else PARALLEL), *chosen(everything))
+        )
+
+
+def chosen(everything: bool, older: bool = False) -> tuple[str, ...]:
+    """The options of pytest that choose tests by their markers, on the older Triton or another."""
+    markers = [] if everything else ["not nightly"]
+    if older:
+        markers.append("not newest" if everything or os.environ.get("KERNELS") else "smoke")
+    examples = ("--hypothesis-profile=night",) if everything else ()
+    return (*(("-m", " and ".join(markers)) if markers else ()), *examples)
 
 
 def run(job: Job) -> dict[str, int]:
@@ -130,14 +139,24 @@ def run(job: Job) -> dict[str, int]:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", *job.options, f"--junitxml={report}"]
         done = subprocess.run(
-            [*command, str(TESTS / job.group)], cwd=TESTS.parent, env=environment, check=False
+            [*command, *files_of(job)], cwd=TESTS.parent, env=environment, check=False
         )
         counts = counted(report)
-    if done.returncode == NOTHING_COLLECTED:
+    if done.returncode == NOTHING_COLLECTED and os.environ.get("KERNELS"):
+        print(f"{job.title}: no test of the kernels that KERNELS names")
+    elif done.returncode == NOTHING_COLLECTED:
         print(f"{job.title}: the folder has test files, and pytest found no test in them")
     if done.returncode and not counts["failed"]:
         counts["failed"] = 1
     return counts
+
+
+def files_of(job: Job) -> list[str]:
+    """Return the folder of a group, or for the smoke set its files: others are not imported."""
+    folder = TESTS / job.group
+    if not any("smoke" in option for option in job.options):
+        return [str(folder)]
+    return [str(p) for p in sorted(folder.glob("test_*.py")) if "smoke" in p.read_text("utf-8")]
 
 
 def counted(report: Path) -> dict[str, int]:
@@ -154,15 +173,16 @@ def counted(report: Path) -> dict[str, int]:
     return counts
 
 
-def main(context: list[str]) -> int:
-    unknown = sorted(set(context) - set(GROUPS))
+def main(words: list[str]) -> int:
+    everything, groups = "--all" in words, [word for word in words if word != "--all"]
+    unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
         return 2
     total = {"passed": 0, "failed": 0, "skipped": 0}
     left_out = []
-    for group in context or GROUPS:
-        for job in jobs(group):
+    for group in groups or GROUPS:
+        for job in jobs(group, everything):
             if isinstance(job, str):
                 left_out.append(job)
                 continue

@@ -277,7 +277,9 @@ def double(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
+@pytest.mark.parametrize(
+    "guard", ['if __name__ == "__main__":', pytest.param("if True:", marks=pytest.mark.nightly)]
+)
 def test_a_script_of_its_own_needs_a_guard(tmp_path, guard):
     (tmp_path / "mine.py").write_text(SCRIPT.format(guard=guard))
     done = subprocess.run(

@@ -1,9 +1,5 @@
 """No kernel computes an address in 32 bits that needs more: read in the compiler's IR, for tensors
-of more than 2^31 elements and for views whose elements lie so far apart.
-
-With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, one Impl of each kernel; in
-continuous integration that of every second kernel.
-"""
+of more than 2^31 elements and for views whose elements lie so far apart."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,16 +11,15 @@ import pytest
 import torch
 from addresses import UNBOUNDED, Reader, scalars_of
 from kernel_cases import (
-    BRIEF,
     dtypes_of,
     far_strides,
     first_applicable,
     middling,
+    named,
     spread,
     triton_impls,
-    turn,
 )
-from turns import CI
+from nightly import at_night
 
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
@@ -164,9 +159,6 @@ def stretched(tensors):
 # Kernels in Gluon make no TTIR. All but softmax.clusters name blocks by coordinates, and the copy
 # engine computes their addresses.
 IMPLS = [i for i in triton_impls() if dtypes_of(i, DEVICE.limits) and i.unchecked != UNCHECKED]
-if BRIEF:
-    IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]
-    IMPLS = IMPLS[:: 2 if CI else 1]
 
 # What nothing in the text bounds, by Impl: numbers out of memory, or that a loop carries.
 OPAQUE = {
@@ -177,7 +169,7 @@ OPAQUE = {
     "sample_top_p.bracketed": "numbers of a row that were counted, V at most",
     "sample_topk_topp.group_maxima": "numbers and groups of a row, V at most",
 }
-each_impl = pytest.mark.parametrize("impl", IMPLS, ids=lambda impl: impl.title)
+each_impl = pytest.mark.parametrize("impl", IMPLS, ids=named)
 
 
 @each_impl
@@ -191,14 +183,28 @@ def test_addresses_in_large_tensors_have_the_bits_that_they_need(impl, monkeypat
             assert not result, f"{impl.title} at {sizes}: {result}"
 
 
-@each_impl
+ONE_OF_EACH = {impl.spec.name: impl for impl in IMPLS}.values()
+
+
+@pytest.mark.parametrize("impl", at_night(IMPLS, lambda impl: impl in ONE_OF_EACH), ids=named)
 def test_addresses_in_views_have_the_bits_that_they_need(impl, monkeypatch):
-    """All views with one config, and one with each choice of a knob, of which continuous
-    integration has every sixth; or refused in a sentence."""
+    """All views with one config, or refused in a sentence."""
+    views_have_the_bits(slice(0, 1), impl, monkeypatch)
+
+
+@pytest.mark.nightly
+@pytest.mark.newest
+@each_impl
+def test_addresses_in_views_have_the_bits_with_every_choice_of_a_knob(impl, monkeypatch):
+    """One view for each."""
+    views_have_the_bits(slice(1, None), impl, monkeypatch)
+
+
+def views_have_the_bits(places, impl, monkeypatch):
+    """Verify the configs of these places among those that have every choice."""
     spec, limits = impl.spec, DEVICE.limits
     at = [(sizes, dtypes_of(impl, limits)[-1]) for sizes in (middling(spec), spec.check[-1])]
-    every = list(enumerate(spread(impl, at, limits)))
-    for i, (config, sizes, dtype) in every[:1] if BRIEF else every[:: 6 if CI else 1]:
+    for i, (config, sizes, dtype) in list(enumerate(spread(impl, at, limits)))[places]:
         views = list(stretched(inputs.shapes(spec, sizes, dtype)))
         for tensors in [views[i % len(views)]] if i and views else views:
             with suppress(ValueError):

@@ -1,8 +1,5 @@
 """The arms of `memory_vs_compute` in machine code: traffic without arithmetic, arithmetic without
-traffic; and the reader of loops on NVIDIA's code as it was compiled.
-
-With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, the arms of one kernel.
-"""
+traffic; and the reader of loops on NVIDIA's code as it was compiled."""
 
 import gzip
 import re
@@ -10,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from kernel_cases import BRIEF
+from nightly import at_night
 
 from workbench import catalog
 from workbench.compile import compile_config
@@ -21,10 +18,10 @@ from workbench.experiments import Context
 from workbench.experiments import memory_vs_compute as mvc
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-EXAMINED = mvc.EXPERIMENT.kernels[:1] if BRIEF else mvc.EXPERIMENT.kernels
 # truths that are known; AMD's assembly needs no disassembler, so it is soon there
-PLANTED = () if BRIEF else ("copy", "compute_only", "empty", "matmul_one_stage", "matmul")
-CASES = [*((k, "h200") for k in EXAMINED), *((k, "mi300x") for k in PLANTED)]
+PLANTED = ("copy", "compute_only", "empty", "matmul_one_stage", "matmul")
+CASES = [*((k, "h200") for k in mvc.EXPERIMENT.kernels), *((k, "mi300x") for k in PLANTED)]
+BY_DAY = [*CASES[:3], ("copy", "mi300x"), ("compute_only", "mi300x")]
 
 
 @cache
@@ -45,9 +42,9 @@ def codes(result, *names):
     return [result[name].code for name in names]
 
 
-@pytest.mark.parametrize(("kernel", "device"), CASES)
-def test_the_machine_code_proves_the_arms(kernel, device):
-    result = compiled(kernel, device)
+@pytest.mark.parametrize("case", at_night(CASES, BY_DAY.__contains__), ids="-".join)
+def test_the_machine_code_proves_the_arms(case):
+    result = compiled(*case)
     assert dishonest(*codes(result, "whole", *mvc.PARTS)) == []
     assert [each.resources.spill_bytes for each in result.values()] == [0, 0, 0]
     whole, traffic = (result[name].resources for name in ("whole", "traffic"))
@@ -65,9 +62,8 @@ def test_the_loops_of_matmul_have_what_its_config_says():
     assert traffic.in_loops.vector == (128 + 256) * 64 // 256, "each element is added once"
 
 
-@pytest.mark.parametrize(("kernel", "device"), CASES[:1])
-def test_arms_that_are_something_else_are_found_out(kernel, device):
-    result = compiled(kernel, device)
+def test_arms_that_are_something_else_are_found_out():
+    result = compiled(*CASES[0])
     whole, traffic, arithmetic = codes(result, "whole", *mvc.PARTS)
     for variants, text in (
         ((whole, arithmetic), "matrix instructions"),

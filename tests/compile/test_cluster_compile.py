@@ -69,6 +69,7 @@ def test_claims_of_another_host_lie_in_a_folder_of_this_one(tmp_path):
     assert cluster_worker._with_own_claims(here) is here
 
 
+@pytest.mark.nightly
 def test_an_error_of_a_remote_task_is_the_error(joined):
     members, _, listed = joined
     address = next(a for a, w in listed.items() if w["name"] == "compiler")
@@ -76,6 +77,7 @@ def test_an_error_of_a_remote_task_is_the_error(joined):
         members.result_of(address, cluster_worker.kernel_hashes, "matmull")
 
 
+@pytest.mark.nightly
 def test_a_worker_whose_gpu_torch_does_not_see_is_refused(joined):
     members, notes, listed = joined
     address, about = next((a, w) for a, w in listed.items() if w["name"] == "gpu")

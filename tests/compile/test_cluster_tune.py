@@ -40,6 +40,7 @@ def options(folder, name, **more):
     )
 
 
+@pytest.mark.nightly
 def test_two_workers_give_the_table_of_one(recorded):
     hosts = Hosts(recorded)
     try:

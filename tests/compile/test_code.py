@@ -83,6 +83,7 @@ def git(folder, *words):
     subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.newest  # about processes and git, not the compiler
 def test_code_against_a_revision(tmp_path):
     source = Path(catalog.module_of("copy").__file__).read_text()

@@ -31,6 +31,7 @@ def workbench(folder, *words):
     return done, document
 
 
+@pytest.mark.nightly
 def test_two_compilers_differ_in_the_registers_of_a_matmul(tmp_path):
     words = ("compare", "--triton", OLDER, NEWER, "--kernel", "matmul", "--impl", "tiles")
     done, document = workbench(tmp_path, *words, "--device", "a100", "--device", "mi300x")
@@ -81,6 +82,7 @@ def revision(folder):
     return done.stdout.strip()
 
 
+@pytest.mark.nightly
 def test_the_commit_that_changed_machine_code_is_located_without_a_gpu(repository):
     """Comments and unused values change no machine code; the fourth commit does."""
     commits = [revision(repository)]
@@ -113,6 +115,7 @@ def test_a_change_that_compiles_to_the_same_code_is_the_same(repository):
     assert [p["word"] for p in document["code_changes"]["pairs"]] == ["SAME", "SAME"]
 
 
+@pytest.mark.nightly
 def test_a_change_that_costs_time_is_suspected(repository):
     change(repository, STORE, STORE.replace("n * stride_x", "(n ^ 1) * stride_x"))
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
@@ -124,6 +127,7 @@ def test_a_change_that_costs_time_is_suspected(repository):
     assert all(any(reason.startswith("load width") for reason in p["worse"]) for p in pairs)
 
 
+@pytest.mark.nightly
 def test_a_change_of_a_comment_compiles_nothing(repository):
     change(repository, STORE, "    # a comment\n" + STORE)
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200")
@@ -131,6 +135,7 @@ def test_a_change_of_a_comment_compiles_nothing(repository):
     assert not (repository / "results").exists()
 
 
+@pytest.mark.nightly
 def test_a_killed_run_goes_on_from_what_it_had(repository):
     change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
     path = repository / "results" / "compiled.jsonl"

@@ -59,6 +59,7 @@ def test_a_program_runs_with_the_table_and_its_own_exit_code(tmp_path, table):
     assert document["lookups"]["given"] == {"the first config": 3}
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_two_ranks_compare_what_they_chose(tmp_path):
     tables = [tmp_path / "a.json", tmp_path / "b.json"]
@@ -266,6 +267,7 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
         assert set(config.kwargs) == set(wanted) - {"num_warps"}
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_each_second_launch_of_a_kernel_ends_a_step(tmp_path, monkeypatch):
     from workbench.commands.workload_program import startup_variables

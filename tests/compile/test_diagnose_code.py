@@ -1,5 +1,5 @@
 """Rules of machine code: each holds on a kernel in which its cause was planted, none on healthy
-ones; for GPUs that are not here. In continuous integration each kernel for one of them, by turns.
+ones; for GPUs that are not here. By day each kernel for one of them, by turns.
 """
 
 import gzip
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import planted_kernels
 import pytest
-from turns import CI, by_turns
+from nightly import by_turns, nightly
 
 from workbench.cli import main
 from workbench.data.code_facts import CodeFacts
@@ -18,10 +18,10 @@ from workbench.rules import code_rules
 GOLDEN = Path(__file__).parents[1] / "golden" / "code"
 TABLES = {"planted": planted_kernels.ELEMENTS, "planted_product": planted_kernels.PRODUCTS}
 PLANTED = [
-    (file, impl, rule, device)
+    pytest.param(file, impl, rule, device, marks=() if place % len(devices) == number else nightly)
     for file, table in TABLES.items()
     for place, (impl, (rule, devices)) in enumerate(table.items())
-    for device in ([devices[place % len(devices)]] if CI else devices)
+    for number, device in enumerate(devices)
 ]
 # Proven on listings and PTX of Triton in place of a kernel: 25 s of ptxas, or a specialised kernel.
 ELSEWHERE = {"compiler_warning", "partition_overlap"}
@@ -61,7 +61,7 @@ def test_a_rule_holds_on_the_kernel_in_which_it_was_planted(
 
 
 def test_every_rule_of_code_is_planted():
-    assert {rule for _, _, rule, _ in PLANTED} | ELSEWHERE == set(code_rules())
+    assert {planted.values[2] for planted in PLANTED} | ELSEWHERE == set(code_rules())
 
 
 @pytest.mark.parametrize(("kernel", "device"), HEALTHY)
@@ -82,6 +82,7 @@ def test_warnings_of_ptxas_are_a_cause(capsys, tmp_path):
     assert held["spills_in_loop"]["places"][0].startswith("kern.py:")
 
 
+@pytest.mark.nightly
 def test_all_devices_are_one_line_a_finding(capsys, files):
     code = main(["diagnose", str(files["planted"]), "--impl", "strided", "--device", "all"])
     out = capsys.readouterr().out
@@ -91,6 +92,7 @@ def test_all_devices_are_one_line_a_finding(capsys, files):
     assert out.count("tl.multiple_of") == 1, "advice is printed once"
 
 
+@pytest.mark.nightly
 def test_a_device_that_a_config_does_not_fit_is_said_beside_the_others(capsys):
     words = ("matmul", "--impl", "tiles:block_m=256,num_stages=4", "--device", "all")
     reasons = document(capsys, *words)["devices"]

@@ -1,16 +1,12 @@
 """Every kernel's default, compiled for GPUs that are not here: it fits, uses the matrix unit, loads
 as wide as it can, and spills nothing, or in fp32 on Hopper no more than is listed.
 
-With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, each Impl is compiled once:
-for Hopper, whose torch brings that Triton. In continuous integration, where no compilation is
-cached, each is compiled for Hopper in one dtype, and on the older Triton one Impl of each kernel;
-the least sizes, one of the other dtypes and one of the other targets, in turn, have one Impl of
-each kernel, ragged extents that of every second kernel. Every second of these targets is CDNA 3,
-the nearest of the other vendor. The barriers of every second work are counted.
+By day one Impl of each kernel is compiled: for Hopper, and every third for another target in turn,
+every second of these for CDNA 3, the nearest of the other vendor. One of each kernel has the least
+sizes, one of every fourth ragged extents.
 """
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +14,6 @@ from typing import Any
 
 import pytest
 from kernel_cases import (
-    BRIEF,
     SLOTS,
     SPILLS,
     Case,
@@ -26,9 +21,11 @@ from kernel_cases import (
     dtypes_of,
     first_applicable,
     middling,
+    named,
     triton_impls,
     turn,
 )
+from nightly import at_night, nightly
 from stopped import ttgir_of
 
 from workbench import catalog
@@ -45,9 +42,6 @@ from workbench.measurement import inputs
 from workbench.spec import ITEMSIZE
 
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
-TARGETS = ["h200"] if BRIEF else list(UNITS)
-SHORT = bool(os.environ.get("CI"))
-ALWAYS = ("h200",) if SHORT else tuple(UNITS)  # for these every Impl
 MEMORY_BOUND = 10  # FLOP a byte: every GPU of the table reaches more
 MUCH = 1 << 20  # bytes: with fewer, it does not matter how wide they are loaded
 
@@ -73,32 +67,35 @@ class Fit:
         return f"{self.device}-{self.case.impl.title}-{self.case.dtype}"
 
 
-def fits():
-    """Every Impl on its targets in a dtype of two bytes, and in all its dtypes on the H200."""
-    for name in TARGETS:
-        limits = DEVICES[name].limits
-        for impl in impls_for(name):
-            dtypes = dtypes_of(impl, limits)
-            if not dtypes:  # refused in a sentence whatever the config: fp8 where there is none
-                assert name != "h200", f"{impl.title} takes no dtype on an H200"
-                continue
-            usual = "bf16" if "bf16" in dtypes else min(dtypes, key=ITEMSIZE.__getitem__)
-            # fp16 differs from bf16 in the names of instructions
-            others = [d for d in dtypes if d not in (usual, "fp16")]
-            if name != "h200" or BRIEF or (SHORT and impl not in one_of_each_kernel()):
-                others = []
-            for dtype in [usual, *([turn(impl, others)] if SHORT and others else others)]:
-                yield chosen(name, impl, dtype)
+def usual_dtype(name, impl):
+    """Return bf16 or the dtype of the fewest bytes, of those that an Impl takes on a target."""
+    dtypes = dtypes_of(impl, DEVICES[name].limits)
+    # refused in a sentence whatever the config: fp8 where there is none
+    assert dtypes or name != "h200", f"{impl.title} takes no dtype on an H200"
+    return "bf16" if "bf16" in dtypes else min(dtypes, key=ITEMSIZE.__getitem__, default=None)
 
 
-def impls_for(name):
-    if BRIEF:
-        return one_of_each_kernel() if SHORT else triton_impls()
-    if name in ALWAYS:
-        return triton_impls()
-    others = [target for target in UNITS if target not in (*ALWAYS, "mi300x")]
-    others += ["mi300x"] * len(others)
-    return [impl for impl in one_of_each_kernel() if turn(impl.spec, others) == name]
+def by_day(impl):
+    """Return the fit of an Impl that is compiled first, and in every run if it is one of each
+    kernel."""
+    targets = ["h200"]
+    if impl in one_of_each_kernel()[1::3]:
+        others = [t for t in UNITS if t not in ("h200", "mi300x")]
+        others += ["mi300x"] * len(others)
+        targets = [turn(impl, others, step) for step in range(len(others))] + targets
+    name = next(target for target in targets if usual_dtype(target, impl))
+    return chosen(name, impl, usual_dtype(name, impl))
+
+
+def by_night(name, impl):
+    """Yield the other fits on a target: the usual dtype, and on the H200 each dtype."""
+    usual, others = usual_dtype(name, impl), []
+    if name == "h200":  # fp16 differs from bf16 in the names of instructions
+        others = [d for d in dtypes_of(impl, DEVICES[name].limits) if d not in (usual, "fp16")]
+    today = by_day(impl)
+    for fit in (chosen(name, impl, dtype) for dtype in (usual, *others) if dtype):
+        if str(fit) != str(today):
+            yield fit
 
 
 def chosen(name, impl, dtype):
@@ -160,7 +157,7 @@ SEVERAL = (
 STRAIGHT = {"_expand", "_maxima", "_group_maxima", "_counted"}  # without a loop or a branch
 
 
-@pytest.mark.parametrize("title", SEVERAL[:: 2 if SHORT else 1])
+@pytest.mark.parametrize("title", at_night(SEVERAL, lambda title: title in SEVERAL[::3]))
 def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
     """At sizes to time and to check. The barriers of code that has neither loops nor branches are
     those of its PTX, within a third, as Triton's versions differ."""
@@ -185,8 +182,31 @@ def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
                 assert work.barriers == pytest.approx(counted, rel=1 / 3, abs=1), launch.function
 
 
-@pytest.mark.parametrize("fit", list(fits()), ids=str)
-def test_the_default_suits_its_target(fit):
+SMOKE = one_of_each_kernel()[::3]
+
+
+def marked():
+    """Yield every Impl, nightly but for one of each kernel, of which every third is `smoke`."""
+    for impl in triton_impls():
+        marks = pytest.mark.smoke if impl in SMOKE else ()
+        yield pytest.param(impl, marks=marks if impl in one_of_each_kernel() else nightly)
+
+
+@pytest.mark.parametrize("impl", list(marked()), ids=named)
+def test_the_default_suits_a_target(impl):
+    suits(by_day(impl))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("impl", triton_impls(), ids=named)
+def test_the_default_suits_every_target(impl, name):
+    for fit in by_night(name, impl):
+        suits(fit)
+
+
+def suits(fit):
+    """Compile a default for its target, and hold it to what every default promises."""
     impl, sizes, dtype = fit.case.impl, fit.case.sizes, fit.case.dtype
     device, spec = DEVICES[fit.device], impl.spec
     assert fit.config is not None, f"{fit} refuses its own default at every size to time"
@@ -205,7 +225,7 @@ def test_the_default_suits_its_target(fit):
         assert any(r.load_bits >= 128 or r.copy_engine for r in result)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", at_night(UNITS, lambda name: name == "h200"))
 def test_q4_k_rows_spill_at_no_number_of_rows_that_their_default_accepts(name):
     """Each row of x takes more registers, so the most that it accepts says it: 3 is compiled as
     4."""
@@ -240,25 +260,29 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         compile_config(impl, config, sizes, "bf16", DEVICES["a100"])
 
 
-if not BRIEF:  # once, on the newer Triton
-    RAGGED = one_of_each_kernel()[:: 2 if SHORT else 1]
+RAGGED = at_night(one_of_each_kernel(), lambda impl: impl in one_of_each_kernel()[::4])
 
-    @pytest.mark.parametrize("impl", RAGGED, ids=lambda impl: impl.title)
-    def test_ragged_extents_and_shapes_alone_compile_too(impl):
-        name = turn(impl, ["h200", "mi300x"])
-        device, sizes = DEVICES[name], middling(impl.spec)
-        for dtype in dtypes_of(impl, device.limits)[-1:]:
-            config = first_applicable(impl, sizes, dtype, device.limits)
-            if config is not None:  # descriptors refuse ragged rows
-                assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))
 
-    LEAST = one_of_each_kernel() if SHORT else triton_impls()
+@pytest.mark.newest
+@pytest.mark.parametrize("impl", RAGGED, ids=named)
+def test_ragged_extents_and_shapes_alone_compile_too(impl):
+    name = turn(impl, ["h200", "mi300x"])
+    device, sizes = DEVICES[name], middling(impl.spec)
+    for dtype in dtypes_of(impl, device.limits)[-1:]:
+        config = first_applicable(impl, sizes, dtype, device.limits)
+        if config is not None:  # descriptors refuse ragged rows
+            assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))
 
-    @pytest.mark.parametrize("impl", LEAST, ids=lambda impl: impl.title)
-    def test_the_least_sizes_compile(impl):
-        """Triton makes a constant of an argument that is 1, and a constant has no `.to`."""
-        device, sizes = DEVICES["h200"], impl.spec.check[0]
-        for dtype in dtypes_of(impl, device.limits)[-1:]:
-            config = first_applicable(impl, sizes, dtype, device.limits)
-            if config is not None:  # which the front end meets
-                assert ttgir_of(impl, config, inputs.shapes(impl.spec, sizes, dtype), device)
+
+LEAST = at_night(triton_impls(), lambda impl: impl in one_of_each_kernel())
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("impl", LEAST, ids=named)
+def test_the_least_sizes_compile(impl):
+    """Triton makes a constant of an argument that is 1, and a constant has no `.to`."""
+    device, sizes = DEVICES["h200"], impl.spec.check[0]
+    for dtype in dtypes_of(impl, device.limits)[-1:]:
+        config = first_applicable(impl, sizes, dtype, device.limits)
+        if config is not None:  # which the front end meets
+            assert ttgir_of(impl, config, inputs.shapes(impl.spec, sizes, dtype), device)

@@ -190,6 +190,7 @@ def test_the_installation_holds_torch_and_triton(runner):
     assert words[-3:] == ["-c", str(runner.temp / "workbench-held.txt"), str(ROOT)]
 
 
+@pytest.mark.nightly
 def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
     others = {"id": 1, "body": "> <!-- kernel-workbench gate -->\nquoted"}
     runner.comments.write_text(json.dumps([others]))

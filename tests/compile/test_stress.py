@@ -5,7 +5,7 @@ from stress import run
 from stress.server import Server
 
 SEED = 9209  # a wrong result, a launcher that ends its process, a killed worker, a killed sweep
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("suite", run.SUITES)

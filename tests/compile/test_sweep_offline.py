@@ -87,6 +87,7 @@ def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     (tmp_path / "pack").mkdir()
@@ -103,7 +104,7 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize("results", [False, True])
+@pytest.mark.parametrize("results", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):
     """While torch is still being loaded, and once results have come. The terminal signals the
     whole group."""

@@ -255,7 +255,11 @@ PROGRAM = str(TESTS / "workload_program.py")
 @pytest.mark.newest
 @pytest.mark.parametrize(
     ("end", "code", "complete"),
-    [("raise", 1, True), ("interrupt", 130, True), ("kill", 137, False)],
+    [
+        pytest.param("raise", 1, True, marks=pytest.mark.nightly),
+        pytest.param("interrupt", 130, True, marks=pytest.mark.nightly),
+        ("kill", 137, False),
+    ],
 )
 def test_a_program_that_ends_in_any_way_leaves_what_it_launched(tmp_path, end, code, complete):
     done, workload = command(tmp_path, sys.executable, PROGRAM, "3", *([end] if end else []))
@@ -277,6 +281,7 @@ sys.exit(max(p.wait() for p in ranks))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_processes_of_a_launcher_are_recorded_and_merged(tmp_path):
     done, workload = command(tmp_path, sys.executable, "-c", TWO_RANKS.format(program=PROGRAM))
@@ -296,12 +301,12 @@ def test_a_program_without_launches_is_a_sentence(tmp_path):
 # Libraries of others: the extra `workload-test`
 
 libraries = pytest.mark.skipif(
-    bool(os.environ.get("CI")) is False
-    and not all(map(importlib.util.find_spec, ("liger_kernel", "fla"))),
+    not all(map(importlib.util.find_spec, ("liger_kernel", "fla"))),
     reason="liger-kernel and fla-core are not installed: pip install -e '.[workload-test]'",
 )
 
 
+@pytest.mark.nightly
 @libraries
 @pytest.mark.newest
 def test_every_forward_operation_of_liger_and_ten_of_fla_are_recorded(tmp_path):
@@ -318,6 +323,7 @@ def test_every_forward_operation_of_liger_and_ten_of_fla_are_recorded(tmp_path):
     assert tuned and all(each.choices > 1 and each.key for each in tuned)
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 def test_the_example_program_of_fla_is_recorded_with_its_backward_pass(tmp_path):
     """Without a GPU its layers are tiny; values are not computed."""

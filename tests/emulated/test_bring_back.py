@@ -91,6 +91,7 @@ def test_the_file_of_a_true_run_would_be_imported(tmp_path):
         assert run.device == "m2max" and all(o.run == run.id for o in history.outcomes(run.id))
 
 
+@pytest.mark.nightly
 def test_a_killed_rehearsal_loses_nothing_and_continues(tmp_path):
     """kill -9 in the middle: what is in the file stays, and the same command does the rest."""
     command = [sys.executable, "-m", "metal_shim.bring_back", "--rehearse", "--out", str(tmp_path)]

@@ -2,7 +2,7 @@
 that it would give to Apple's compiler is the one that is emulated here, byte for byte.
 
 Nothing here is timed: MLX's CPU backend is no rival. Where it is not installed these tests say so;
-continuous integration installs the extra `metal-test`, and there its absence fails.
+`.ci/run` fails without it.
 """
 
 import os
@@ -36,8 +36,6 @@ try:
     import mlx.core as mx
 except ImportError:
     REASON = "mlx is not installed; pip install 'mlx[cpu]', or the extra metal-test"
-    if os.environ.get("CI"):
-        raise
     pytest.skip(REASON, allow_module_level=True)
 
 from metal_shim.kernel import WORDS

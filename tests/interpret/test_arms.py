@@ -5,7 +5,8 @@ last one of its space."""
 from functools import cache
 
 import pytest
-from kernel_cases import BRIEF, H200, applicable, dtypes_of, first_applicable
+from kernel_cases import H200, applicable, dtypes_of, first_applicable
+from nightly import at_night
 
 from workbench import catalog
 from workbench.measurement.correctness import PreparedProblem, check
@@ -13,8 +14,6 @@ from workbench.spec import values
 
 EXAMPLES = {path.stem: str(path) for path in sorted(catalog.EXAMPLES.glob("*/kernels/*.py"))}
 VARIANTS = [*catalog.names_in(catalog.VARIANTS), *EXAMPLES]
-# on the older Triton every third: what the language changed between the two is known by those
-SEEN = VARIANTS[::3] if BRIEF else VARIANTS
 
 
 @cache
@@ -28,7 +27,7 @@ def test_every_file_fits_the_format(name):
     assert name not in catalog.kernel_names(), "which of the two would be meant?"
 
 
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("name", at_night(VARIANTS, lambda name: VARIANTS.index(name) % 2 == 0))
 def test_every_impl_is_right(name):
     spec = spec_of(name)
     for impl in spec.impls:

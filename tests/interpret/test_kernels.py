@@ -1,11 +1,9 @@
 """Every kernel, interpreted on the CPU, against the float64 reference of its inputs.
 
-With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, each Impl is seen once or
-twice in each test.
+By day values, strides and sizes take turns among the Impls; every night each Impl has them all.
 """
 
 import importlib
-import os
 from functools import cache
 from zlib import crc32
 
@@ -15,7 +13,6 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from kernel_blocks import met_again
 from kernel_cases import (
-    BRIEF,
     H200,
     LAYOUTS,
     REFUSED,
@@ -23,11 +20,12 @@ from kernel_cases import (
     applicable,
     cases,
     dtypes_of,
-    each_once,
     far,
     far_axes,
     filled,
     first_applicable,
+    is_by_day,
+    is_one_of_each,
     kernels,
     laid,
     middling,
@@ -44,7 +42,8 @@ from kernel_cases import (
     verify,
     well_posed,
 )
-from kernel_properties import PROPERTIES, Subject, load, promises
+from kernel_properties import PROPERTIES, Subject, load, promises, size_by_day
+from nightly import at_night
 
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
@@ -57,13 +56,11 @@ CASES = cases(H200, lambda spec: spec.check)
 ANY = [kind for kind in VALUES if kind not in ("made", "ordinary")]  # these have tests of their own
 # Kinds of values to which fp32 may have no answer: exp(512) is infinite, and some gradients are 0.
 ILL_POSED = {"cross_entropy_backward": ("large",)}
-# Shrinking a failure takes minutes: worth it for who looks at it, not in continuous integration.
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
-SHORT = bool(os.environ.get("CI"))
-PHASES += [] if SHORT or BRIEF else [Phase.shrink]
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # to shrink a failure takes minutes
 EXTENT = 9  # of every axis, where strides are what matters
 SHARE = 0.4  # of the elements that the sizes to check have, for cases that are many
 each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+one_of_each = pytest.mark.parametrize("impl", at_night(IMPLS.values(), is_one_of_each), ids=IMPLS)
 
 
 @cache
@@ -160,56 +157,82 @@ def test_properties_belong_to_kernels_that_exist():
 # The one body
 
 
-@pytest.mark.parametrize("case", each_once(CASES, lambda case: case.impl), ids=str)
+def marked():
+    """Yield every case, those that `is_by_day` leaves to the night as nightly; one of every second
+    kernel is `smoke`."""
+    by_day = [case for case in CASES if is_by_day(case, CASES)]
+    by_kernel = {}
+    for case in by_day:
+        by_kernel.setdefault(case.impl.spec.name, []).append(case)
+    smoke = [turn(some[0].impl.spec, some) for some in by_kernel.values()][::2]
+    for case in CASES:
+        marks = [pytest.mark.smoke] if case in smoke else []
+        yield pytest.param(case, marks=marks if case in by_day else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("case", list(marked()), ids=str)
 def test_right_at_check_sizes(case):
     problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
     verify(case.impl, [first_applicable(case.impl, case.sizes, case.dtype, H200)], problem)
 
 
-if not BRIEF:  # once, on the newer Triton
-
-    @each_impl
-    def test_right_with_every_choice_of_every_knob(impl):
-        dtypes = dtypes_of(impl, H200)
-        for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
-            other = dtypes[i % len(dtypes)]
-            dtype = dtype if applicable(impl, config, sizes, other, H200) else other
-            verify(impl, [config], PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i))
-
-
-if not BRIEF:
-
-    @each_impl
-    def test_right_where_a_block_is_met_again(impl):
-        """With each length of each block, at a size of two or three of them and a part; inputs
-        dense and in layouts of their own by turns."""
-        result = list(met_again(impl, dtypes_of(impl, H200), H200))
-        for i, (config, sizes, dtype) in enumerate(result):
-            created = inputs.make(impl.spec, sizes, dtype, "cpu", seed=i)
-            placed = laid(impl.spec, created, mixed(impl, i)) if i % 2 else created
-            verify(impl, [config], prepared(impl.spec, dtype, placed))
-
-    @each_impl
-    def test_right_for_any_values(impl):
-        """Each kind of value at a middling size, dtypes and configs in turn."""
-        spec, (sizes, dtypes) = impl.spec, middling_of(impl)
-        for i, kind in kinds_of(impl):
-            dtype = turn(impl, dtypes, i)
-            problem = PreparedProblem.given(
-                spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i))
-            )
-            if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):
-                verify(impl, [turn(impl, configs_at(impl, sizes, dtype), i)], problem)
+@pytest.mark.newest
+@each_impl
+def test_right_with_every_choice_of_every_knob(impl):
+    dtypes = dtypes_of(impl, H200)
+    for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
+        other = dtypes[i % len(dtypes)]
+        dtype = dtype if applicable(impl, config, sizes, other, H200) else other
+        verify(impl, [config], PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i))
 
 
-def kinds_of(impl):
-    """All kinds of value, by their place. In continuous integration zeros and constants take turns,
-    and Impls of one kernel have every second kind of the rest, the first Impl the first."""
-    dull = turn(impl, ("zero", "constant")) if SHORT else None
-    every = list(enumerate(kind for kind in ANY if kind != dull))
+@pytest.mark.newest
+@one_of_each
+def test_right_where_a_block_is_met_again(impl):
+    """With each length of each block, at a size of two or three of them and a part; inputs dense
+    and in layouts of their own by turns."""
+    result = list(met_again(impl, dtypes_of(impl, H200), H200))
+    for i, (config, sizes, dtype) in enumerate(result):
+        created = inputs.make(impl.spec, sizes, dtype, "cpu", seed=i)
+        placed = laid(impl.spec, created, mixed(impl, i)) if i % 2 else created
+        verify(impl, [config], prepared(impl.spec, dtype, placed))
+
+
+@pytest.mark.newest
+@each_impl
+def test_right_for_any_values(impl):
+    right_for_values(impl, kinds_by_day(impl))
+
+
+@pytest.mark.nightly
+@pytest.mark.newest
+@each_impl
+def test_right_for_all_other_values(impl):
+    right_for_values(impl, set(ANY) - kinds_by_day(impl))
+
+
+def right_for_values(impl, kinds):
+    """Verify these kinds of value at a middling size, dtypes and configs in turn."""
+    spec, (sizes, dtypes) = impl.spec, middling_of(impl)
+    for i, kind in enumerate(ANY):
+        if kind not in kinds:
+            continue
+        dtype = turn(impl, dtypes, i)
+        problem = PreparedProblem.given(
+            spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i))
+        )
+        if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):
+            verify(impl, [turn(impl, configs_at(impl, sizes, dtype), i)], problem)
+
+
+def kinds_by_day(impl):
+    """Zeros and constants take turns, and Impls of one kernel have every second kind of the rest,
+    the first Impl the first."""
+    dull = turn(impl, ("zero", "constant"))
+    every = [kind for kind in ANY if kind != dull]
     ours = [i for i in IMPLS.values() if i.spec is impl.spec]
-    step = 2 if SHORT and len(ours) > 1 else 1
-    return every[ours.index(impl) % step :: step]
+    step = 2 if len(ours) > 1 else 1
+    return set(every[ours.index(impl) % step :: step])
 
 
 def mixed(impl, step):
@@ -245,14 +268,25 @@ def configs_at(impl, sizes, dtype):
 
 @each_impl
 def test_right_at_any_sizes_strides_and_values(impl):
-    """Drawn; in continuous integration other examples for each Impl, the same in every run."""
+    """One example, another for each Impl, the same in every run."""
+    seed(crc32(impl.title.encode()))(drawn(impl, 1))()
 
-    @settings(max_examples=1 if SHORT else 2 if BRIEF else 8, phases=PHASES)
+
+@pytest.mark.nightly
+@each_impl
+def test_right_at_more_sizes_strides_and_values(impl):
+    drawn(impl, 8)()
+
+
+def drawn(impl, examples):
+    """Return a test of so many drawn examples."""
+
+    @settings(max_examples=examples, phases=PHASES)
     @given(data=st.data())
-    def drawn(data):
+    def test(data):
         right_as_drawn(impl, data)
 
-    (seed(crc32(impl.title.encode()))(drawn) if SHORT else drawn)()
+    return test
 
 
 def right_as_drawn(impl, data):
@@ -279,25 +313,24 @@ def right_as_drawn(impl, data):
     assert may, f"{values(config)} {sizes}: {refusal}"
 
 
-if not BRIEF:
+@pytest.mark.newest
+@each_impl
+def test_a_config_that_is_timed_can_be_checked(impl):
+    spec, dtype = impl.spec, narrow(impl)
 
-    @each_impl
-    def test_a_config_that_is_timed_can_be_checked(impl):
-        spec, dtype = impl.spec, narrow(impl)
+    def takes(config, some):
+        return any(impl.rejection_reason(config, H200, dtype, at) is None for at in some)
 
-        def takes(config, some):
-            return any(impl.rejection_reason(config, H200, dtype, at) is None for at in some)
-
-        timed = (c for c in impl.space(impl.config()) if takes(c, spec.bench))
-        lost = [values(c) for c in timed if not takes(c, spec.check)]
-        assert not lost, f"no size to check takes {lost[0]} and {len(lost) - 1} others"
+    timed = (c for c in impl.space(impl.config()) if takes(c, spec.bench))
+    lost = [values(c) for c in timed if not takes(c, spec.check)]
+    assert not lost, f"no size to check takes {lost[0]} and {len(lost) - 1} others"
 
 
 # heads first is another layout only where there are heads
 LAID = [
     pytest.param(impl, layout, id=f"{impl.title}-{layout}")
     for impl in IMPLS.values()
-    for layout in (["padded"] if BRIEF else list(LAYOUTS)[1:])
+    for layout in list(LAYOUTS)[1:]
     if layout != "heads_first" or any(len(t.axes.split()) > 3 for t in impl.spec.inputs.values())
 ]
 
@@ -317,7 +350,7 @@ def test_no_input_is_read_by_the_strides_of_another(impl):
     dtype = narrow(impl)
     config, sizes = square(impl, EXTENT, dtype, H200, least=True)
     created = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=3)
-    for step in range(1 if BRIEF else 3):
+    for step in range(3):
         placed = laid(impl.spec, created, mixed(impl, step))
         verify(impl, [config], prepared(impl.spec, dtype, placed))
 
@@ -344,41 +377,43 @@ def narrow(impl):
 # What single operations promise
 
 
-@pytest.mark.parametrize(("promise", "impl"), promises()[:: 2 if BRIEF else 1], ids=named)
+each_promise = pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
+
+
+@each_promise
 def test_promise(promise, impl):
-    """At every size to check, dtypes and configs in turn; see `sizes_of_promise`."""
-    for i, sizes in sizes_of_promise(promise, impl):
+    """At one of the sizes to check."""
+    promised_at({size_by_day(promise, impl)}, promise, impl)
+
+
+@pytest.mark.nightly
+@each_promise
+def test_promise_at_all_other_sizes(promise, impl):
+    others = set(range(len(impl.spec.check))) - {size_by_day(promise, impl)}
+    promised_at(set() if promise.own_sizes else others, promise, impl)
+
+
+def promised_at(places, promise, impl):
+    """Verify a promise at the sizes to check that have these places, dtypes and configs in turn."""
+    for i in sorted(places):
+        sizes = impl.spec.check[i]
         dtype = turn(impl, promise.dtypes_of(dtypes_of(impl, H200)), i + promise.place)
         config, sizes = taken(impl, turn(impl, every_config(impl), i), sizes, dtype, H200)
         promise(Subject(impl, config, dict(sizes), dtype, "cpu", seed=7 * i + promise.place))
 
 
-def sizes_of_promise(promise, impl):
-    """All sizes to check, by their place. In continuous integration Impls of one kernel share
-    them, next to the middling one that each has, and so do properties where they are ten or more;
-    in brief tests the second size is all."""
-    check, ours = impl.spec.check, [i for i in IMPLS.values() if i.spec is impl.spec]
-    middle = min(2, len(check) - 1)
-    several = 1 + len(PROPERTIES[impl.spec.name]) // 10
-    shared = max(len(ours), several) if SHORT else 1
-    mine = {i for i in range(len(check)) if (i + promise.place + ours.index(impl)) % shared == 0}
-    mine = {middle} if promise.own_sizes else mine | {middle}
-    mine = {min(1, middle)} if BRIEF else mine
-    return [(i, check[i]) for i in sorted(mine)]
-
-
-if not SHORT and not BRIEF:
-
-    @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
-    @settings(max_examples=3, phases=PHASES)
-    @given(data=st.data())
-    def test_promise_at_any_sizes(promise, impl, data):
-        config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
-        dtypes = promise.dtypes_of(dtypes_of(impl, H200))
-        dtype = data.draw(st.sampled_from(dtypes), label="dtype")
-        drawn = data.draw(sizes_of(impl.spec, SHARE), label="sizes")
-        config, sizes = taken(impl, config, drawn, dtype, H200)
-        promise(Subject(impl, config, dict(sizes), dtype, "cpu", data.draw(st.integers(0, 999))))
+@pytest.mark.nightly
+@pytest.mark.newest
+@each_promise
+@settings(max_examples=3, phases=PHASES)
+@given(data=st.data())
+def test_promise_at_any_sizes(promise, impl, data):
+    config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
+    dtypes = promise.dtypes_of(dtypes_of(impl, H200))
+    dtype = data.draw(st.sampled_from(dtypes), label="dtype")
+    drawn = data.draw(sizes_of(impl.spec, SHARE), label="sizes")
+    config, sizes = taken(impl, config, drawn, dtype, H200)
+    promise(Subject(impl, config, dict(sizes), dtype, "cpu", data.draw(st.integers(0, 999))))
 
 
 # Addresses
@@ -386,19 +421,42 @@ if not SHORT and not BRIEF:
 
 @each_impl
 def test_addresses_beyond_2_31_elements(impl, monkeypatch):
+    """Along one axis of each input."""
+    right_beyond(one_axis_of_each(impl), impl, monkeypatch)
+
+
+@pytest.mark.nightly
+@each_impl
+def test_addresses_beyond_2_31_elements_along_all_other_axes(impl, monkeypatch):
+    created = filled(impl.spec, *small(impl)[1:], "ordinary", "cpu", seed=2)
+    by_day = one_axis_of_each(impl)
+    right_beyond([a for a in far_axes(impl, created) if a not in by_day], impl, monkeypatch)
+
+
+def small(impl):
+    """Return a config, sizes and a dtype where strides are what matters."""
+    dtype = narrow(impl)
+    return *square(impl, EXTENT, dtype, H200, least=True), dtype
+
+
+def one_axis_of_each(impl):
+    """Return pairs of an input and an axis of it, one pair for each input."""
+    every = far_axes(impl, filled(impl.spec, *small(impl)[1:], "ordinary", "cpu", seed=2))
+    return list(
+        {w: turn(impl, [pair for pair in every if pair[0] == w], w) for w, _ in every}.values()
+    )
+
+
+def right_beyond(axes, impl, monkeypatch):
+    """Verify that each input may be stretched along its axis, or is refused."""
     from triton.runtime import interpreter
 
     # On a CPU the interpreter works on the tensors themselves. Copying them back onto themselves
     # would touch 4 GB that nothing else does.
     monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *a, **k: None)
-    spec, dtype = impl.spec, narrow(impl)
-    config, sizes = square(impl, EXTENT, dtype, H200, least=True)
+    spec, (config, sizes, dtype) = impl.spec, small(impl)
     created = filled(spec, sizes, dtype, "ordinary", "cpu", seed=2)
-    every = far_axes(impl, created)
-    if SHORT:  # one axis of each input
-        every = [turn(impl, [pair for pair in every if pair[0] == w], w) for w, _ in every]
-        every = list(dict.fromkeys(every))
-    for which, axis in [turn(impl, every)] if BRIEF and every else every:
+    for which, axis in axes:
         placed = [far(x, axis) if i == which else x for i, x in enumerate(created)]
         refusal = right_or_refused(impl, config, prepared(spec, dtype, placed))
         name = list(spec.inputs)[which]  # descriptors count up to 2^31, or want dense rows

@@ -24,8 +24,7 @@ pytestmark = [
     pytest.mark.interpret,
     pytest.mark.newest,
     pytest.mark.skipif(
-        not os.environ.get("CI")
-        and not all(map(importlib.util.find_spec, ("liger_kernel", "fla"))),
+        not all(map(importlib.util.find_spec, ("liger_kernel", "fla"))),
         reason="liger-kernel and fla-core are not installed: pip install -e '.[workload-test]'",
     ),
 ]
@@ -80,9 +79,26 @@ OPERATIONS = Path(__file__).parents[1] / "workload_operations.py"
 WITHOUT_EFFECT = {"chunk_hgrn_fwd_kernel_o"}
 
 
-@pytest.mark.timeout(900)  # 60 functions in the interpreter: 110 s of each on a quiet machine
-@pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
-def test_every_launch_of_their_operations_is_adopted_with_an_answer(tmp_path, library, functions):
+EACH = pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
+
+
+@pytest.mark.parametrize(
+    ("library", "functions"),
+    [("liger", 31), pytest.param("fla", 27, marks=pytest.mark.nightly)],
+)
+def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, library, functions):
+    """Every twelfth of them."""
+    adopted_with_an_answer(tmp_path, library, functions, by_day=True)
+
+
+@pytest.mark.nightly  # 60 functions in the interpreter: 110 s for each library
+@pytest.mark.timeout(900)
+@EACH
+def test_every_other_launch_is_adopted_with_an_answer(tmp_path, library, functions):
+    adopted_with_an_answer(tmp_path, library, functions, by_day=False)
+
+
+def adopted_with_an_answer(tmp_path, library, functions, by_day):
     """Recorded as a compiled program launches them; the answers are the interpreter's."""
     path = tmp_path / "a.workload"
     plain = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -90,9 +106,9 @@ def test_every_launch_of_their_operations_is_adopted_with_an_answer(tmp_path, li
     launches = [s.signature for s in read(path).signatures]
     signatures = {(s.function.module, s.function.name): s for s in launches}
     assert len(signatures) == functions
-    # In continuous integration every twelfth one: all take 110 s of each library.
-    step = 12 if os.environ.get("CI") else 1
-    for (module, name), signature in list(signatures.items())[::step]:
+    for place, ((module, name), signature) in enumerate(signatures.items()):
+        if (place % 12 == 0) != by_day:
+            continue
         # another process has their texts with what the interpreter replaces in them
         launch = rebuilt(signature, trust=True)
         configs = list(launch.configs)

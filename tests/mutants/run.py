@@ -6,8 +6,8 @@
 
 Each mutant of `kernels.toml`, `engine.toml` and `metal.toml` replaces one passage of one file in a
 copy of the tree. The tests named `first` run before the others; the first failure kills it. What
-survives ran all tests of continuous integration that could see its file, and is printed with the
-fault that a user would meet. The exit code is 1 where a kill rate is under what is asked, 2 where
+survives ran all tests of `make test` that could see its file, and is printed with the fault that a
+user would meet. The exit code is 1 where a kill rate is under what is asked, 2 where
 nothing could be tried, and 130 after Ctrl-C; verdicts in --log up to then stay.
 """
 
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -115,7 +115,7 @@ NOT_OF_CODE = (
 )
 
 
-PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no")
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not nightly")
 RACECHECK = ("benchmarks/sanitize.py", "--tools", "racecheck", "--only")
 
 
@@ -128,6 +128,9 @@ class Step:
     program: tuple[str, ...] = PYTEST
 
 
+StepsOf = Callable[[Mutant], Iterator[Step]]
+
+
 def _sharing(kernel: str) -> list[str]:
     """Return the kernels whose files take their device code from this one's."""
     word = f"from workbench.kernels import {kernel} "
@@ -136,9 +139,9 @@ def _sharing(kernel: str) -> list[str]:
 
 
 def steps(mutant: Mutant) -> Iterator[Step]:
-    """The calls that continuous integration would make and that can see the mutant, the likely
-    ones first. A kernel's file is seen by the tests of that kernel and of those that share its
-    device code, by those of the parts of an experiment, which launch it, and by the unit tests."""
+    """The calls that `make test` would make and that can see the mutant, the likely ones first. A
+    kernel's file is seen by the tests of that kernel and of those that share its device code, by
+    those of the parts of an experiment, which launch it, and by the unit tests."""
     interpret = ("TRITON_INTERPRET", "1")
     kernel = Path(mutant.file).stem
     of_kernel = mutant.file.startswith("workbench/kernels/")
@@ -170,11 +173,11 @@ def steps(mutant: Mutant) -> Iterator[Step]:
             yield Step(("tests/web",))
 
 
-def killed_by(mutant: Mutant, tree: Path) -> str | None:
+def killed_by(mutant: Mutant, tree: Path, steps_of: StepsOf = steps) -> str | None:
     """The first test that fails on the tree where the mutant is planted, and passes where it is
-    not; None where none does. Raises UnsoundTest where a test fails either way."""
+    not, with its error; None where none does. Raises UnsoundTest where a test fails either way."""
     original = (tree / mutant.file).read_bytes()
-    for step in steps(mutant):
+    for step in steps_of(mutant):
         mutant.planted(tree)
         try:
             failed = first_failure(step, tree)
@@ -182,18 +185,21 @@ def killed_by(mutant: Mutant, tree: Path) -> str | None:
             (tree / mutant.file).write_bytes(original)
         if failed is None:
             continue
-        alone = replace(step, tests=(failed,)) if "::" in failed else step
+        name = failed.split(" - ")[0]
+        alone = replace(step, tests=(name,)) if "::" in failed else step
         if first_failure(alone, tree):
-            raise UnsoundTest(f"{failed} fails without any mutant; mend it first")
+            raise UnsoundTest(f"{name} fails without any mutant; mend it first")
         return failed
     return None
 
 
 def first_failure(step: Step, tree: Path) -> str | None:
-    """The first test of a step that fails, or what else ended it; None where all pass."""
+    """The first test of a step that fails and its error, or what else ended it; None where all
+    pass."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     # a file that is written twice in one second would find its own stale bytecode
-    environment |= {"CI": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["BUILD_NUMBER"] = "1"  # pytest then cuts no line before its error
     environment |= dict(step.environment)
     command = [sys.executable, *step.program, *step.tests]
     try:
@@ -208,7 +214,7 @@ def first_failure(step: Step, tree: Path) -> str | None:
     if step.program is RACECHECK:
         return "racecheck"
     lines = [n for n in done.stdout.splitlines() if n.startswith(("FAILED ", "ERROR "))]
-    result = lines[0].split(" ", 1)[1].split(" - ")[0] if lines else ""
+    result = lines[0].split(" ", 1)[1] if lines else ""
     return result or f"pytest ended with {done.returncode}"
 
 
@@ -230,18 +236,20 @@ def copied(tree: Path) -> Path:
     return tree
 
 
-def tried(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
+def tried(mutant: Mutant, trees: SimpleQueue[Path], steps_of: StepsOf = steps) -> Verdict:
     """Run the tests on it in one of the free trees."""
     tree, started = trees.get(), time.monotonic()
     try:
-        return Verdict(mutant, killed_by(mutant, tree), time.monotonic() - started)
+        return Verdict(mutant, killed_by(mutant, tree, steps_of), time.monotonic() - started)
     except UnsoundTest as error:
         return Verdict(mutant, None, time.monotonic() - started, str(error))
     finally:
         trees.put(tree)
 
 
-def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]:
+def run(
+    some: Sequence[Mutant], at_once: int, log: Path | None, steps_of: StepsOf = steps
+) -> list[Verdict]:
     """Try them all, so many at a time; each verdict is printed, and logged, when it is known."""
     trees: SimpleQueue[Path] = SimpleQueue()
     results: list[Verdict] = []
@@ -250,7 +258,7 @@ def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]
             trees.put(copied(Path(folder, str(number))))
         with ThreadPoolExecutor(at_once) as pool:
             try:
-                for done in as_completed([pool.submit(tried, m, trees) for m in some]):
+                for done in as_completed([pool.submit(tried, m, trees, steps_of) for m in some]):
                     results.append(verdict := done.result())
                     where = f"{len(results)}/{len(some)}"
                     print(f"{where:>8} {verdict.seconds:6.0f} s {verdict}", flush=True)

@@ -101,6 +101,7 @@ assert sys.modules["workbench.sweep"] is not wb.sweep
 """
 
 
+@pytest.mark.nightly
 def test_every_name_is_called_after_every_module_was_imported():
     printed = python(STUBBED.replace("FIRST", "import workbench.sweep")).splitlines()
     results = {re.search(r"\.(\w+)'", line)[1] for line in printed}
@@ -246,7 +247,8 @@ def test_a_sweep_returns_what_the_command_line_writes(place, capsys):
     assert capsys.readouterr().out == ""
     assert result.best.config["num_warps"] == 1 and not result.best.predicted
     assert isinstance(result.best.timing, wb.Measured) and result.page.is_file()
-    assert "µs measured on h200" in repr(result.best) and result.sentence in repr(result)
+    assert "µs measured on h200" in repr(result.best)
+    assert "1 warp" in result.sentence and result.sentence in repr(result)
     assert result.sentence in str(result) and "report" in str(result)
     document = json.loads(result.json())
     assert document == result.plain() and document["command"] == "sweep"
@@ -254,6 +256,19 @@ def test_a_sweep_returns_what_the_command_line_writes(place, capsys):
     rows = wb.history(database=place.more["database"], limit=500)
     assert {row["run"] for row in rows.rows} == {result.run.id}
     assert set(rows.frame()["kind"]) == {"measured", "failure"}
+
+
+def test_the_rates_of_a_frame_are_those_of_the_declared_bytes_and_flops(place):
+    """The toy moves 4 bytes an element in bf16."""
+    place.null = Null(lambda c: Fate(time_s=1e-6 if c.case.impl == "blocks" else 4e-6))
+    frame = wb.sweep(place.kernel, **place.more).frame()
+    timed = frame[frame["kind"] == "measured"]
+    assert len(timed) > 2
+    for row in timed.to_dict("records"):
+        assert row["gbps"] == pytest.approx(row["bytes"] / row["measured_s"] * 1e-9)
+        assert row["tflops"] == pytest.approx(row["flops"] / row["measured_s"] * 1e-12)
+    blocks = timed[timed["impl"] == "blocks"]
+    assert blocks["gbps"].median() == pytest.approx(4 * 1024 / 1e3, rel=0.05)
 
 
 def test_a_frame_keeps_predicted_and_measured_seconds_apart(place):
@@ -459,6 +474,7 @@ MISUSE = {
 }
 
 
+@pytest.mark.nightly
 def test_a_program_outside_is_checked_strictly(tmp_path):
     """By `mypy --strict`, as a program of the user's; large libraries are not followed."""
     skipped = "matplotlib.*,numpy.*,pandas.*,torch.*,triton.*"

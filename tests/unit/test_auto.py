@@ -21,7 +21,7 @@ each_open = pytest.mark.parametrize("impl", OPEN, ids=lambda impl: impl.title)
 lengths, columns = st.integers(1, 1 << 20), st.integers(1, 1 << 15)
 
 
-@pytest.mark.parametrize("impl", EVERY, ids=lambda impl: impl.title)
+@each_open
 @pytest.mark.parametrize("name", ["h200", "b200", "mi300x", "rx7900xtx"])
 def test_no_default_leaves_anything_open(impl, name):
     limits = DEVICES[name].limits
@@ -30,6 +30,20 @@ def test_no_default_leaves_anything_open(impl, name):
             result = impl.default(limits, dtype, sizes)
             assert not impl.is_open(result)
             assert AUTO not in [getattr(result, name) for name in impl.auto]
+
+
+def test_every_other_default_is_among_the_choices():
+    """At every size, on each of the devices, in each dtype."""
+    wrong = [
+        (impl.title, name, sizes, dtype)
+        for impl in EVERY
+        for name in ("h200", "b200", "mi300x", "rx7900xtx")
+        for sizes in (*impl.spec.check, *impl.spec.bench)
+        for dtype in impl.spec.tolerance
+        for default in [values(impl.default(DEVICES[name].limits, dtype, sizes))]
+        if not impl.auto and any(default[k] not in of for k, of in impl.choices().items())
+    ]
+    assert len(OPEN) < len(EVERY) and not wrong
 
 
 @each_open

@@ -305,6 +305,7 @@ raise SystemExit(cli.main(['bisect', 'toy.py', 'HEAD~9', 'HEAD']))
 """
 
 
+@pytest.mark.nightly
 def test_sigterm_leaves_no_worktree(place):
     place.numbered(10)
     before = snapshot(place.folder)

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import math
-import os
 import sys
 from dataclasses import replace
 from functools import cache
@@ -14,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import at_night, nightly
 from null_backend import Fate, Null, null_resources
 from rich.console import Console
-from turns import CI
 
 from workbench import catalog
 from workbench.backend.offline import model_time
@@ -406,8 +405,9 @@ def test_an_extent_has_few_figures_and_long_ones_are_aligned(extent):
 
 
 SHIPPED_H100 = load(SHIPPED / "h100.csv.gz")
-# In continuous integration every third: all take 20 s, and the command's test has them all.
-HELD_BACK = [name for name, _ in SHIPPED_H100.kernels][:: 3 if CI else 1]
+# By day every third: all take 20 s, and the command's test has them all.
+NAMES = [name for name, _ in SHIPPED_H100.kernels]
+HELD_BACK = at_night(NAMES, lambda name: NAMES.index(name) % 3 == 0)
 
 
 @pytest.mark.parametrize("kernel", HELD_BACK)
@@ -505,7 +505,7 @@ def test_a_gpu_is_calibrated_and_checked(place):
     assert "Held-back sizes" in html and "rms_norm in bf16" in html
 
 
-@pytest.mark.parametrize("after", [1, 13, 30])
+@pytest.mark.parametrize("after", at_night((1, 13, 30), lambda after: after == 13))
 def test_a_stopped_command_continues(place, after):
     """Nothing that was timed is timed again, and the file is that of a command without a stop."""
     seen = []
@@ -606,14 +606,27 @@ def test_options_are_refused_in_one_sentence(place, more, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(place, capsys):
-    assert place.run(device="h100", kernel=("matmul",)) == 0
+@pytest.mark.parametrize(
+    ("device", "kernel", "sentence"),
+    [
+        ("h100", "rms_norm", " of 8 "),
+        *(
+            pytest.param(*more, marks=nightly)
+            for more in (
+                ("h200", "rms_norm", "takes the ratios of NVIDIA H100"),
+                ("mi300x", "rms_norm", "until then a launch without a config takes the default"),
+                ("h100", "matmul", " of 8 "),
+            )
+        ),
+    ],
+)
+def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(
+    place, capsys, device, kernel, sentence
+):
+    assert place.run(device=device, kernel=(kernel,)) == 0
     assert "nothing is measured" in capsys.readouterr().err
     text = place.text.getvalue()
-    assert "matmul in bf16: 6 sizes: M=" in text and " of 8 " in text
-    assert place.run(device="h200", kernel=("matmul",)) == 0
-    assert "takes the ratios of NVIDIA H100" in place.text.getvalue()
-    assert place.run(device="mi300x", kernel=("matmul",)) == 0
-    assert "until then a launch without a config takes the default" in place.text.getvalue()
+    assert f"{kernel} in bf16: 6 sizes: M=" in text
+    assert sentence in text
     assert not place.file.exists() and not place.null.requests
-    assert os.listdir(place.folder / "results")
+    assert (place.folder / "results").exists() == (device == "h100"), "a page of what is stored"

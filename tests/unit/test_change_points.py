@@ -29,6 +29,13 @@ def history(dice, place=None, share=0.03, many=COMMITS, noise=NOISE):
     return (1e-4 * np.exp(logs)).tolist()
 
 
+def test_the_noise_about_two_levels_is_that_of_the_points_and_not_of_their_number():
+    """Eight points half a unit off two levels: two of their squares are left for six freedoms."""
+    series = np.array([0.0, 1.0, 0.0, 1.0, 5.0, 6.0, 5.0, 6.0])
+    assert change_points._noise(series, [4]).sigma == pytest.approx(math.sqrt(2 / 6))
+    assert change_points._noise(series[:4], []).sigma == pytest.approx(math.sqrt(1 / 3))
+
+
 def test_steps_of_3_percent_are_located_in_19_of_20_histories():
     """The seed is fixed; benchmarks/history_site.py counts 2,000 histories of each kind."""
     dice = np.random.default_rng(3)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from nightly import at_night
 from null_backend import Null
 from nullside import Place
 from synthetic import softmax
@@ -339,13 +340,23 @@ def test_the_version_is_the_packages():
     assert program("workbench", "--version").stdout == f"workbench {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [("workbench.sweep",), *[("workbench", n) for n in COMMANDS]])
-def test_every_command_has_its_help(words, capsys):
-    """`python -m workbench.sweep` is the one module that is promised besides the package. Each help
-    is of a process of its own; a wrong option is refused in this one, in half of the time."""
+PROGRAMS = [("workbench.sweep",), *[("workbench", name) for name in COMMANDS]]
+FIRST = (("workbench.sweep",), ("workbench", "sweep"), ("workbench", "measure"))
+
+
+@pytest.mark.parametrize("words", at_night(PROGRAMS, FIRST.__contains__))
+def test_every_command_has_its_help(words):
+    """In a process of its own. `python -m workbench.sweep` is the one module that is promised
+    besides the package."""
     done = program(*words, "--help")
     name = words[-1].rpartition(".")[2]
     assert done.returncode == 0 and f"workbench {name}" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_its_help_and_refuses_a_wrong_option(name, capsys):
+    assert cli.main([name, "--help"]) == 0
+    assert f"workbench {name}" in capsys.readouterr().out
     assert cli.main([name, "--nope"]) == 2
     assert re.fullmatch(r"error: No such option.*\n", capsys.readouterr().err)
 

@@ -124,6 +124,7 @@ def test_a_killed_worker_costs_its_config_and_the_problem_goes_on(hosts, place, 
     assert "goes on with another GPU" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_config_that_kills_two_workers_is_not_tried_again(hosts, place):
     label = "blocks block_n 64, 2 warps"
     for name in "012":
@@ -135,6 +136,7 @@ def test_a_config_that_kills_two_workers_is_not_tried_again(hosts, place):
     assert [(o.case.label, o.cause, o.attempts) for o in failed] == [(label, "crash", 2)]
 
 
+@pytest.mark.nightly
 def test_workers_that_differ_are_refused_and_the_rest_goes_on(hosts, place, capsys):
     hosts.own("1", triton="3.4.1")
     hosts.own("2", lacks=True)
@@ -149,6 +151,7 @@ def test_workers_that_differ_are_refused_and_the_rest_goes_on(hosts, place, caps
     assert len({run.gpu for run, _ in runs(place)}) == 1
 
 
+@pytest.mark.nightly
 def test_two_models_of_gpus_are_not_ranked_together(hosts, place, capsys):
     hosts.own("1", gpu="h100")
     hosts.start("0", "1")
@@ -165,6 +168,7 @@ def test_where_every_worker_is_refused_its_sentence_ends_the_command(hosts, plac
         sweep(place, hosts.url)
 
 
+@pytest.mark.nightly
 def test_gpus_whose_references_differ_are_not_ranked_together(hosts, place, capsys):
     hosts.own("0", sleep=0.03)
     hosts.own("1", sleep=0.03, factor=0.95)
@@ -189,6 +193,7 @@ def test_gpus_whose_references_differ_are_not_ranked_together(hosts, place, caps
         assert len(anew) == 1 and anew.pop() == again.results[0].run.gpu
 
 
+@pytest.mark.nightly
 def test_the_scheduler_goes_away_and_comes_back(hosts, place, capsys):
     hosts.own("0", sleep=0.1)
     hosts.start("0")
@@ -215,6 +220,7 @@ def test_the_scheduler_goes_away_and_comes_back(hosts, place, capsys):
     assert not again, "nothing was measured twice"
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_does_not_come_back_leaves_what_was_measured(
     hosts, place, capsys, monkeypatch
 ):
@@ -234,6 +240,7 @@ def test_a_scheduler_that_does_not_come_back_leaves_what_was_measured(
         assert history.state(run.id) == "interrupted"
 
 
+@pytest.mark.nightly
 def test_a_killed_command_lets_go_of_the_gpus_of_its_cluster(hosts, place):
     """Its scheduler drops the actors, which hold the GPUs' locks: another command can begin."""
     hosts.own("0", sleep=0.2)
@@ -299,6 +306,7 @@ def of_group(group):
     return [int(pid) for pid, of, state in rows if int(of) == group and state[0] != "Z"]
 
 
+@pytest.mark.nightly
 def test_ctrl_c_stores_what_there_is_and_leaves_no_process(local, place):
     assert len(of_group(local.pid)) >= 3
     os.killpg(local.pid, signal.SIGINT)  # as a terminal does
@@ -313,6 +321,7 @@ def test_ctrl_c_stores_what_there_is_and_leaves_no_process(local, place):
             assert history.state(run.id) == "interrupted"
 
 
+@pytest.mark.nightly
 def test_a_killed_command_leaves_no_worker(local):
     local.kill()
     local.wait()

@@ -407,10 +407,14 @@ STATES = {
     "new": (None, KERNEL, 0),
 }
 TIMES = {"slow": 1.05, "open": 1.0105, "close": 1.01105}
+WORSE = ("slow", "open", "broken", "refused_now", "fails_now")
 SUITES = [
     *((state,) for state in ("same", "slow", "broken", "refused_now", "refused", "new")),
     *(("same", state) for state in STATES if state not in ("same", "close")),
-    *itertools.combinations(("slow", "open", "broken", "refused_now", "fails_now"), 2),
+    *(
+        pytest.param(pair, marks=pytest.mark.nightly)
+        for pair in itertools.combinations(WORSE, 2)
+    ),
     ("open", "same", "refused"), ("new", "refused"), ("same", "open", "fails_now"),
     ("broken", "open", "slow"), ("new", "broken_before", "same"),
 ]  # fmt: skip
@@ -469,7 +473,7 @@ def test_what_is_slow_alone_may_not_be_among_several(suite, tmp_path, monkeypatc
     assert words["close"] == ("SLOW" if code == 1 else "INCONCLUSIVE")
 
 
-@pytest.mark.parametrize("names", SUITES, ids=" ".join)
+@pytest.mark.parametrize("names", SUITES)
 def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
     suite, tmp_path, monkeypatch, names
 ):

@@ -1,27 +1,21 @@
 """What CONTRIBUTING.md says of an addition is enough to make one, in the files that it names.
 
 Each kind is added to a copy of `workbench/` from the blocks of CONTRIBUTING.md alone, and used
-there in a process of its own. A block belongs to the file that the text above it names last.
+there in a process of its own.
 """
 
 import ast
 import gzip
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
+from contributed import PAGE, ROOT, Block, blocks_of, python
 
-ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "golden" / "stored"
-FENCE = re.compile(r"\s*```(\w*)$")
-NAMED = re.compile(r"`(workbench/[\w/]+\.(?:py|toml))`")
 
 # How many files of `workbench/` an addition touches.
 FILES = {
@@ -37,39 +31,6 @@ FILES = {
 pytestmark = pytest.mark.unit
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: the heading that it stands under, its file and its text."""
-
-    heading: str
-    path: str | None
-    text: str
-
-
-def blocks_of(page: str) -> list[Block]:
-    """The blocks of a page that have a language."""
-    result: list[Block] = []
-    heading, path, language, lines = "", None, None, []
-    for line in page.splitlines(keepends=True):
-        if fence := FENCE.match(line):
-            if language is None:
-                language, lines = fence[1], []
-                continue
-            if language:
-                result.append(Block(heading, path, dedent("".join(lines))))
-                path = None  # the next block has its own file
-            language = None
-        elif language is not None:
-            lines.append(line)
-        elif line.startswith("## ") or line.startswith("### "):
-            heading, path = line.strip("# \n"), None
-        else:
-            names = [name for name in NAMED.findall(line) if Path(name).stem != "NAME"]
-            path = names[-1] if names else path
-    return result
-
-
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(PAGE)
 
 
@@ -113,17 +74,7 @@ class Copy:
 
     def python(self, *arguments: object) -> str:
         """What Python prints with the copy as the workbench that it imports."""
-        places = os.pathsep.join(map(str, (self.folder, ROOT / "tests")))
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": places},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return python(self.folder, *arguments)
 
     def script(self, text: str, *arguments: object) -> str:
         """Run a script that must import the workbench from the copy."""
@@ -191,6 +142,7 @@ def test_a_sweep(copy_for) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_an_experiment(copy_for) -> None:
     copy = copy_for("experiment")
     (path,) = copy.write()
@@ -307,6 +259,7 @@ def insert(path: Path, line: str, place: str) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_a_compiler_metric(copy_for, tmp_path: Path) -> None:
     copy = copy_for("compiler metric")
     before, section = copy.text, PAGE.split("## Add a compiler metric")[1]

@@ -26,7 +26,7 @@ from workbench.device.hardware import DEVICES
 from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.submission import Submission
-from workbench.evaluation.times import measured_times
+from workbench.evaluation.times import EvaluatedTimes, measured_times
 from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
 from workbench.measurement.correctness import Checked, PreparedProblem
@@ -253,6 +253,16 @@ def time_of(seconds, repeats=True):
 def on(gpu):
     results, times = measured_times(gpu, SUBMISSION, FACTS, None, "mine.py", "fp32")
     return {r.rule: r for r in results}, times
+
+
+def test_the_best_library_is_the_fastest_of_several():
+    slow, fast, own = (time_of(seconds).timing for seconds in (4e-5, 2e-5, 1e-5))
+    times = EvaluatedTimes(own, 5e-6, {"torch": slow, "liger": fast, "fla": slow})
+    assert times.best_library == ("liger", 2e-5)
+    plain = times.plain()
+    speedups = {name: each["speedup"] for name, each in plain["libraries"].items()}
+    assert speedups == pytest.approx({"torch": 4.0, "liger": 2.0, "fla": 4.0})
+    assert plain["share_of_bound"] == 0.5
 
 
 def test_a_right_kernel_has_its_time_beside_the_librarys():

@@ -244,6 +244,7 @@ def test_kill_9_loses_at_most_the_line_being_written(tmp_path, delay_s):
     assert read(path).events == [*before.events, FAILURE]
 
 
+@pytest.mark.nightly
 def test_two_processes_on_one_file_mix_no_lines(tmp_path):
     path = tmp_path / "e.jsonl"
     code = WRITER.format(tests=str(Path(__file__).parent), path=str(path)).replace("10**9", "150")

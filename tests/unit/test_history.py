@@ -343,6 +343,7 @@ def start_writer(url: str, me: str, count: int) -> subprocess.Popen:
     )
 
 
+@pytest.mark.nightly
 def test_processes_that_open_a_new_history_and_write_at_once_all_succeed(url):
     writers = [start_writer(url, f"w{n}", 60) for n in range(3)]
     text = [writer.communicate() for writer in writers]

@@ -1,15 +1,15 @@
 """The page of a sweep of each kernel, from many, few, one and no outcomes.
 
-In continuous integration each kernel has two of the four pages: from many or from few outcomes, and
-from one or from none, by turns.
+By day every second kernel has one page from many or from few outcomes, by turns, and every fourth
+one from one outcome or from none.
 """
 
-import os
 import random
 import re
 
 import pytest
 from markupsafe import escape
+from nightly import nightly
 from synthetic import of_kernel
 
 from workbench import catalog
@@ -39,33 +39,38 @@ def ours(name: str) -> list[Impl]:
     return [i for i in catalog.spec_of(name).impls if i.backend == "triton"]
 
 
-def in_turn(turn: int, *pages):
-    """All pages; in continuous integration the first for two kernels, then the second for two, so
-    that each kind has kernels that are measured and kernels that are predicted."""
-    return [pages[turn // 2 % len(pages)]] if os.environ.get("CI") else pages
+def in_turn(*kinds, of: int = 1):
+    """Every kernel with its place and each kind; by day every so many kernels one kind, the first
+    for two of them, then the second for two, so that each kind has kernels that are measured and
+    kernels that are predicted."""
+    return [
+        pytest.param(turn, name, kind, marks=() if turn % of == 0 and today else nightly)
+        for turn, name in enumerate(catalog.kernel_names())
+        for number, kind in enumerate(kinds)
+        for today in [turn // of // 2 % len(kinds) == number]
+    ]
 
 
-@pytest.mark.parametrize("turn, name", list(enumerate(catalog.kernel_names())))
-def test_every_kernel_has_a_page(turn: int, name: str) -> None:
+@pytest.mark.parametrize("turn, name, kind", in_turn("many", "few", of=2))
+def test_every_kernel_has_a_page(turn: int, name: str, kind: str) -> None:
     """Of many outcomes of all Impls and of few of the last, one of the two measured and one
     predicted, by turns."""
-    configs = [(impl, legal(impl)) for impl in ours(name)]
-    fewer = [(impl, some[:FEW]) for impl, some in configs[-1:]]
-    for some, predicted in in_turn(turn, (configs, turn % 2 == 0), (fewer, turn % 2 == 1)):
-        run, outcomes = of_kernel(some, predicted)
-        html = page(run, outcomes)
-        assert escape(sentence(select(run, outcomes))) in html
-        assert len(re.findall(r'<tr id="?r\d+', html)) == len(ranking(outcomes))
-        assert not AUTO.search(html), "what depends on the sizes is resolved"
+    some = [(impl, legal(impl)) for impl in ours(name)]
+    if kind == "few":
+        some = [(impl, configs[:FEW]) for impl, configs in some[-1:]]
+    run, outcomes = of_kernel(some, predicted=turn // 2 % 2 == ("many", "few").index(kind))
+    html = page(run, outcomes)
+    assert escape(sentence(select(run, outcomes))) in html
+    assert len(re.findall(r'<tr id="?r\d+', html)) == len(ranking(outcomes))
+    assert not AUTO.search(html), "what depends on the sizes is resolved"
 
 
-@pytest.mark.parametrize("turn, name", list(enumerate(catalog.kernel_names())))
-def test_a_page_of_one_outcome_and_of_none(turn: int, name: str) -> None:
+@pytest.mark.parametrize("turn, name, count", in_turn(1, 0, of=4))
+def test_a_page_of_one_outcome_and_of_none(turn: int, name: str, count: int) -> None:
     impl = ours(name)[0]
-    for count in in_turn(turn, 1, 0):
-        configs = legal(impl)[:count]
-        html = page(*of_kernel([(impl, configs)], predicted=turn % 2 == count))
-        if configs:
-            assert f"{label(values(configs[0]))} (the default)" in html
-        else:
-            assert "No outcome was recorded, so there is no result." in html
+    configs = legal(impl)[:count]
+    html = page(*of_kernel([(impl, configs)], predicted=turn // 4 % 2 == count))
+    if configs:
+        assert f"{label(values(configs[0]))} (the default)" in html
+    else:
+        assert "No outcome was recorded, so there is no result." in html

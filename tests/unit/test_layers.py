@@ -84,6 +84,14 @@ class Running(ast.NodeTransformer):
 
 
 @cache  # five tests read each file
+def import_statements(path):
+    """The imports that a file runs when it is imported, and all, also inside functions."""
+    tree = Running().visit(ast.parse(path.read_text(encoding="utf-8")))
+    every = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [node for node in every if node in tree.body], every
+
+
+@cache
 def imported(path):
     """Dotted names that a file imports, also inside functions: `workbench.spec.Spec`."""
     return tuple(_imported(path))
@@ -91,7 +99,7 @@ def imported(path):
 
 def _imported(path):
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(Running().visit(ast.parse(path.read_text(encoding="utf-8")))):
+    for node in import_statements(path)[1]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -110,8 +118,7 @@ def of_ours(path):
 
 def modules_of_ours(path):
     """Files of the workbench that a file imports when it is imported itself."""
-    tree = Running().visit(ast.parse(path.read_text(encoding="utf-8")))
-    for node in tree.body:
+    for node in import_statements(path)[0]:
         if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("workbench"):
             continue
         base = ROOT.joinpath(*str(node.module).split("."))
@@ -153,16 +160,24 @@ def test_the_architecture_page_names_every_entry():
     assert len(entries) <= 32
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_imports_follow_the_rule(path):
-    here = entry(path)
-    for below in of_ours(path):
-        assert below == here or ORDER.index(below) < ORDER.index(here), (
-            f"{relative(path)} imports {below}, which comes after {here} in the import rule"
-        )
+def test_imports_follow_the_rule():
+    """Also: the metal path is found by name, and nothing imports the examples. One test, since it
+    parses the whole tree."""
+    late = [
+        f"{relative(path)} imports {below}, which comes after {entry(path)} in the import rule"
+        for path in FILES
+        for below in of_ours(path)
+        if below != entry(path) and ORDER.index(below) > ORDER.index(entry(path))
+    ]
+    assert not late, "\n".join(late)
+    assert not importers("metal_shim", "examples", "tests")
+    assert "workbench/data/database.py" in importers("sqlalchemy")
+    assert "workbench/backend/child.py" not in importers("sqlalchemy")
+    no_files_import_one_another_in_a_circle()
 
 
-def test_no_files_import_one_another_in_a_circle():
+def no_files_import_one_another_in_a_circle():
+    """Raise AssertionError with the first circle."""
     graph = {path: list(modules_of_ours(path)) for path in FILES}
     done, under = set(), []
 
@@ -221,19 +236,23 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("path", KERNELS, ids=relative)
-def test_a_kernel_can_be_mailed_to_someone(path):
-    shared = TOGETHER.get(path.stem)
-    assert set(of_ours(path)) <= KERNEL_IMPORTS | {*(["kernels"] if shared else [])}, (
-        "a kernel needs workbench.spec, dsl, gluon and block_clusters alone"
+def test_a_kernel_can_be_mailed_to_someone():
+    bad = []
+    for path in KERNELS:
+        shared = TOGETHER.get(path.stem)
+        others = {name for name in imported(path) if name.startswith("workbench.kernels")}
+        more = set(of_ours(path)) - KERNEL_IMPORTS - ({"kernels"} if shared else set())
+        if more or others != ({f"workbench.kernels.{shared}"} if shared else set()):
+            bad.append(f"{relative(path)}: {sorted(more | others)}")
+    assert KERNELS and not bad, (
+        f"a kernel needs workbench.spec, dsl, gluon and block_clusters alone: {bad}"
     )
-    others = {name for name in imported(path) if name.startswith("workbench.kernels")}
-    assert others == ({f"workbench.kernels.{shared}"} if shared else set())
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_the_metal_path_is_found_by_name(path):
-    assert not [name for name in imported(path) if name.split(".")[0] == "metal_shim"]
+def importers(*packages):
+    """Return the files of the workbench that import one of these packages."""
+    tops = {path: {name.split(".")[0] for name in imported(path)} for path in FILES}
+    return [relative(path) for path, names in tops.items() if names & set(packages)]
 
 
 # The same rule inside `metal_shim/`, and what its modules take from the workbench.
@@ -260,15 +279,18 @@ METAL_ORDER = {
 }
 
 
-@pytest.mark.parametrize("path", METAL_FILES, ids=relative)
-def test_imports_of_the_metal_path_follow_the_rule(path):
-    here, order = path.relative_to(METAL).with_suffix("").parts[0], list(METAL_ORDER)
-    used = {name.split(".")[1] for name in imported(path) if name.startswith("metal_shim.")}
-    late = {name for name in used if order.index(name) >= order.index(here)}
-    assert not late, f"{relative(path)} imports {late}, which come after {here}"
-    assert set(of_ours(path)) <= METAL_ORDER[here]
-    libraries = {name.split(".")[0] for name in imported(path)} & {"mlx", "triton"}
-    assert libraries <= ({"mlx"} if here in ("mlx_backend", "operations") else set())
+def test_imports_of_the_metal_path_follow_the_rule():
+    bad, order = [], list(METAL_ORDER)
+    for path in METAL_FILES:
+        here = path.relative_to(METAL).with_suffix("").parts[0]
+        used = {name.split(".")[1] for name in imported(path) if name.startswith("metal_shim.")}
+        late = {name for name in used if order.index(name) >= order.index(here)}
+        ours = set(of_ours(path)) - METAL_ORDER[here]
+        libraries = {name.split(".")[0] for name in imported(path)} & {"mlx", "triton"}
+        libraries -= {"mlx"} if here in ("mlx_backend", "operations") else set()
+        if wrong := late | ours | libraries:
+            bad.append(f"{relative(path)} imports {sorted(wrong)}, which {here} may not")
+    assert METAL_FILES and not bad, "\n".join(bad)
 
 
 def test_the_metal_path_is_imported_without_triton_or_mlx():
@@ -276,11 +298,6 @@ def test_the_metal_path_is_imported_without_triton_or_mlx():
         "import sys, metal_shim.kernel; print([m for m in ('mlx', 'triton') if m in sys.modules])"
     )
     assert python(code).strip() == "[]"
-
-
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_nothing_imports_the_examples(path):
-    assert not [name for name in imported(path) if name.split(".")[0] in ("examples", "tests")]
 
 
 # Importing is free of work
@@ -356,9 +373,10 @@ assert torch is None or not torch.cuda.is_initialized(), "an import started CUDA
 THINGS = [p for f in CONTRIBUTED for p in sorted((PACKAGE / f).glob("*.py")) if p.stem[0] != "_"]
 
 
-@pytest.mark.parametrize("path", THINGS, ids=relative)
-def test_every_contributed_file_says_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_every_contributed_file_says_what_it_is():
+    texts = {path: path.read_text(encoding="utf-8").lstrip() for path in THINGS}
+    silent = [relative(path) for path, text in texts.items() if not text.startswith('"""')]
+    assert THINGS and not silent, f"no docstring: {silent}"
 
 
 def commands():

@@ -137,9 +137,11 @@ def test_a_library_may_be_a_builtin_function(call, tmp_path):
 @pytest.mark.parametrize(
     "setting",
     [
-        {"PYTHONIOENCODING": "ascii"},
+        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.nightly),
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"COLUMNS": "20", "NO_COLOR": "1", "FORCE_COLOR": "1"},
+        pytest.param(
+            {"COLUMNS": "20", "NO_COLOR": "1", "FORCE_COLOR": "1"}, marks=pytest.mark.nightly
+        ),
     ],
     ids=["ascii", "C", "narrow"],
 )

@@ -1,20 +1,23 @@
 """The lists of planted bugs fit the code: each can be planted, and none is what it was before."""
 
 import ast
-import importlib.util
+import re
 import sys
+import tomllib
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location("mutants_run", ROOT / "tests/mutants/run.py")
-assert _SPEC is not None and _SPEC.loader is not None
-run = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = run  # dataclasses look their module up
-_SPEC.loader.exec_module(run)
+sys.path.insert(0, str(ROOT / "tests" / "mutants"))  # they import one another as programs do
+
+import draw  # noqa: E402
+import run  # noqa: E402
+import seeds  # noqa: E402
+
 MUTANTS = run.mutants()
 
 
@@ -23,19 +26,54 @@ def syntax_of(file: str) -> str:
     return ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_it_can_be_planted(mutant, tmp_path: Path) -> None:
-    path = tmp_path / mutant.file
-    path.parent.mkdir(parents=True)
-    text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    path.write_text(text, encoding="utf-8")
-    mutant.planted(tmp_path)
-    planted = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        assert ast.dump(ast.parse(planted)) != syntax_of(mutant.file), "a comment is no bug"
-    assert planted != text and mutant.says.endswith(".")
-    assert mutant.shown_by in ("cpu", "gpu")
-    assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.first)
+def wrong_with(mutant, tree: Path) -> str | None:
+    """Return why a mutant cannot be planted in a copy of its file, in a sentence, or None."""
+    try:
+        planted(mutant, tree)
+    except ValueError as error:
+        return str(error)
+    if code(mutant.old) == code(mutant.new):
+        return "a comment is no bug"
+    if not mutant.says.endswith(".") or mutant.shown_by not in ("cpu", "gpu"):
+        return "it says no sentence, or is shown by something unknown"
+    lost = [test for test in mutant.first if not (ROOT / test.partition("::")[0]).exists()]
+    return f"there is no {lost[0]}" if lost else None
+
+
+def planted(mutant, tree: Path) -> str:
+    """Return the text of a mutant's file with the mutant in it."""
+    path = tree / mutant.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((ROOT / mutant.file).read_text(encoding="utf-8"), encoding="utf-8")
+    mutant.planted(tree)
+    return path.read_text(encoding="utf-8")
+
+
+def code(passage: str) -> list[str]:
+    """Return the words of a passage without its comments."""
+    return re.sub(r"#.*", "", passage).split()
+
+
+def test_each_can_be_planted(tmp_path: Path) -> None:
+    reasons = {mutant.name: wrong_with(mutant, tmp_path) for mutant in MUTANTS}
+    assert not {name: reason for name, reason in reasons.items() if reason}
+
+
+@pytest.mark.nightly  # parses a file for each of them, 19 s
+def test_each_is_a_program_that_differs(tmp_path: Path) -> None:
+    python = [mutant for mutant in MUTANTS if mutant.file.endswith(".py")]
+    alike = [
+        m.name for m in python if ast.dump(ast.parse(planted(m, tmp_path))) == syntax_of(m.file)
+    ]
+    assert python and not alike
+
+
+def test_a_mutant_that_cannot_be_planted_is_noticed(tmp_path: Path) -> None:
+    good = next(mutant for mutant in MUTANTS if mutant.file.endswith(".py"))
+    assert wrong_with(good, tmp_path) is None
+    assert "a comment" in str(wrong_with(replace(good, new=good.old + "  # none"), tmp_path))
+    assert "0 times" in str(wrong_with(replace(good, old="no such passage"), tmp_path))
+    assert "no tests/none.py" in str(wrong_with(replace(good, first=["tests/none.py"]), tmp_path))
 
 
 def test_there_are_enough_of_them() -> None:
@@ -92,3 +130,82 @@ def test_a_shared_files_mutants_are_sought_by_the_tests_of_both_kernels() -> Non
     mutant = run.Mutant("m", "workbench/kernels/attention.py", "a", "b", "It is.", "kernels")
     first = next(run.steps(mutant))
     assert ("KERNELS", "attention,causal_attention") in first.environment
+
+
+# Changes that a seed draws
+
+
+SOURCE = '''
+def f(x: int = 1, *, y=True):
+    """Return 2 + 2."""
+    for n in range(3):
+        if x < n and min(x, n):
+            continue
+        x += n
+        print(x)
+    if x == 1: raise ValueError(f"{x + 1}")
+    return "a" + "b" if y else x - 1
+
+@triton.jit
+def g(x):
+    return x + 1
+'''
+
+
+def test_each_operator_finds_its_places():
+    changes = list(draw.changes_of("a.py", SOURCE))
+    assert {(c.line, c.old, c.new) for c in changes} == {
+        (4, "3", "4"), (5, "<", "<="), (5, "and", "or"), (5, "min", "max"),
+        (5, "x < n and min(x, n)", "not (x < n and min(x, n))"), (6, "continue", "break"),
+        (7, "+=", "="), (8, "print(x)", "pass"), (9, "==", "!="), (9, "1", "2"),
+        (9, "x == 1", "not (x == 1)"), (10, "-", "+"), (10, "1", "2"),
+        (10, '"a" + "b" if y else x - 1', 'x - 1 if y else "a" + "b"'),
+    }  # fmt: skip
+    assert {c.function for c in changes} == {("f", 4)}
+
+
+def test_a_draw_is_the_same_for_a_seed_and_each_change_is_a_program(tmp_path: Path) -> None:
+    changes = draw.drawn(7, 150)
+    assert changes == draw.drawn(7, 150) != draw.drawn(8, 150)
+    assert len({c.name for c in changes}) == len(changes) == 150
+    counts = Counter(draw.subsystem_of(c.file) for c in changes)
+    assert set(counts) == {*draw.SUBSYSTEMS, "foundation", "metal"}
+    assert min(counts.values()) >= draw.LEAST
+    for change in changes:
+        path = tmp_path / change.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((ROOT / change.file).read_text(encoding="utf-8"), encoding="utf-8")
+        change.planted(tmp_path)
+        ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_equivalent_changes_are_places_of_the_tree() -> None:
+    text = (ROOT / "tests/mutants/equivalent.toml").read_text(encoding="utf-8")
+    for known in tomllib.loads(text).get("mutant", []):
+        lines = (ROOT / known["file"]).read_text(encoding="utf-8").splitlines()
+        assert known["line"] in [line.strip() for line in lines], known
+        assert known["new"] and known["reason"].endswith(".")
+
+
+def test_a_change_meets_the_quickest_tests_that_execute_its_function(monkeypatch) -> None:
+    monkeypatch.setattr(seeds, "SECONDS", 3.0)
+    times = ("2.5\tb\ttime", "0.5\ta\ttime", "9\tc\ttime")
+    lines = [*times, "0\tb", "0\ta", "0\tb", "0\tc", "1\tc", "2\tfailed"]
+    assert seeds.by_number(lines) == {0: ["a", "b"], 1: ["c"]}
+    steps = list(seeds.steps_of(["tests/interpret/a.py::a", "tests/unit/b.py::b"]))
+    assert [step.tests for step in steps] == [("tests/unit/b.py::b",), ("tests/interpret/a.py::a",)]
+    assert dict(steps[1].environment) == {"TRITON_INTERPRET": "1"}
+
+
+def test_a_change_that_only_raises_is_in_no_rate(capsys) -> None:
+    def verdict(file: str, killed_by: str | None):
+        change = draw.Change(file, 1, 0, 1, "<", "<=", "<", ("f", 2))
+        return run.Verdict(change, killed_by, 1.0)
+
+    good = [verdict("workbench/data/a.py", "t.py::t - assert 1 == 2")] * 9
+    raised = verdict("workbench/data/a.py", "t.py::t - TypeError: no")
+    assert seeds.summary([*good, raised]) == 0
+    assert "1 only raised" in capsys.readouterr().out
+    assert seeds.summary([*good, verdict("workbench/ops/a.py", None)]) == 1
+    printed = capsys.readouterr().out
+    assert "survived: workbench/ops/a.py:1" in printed and "9 of  10     90%" in printed

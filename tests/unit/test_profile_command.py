@@ -74,6 +74,7 @@ def steps(tmp_path_factory):
     return Recorded(folder, STEP, *options, program=("python", "step.py", "--tool", "x")).end()
 
 
+@pytest.mark.nightly
 def test_the_program_runs_as_the_user_wrote_it(steps):
     assert steps.out.startswith("words ['--tool', 'x']\n")
     assert steps.code == 3
@@ -112,6 +113,7 @@ def test_operators_are_shown_and_written(steps):
     assert left == tables | {"events.jsonl", "report.html"}
 
 
+@pytest.mark.nightly
 def test_ctrl_c_leaves_the_trace(tmp_path):
     running = Recorded(tmp_path, LOOP)
     assert running.process.stdout.readline() == "ready\n"

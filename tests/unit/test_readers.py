@@ -302,6 +302,14 @@ def test_peak_memory_of_a_memory_timeline():
 OTHERS = table("golden_timelines.json")
 
 
+def test_ranges_and_calls_of_rocprofv3_are_told_apart():
+    """Of each kind every activity, and none of the other."""
+    names = ("sdk2025_marker_api_trace.csv", "sdk2025_hip_trace.csv")
+    marked, called = (read([golden(f"rocprofv3/{name}")]) for name in names)
+    assert len(kinds(marked, ActivityKind.RANGE)) == len(marked.activities) > 1
+    assert kinds(called, ActivityKind.CALL) and not kinds(called, ActivityKind.RANGE)
+
+
 @pytest.mark.parametrize("name", [n for n in OTHERS if n.startswith("nsys")])
 def test_exports_of_nsys_have_their_golden_values(name):
     trace, truth = read([golden(name)]), OTHERS[name]

@@ -112,7 +112,9 @@ def test_every_rule_of_counters_names_instructions_or_is_of_none():
     text = {name: Path(f"workbench/rules/{name}.py") for name in kernel_rules()}
     root = Path(__file__).parents[2]
     named = {n for n, path in text.items() if "instructions=" in (root / path).read_text()}
-    assert named == set(kernel_rules()) - OF_NO_INSTRUCTION
+    assert named == set(kernel_rules()) - OF_NO_INSTRUCTION, (
+        "a Diagnosis names its `instructions=`, or the rule is entered in OF_NO_INSTRUCTION"
+    )
     sources = "".join((root / path).read_text() for path in text.values())
     assert all(f"InstructionClass.{kind.name}" in sources for kind in Kind)
 

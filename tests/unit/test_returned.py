@@ -274,6 +274,7 @@ def test_no_damaged_file_is_accepted(tmp_path):
 SHOWN = [name for at, name in enumerate(DAMAGED) if not name.startswith("bytes") or at % 8 == 0]
 
 
+@pytest.mark.nightly
 def test_no_damaged_file_is_imported_by_the_command(place, capsys):
     """Each ends in one line and exit code 2, without a traceback, and nothing is kept."""
     for name in SHOWN:

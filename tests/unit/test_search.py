@@ -172,6 +172,7 @@ def test_a_budget_is_spent_when_it_is_reached(most, measured, elapsed):
 SEEDS = {"matmul": range(100, 102)}
 
 
+@pytest.mark.nightly
 def test_a_quarter_of_the_measurements_finds_the_best():
     """The model's constants and the search's were chosen with most of these tables in view. Of the
     fresh ones, for which only the whole is judged, `transpose` is 3 % off: the model orders it no

@@ -288,6 +288,7 @@ def test_a_search_that_was_requested_is_not_cut_short(words):
 # From the command to the page
 
 
+@pytest.mark.nightly
 def test_the_console_the_page_and_the_page_redrawn_say_what_was_left_out(place, tmp_path):
     outcomes = place.sweep(fate)
     tried = len(first_pass(outcomes))
@@ -302,6 +303,7 @@ def test_the_console_the_page_and_the_page_redrawn_say_what_was_left_out(place, 
     assert words in from_file.read_text()
 
 
+@pytest.mark.nightly
 def test_a_second_command_is_finished_and_exhaustive_measures_the_rest(place):
     outcomes = place.sweep(fate)
     tried, said = len(first_pass(outcomes)), place.session.sentences
@@ -329,6 +331,7 @@ def test_a_search_that_was_interrupted_goes_on_and_stops(place):
     assert known <= {o.key for o in place.session.outcomes}
 
 
+@pytest.mark.nightly
 def test_failures_that_are_tried_again_may_change_the_answer(place):
     wrong = lambda c: Fate(time_s(c), wrong="NaN" if c.case.config.get("num_warps") == 2 else None)  # noqa: E731
     outcomes = place.sweep(wrong)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.traces import as_run
+from workbench.commands.traces import _without_rule, as_run
 from workbench.data.trace_summary import summarise
+from workbench.data.units import percent
 from workbench.readers import read
 from workbench.reports.findings import BASELINE, STEP, markdown
 
@@ -66,3 +67,13 @@ def test_a_finding_is_said_once():
     """The figures of a device open with the sentence of the rule that gives the word."""
     findings = section(results("h200/eager_trace.json.gz"), "Key findings")
     assert findings.count("host-bound, by") == 1
+
+
+def test_without_a_rule_the_sentence_names_the_largest_cause_of_idle_time():
+    summary = summarise(read([GOLDEN / BERT])).devices[0]
+    idle = summary.times.idle()
+    largest, least = (choose(idle, key=idle.__getitem__) for choose in (max, min))
+    assert idle[largest] > idle[least]
+    sentence = _without_rule(summary)
+    assert f"most of it by {largest}" in sentence and sentence.startswith("No rule holds")
+    assert f"idle in {percent(1 - summary.times.utilisation)} of the window" in sentence

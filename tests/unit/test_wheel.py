@@ -67,6 +67,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel):
     assert {n.partition("/")[0] for n in named} == {"workbench", "metal_shim"}
 
 
+@pytest.mark.nightly
 def test_two_commands_lead_from_the_wheel_to_the_first_answer(wheel, tmp_path):
     """The environment has the packages of this one, but for the workbench."""
     packages = tmp_path / "packages"
@@ -147,6 +148,7 @@ def planned(environment, *words):
     return {i["metadata"]["name"].lower(): i["metadata"]["version"] for i in install}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("torch", "triton"), [("2.11.0+cu128", "3.6.0"), ("2.10.0", "3.5.1")])
 def test_torch_and_triton_stay_as_they_are_or_pip_refuses(wheel, tmp_path, torch, triton):
     """Newer ones are offered. Where torch is too old pip would replace it, and refuses if the

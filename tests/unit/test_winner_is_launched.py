@@ -93,11 +93,16 @@ def no_pages(monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *a, **more: "<p>page</p>")
 
 
+@pytest.mark.parametrize(
+    "kernels",
+    [("softmax",), pytest.param(catalog.kernel_names(), marks=pytest.mark.nightly)],
+    ids=("one", "all"),
+)
 def test_the_winner_of_every_kernel_of_the_library_is_what_a_new_process_launches(
-    tmp_path, no_pages
+    tmp_path, no_pages, kernels
 ):
     won, sizes = {}, {}
-    for kernel in catalog.kernel_names():
+    for kernel in kernels:
         command = swept(kernel, tmp_path / "r", tmp_path)
         winner = command.selection.winner
         won[kernel] = [winner.case.impl, dict(winner.case.config)]

@@ -6,6 +6,7 @@ import re
 import tokenize
 import tomllib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def parts(name):
     return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
+@cache  # most names stand in many files
 def private(name):
     """Private words in a name, each with the word that replaces it."""
     if name in ALLOWED:
@@ -40,10 +42,14 @@ def identifiers(path):
     return {t.string for t in tokenize.generate_tokens(text.readline) if t.type == tokenize.NAME}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_identifiers_and_file_names_are_the_fields_words(path):
-    bad = {name: private(name) for name in {*identifiers(path), path.stem} if private(name)}
-    assert not bad
+def test_identifiers_and_file_names_are_the_fields_words():
+    bad = [
+        (str(path.relative_to(ROOT)), name, private(name))
+        for path in FILES
+        for name in sorted({*identifiers(path), path.stem})
+        if private(name)
+    ]
+    assert FILES and not bad
 
 
 def test_options_are_the_fields_words():
@@ -73,13 +79,15 @@ def headings(text):
     return [re.sub(r"`[^`]*`|\{\{.*?\}\}|<[^>]*>", "", heading) for heading in marked + tagged]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *DOCS], ids=lambda p: str(p.relative_to(ROOT)))
-def test_headings_are_the_fields_words(path):
-    if path.name in RECORDS or path.parent.name == "decisions":
-        return
-    text = path.read_text(encoding="utf-8")
-    bad = {h: w for h in headings(text) if (w := [x for x in parts(h) if x in WORDS])}
-    assert not bad
+def test_headings_are_the_fields_words():
+    pages = [p for p in (*PAGES, *DOCS) if p.name not in RECORDS and p.parent.name != "decisions"]
+    bad = [
+        (str(path.relative_to(ROOT)), heading, words)
+        for path in pages
+        for heading in headings(path.read_text(encoding="utf-8"))
+        if (words := [word for word in parts(heading) if word in WORDS])
+    ]
+    assert pages and not bad
 
 
 def test_a_class_name_means_one_thing():

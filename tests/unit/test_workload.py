@@ -29,7 +29,12 @@ from workbench.workload.file import (
     text_of,
 )
 from workbench.workload.gpu_time import ProfiledWindow, shares, times_of
-from workbench.workload.signature import KernelFunction, LaunchSignature, PlainArgument
+from workbench.workload.signature import (
+    KernelFunction,
+    LaunchSignature,
+    PlainArgument,
+    TensorArgument,
+)
 from workbench.workload.strict import WorkloadError
 from workbench.workload.table import head_lines, mean_seconds, rows_of, seconds_by_signature
 
@@ -209,6 +214,15 @@ def test_steps_of_optimizers_end_no_step_once_the_program_marks_its_own(monkeypa
     assert recorded._hook is None
     assert recorded.log == ["begin", "stop", "begin", "stop", "begin", "stop"]
     assert recorded._window == "steps 2 to 3"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "needed"),
+    [("int64", None, True), ("bool", None, True), ("uint8", (1, 2), False),
+     ("int32", (), False), ("float32", None, False), ("bfloat16", None, False)],
+)  # fmt: skip
+def test_integers_whose_values_were_not_kept_are_needed(dtype, values, needed):
+    assert TensorArgument(dtype, (2,), (1,), 16, 0, values).needs_values == needed
 
 
 def test_time_goes_to_the_signature_with_the_grid_and_the_warps():

@@ -168,6 +168,7 @@ def test_a_faster_program_is_fast_and_its_outputs_are_compared(tmp_path):
     assert "FAST" in page and "Agreement of outputs" in page and "FAST. A step takes" in printed
 
 
+@pytest.mark.nightly
 def test_runs_that_import_at_once_take_turns(tmp_path):
     document, page, _ = command(tmp_path, "0.010", "0.009", "alone", rounds=2, at_once=3)
     assert document["first_step"]["middle"] == pytest.approx(0.1)
@@ -247,6 +248,7 @@ def test_a_program_that_fails_with_the_table_is_no_verdict(tmp_path):
     assert len(document["process_runs"]) == 1 and "ended with exit code 3" in page
 
 
+@pytest.mark.nightly
 def test_ctrl_c_leaves_what_was_measured(tmp_path):
     document, page, _ = command(tmp_path, "1", "1", "interrupt")
     assert document["exit_code"] == 130 and len(document["process_runs"]) == 5

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import at_night
 
 from workbench import catalog
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
@@ -137,7 +138,10 @@ def owner(place):
     return child, old
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    at_night((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda n: n == signal.SIGINT),
+)
 def test_a_signal_leaves_nothing(place, number):
     before = snapshot(place)
     child, old = owner(place)
@@ -147,6 +151,7 @@ def test_a_signal_leaves_nothing(place, number):
     assert not old.exists() and not old.parent.exists() and snapshot(place) == before
 
 
+@pytest.mark.nightly
 def test_the_next_checkout_removes_those_of_a_kill_9_and_no_living_ones(place):
     before = snapshot(place)
     dead, of_dead = owner(place)

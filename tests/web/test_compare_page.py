@@ -14,7 +14,7 @@ import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, WIDER
 from compiled_cases import predicted as predicted_time
-from turns import by_turns
+from nightly import by_turns
 
 from workbench.commands.ceilings import stated_run
 from workbench.commands.options import CeilingsOptions

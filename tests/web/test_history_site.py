@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import synthetic
 from made_history import commits, fill, measured_run, noisy, repository
-from turns import by_turns
+from nightly import by_turns
 
 from workbench import cli
 from workbench.data.database import open_history

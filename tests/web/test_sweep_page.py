@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import synthetic
-from turns import by_turns
+from nightly import by_turns
 
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.reports.run_index import write_index, write_run_page

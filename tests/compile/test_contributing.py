@@ -1,0 +1,60 @@
+"""The kernel and the rule that the pages explain pass all tests of their kind, in a copy."""
+
+import re
+
+import pytest
+from contributed import PAGE, ROOT, blocks_of, copied, python
+
+pytestmark = pytest.mark.newest
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def with_kernel(tmp_path):
+    """A copy with the kernel of the page, and the kernel's name."""
+    tree = copied(tmp_path)
+    (block,) = [b for b in blocks_of(PAGE) if b.heading == "Add a kernel"]
+    path = tree / block.path
+    path.write_text(block.text, encoding="utf-8")
+    return tree, path.stem
+
+
+def test_the_addresses_of_the_kernel_have_the_bits_that_they_need(with_kernel):
+    tree, name = with_kernel
+    printed = python(tree, *PYTEST, "tests/compile/test_addresses.py", KERNELS=name)
+    assert re.search(r"^[3-9] passed", printed, flags=re.M), printed
+
+
+@pytest.mark.nightly  # 60 s of CPU
+def test_the_kernel_passes_all_tests_of_a_kernel(with_kernel):
+    """On both versions of Triton, and those of the pages once its own page is written."""
+    tree, name = with_kernel
+    words = ("interpret", "compile")
+    printed = python(tree, "tests/run.py", *words, limit_s=280, KERNELS=name)
+    assert int(re.search(r"(\d+) passed, 0 failed", printed)[1]) > 50
+    python(tree, "docs/generate.py")
+    python(tree, *PYTEST, "tests/unit/test_docs.py", "tests/unit/test_layers.py", "-m", "unit")
+
+
+ENTRIES = {
+    "test_trace_summary.py": (
+        "PLANTED = {",
+        '"heavy_writes": {"dram_written_bytes": 2.5e8, "dram_throughput": 0.65},',
+    ),
+    "test_responsible.py": ("OF_NO_INSTRUCTION = {", '"heavy_writes",'),
+    "test_diagnose.py": ("WITHOUT_A_KERNEL = {", '"heavy_writes",'),
+}
+
+
+def test_the_rule_passes_all_tests_of_a_rule(tmp_path):
+    tree = copied(tmp_path)
+    page = (ROOT / "docs" / "tutorials" / "add.md").read_text(encoding="utf-8")
+    block = next(b for b in blocks_of(page) if b.text.startswith("# heavy_writes.py"))
+    (tree / "workbench" / "rules" / "heavy_writes.py").write_text(block.text.partition("\n")[2])
+    for file, (table, entry) in ENTRIES.items():
+        path = tree / "tests" / "unit" / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(table) == 1 and file in PAGE, f"CONTRIBUTING.md does not name {file}"
+        path.write_text(text.replace(table, f"{table}\n    {entry}"), encoding="utf-8")
+    files = [f"tests/unit/{file}" for file in ENTRIES]
+    python(tree, *PYTEST, *files, "-m", "not nightly", "-k", "rule or planted or folded or healthy")
