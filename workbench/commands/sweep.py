@@ -29,6 +29,7 @@ from workbench.commands.config_profiles import (
 )
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import SweepOptions
+from workbench.commands.pages import Pages
 from workbench.commands.problem import (
     check_sweep,
     default_search,
@@ -65,6 +66,7 @@ from workbench.commands.spread import (
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.interrupts import Interrupts
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
@@ -115,6 +117,7 @@ class SweepCommand:
     run: Run | None = None  # the last one, its selection and its page
     selection: Selection | None = None
     page: Path | None = None
+    pages: Pages | None = None  # of several sizes, drawn while the next one is measured
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
@@ -130,16 +133,26 @@ class SweepCommand:
             if self.prewarm is not None:
                 self.prewarm.close()
 
+    def _sizes(self) -> int:
+        sweep = sweep_named(self.options.name)
+        check_sweep(self.options.name, sweep, self.options.device)
+        problems, impls = problems_of(self.options)
+        if len(problems) == 1:
+            return self._all(sweep, problems, impls)
+        self.pages = Pages()
+        try:
+            return self._all(sweep, problems, impls)
+        finally:
+            with Interrupts() as interrupts, interrupts.later():
+                self.pages.finish()
+
     @property
     def outcomes(self) -> list[Outcome]:
         """Outcomes at the last sizes that were swept."""
         return list(self.tables.values())[-1] if self.tables else []
 
-    def _sizes(self) -> int:
+    def _all(self, sweep: Sweep, problems: Sequence[Problem], impls: list[Impl]) -> int:
         options = self.options
-        sweep = sweep_named(options.name)
-        check_sweep(options.name, sweep, options.device)
-        problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
         opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
         Thread(target=_prewarm_plan, daemon=True).start()
@@ -206,7 +219,7 @@ class SweepCommand:
 
     def _of_one(self, console: SweepConsole) -> SweepCommand:
         """Return this command for one size, whose results are taken over at its end."""
-        return SweepCommand(self.options, console, tuned_file=self.tuned_file)
+        return SweepCommand(self.options, console, tuned_file=self.tuned_file, pages=self.pages)
 
     def _take_over(self, ended: Sequence[tuple[SweepCommand, int]]) -> None:
         for one, _ in ended:
@@ -220,6 +233,8 @@ class SweepCommand:
         """Profile the winner of each size, and draw the pages again. Returns whether it was not
         interrupted."""
         console = console_for(self.options)
+        if self.pages is not None:
+            self.pages.finish()
         for at, result in enumerate(self.results):
             winner = select(result.run, result.outcomes).winner
             configs = timed_configs(self.options.kernel, [winner] if winner else [], impls)
@@ -353,7 +368,12 @@ class _OneSize:
             return selection, self._page(recorder.result(), selection)
 
         state = execute(recorder, obtain, draw)
-        selection, page = drawn(recorder, draw)
+        pages = self.command.pages
+        if pages is None or state == "interrupted":
+            selection, page = drawn(recorder, draw)
+        else:
+            selection = select(recorder.run, recorder.outcomes)
+            page = self._begin_page(pages, recorder.result())
         self._conclude(recorder.result(page), selection)
         if state == "interrupted":
             return INTERRUPTED
@@ -425,7 +445,7 @@ class _OneSize:
         try:
             for result in engine.outcomes():
                 if isinstance(result, Step):
-                    if result.name == "final":  # the CPU is idle now
+                    if result.name == "final" and self.command.pages is None:  # the CPU is idle
                         known = recorder.run, list(recorder.outcomes)
                         Thread(target=_prewarm_page, args=known, daemon=True).start()
                     self.breakdown.table(self.counts, started)
@@ -513,6 +533,11 @@ class _OneSize:
         with DRAWING:
             html = page(run, result.outcomes, seconds, selection, findings=result.findings)
         return write_run_page(folder_of(self.command.options.out, run.id), html)
+
+    def _begin_page(self, pages: Pages, result: RunResult) -> Path:
+        run, seconds = result.run, self.breakdown.seconds or None
+        folder = folder_of(self.command.options.out, run.id)
+        return pages.begin(folder, run, result.outcomes, seconds, result.findings)
 
     def _conclude(self, result: RunResult, selection: Selection) -> None:
         command, outcomes, page = self.command, list(result.outcomes), result.page
