@@ -212,7 +212,7 @@ def operand(tmp_path, monkeypatch):
     impl = spec.impls[0]
     compiled = []
 
-    def compile_parts(pool, parts, device):
+    def compile_parts(pool, parts, device, **given):
         compiled.extend(p.candidate.key for p in parts)
         return {}
 

@@ -1,5 +1,6 @@
 """Processes that hang or die cost their own task alone, and none outlives who started it."""
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -352,3 +353,32 @@ def test_threads_that_start_processes_at_once_leave_stderr_as_it_was():
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(start, range(64)))
     assert os.path.samestat(os.fstat(2), before)
+
+
+def test_a_promise_is_kept_while_later_tasks_go_on():
+    with closing_solo() as solo:
+        promised = solo.promise(divmod, 7, 2)
+        failing = solo.promise(divmod, 7, 0)
+        solo.begin(time.sleep, 60)
+        started = time.monotonic()
+        assert solo.kept(promised) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            solo.kept(failing)
+        assert time.monotonic() - started < 50
+
+
+def test_a_promise_of_a_process_that_died_is_an_error():
+    with closing_solo() as solo:
+        promised = solo.promise(time.sleep, 60)
+        os.kill(solo.pid, signal.SIGKILL)
+        with pytest.raises(ChildProcessError):
+            solo.kept(promised)
+
+
+@contextlib.contextmanager
+def closing_solo():
+    solo = Solo()
+    try:
+        yield solo
+    finally:
+        solo.end()

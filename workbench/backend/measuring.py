@@ -118,8 +118,8 @@ class Measuring:
                 at, known = self._now.kept(self._described)
                 if at == str(repository):
                     return cast("tuple[Device, Environment, str] | None", known)
-        asked = self._now.ask(worker.describe, repository, timeout_s=BEGIN_S)
-        return cast("tuple[Device, Environment, str] | None", asked)
+        answer = self._now.ask(worker.describe, repository, timeout_s=BEGIN_S)
+        return cast("tuple[Device, Environment, str] | None", answer)
 
     def begin(self, job: worker.MeasureJob) -> None:
         """Prepare the process for a problem. Raises CannotBegin where it does not fit."""

@@ -29,7 +29,7 @@ from workbench.commands.config_profiles import (
 )
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import SweepOptions
-from workbench.commands.pages import Pages
+from workbench.commands.page_drawing import PageDrawing
 from workbench.commands.problem import (
     check_sweep,
     default_search,
@@ -117,7 +117,7 @@ class SweepCommand:
     run: Run | None = None  # the last one, its selection and its page
     selection: Selection | None = None
     page: Path | None = None
-    pages: Pages | None = None  # of several sizes, drawn while the next one is measured
+    pages: PageDrawing | None = None  # of several sizes, drawn while the next one is measured
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
@@ -139,7 +139,7 @@ class SweepCommand:
         problems, impls = problems_of(self.options)
         if len(problems) == 1:
             return self._all(sweep, problems, impls)
-        self.pages = Pages()
+        self.pages = PageDrawing()
         try:
             return self._all(sweep, problems, impls)
         finally:
@@ -534,7 +534,7 @@ class _OneSize:
             html = page(run, result.outcomes, seconds, selection, findings=result.findings)
         return write_run_page(folder_of(self.command.options.out, run.id), html)
 
-    def _begin_page(self, pages: Pages, result: RunResult) -> Path:
+    def _begin_page(self, pages: PageDrawing, result: RunResult) -> Path:
         run, seconds = result.run, self.breakdown.seconds or None
         folder = folder_of(self.command.options.out, run.id)
         return pages.begin(folder, run, result.outcomes, seconds, result.findings)
