@@ -3,6 +3,7 @@ measurements. No GPU is needed.
 
     python benchmarks/search.py OUT.json
     python benchmarks/search.py OUT.json --stop --seeds 10
+    python benchmarks/search.py OUT.json --runs results/*/events.jsonl
 
 With `--stop` the default search is replayed until it stops: what it measured, what it lost, and how
 often a config that is over 1 % faster was left where it stated a chance of that. Configs are given
@@ -41,13 +42,20 @@ from functools import cache
 from pathlib import Path
 
 from workbench import catalog
+from workbench.backend.offline import prediction
+from workbench.backend.protocol import Problem
+from workbench.compile import Compiled
+from workbench.data.events import read
+from workbench.data.record import Record, Run
 from workbench.data.stats import quantile
 from workbench.device.calibration import resources_of
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
-from workbench.spec import Spec
+from workbench.measurement.protocol import Protocol
+from workbench.spec import Spec, sizes_text
 from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
+from workbench.tuner.space import RecordFactory, predicted
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -299,6 +307,31 @@ class StoppingReplay(Replay):
         return min(r.measured_s for r in self._rows.values())
 
 
+def rows_of_run(path: Path) -> tuple[Table, list[Row]]:
+    """The table of an exhaustive sweep, from its events file: each config's first-pass time, with
+    what that sweep predicted of it before and after it was compiled."""
+    known = read(path).events
+    (run,) = (e for e in known if isinstance(e, Run))
+    spec, device = catalog.spec_of(run.kernel), device_named(run.device)
+    problem = Problem(run.kernel, spec, run.sizes, run.dtype)
+    factory = RecordFactory(run, problem, Protocol().id)
+    records = [e for e in known if isinstance(e, Record) and e.phase == "first_pass"]
+    candidates = []
+    for record in records:
+        impl = catalog.impl_of(spec, record.case.impl)
+        candidates.append(factory.candidate(impl, impl.config(**record.case.config), False))
+    guessed = predicted(candidates, problem, device)
+    rows = []
+    for record, candidate in zip(records, guessed, strict=True):
+        compiled = Compiled(record.resources, "", (), 1)
+        known_s = prediction(problem, candidate, compiled, device).predicted_s
+        config = tuple(record.case.config.items())
+        binary = record.resources.binary
+        times = candidate.predicted_s, known_s, record.time_s
+        rows.append(Row(record.case.impl, config, binary, *times))
+    return (run.kernel, sizes_text(run.sizes)), rows
+
+
 def several_impls(rows: Sequence[Row], seed: int, impls: int = 5) -> list[Row]:
     """Return a table of several Impls, each with a share of the configs of a stored one."""
     source = random.Random(seed)
@@ -319,10 +352,15 @@ def several_impls(rows: Sequence[Row], seed: int, impls: int = 5) -> list[Row]:
     ]
 
 
-def stopped(shown: Shown, seeds: Sequence[int], made: bool = False) -> list[dict]:
+def stopped(
+    shown: Shown,
+    seeds: Sequence[int],
+    made: bool = False,
+    given: dict[Table, list[Row]] | None = None,
+) -> list[dict]:
     """One entry a table that is not measured whole, with what the search did and stated."""
     results = []
-    for (kernel, sizes), rows in tables().items():
+    for (kernel, sizes), rows in (given or tables()).items():
         if len(rows) <= StopRule.least or (made and len(rows) < 800):
             continue
         at = {seed: several_impls(rows, seed) if made else rows for seed in seeds}
@@ -408,7 +446,15 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--stop", action="store_true", help="replay the default search")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--runs", nargs="*", default=[], type=Path, help="events of whole tables")
     args = parser.parse_args()
+    if args.runs:
+        seeds = range(100, 100 + args.seeds)
+        given = dict(map(rows_of_run, args.runs))
+        found = stopped(Shown.FULL, seeds, given=given)
+        show_stops("exhaustive sweeps", found)
+        Path(args.out).write_text(json.dumps(found))
+        return
     if args.stop:
         Path(args.out).write_text(json.dumps(stops(range(100, 100 + args.seeds))))
         return

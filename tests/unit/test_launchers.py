@@ -1,4 +1,4 @@
-"""Launchers in C that compilers build beside a kernel; a GPU's own run shows that they are found."""
+"""Launchers in C that compilers build beside a kernel."""
 
 from types import SimpleNamespace
 

@@ -46,6 +46,6 @@ def test_a_page_that_cannot_be_written_fails_after_the_others(tmp_path, pages):
     (tmp_path / "file").write_text("no folder")
     pages.begin(tmp_path / "file" / "run", run, outcomes, None, ())
     path = pages.begin(tmp_path / "run", run, outcomes, None, ())
-    with pytest.raises(Exception, match="cannot be written|Not a directory"):
+    with pytest.raises(Exception, match=r"cannot be written|Not a directory"):
         pages.finish()
     assert path.exists()

@@ -103,14 +103,14 @@ def plan_sweep(
                 refused.append(factory.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
-    legal = _predicted(legal, problem, device)
+    legal = predicted(legal, problem, device)
     launched_of = {c.impl.name: c.key for c in legal if c.config == today.get(c.impl.name)}
     keys = tuple(launched_of[name] for name in today if name in launched_of)
     kept = thinned(legal, most, sweep.vary, keys)
     return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept), keys)
 
 
-def _predicted(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
+def predicted(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
     """Return the candidates with what the model predicts before compiling, corrected by the
     device's calibration where it has one. Impls without times are corrected, too: one that is as
     fast as another would come later otherwise."""
