@@ -429,3 +429,38 @@ def test_a_slower_second_rank_is_slow(capsys, tmp_path):
             (tmp_path / side / str(rank) / "t.json").write_text(json.dumps(data))
     code, out = said(capsys, "compare", tmp_path / "before", tmp_path / "after")
     assert code == 3 and "Suspected SLOW: device rank 1, 0: the total time is" in out
+
+
+DAMAGED = {  # lines of a format, and one of them damaged: by format
+    "metallic.jsonl": (
+        '{"timestamp":1,"event":{"type":"GpuOpCompleted","data":{"op_name":"a","duration_us":4}}}',
+        '{"timestamp":1,"event":{"type":"GpuOpCompleted","data":{"op_name":"a","duration_us":-4}}}',
+        "",
+    ),
+    "criterion.txt": (
+        "attention               time:   [1.10 ms 1.20 ms 1.30 ms]",
+        "attention               time:   [1.40 ms 1.20 ms 1.30 ms]",
+        "",
+    ),
+    "k_hist.csv": (
+        "0,0,HMMA,4,40",
+        "0,0,HMMA,four,40",
+        "warp_id,region_id,instruction,count,cycles",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("bad", [1, 9])
+def test_one_policy_holds_for_the_small_formats(tmp_path, name, bad):
+    """A damaged record of ten is left out and told; nine of ten are refused in a sentence."""
+    good, damaged, head = DAMAGED[name]
+    lines = [*([head] if head else []), good, *[damaged] * bad, *[good] * (9 - bad)]
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    if bad == 9:
+        with pytest.raises(ReadError, match=r"9 of 10"):
+            read([path])
+        return
+    trace = read([path])
+    assert any("1 of 10" in note and "left out" in note for note in trace.notes)

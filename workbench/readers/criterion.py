@@ -22,7 +22,7 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source) -> Trace:
-    """Return a total for each benchmark. Raises ValueError for a time that is damaged."""
+    """Return a total for each benchmark. A time that is damaged is left out and counted."""
     trace = Trace("criterion")
     name = ""
     for line in source.lines():
@@ -30,13 +30,17 @@ def read(source: Source) -> Trace:
         match = TIME.match(line)
         if match is None:
             if LOOKS.match(line):
-                raise ValueError("a time is damaged")
-            if line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
+                with trace.tally.record("times"):
+                    raise ValueError(plain(line.strip()))
+            elif line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
                 name = plain(line.strip())
             continue
-        low, best, high = (_ns(match[number], match[number + 1]) for number in (2, 4, 6))
-        label = plain(match["name"] or name)
-        trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
+        with trace.tally.record("times"):
+            low, best, high = (_ns(match[number], match[number + 1]) for number in (2, 4, 6))
+            if not low <= best <= high:
+                raise ValueError(f"an estimate outside of its interval: {plain(line.strip())}")
+            label = plain(match["name"] or name)
+            trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
     return trace
 
 

@@ -22,16 +22,20 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source) -> Trace:
-    """Return one dispatch with sums over warps. Raises ValueError where a row is damaged."""
+    """Return one dispatch with sums over warps. A damaged row is left out and counted."""
+    trace = Trace("cutracer")
     counts: Counter[str] = Counter()
     cycles: Counter[str] = Counter()
     warps = set()
     for row in table(source):
-        name = plain(need(row, "instruction"))
-        counts[name] += integer(need(row, "count"))
-        cycles[name] += integer(need(row, "cycles"))
-        warps.add((need(row, "warp_id"), need(row, "region_id")))
-    trace = Trace("cutracer")
+        with trace.tally.record("rows"):
+            name, warp = plain(need(row, "instruction")), (row["warp_id"], row["region_id"])
+            count, took = integer(need(row, "count")), integer(need(row, "cycles"))
+            if count < 0 or took < 0:
+                raise ValueError(f"{count} instructions in {took} cycles")
+            counts[name] += count
+            cycles[name] += took
+            warps.add(warp)
     if counts:
         match = NAME.match(source.name.rsplit("/", 1)[-1])
         dispatch = Dispatch(match[1] if match else source.name)

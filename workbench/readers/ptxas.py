@@ -40,7 +40,8 @@ def read(source: Source) -> Trace:
         elif match := LOST.search(line):
             (lost if entry is None else entry.notes).append(plain(f"{match[1]} {match[2].strip()}"))
         elif entry is not None:
-            _add(line, entry)
+            with trace.tally.record("messages"):
+                _add(line, entry)
     return trace
 
 
