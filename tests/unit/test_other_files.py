@@ -464,3 +464,23 @@ def test_one_policy_holds_for_the_small_formats(tmp_path, name, bad):
         return
     trace = read([path])
     assert any("1 of 10" in note and "left out" in note for note in trace.notes)
+
+
+def test_a_gzip_file_without_its_end_is_read_as_far_as_the_format_may_be_cut(tmp_path):
+    """A trace as a plain file that is cut; a table is refused, as nothing tells how much it lacks."""
+    events = [
+        {"ph": "X", "cat": "kernel", "name": f"k{i}", "pid": 0, "tid": 7, "ts": 100 + 10 * i,
+         "dur": 5 + i % 3, "args": {"device": 0, "stream": 7, "correlation": i + 1}}
+        for i in range(500)
+    ]  # fmt: skip
+    head = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H100"}]}
+    data = gzip.compress(json.dumps({**head, "traceEvents": events}).encode())
+    (path := tmp_path / "cut.json.gz").write_bytes(data[: len(data) // 2])
+    trace = read([path])
+    assert 0 < len(trace.activities) < 500
+    assert any("its end is missing" in note for note in trace.notes)
+    rows = "".join(f"{i % 32},0,OP{i},{i * 7919 % 1000 + 1},40\n" for i in range(2000))
+    data = gzip.compress(b"warp_id,region_id,instruction,count,cycles\n" + rows.encode())
+    (path := tmp_path / "k_hist.csv.gz").write_bytes(data[:-20])
+    with pytest.raises(ReadError, match="its packed data ends early"):
+        read([path])

@@ -56,6 +56,7 @@ class TraceReader:
     sniff: Callable[[Source], bool]
     read: Callable[[Source], Trace]
     is_whole: bool = False  # a file is a recording of its own, not one table of several
+    may_be_cut: bool = False  # its end may be missing: what is whole is read, and a note says so
 
 
 @cache
@@ -93,6 +94,9 @@ def read_source(source: Source) -> Trace:
     """Return the trace of one file. Raises ReadError in one sentence for any damage."""
     reader = reader_of(source)
     trace = _read(reader, source)
+    if source.is_cut and not reader.may_be_cut:
+        source.place = ""
+        source.fail("its packed data ends early, and what follows is lost", "copy it again")
     drop_impossible(trace)
     for dispatch in trace.dispatches:
         dispatch.id, dispatch.lane = plain(dispatch.id), plain(dispatch.lane)

@@ -174,4 +174,4 @@ JAX_DEVICE = re.compile(r"/device:(\w+):(\d+)")
 OF_A_DEVICE = re.compile(r"gpu|kernel|cuda|rocm|\bdevice\b|level.?zero", re.I)
 UNKNOWN = "record with torch.profiler, nsys or rocprofv3, whose files say what ran on a device"
 
-READER = TraceReader("Chrome trace", sniff, read, is_whole=True)
+READER = TraceReader("Chrome trace", sniff, read, is_whole=True, may_be_cut=True)

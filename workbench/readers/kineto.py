@@ -407,4 +407,4 @@ def _whole(value: Any) -> int | None:
     return value if value is None or type(value) is int else integer(value)
 
 
-READER = TraceReader("trace of torch.profiler", sniff, read, is_whole=True)
+READER = TraceReader("trace of torch.profiler", sniff, read, is_whole=True, may_be_cut=True)

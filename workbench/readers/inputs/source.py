@@ -63,6 +63,7 @@ class Source:
     range_name: str | None = None  # host operations of this name are kept
     member: str = ""  # whole name inside a zip file
     place: str = ""
+    is_cut: bool = False  # packed with gzip, and the end of it is missing
     started: float = field(default_factory=time.monotonic)
     _head: bytes | None = None
     _events: int = 0
@@ -177,7 +178,10 @@ class _Limited(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.inner.read(len(buffer))
+        try:  # `read` would lose what was unpacked before the end
+            data = self.inner.read1(len(buffer))  # type: ignore[attr-defined]
+        except EOFError:
+            data, self.source.is_cut = b"", True
         buffer[: len(data)] = data
         self.given += len(data)
         self._check()
