@@ -467,7 +467,7 @@ def test_one_policy_holds_for_the_small_formats(tmp_path, name, bad):
 
 
 def test_a_gzip_file_without_its_end_is_read_as_far_as_the_format_may_be_cut(tmp_path):
-    """A trace as a plain file that is cut; a table is refused, as nothing tells how much it lacks."""
+    """As a plain file that is cut; a table is refused, as nothing tells how much it lacks."""
     events = [
         {"ph": "X", "cat": "kernel", "name": f"k{i}", "pid": 0, "tid": 7, "ts": 100 + 10 * i,
          "dur": 5 + i % 3, "args": {"device": 0, "stream": 7, "correlation": i + 1}}
