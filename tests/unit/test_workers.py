@@ -382,3 +382,30 @@ def closing_solo():
         yield solo
     finally:
         solo.end()
+
+
+BESIDE = """
+import os
+from workbench.backend.workers import Solo
+if __name__ == "__main__":
+    for spawned in (False, True):
+        solo = Solo(spawned=spawned)
+        seen = solo.ask(os.getenv, "PYTHONSAFEPATH", timeout_s=60)
+        print(solo.ask(divmod, 7, 2, timeout_s=60), seen)
+        solo.end()
+    print(os.getenv("PYTHONSAFEPATH"))
+"""
+
+
+def test_files_beside_it_are_not_taken_for_the_standard_library(tmp_path):
+    for name in ("random", "queue", "types", "copy", "selectors"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong module')\n")
+    (script := tmp_path / "elsewhere" / "script.py").parent.mkdir()
+    script.write_text(BESIDE)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=variables, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["(3, 1) None", "(3, 1) None", "None"], done.stderr

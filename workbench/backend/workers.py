@@ -372,6 +372,24 @@ def _start_server() -> None:
             forkserver.ensure_running()
 
 
+_SAFE_PATH, _OURS = "PYTHONSAFEPATH", "workbench"  # any value does; ours tells who set it
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Return a context manager in which new interpreters do not begin their search for modules in
+    the current folder: multiprocessing starts them by `-c`, and a `random.py` there would be taken
+    for the standard library's. They get the search path of this process once they have begun."""
+    if _SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[_SAFE_PATH] = _OURS
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE_PATH]
+
+
 _STDERR = threading.Lock()  # its descriptor is that of the whole process
 
 
@@ -385,7 +403,8 @@ def _silent() -> Iterator[None]:
             kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
             try:
                 os.dup2(null, 2)
-                yield
+                with _safe_path():
+                    yield
             finally:
                 os.dup2(kept, 2)
                 os.close(kept)
@@ -396,6 +415,8 @@ def _silent() -> Iterator[None]:
 
 def _begin(interpreted: bool, packages: Path | None = None) -> None:
     """Initialise a worker before Triton is imported."""
+    if os.environ.get(_SAFE_PATH) == _OURS:  # programs that it starts are as before
+        del os.environ[_SAFE_PATH]
     keep_bytecode()
     # messages of ptxas, which may hold whole PTX listings, reach the parent as exceptions
     null = os.open(os.devnull, os.O_WRONLY)
