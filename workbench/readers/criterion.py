@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from workbench.data.record_tally import UNREADABLE
 from workbench.data.trace import ActivityKind, Total, Trace, plain
 from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import to_ns
 from workbench.readers.inputs.source import Source
 
+OUTSIDE = "left out, as an estimate lies outside of its interval"
 VALUE = r"([\d.]+) (ps|ns|µs|us|ms|s)"
 TIME = re.compile(rf"^(?P<name>\S.*?)?\s+time:\s+\[{VALUE} {VALUE} {VALUE}\]", re.M)
 LOOKS = re.compile(r"^\S*\s+time:\s+\[", re.M)
@@ -30,18 +32,24 @@ def read(source: Source) -> Trace:
         match = TIME.match(line)
         if match is None:
             if LOOKS.match(line):
-                with trace.tally.record("times"):
-                    raise ValueError(plain(line.strip()))
+                _leave_out(trace, line)
             elif line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
                 name = plain(line.strip())
             continue
         with trace.tally.record("times"):
             low, best, high = (_ns(match[number], match[number + 1]) for number in (2, 4, 6))
-            if not low <= best <= high:
-                raise ValueError(f"an estimate outside of its interval: {plain(line.strip())}")
             label = plain(match["name"] or name)
-            trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
+            if low <= best <= high:
+                trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
+            else:
+                trace.tally.drop("times", OUTSIDE, plain(line.strip())[:100])
     return trace
+
+
+def _leave_out(trace: Trace, line: str) -> None:
+    """Count a line that should hold a time."""
+    trace.tally.seen["times"] += 1
+    trace.tally.drop("times", UNREADABLE, plain(line.strip())[:100])
 
 
 def _ns(text: str, unit: str) -> float:

@@ -12,6 +12,7 @@ from workbench.readers.inputs.numbers import integer
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import first_row, need, table
 
+NEGATIVE = "left out, as a count in them is below zero"
 HEADS = ["warp_id", "region_id", "instruction", "count", "cycles"]
 NAME = re.compile(r"(?:kernel_)?(.+?)(?:_[0-9a-f]{8})?_hist\.csv")
 
@@ -31,8 +32,9 @@ def read(source: Source) -> Trace:
         with trace.tally.record("rows"):
             name, warp = plain(need(row, "instruction")), (row["warp_id"], row["region_id"])
             count, took = integer(need(row, "count")), integer(need(row, "cycles"))
-            if count < 0 or took < 0:
-                raise ValueError(f"{count} instructions in {took} cycles")
+            if min(count, took) < 0:
+                trace.tally.drop("rows", NEGATIVE, f"{name} {count} {took}")
+                continue
             counts[name] += count
             cycles[name] += took
             warps.add(warp)
