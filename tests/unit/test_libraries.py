@@ -15,6 +15,7 @@ from workbench.backend.workers import Workers
 from workbench.data.record import Failure, Record
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.reports.sweep import page
 from workbench.tuner.selection import select
 
 pytestmark = pytest.mark.unit
@@ -121,3 +122,16 @@ def test_a_sweep_names_the_library_that_has_no_time(tmp_path, monkeypatch, capsy
     text = capsys.readouterr()
     printed = " ".join((text.out + text.err).split())
     assert f"torch: {NOT_READY}." in printed and "torch has no time" in printed
+
+
+def test_the_page_of_a_late_library_has_the_ratio_of_its_own_rounds_and_none_of_them():
+    run, outcomes = synthetic.matmul()
+    library = next(o for o in outcomes if isinstance(o, Record) and o.case.is_baseline)
+    name = library.case.impl
+    own = [o for o in outcomes if not o.case.is_baseline]
+    late = replace(library, timing=synthetic.measured(1.95e-4), winner_s=1.3e-4)
+    html = page(run, [*own, late])
+    assert "· 1.499x" in html  # 194.9 over 130 µs
+    rounds = html[html.index("Round by round") :]
+    assert name not in rounds[: rounds.index("</svg>")]
+    assert name in page(run, outcomes)

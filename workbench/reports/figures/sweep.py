@@ -78,6 +78,8 @@ class Board:
         unranked class it is 1, and infinite for all others."""
         if self.members is not None:
             return 1.0 if config_key(record.case) in self.members else math.inf
+        if record.winner_s is not None:  # in the rounds of a final of its own
+            return record.time_s / record.winner_s
         library = self.libraries.get(record.phase)
         return record.time_s / library if library else None
 
