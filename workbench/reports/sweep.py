@@ -151,11 +151,11 @@ def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[s
 
 def _of_finals(board: Board, finals: Sequence[Record], result: Selection) -> dict[str, Any]:
     """Return the figures of the final benchmark, by their names in the template."""
-    together = [r for r in finals if r.winner_s is None]  # others had rounds of their own
-    lined = lines(together, result.winner)
+    in_turns = [r for r in finals if r.winner_s is None]  # others had rounds of their own
+    lined = lines(in_turns, result.winner)
     return {
         "finals": draw.finals(board, finals, "finals", _words(result)) if finals else None,
-        "rounds": rounds(board, together, lined, "rounds"),
+        "rounds": rounds(board, in_turns, lined, "rounds"),
         "energy": _energy(board, finals, result),
         "library": lined.library.case.impl if lined.library else "",
     }
