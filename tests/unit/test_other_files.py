@@ -6,11 +6,11 @@ The values were worked out apart from the readers, as unions of intervals and su
 
 import gzip
 import json
-import sqlite3
 import zipfile
 from pathlib import Path
 
 import pytest
+from databases import database
 
 from workbench.cli import main
 from workbench.data.host_work import range_rows
@@ -18,6 +18,7 @@ from workbench.data.trace import ActivityKind
 from workbench.data.trace_summary import summarise
 from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
+from workbench.reports.figures.trace import lanes
 
 pytestmark = pytest.mark.unit
 
@@ -256,16 +257,6 @@ def test_ranks_in_files_of_one_name_have_their_own_launches(tmp_path):
 # Work that is not known, and formats that are refused by name
 
 
-def tables(path, **content):
-    with sqlite3.connect(path) as connection:
-        for name, (columns, rows) in content.items():
-            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
-            marks = ", ".join("?" * len(columns))
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
-    connection.close()
-    return path
-
-
 STRINGS = ["id", "value"], [(1, "k"), (2, "cudaLaunchKernel")]
 WORK_COLUMNS = ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "shortName"]
 
@@ -276,7 +267,7 @@ def kernels_of(pid, count=10, shift=0):
 
 
 def test_a_table_of_a_device_that_is_not_known_is_named(tmp_path, capsys):
-    path = tables(
+    path = database(
         tmp_path / "t.sqlite", StringIds=STRINGS,
         CUPTI_ACTIVITY_KIND_KERNEL=(WORK_COLUMNS, kernels_of(7)),
         CUPTI_ACTIVITY_KIND_NEW_WORK=(["start", "end", "deviceId"], [(1, 2, 0)] * 3),
@@ -289,7 +280,7 @@ def test_a_table_of_a_device_that_is_not_known_is_named(tmp_path, capsys):
 
 
 def test_processes_without_a_table_of_gpus_have_a_device_each(tmp_path):
-    path = tables(
+    path = database(
         tmp_path / "t.sqlite", StringIds=STRINGS,
         CUPTI_ACTIVITY_KIND_KERNEL=(WORK_COLUMNS, kernels_of(7) + kernels_of(8, shift=500_000)),
     )  # fmt: skip
@@ -305,7 +296,7 @@ def test_processes_without_a_table_of_gpus_have_a_device_each(tmp_path):
      (["CUPTI_ACTIVITY_KIND_KERNEL", "StringTable"], "nvprof")],
 )  # fmt: skip
 def test_databases_of_older_tools_are_refused_by_name(tmp_path, names, words):
-    path = tables(tmp_path / "t.db", **{name: (["id"], [(1,)]) for name in names})
+    path = database(tmp_path / "t.db", **{name: (["id"], [(1,)]) for name in names})
     with pytest.raises(ReadError, match=words) as error:
         read([path])
     assert str(error.value).count(". ") == 0 and str(error.value).endswith(".")
@@ -329,7 +320,7 @@ def test_a_copy_to_the_host_is_of_the_gpu_in_rocpd(tmp_path):
     """Columns as data_views.sql of rocprofiler-sdk has them; the message of a range is JSON."""
     copy = ["name", "start", "end", "dst_agent_abs_index", "dst_agent_type",
             "src_agent_abs_index", "src_agent_type", "pid", "stack_id", "size"]  # fmt: skip
-    path = tables(
+    path = database(
         tmp_path / "t.db", rocpd_kernels=(["x"], []),
         kernels=(["name", "start", "end", "agent_abs_index", "stream_id", "pid", "stack_id"],
                  [("k", 1000 * n, 1000 * n + 500, 4, 0, 1, n) for n in range(1, 11)]),
@@ -484,3 +475,16 @@ def test_a_gzip_file_without_its_end_is_read_as_far_as_the_format_may_be_cut(tmp
     (path := tmp_path / "k_hist.csv.gz").write_bytes(data[:-20])
     with pytest.raises(ReadError, match="its packed data ends early"):
         read([path])
+
+
+def test_the_timeline_has_no_idle_time_where_work_is_missing():
+    """A gap may be full of kernels that are not in the file."""
+    complete, lacking = (
+        summarise(read([case(f"{name}.json")])).devices[0]
+        for name in ("xpu5284_runtime_category", "hyperloom1047_graph_replays_without_kernels")
+    )
+    names = [
+        {lane.name for lane in lanes(each, each.times.start, each.times.end)}
+        for each in (complete, lacking)
+    ]
+    assert "idle" in names[0] and "idle" not in names[1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from databases import database
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,22 +154,12 @@ def table(path, heads, rows):
     return path
 
 
-def database(path, tables):
-    with sqlite3.connect(path) as connection:
-        for name, (columns, rows) in tables.items():
-            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
-            marks = ", ".join("?" * len(columns))
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
-    connection.close()
-    return path
-
-
 def nsys(folder, kernels, launches):
     process = 77 << 24
     kernel = ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "shortName"]
     call = ["start", "end", "globalTid", "correlationId", "nameId"]
     names = sorted({k.name for k in launches})
-    return [database(folder / "t.sqlite", {
+    return [database(folder / "t.sqlite", **{
         "StringIds": (["id", "value"], [*enumerate(names), (99, "cudaLaunchKernel_v7000")]),
         "CUPTI_ACTIVITY_KIND_KERNEL": (kernel, [
             (k.start, k.end, 0, k.stream, k.id, process, names.index(k.name)) for k in kernels]),
@@ -237,7 +228,7 @@ def rocpd(folder, kernels, launches):
     """The views as tables: a tool may write them so."""
     kernel = ["name", "start", "end", "agent_abs_index", "stream_id", "pid", "stack_id"]
     region = ["name", "start", "end", "category", "tid", "pid", "stack_id"]
-    path = database(folder / "raw.db", {
+    path = database(folder / "raw.db", **{
         "rocpd_kernels": (kernel, [
             (k.name, k.start, k.end, 4, k.stream, 1, k.id) for k in kernels]),
         "rocpd_regions": (region, [

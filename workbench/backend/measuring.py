@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -114,10 +114,14 @@ class Measuring:
 
     def _description(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         if self._described is not None:
-            with suppress(WorkbenchError):  # the caller's own import of the kernel says it better
+            try:
                 at, known = self._now.kept(self._described)
-                if at == str(repository):
-                    return cast("tuple[Device, Environment, str] | None", known)
+            except LOST:
+                raise
+            except Exception:  # of the kernel's file: its own import says it better
+                at, known = None, None
+            if at == str(repository):
+                return cast("tuple[Device, Environment, str] | None", known)
         answer = self._now.ask(worker.describe, repository, timeout_s=BEGIN_S)
         return cast("tuple[Device, Environment, str] | None", answer)
 

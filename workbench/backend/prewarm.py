@@ -7,9 +7,9 @@ starting early lets these overlap.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, Protocol
 
@@ -105,6 +105,20 @@ def begin_prewarm(
 ) -> Prewarm | None:
     """Start the processes and return them, or None where no GPU is visible."""
     return Prewarm(kernel, libraries, compiles) if gpu_shown() else None
+
+
+@contextmanager
+def prewarmed(
+    kernel: str, libraries: Libraries, *, wanted: bool = True, compiles: bool = True
+) -> Iterator[Prewarm | None]:
+    """Return a context manager that starts the processes, where they are `wanted` and a GPU is
+    visible, and ends them. To be entered before slow imports."""
+    processes = begin_prewarm(kernel, libraries, compiles) if wanted else None
+    try:
+        yield processes
+    finally:
+        if processes is not None:
+            processes.close()
 
 
 def compilers(kernel: str) -> Workers:

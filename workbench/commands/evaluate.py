@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.prewarm import Libraries, begin_prewarm
+from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.backend.sanitizing import call_of, sanitized
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
@@ -178,15 +178,14 @@ def _wanted(options: EvaluateOptions) -> Wanted:
 def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:
     """Return the GPU that is measured on, if there is one and no other was named, and the device
     that is compiled for."""
-    early = None
-    if options.device is None:  # before slow imports
-        early = begin_prewarm(options.spec or options.kernel, Libraries.MEASURING, False)
-    if early is not None:
-        opened.callback(early.close)
-    if options.device is None and gpu_present():
+    trusted, here = options.spec or options.kernel, options.device is None
+    prewarm = opened.enter_context(
+        prewarmed(trusted, Libraries.MEASURING, wanted=here, compiles=False)
+    )
+    if here and gpu_present():
         from workbench.backend.live import Live
 
-        live = Live(None, prewarm=early)
+        live = Live(None, prewarm=prewarm)
         opened.callback(live.close)
         return live, live.device
     try:

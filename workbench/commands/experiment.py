@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import impl_named
-from workbench.backend.prewarm import Libraries, begin_prewarm
+from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
@@ -99,11 +99,9 @@ class ExperimentCommand:
         experiment = experiment_named(str(options.name))
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
-            prewarm = None  # started before kernels are imported
-            if self.open_backend is None and experiment.runs and options.device is None:
-                prewarm = begin_prewarm(options.kernel or "copy", Libraries.NOBODY)
-            if prewarm is not None:
-                stack.callback(prewarm.close)
+            wanted = self.open_backend is None and experiment.runs and options.device is None
+            early = prewarmed(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
+            prewarm = stack.enter_context(early)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())
             if prewarm is not None and not gpu_present():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import library_impls
-from workbench.backend.prewarm import Libraries, Prewarm, begin_prewarm
+from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -37,6 +36,7 @@ from workbench.commands.run import (
     check_energy,
     drawn,
     execute,
+    gpu_present,
     measured_peaks,
     new_run,
     repository_of,
@@ -80,13 +80,8 @@ class MeasureCommand:
 
         Raises the errors of the parts, each of which is one sentence.
         """
-        options = self.options
-        with ExitStack() as stack:
-            prewarm = None
-            if self.open_backend is None and options.device is None:  # before slow imports
-                prewarm = begin_prewarm(options.kernel, Libraries.MEASURING)
-            if prewarm is not None:
-                stack.callback(prewarm.close)
+        wanted = self.open_backend is None and self.options.device is None
+        with prewarmed(self.options.kernel, Libraries.MEASURING, wanted=wanted) as prewarm:
             return self._measure(prewarm)
 
     def _measure(self, prewarm: Prewarm | None) -> int:
@@ -96,7 +91,8 @@ class MeasureCommand:
         operands = [operands_of((text, text), None, spec, None)[0] for text in options.impl]
         cache = Tuned.load(self.tuned_file or default_path())
         repository = repository_of(options.kernel)
-        opener = self.open_backend or partial(any_backend, prewarm=prewarm)
+        seen = prewarm if prewarm and gpu_present() else None  # torch may be told to see none
+        opener = self.open_backend or partial(any_backend, prewarm=seen)
         with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
             check_emulator(opened.backend)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -247,13 +246,10 @@ class ProfileCommand:
 
     def _prepared(self, tool: Profiler, calls: int) -> PreparedKernel | int:
         """Return the kernel, checked and timed without a tool, or an exit code after Ctrl-C."""
-        from workbench.backend.prewarm import Libraries, begin_prewarm
+        from workbench.backend.prewarm import Libraries, prewarmed
 
         assert self.machine is not None
-        with ExitStack() as stack:
-            prewarm = begin_prewarm(str(self.options.kernel), Libraries.NOBODY)
-            if prewarm is not None:  # begun before slow imports
-                stack.callback(prewarm.close)
+        with prewarmed(str(self.options.kernel), Libraries.NOBODY) as prewarm:
             from workbench.commands.profiled_kernel import prepare_kernel
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))

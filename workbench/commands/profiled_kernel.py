@@ -20,6 +20,7 @@ from workbench.commands.run import (
     Recorder,
     backend_for,
     execute,
+    gpu_present,
     new_run,
     repository_of,
     resources,
@@ -74,7 +75,8 @@ def prepare_kernel(
     problem = Problem(str(options.kernel), spec, sizes, dtype)
     operand = _operand(options, spec)
     repository = repository_of(problem.kernel)
-    with resources(options, lambda: backend_for(None, repository, prewarm)) as opened:
+    seen = prewarm if prewarm and gpu_present() else None  # torch may be told to see none
+    with resources(options, lambda: backend_for(None, repository, seen)) as opened:
         selected = Selected([operand], Tuned.load(default_path()), opened.backend)
         impl, config, origin = next(selected.of(problem))
         _check_config(impl, config, opened.backend.device.limits, dtype, sizes)

@@ -44,11 +44,12 @@ class Lane:
 
 
 def lanes(summary: DeviceSummary, start: int, end: int) -> list[Lane]:
-    """Return the lanes of a device between two times in ns."""
+    """Return the lanes of a device between two times in ns. Idle time has none where work of the
+    device is missing: it may have been busy then."""
     times = summary.times
     table = summary.trace.activities
     causes: dict[str, list[tuple[int, int]]] = {}
-    for gap in times.gaps:
+    for gap in () if summary.hides_work else times.gaps:
         causes.setdefault(gap.cause, []).append((gap.start, gap.end))
     rows = [
         Lane("device", _device(times, start, end)),
