@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from typing import Annotated, Any, get_type_hints
@@ -21,7 +22,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-from workbench.data.bytecode import keep_bytecode
+from workbench.data.bytecode import bytecode_ahead, keep_bytecode
+from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
 
@@ -101,12 +103,13 @@ def _run(options: Options) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options, more = options.resolved(), {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
-    if options.COMMAND == "sweep" and not any(getattr(options, name, None) for name in elsewhere):
-        from workbench.backend.prewarm import begin_prewarm  # before the slow imports
+    with bytecode_ahead() if gpu_shown() else nullcontext():
+        if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
+            from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 
-        more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
-    module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
-    code: int = module.run(options, **more)
+            more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
+        module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
+        code: int = module.run(options, **more)
     return code
 
 
