@@ -173,6 +173,9 @@ class Null:
         """What hangs goes on."""
         self._released.set()
 
+    def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Nothing takes time."""
+
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:

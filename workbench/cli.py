@@ -22,7 +22,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-from workbench.data.bytecode import bytecode_ahead, keep_bytecode
+from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
@@ -103,7 +103,7 @@ def _run(options: Options) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options, more = options.resolved(), {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
-    with bytecode_ahead() if gpu_shown() else nullcontext():
+    with prewarm_bytecode() if gpu_shown() else nullcontext():
         if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
             from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 

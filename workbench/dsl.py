@@ -212,6 +212,10 @@ def normal(shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
 # Library baselines
 
 
+class CodeReady(Exception):
+    """The code is there, and not to be launched."""
+
+
 class CompiledCall:
     """Launcher of `call` under torch.compile, compiled at its first launch."""
 
@@ -219,6 +223,7 @@ class CompiledCall:
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
+        self._compiles_only = False
         # so that its code is that of the call
         update_wrapper(self, call, ("__module__", "__name__", "__qualname__"), ())
 
@@ -229,28 +234,36 @@ class CompiledCall:
     def _compiled(self) -> Callable[..., Any]:
         import torch
 
-        result: Callable[..., Any] = torch.compile(self._call, dynamic=False)
+        result: Callable[..., Any] = torch.compile(
+            self._call, dynamic=False, backend=self._inductor
+        )
         return result
 
-    def compile_only(self, *inputs: Any) -> None:
-        """Compile for such inputs, and launch nothing: the first launch then finds the code in
-        Inductor's cache. Raises what torch.compile raises."""
-        import torch
+    def _inductor(self, graph: Any, examples: Any) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
-        class Ended(Exception):
-            """The code is there."""
+        launch = compile_fx(graph, examples)
 
-        def backend(graph: Any, examples: Any) -> Any:
-            compile_fx(graph, examples)
-            raise Ended
+        def launched(*inputs: Any) -> Any:
+            if self._compiles_only:
+                raise CodeReady
+            return launch(*inputs)
+
+        return launched
+
+    def compile_only(self, *inputs: Any) -> None:
+        """Compile for such inputs and launch nothing; a call with such inputs then compiles
+        nothing. Raises what torch.compile raises."""
+        import torch
 
         torch._dynamo.config.suppress_errors = False
+        self._compiles_only = True
         try:
-            torch.compile(self._call, dynamic=False, backend=backend)(*inputs)
-        except Exception as error:
-            if not isinstance(error.__cause__ or getattr(error, "inner_exception", error), Ended):
-                raise
+            self._compiled(*inputs)
+        except CodeReady:
+            pass
+        finally:
+            self._compiles_only = False
 
 
 def compiled(call: Callable[..., Any]) -> Callable[..., Any]:

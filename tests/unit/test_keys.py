@@ -126,7 +126,7 @@ def of_a_measurement(context, folder):
     course = ProblemGroup(
         RecordFactory(context.run, problem, null.protocol), null, Selected([], Tuned(), null)
     )
-    course.begin()
+    course.plan()
     return list(course.origins)
 
 

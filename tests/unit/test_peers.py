@@ -5,6 +5,7 @@ import ast
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,8 +110,33 @@ def test_a_peer_runs_at_some_size_to_time(kernel, package, monkeypatch):
 
 def test_a_call_is_compiled_once_at_its_first_launch(monkeypatch):
     wanted = []
-    compile = lambda call, dynamic: wanted.append((call, dynamic)) or call  # noqa: E731
+    compile = lambda call, dynamic, backend: wanted.append((call, dynamic)) or call  # noqa: E731
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(compile=compile))
     launch = dsl.compiled(max)
     assert not wanted
     assert (launch(1, 2), launch(4, 3), wanted) == (2, 4, [(max, False)])
+
+
+def test_what_was_compiled_ahead_is_checked_and_launched_without_another_compilation(monkeypatch):
+    import torch
+
+    from workbench.measurement import correctness
+
+    compilations, launches = [], []
+
+    def compile_fx(graph, examples):
+        compilations.append(graph)
+        return lambda *given: launches.append(given) or graph(*given)
+
+    fake = SimpleNamespace(compile_fx=compile_fx)
+    monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", fake)
+    spec = catalog.spec_of("softmax")
+    impl = next(i for i in spec.impls if i.name == "torch.compile")
+    impl = replace(impl, launch=dsl.compiled(lambda x: torch.softmax(x, -1)))
+    impl.launch.compile_only(torch.randn(4, 8))
+    assert (len(compilations), len(launches)) == (1, 0)
+    x = torch.randn(4, 8)
+    (checked,) = correctness.launch(impl, impl.config(), (x,)).outputs
+    assert torch.equal(impl(x, config=impl.config()), checked)
+    assert torch.allclose(checked, torch.softmax(x, -1))
+    assert (len(compilations), len(launches)) == (1, 2)

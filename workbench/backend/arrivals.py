@@ -21,7 +21,12 @@ class Arrivals(Generic[T]):
     def __init__(self, source: Generator[T, None, None]) -> None:
         self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._left = False
-        threading.Thread(target=self._take, args=(source,), daemon=True).start()
+        self._reading = threading.Thread(target=self._take, args=(source,), daemon=True)
+        self._reading.start()
+
+    def wait(self) -> None:
+        """Wait until all items are there, or an exception is."""
+        self._reading.join()
 
     def _take(self, source: Generator[T, None, None]) -> None:
         try:

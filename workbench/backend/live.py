@@ -109,6 +109,7 @@ class Live:
         self._locked = False
         self._compiled: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
         self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
+        self._prewarmed: list[tuple[Problem, list[Candidate], Arrivals[Any]]] = []
         self._problem: Problem
         self._prepared: tuple[Problem, Future[None]] | None = None
         self._seed = secrets.randbits(31)  # of the inputs: no kernel can know it
@@ -138,7 +139,7 @@ class Live:
         begun, self._prepared = self._prepared, None
         self._problem = problem
         if candidates:  # compiled meanwhile
-            self._prewarm = list(candidates), Arrivals(self._compile(candidates))
+            self._prewarm = list(candidates), self._arrivals(problem, list(candidates))
         try:
             try:
                 if begun is not None:
@@ -186,12 +187,25 @@ class Live:
             problem.kernel, problem.sizes, problem.dtype, self.rules, self._seed
         )
 
+    def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Start to compile the candidates that `begin` will be given for a problem."""
+        arrivals = Arrivals(self._compile(candidates, problem))
+        self._prewarmed.append((problem, list(candidates), arrivals))
+
+    def _arrivals(self, problem: Problem, candidates: list[Candidate]) -> Arrivals[Any]:
+        """Return the results of `prewarm` for a problem; otherwise start to compile."""
+        for known in self._prewarmed:
+            if known[0] is problem and known[1] == candidates:
+                self._prewarmed.remove(known)
+                return known[2]
+        return Arrivals(self._compile(candidates, problem))
+
     def _compile(
-        self, candidates: Sequence[Candidate]
+        self, candidates: Sequence[Candidate], problem: Problem
     ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
         if self._compilers is None:
-            self._compilers = compilers(self._problem.kernel)
-        return compile_all(self._compilers, self._problem, candidates, self.device, here=True)
+            self._compilers = compilers(problem.kernel)
+        return compile_all(self._compilers, problem, candidates, self.device, here=True)
 
     def compiled(
         self, candidates: Sequence[Candidate]
@@ -200,7 +214,7 @@ class Live:
         prewarm, self._prewarm = self._prewarm, None
         if prewarm is not None and prewarm[0] == list(candidates):
             return iter(prewarm[1])
-        return self._compile(candidates)
+        return self._compile(candidates, self._problem)
 
     def timed(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
@@ -329,6 +343,8 @@ class Live:
     ) -> list[Timed | Refusal]:
         """Return the results of a task over several configs. Where a config kills the process, it
         is identified and the others are tried once more."""
+        for _, _, arrivals in self._prewarmed:
+            arrivals.wait()
         result: dict[int, Timed | Refusal] = {}
         refusal: Refusal = Refusal("measure", "gave no time", own=False)
         for _ in range(2):

@@ -170,6 +170,9 @@ class MetalLive:
         """Return the candidate's time on the same buffers, or a Refusal."""
         return self._measured([self._task(candidate, regime="hot")])[0]
 
+    def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Do nothing: a kernel is compiled at its first launch."""
+
     def begin_libraries(self) -> None:
         """Do nothing: MLX is imported already."""
 

@@ -113,6 +113,10 @@ class Measures(Backend, Protocol):
 
     rules: Rules
 
+    def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Start to compile the candidates that `begin` will be given for a problem. Nothing is
+        timed before they are compiled."""
+
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:

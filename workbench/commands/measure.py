@@ -50,6 +50,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Outcome, Phase, Profile, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.reports import DRAWING, prewarm_page
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.tuner import tuned
@@ -58,6 +59,8 @@ from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+PREWARMED = 8  # problems that are compiled before the first of them is timed
 
 
 def run(options: MeasureOptions) -> int:
@@ -138,36 +141,42 @@ class MeasureCommand:
         self._say_begin(run)
 
         def obtain(recorder: Recorder) -> None:
-            for at, problem in enumerate(problems):
+            groups = [self._planned(problem, selected, recorder) for problem in problems]
+            for at, (problem, group) in enumerate(zip(problems, groups, strict=True)):
                 show_part(f"{sizes_text(problem.sizes)}, {problem.dtype}", at, len(problems))
-                self._group(problem, selected, recorder)
+                if at % PREWARMED == 0:
+                    for each in groups[at : at + PREWARMED]:
+                        each.prewarm()
+                self._group(group, recorder)
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
         drawn(recorder, self._conclude)
         return recorder, state
 
-    def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
-        """Measure one problem: each outcome is stored before the next, then all are shown."""
+    def _planned(self, problem: Problem, selected: Selected, recorder: Recorder) -> ProblemGroup:
+        """Return the candidates of one problem."""
         backend = recorder.backend
-        group = ProblemGroup(
-            RecordFactory(recorder.run, problem, backend.protocol),
-            backend,
-            selected,
-            self.options.energy,
-            recorder.dispatched,
-        )
+        factory = RecordFactory(recorder.run, problem, backend.protocol)
+        energy, tell = self.options.energy, recorder.dispatched
+        group = ProblemGroup(factory, backend, selected, energy, tell)
+        group.plan()
+        self.origins.update(group.origins)
+        return group
+
+    def _group(self, group: ProblemGroup, recorder: Recorder) -> None:
+        """Measure one problem: each outcome is stored before the next, then all are shown."""
         recorder.begin(group.begin())
         before = len(recorder.outcomes)
+        if not before:  # while the first ones are timed
+            prewarm_page(partial(page_of, recorder.run, ()))
         for outcome in group.outcomes():
             recorder.keep(outcome)
-        self.origins.update(group.origins)
         self._say(recorder.run, recorder.outcomes[before:])
 
     def _draw(self, recorder: Recorder, profiles: Sequence[Profile] = ()) -> Path:
-        from workbench.reports.measure import page
-
-        html = page(recorder.run, recorder.outcomes, profiles)
+        with DRAWING:
+            html = page_of(recorder.run, recorder.outcomes, profiles)
         return write_run_page(folder_of(self.options.out, recorder.run.id), html)
 
     def _say_begin(self, run: Run) -> None:
@@ -254,8 +263,8 @@ class ProblemGroup:
     _todo: list[Candidate] = field(default_factory=list)
     _refusals: dict[str, Refusal] = field(default_factory=dict)
 
-    def begin(self) -> Mapping[str, Mapping[str, Any]]:
-        """Prepare the candidates and the backend. Returns the ceilings that were measured."""
+    def plan(self) -> None:
+        """Prepare the candidates."""
         problem = self.factory.problem
         limits = self.backend.device.limits
         first_impl = own_impls(problem.spec, self.backend.device.backend)[0]
@@ -267,8 +276,16 @@ class ProblemGroup:
             self._todo.append(candidate)
             if (reason := self._refused(candidate)) is not None:
                 self._refusals[candidate.key] = Refusal("refused", reason)
+
+    def prewarm(self) -> None:
+        """Start to compile all candidates, where they are timed here."""
+        if not self.backend.predicts and (candidates := self._to_compile()):
+            cast(Measures, self.backend).prewarm(self.factory.problem, candidates)
+
+    def begin(self) -> Mapping[str, Mapping[str, Any]]:
+        """Prepare the backend, once `plan` was called. Returns the ceilings that were measured."""
         try:
-            return self.backend.begin(problem, self._to_compile())
+            return self.backend.begin(self.factory.problem, self._to_compile())
         except RuntimeError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             refusal = Refusal("measure", lines[0], own=False)
@@ -355,6 +372,13 @@ class ProblemGroup:
         compiled: Mapping[str, Compiled],
     ) -> Outcome:
         return self.factory.outcome(candidate, result, phase, compiled.get(candidate.key))
+
+
+def page_of(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()) -> str:
+    """Return the page of a measurement as HTML."""
+    from workbench.reports.measure import page
+
+    return page(run, outcomes, profiles)
 
 
 def problems_of(options: MeasureOptions, spec: Spec) -> list[Problem]:

@@ -29,7 +29,7 @@ from workbench.commands.config_profiles import (
 )
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import SweepOptions
-from workbench.commands.page_drawing import PageDrawing
+from workbench.commands.page_drawing import PageDrawing, page_of
 from workbench.commands.problem import (
     check_sweep,
     default_search,
@@ -72,7 +72,7 @@ from workbench.data.record import Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.calibration import CalibrationError, calibration_of, shipped
 from workbench.device.hardware import METAL
-from workbench.reports import DRAWING, write_page
+from workbench.reports import DRAWING, prewarm_page, write_page
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
@@ -446,8 +446,8 @@ class _OneSize:
             for result in engine.outcomes():
                 if isinstance(result, Step):
                     if result.name == "final" and self.command.pages is None:  # the CPU is idle
-                        known = recorder.run, list(recorder.outcomes)
-                        Thread(target=_prewarm_page, args=known, daemon=True).start()
+                        known = recorder.run, list(recorder.outcomes), None, ()
+                        prewarm_page(partial(page_of, *known))
                     self.breakdown.table(self.counts, started)
                     console.step(result)
                 elif isinstance(result, Finding):
@@ -575,15 +575,6 @@ def _prewarm_plan() -> None:
     with suppress(CalibrationError):
         for name in shipped():
             calibration_of(name)
-
-
-def _prewarm_page(run: Run, outcomes: Sequence[Outcome]) -> None:
-    """Draw the page of what is known and drop it: imports, fonts and templates of a first drawing
-    take a second, and the last one is drawn while the user waits."""
-    with suppress(Exception), DRAWING:
-        from workbench.reports.sweep import page
-
-        page(run, outcomes)
 
 
 def _kind(outcome: Outcome) -> str:

@@ -16,7 +16,13 @@ from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-AHEAD = ("torch", "triton", "sympy", "numpy", "networkx")  # a command imports 2,500 of their files
+PREWARMED = (
+    "torch",
+    "triton",
+    "sympy",
+    "numpy",
+    "networkx",
+)  # a command imports 2,500 of their files
 UNUSED = r"/(tests?|testing/_internal)/"
 LEAST_CPUS = 8  # it takes 15 s of CPU; a command alone compiles for some 9 s
 
@@ -45,10 +51,10 @@ def bytecode_variables() -> dict[str, str]:
 
 
 @contextmanager
-def bytecode_ahead() -> Iterator[None]:
-    """Return a context manager that compiles the files of AHEAD in processes of their own, on half
-    of the CPUs, where their bytecode is kept but not there yet and there are LEAST_CPUS or more.
-    What is unfinished at its end stays undone."""
+def prewarm_bytecode() -> Iterator[None]:
+    """Return a context manager that compiles the files of PREWARMED, where their bytecode is kept
+    but not there yet: in processes of their own, on half of the CPUs, if there are LEAST_CPUS or
+    more. What is unfinished at its end stays undone."""
     spec, cpus = _torch(), os.cpu_count() or 1
     if spec is None or not sys.pycache_prefix or cpus < LEAST_CPUS:
         yield
@@ -81,8 +87,8 @@ def _torch() -> str | None:
 
 
 def _folders() -> Iterator[str]:
-    """Yield the folders of the packages of AHEAD that are installed."""
-    for name in AHEAD:
+    """Yield the folders of the packages of PREWARMED that are installed."""
+    for name in PREWARMED:
         with suppress(ImportError):
             spec = find_spec(name)
             yield from (spec.submodule_search_locations or ()) if spec else ()

@@ -77,6 +77,19 @@ def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
         raise
 
 
+def prewarm_page(page: Callable[[], object]) -> None:
+    """Call what draws a page in a background thread, and drop the page. Imports, fonts and
+    templates of a first drawing take one to two seconds, and the last page is drawn while the user
+    waits. Whoever draws meanwhile holds DRAWING."""
+
+    def draw() -> None:
+        with contextlib.suppress(Exception), DRAWING:
+            figure_svg(figure(72, 72), "prewarm")  # a page without results may have no figure
+            page()
+
+    threading.Thread(target=draw, daemon=True).start()
+
+
 def write_page(path: Path | str, html: str) -> Path:
     """Write a page atomically, making its folder where needed; returns its path. Raises ReportError
     when the folder cannot be written to."""
