@@ -18,6 +18,7 @@ from workbench.commands.profile import chosen_tool
 from workbench.commands.profile_counters import counter_groups
 from workbench.data.trace import Dispatch, Trace
 from workbench.profilers import (
+    Command,
     ProfilerError,
     ToolRun,
     preflight,
@@ -545,3 +546,27 @@ def test_the_verdict_of_the_sanitizer(command, logs, words, code, seen, unseen):
     assert set(seen) <= files and not set(unseen) & files
     assert "CheckerResult" not in out and "racecheck" in out
     assert ("514 errors" in out) == (code == 1) and ("inconclusive" in out) == (code == 3)
+
+
+def test_a_command_beside_another_one_runs_at_once_and_is_waited_for(tmp_path):
+    """Each of two commands ends only once the other one runs; a third follows by itself."""
+    meet = "import pathlib, sys, time\n" + (
+        "mine, other = map(pathlib.Path, sys.argv[1:])\nmine.touch()\n"
+        "while not other.exists(): time.sleep(0.01)\nprint(mine.name)"
+    )
+    names = [tmp_path / "a", tmp_path / "b"]
+    commands = [
+        Command([sys.executable, "-c", meet, *map(str, pair)], tmp_path / f"{n}.csv", beside=n > 0)
+        for n, pair in enumerate((names, names[::-1]))
+    ]
+    commands.append(Command([sys.executable, "-c", "print('c')"], tmp_path / "2.csv"))
+    profiler = replace(
+        profilers()["ncu"],
+        available=lambda *_: None,
+        argv=lambda *_: [sys.executable, "-c", ""],
+        reads=lambda *_: [],
+        further=lambda *_: commands,
+    )
+    run = run_tool(profiler, MACHINES["nvidia"], CALLS, tmp_path, limit_s=60.0)
+    assert [path.read_text().strip() for path in run.files] == ["a", "b", "c"]
+    assert run.end.code == 0 and not run.end.timed_out

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from workbench.data.trace import Trace
-from workbench.profilers.running.child import ChildEnd, run_child
+from workbench.profilers.running.child import ChildEnd, run_child, start_child, wait_for_child
 from workbench.profilers.running.machine import Machine, collector_refusal
 from workbench.profilers.running.recorder import STATUS
 from workbench.profilers.running.workload import Workload
@@ -40,6 +42,7 @@ class Command:
     output: Path | None = None  # that takes what it prints
     due: Callable[[], bool] = lambda: True  # asked when its turn comes
     must: str = ""  # what is said, in place of going on, where it fails
+    beside: bool = False  # runs while the others do; has an output and no `must`
 
 
 def _nothing(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
@@ -146,12 +149,17 @@ def run_tool(
     for number, command in enumerate(commands):
         if end.stopped or end.timed_out:
             break
-        if command.due():
-            log = folder / f"further{number}.log" if own or command.output else None
-            output = command.output or log
-            after = run_child(
-                command.argv, limit_s, own=own, aside=aside, more=profiler.variables, output=output
-            )
+        if command.due() and not command.beside:
+            output = command.output or (folder / f"further{number}.log" if own else None)
+            with _beside(commands[number + 1 :], limit_s, own, profiler.variables):
+                after = run_child(
+                    command.argv,
+                    limit_s,
+                    own=own,
+                    aside=aside,
+                    more=profiler.variables,
+                    output=output,
+                )
             if after.code and command.must:
                 raise ProfilerError(command.must)
             end = end if end.code or not (after.stopped or after.timed_out) else after
@@ -159,6 +167,21 @@ def run_tool(
     wanted = dict.fromkeys([*profiler.reads(workload, folder), *outputs])
     files = tuple(path for path in wanted if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
+
+
+@contextmanager
+def _beside(
+    commands: Sequence[Command], limit_s: float | None, own: bool, more: Mapping[str, str]
+) -> Iterator[None]:
+    """Return a context manager in which those of the commands run that follow directly and are to
+    run beside another one; it waits for them."""
+    with ExitStack() as stack:
+        for command in takewhile(lambda c: c.beside, commands):
+            if command.due() and command.output is not None:
+                file = stack.enter_context(command.output.open("wb"))
+                child = start_child(command.argv, own=own, more=more, output=file)
+                stack.callback(wait_for_child, child, limit_s)
+        yield
 
 
 def _status(folder: Path) -> RecordingStatus | None:

@@ -88,7 +88,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     source = ["--page", "source", "--print-source", "sass"]
     return [
         Command([*words, "--page", "raw"], folder / RAW, report.exists),
-        Command([*words, *source], folder / SOURCE, report.exists),
+        Command([*words, *source], folder / SOURCE, report.exists, beside=True),
     ]
 
 

@@ -91,12 +91,13 @@ def start_child(
         raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None
 
 
-def wait_for_child(process: subprocess.Popen[bytes]) -> ChildEnd:
-    """Wait for a child that was started before, with signals as in `run_child`. Returns its end."""
+def wait_for_child(process: subprocess.Popen[bytes], limit_s: float | None = None) -> ChildEnd:
+    """Wait for a child that was started before, with limit and signals as in `run_child`. Returns
+    its end."""
     with _Waiting() as waiting:
         waiting.begin(process)
-        _wait(process, None)
-    return _end_of(process, waiting, False)
+        timed_out = _wait(process, limit_s)
+    return _end_of(process, waiting, timed_out)
 
 
 def _end_of(process: subprocess.Popen[bytes], waiting: _Waiting, timed_out: bool) -> ChildEnd:
