@@ -26,7 +26,13 @@ from workbench.data.modes import modes_of
 from workbench.data.record import Measured
 from workbench.measurement import inputs
 from workbench.measurement.clocks import SmClock
-from workbench.measurement.correctness import Checked, Poisoned, check_outputs, poison_outputs
+from workbench.measurement.correctness import (
+    Checked,
+    Poisoned,
+    check_outputs,
+    is_traced,
+    poison_outputs,
+)
 from workbench.measurement.graphs import (
     OTHER_STREAM,
     Graph,
@@ -154,7 +160,9 @@ class Bench:
                 break
         else:
             raise NotJoined(OTHER_STREAM)
-        if not rotation.waits and rotation.copies is None and self._runs_early(rotation):
+        if rotation.waits or rotation.copies is not None or is_traced(rotation.impl):
+            return
+        if self._runs_early(rotation):
             raise NotJoined(OTHER_STREAM)
 
     def _runs_early(self, rotation: Rotation) -> bool:

@@ -109,10 +109,7 @@ def launch(
     named = list(zip(impl.spec.inputs, inputs, strict=True))
     given = [memory.copied(x, n) if n in impl.mutates else x for n, x in named]
     untouched = [(n, x, x.clone()) for n, x in named if n not in impl.mutates]
-    # torch.compile would trace the mode, and trace again for a call outside of it (1 s on an H100's
-    # host); its code allocates without an operator
-    mode = nullcontext() if hasattr(impl.launch, "compile_only") else memory
-    with mode, during:
+    with nullcontext() if is_traced(impl) else memory, during:
         outputs = as_tuple(impl(*given, config=config))
     if any(x.device.type == "cuda" for x in given):
         torch.cuda.synchronize()  # of all streams: a result of another one is not late, but wrong
@@ -124,6 +121,13 @@ def launch(
     if (reason := _undeclared(changed)) is not None:
         return Launched(outputs, Fault("inputs", reason))
     return Launched(outputs, None, _borrowed(outputs, inputs, impl))
+
+
+def is_traced(impl: Impl) -> bool:
+    """Return whether an Impl is under torch.compile. Its code allocates without an operator, so
+    that `Poisoned` sees nothing, and it is traced again for a call in that mode: 1 s on an H100's
+    host."""
+    return hasattr(impl.launch, "compile_only")
 
 
 def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> Fault | None:

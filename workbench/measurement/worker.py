@@ -223,6 +223,7 @@ def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
     names = share_of(spec.impls, share, of)
     compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_only")]
     if compilable:
+        _set_precision()
         given = inputs.make(spec, job.sizes, job.dtype, "cuda", job.seed)
         for impl in compilable:
             with suppress(Exception):
@@ -250,9 +251,7 @@ def _prepared(job: MeasureJob) -> _State:
     device = hardware.live()
     if device is None:
         raise RuntimeError("torch sees no GPU in the measuring process")
-    # equal precision: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    _set_precision()
     torch.cuda.empty_cache()  # of what ran here before
     kernel = loaded(job.kernel)
     kernel.load()
@@ -266,6 +265,15 @@ def _prepared(job: MeasureJob) -> _State:
     problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs, job.sizes)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
+
+
+def _set_precision() -> None:
+    """Ask for equal precision: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the
+    rms off. What torch.compile compiled before this it compiles again."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def _load_checks(prepared: Any) -> None:
