@@ -355,6 +355,20 @@ def test_threads_that_start_processes_at_once_leave_stderr_as_it_was():
     assert os.path.samestat(os.fstat(2), before)
 
 
+def test_processes_start_at_once_after_the_server_was_ended():
+    """As in a second command of one process. A server that was killed and not awaited counted as
+    running, so that a process that began there failed: EOFError."""
+    for _ in range(2):
+        solo = Solo()
+        assert solo.ask(math.sqrt, 4.0, timeout_s=60) == 2.0
+        solo.end()
+        server = forkserver._forkserver._forkserver_pid
+        workers.end_server()
+        with pytest.raises(ProcessLookupError):
+            os.kill(server, 0)
+    workers.end_server()  # where there is none
+
+
 def test_a_promise_is_kept_while_later_tasks_go_on():
     with closing_solo() as solo:
         promised = solo.promise(divmod, 7, 2)

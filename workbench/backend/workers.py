@@ -304,13 +304,18 @@ KILLED_S = 10.0  # the driver takes seconds to tear down a kernel that never end
 
 
 def end_server() -> None:
-    """End the fork server at once, where no process will be started any more: it would take half a
-    second to leave by itself."""
+    """End the fork server at once, and wait for its end: it would take half a second to leave by
+    itself. The next process starts another one."""
+    global _served
     from multiprocessing import forkserver
 
-    if (pid := getattr(forkserver._forkserver, "_forkserver_pid", None)) is not None:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    server = forkserver._forkserver
+    with _server:
+        _served = None
+        if (pid := getattr(server, "_forkserver_pid", None)) is not None:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            server._stop()  # type: ignore[attr-defined]  # one that is killed still counts as running
 
 
 def cpu_count() -> int:
