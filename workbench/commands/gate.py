@@ -26,6 +26,7 @@ from workbench.commands.comparison import (
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
+from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import GateOptions
@@ -48,6 +49,7 @@ from workbench.commands.worktree import WORKING, Repository, WorktreeError, Work
 from workbench.data import verdict
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Run
 from workbench.device.hardware import METAL
 from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
@@ -81,6 +83,7 @@ class GateCommand:
     console: Console
     open_backend: Opener = any_backend
     left_out: list[LeftOut] = field(default_factory=list)
+    checks: list[ImplCheck] = field(default_factory=list)  # of results, before any comparison
 
     def go(self) -> int:
         """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
@@ -137,6 +140,11 @@ class GateCommand:
         problems = [p for file in files for p in self._problems(file)]
         if not problems:
             return self._nothing("no kernel can be timed")
+        if backend.device.backend != METAL:
+            once = {problem.kernel: problem for problem in problems}.values()
+            changed = [c for problem in once for c in self._changed_impls(problem, trees)]
+            limits = backend.device.limits
+            self.checks = say_checks(self.console, changed, options.dtype, limits)
         run = new_run("gate", options.baseline, options.command, backend, problems)
         pairs = [pair for p in problems for pair in self._pairs(p, run, trees, backend)]
         self._say_left_out()
@@ -154,6 +162,7 @@ class GateCommand:
         state = execute(recorder, obtain, draw)
         page = drawn(recorder, draw).resolve()
         code = INTERRUPTED if state == "interrupted" else self._code(recorder)
+        code = checked_code(self.checks, code)
         return self._conclude(recorder, page, code)
 
     def _problems(self, file: Path) -> Iterator[Problem]:
@@ -166,6 +175,16 @@ class GateCommand:
         check_dtype(spec, self.options.dtype)
         for sizes in spec.bench:
             yield Problem(name, spec, dict(sizes), self.options.dtype)
+
+    def _changed_impls(self, problem: Problem, trees: Worktrees) -> list[ChangedImpl]:
+        """Return the Impls whose results are to be checked; none of a kernel whose baseline cannot
+        be read, which `_pairs` says."""
+        file = Path(catalog.module_of(problem.kernel).__file__ or "")
+        try:
+            then = trees.file(self.options.baseline, trees.repository.within(file))
+            return list(changed_impls(problem.kernel, problem.spec, then))
+        except (WorktreeError, catalog.CatalogError):
+            return []
 
     def _pairs(
         self, problem: Problem, run: Run, trees: Worktrees, backend: Backend
@@ -230,8 +249,8 @@ class GateCommand:
             self._say_left_out()
         text = f"Nothing to compare with {self.options.baseline}: {reason}."
         say_result(self.console, text, whole=False)
-        code = COULD_NOT_RUN if broken else PASSED
-        write_comment(self.options, code, self.left_out, nothing=reason)
+        code = checked_code(self.checks, COULD_NOT_RUN if broken else PASSED)
+        write_comment(self.options, code, self.left_out, self.checks, nothing=reason)
         return self._write(code, [], comparisons=[])
 
     def _say(self, compared: Compared) -> None:
@@ -251,7 +270,7 @@ class GateCommand:
                 say_result(self.console, f"  {compared.name}: {conclusion([compared])}")
         say_page(self.console, page)
         gpu = recorder.run.environment.gpu or recorder.run.device
-        write_comment(self.options, code, self.left_out, compared=every, gpu=gpu)
+        write_comment(self.options, code, self.left_out, self.checks, compared=every, gpu=gpu)
         return self._write(
             code,
             [recorder.result(page)],
@@ -266,6 +285,7 @@ class GateCommand:
             "baseline": self.options.baseline,
             "threshold": self.options.threshold,
             **result,
+            "checks": [asdict(check) for check in self.checks],
             "left_out": [asdict(left) for left in self.left_out],
         }
         return write_result(self.options, "gate", code, runs, **whole)

@@ -8,10 +8,15 @@ from typing import Any
 from workbench.commands.changed_kernels import LeftOut
 from workbench.commands.options import GateOptions
 from workbench.data.files import write_files
+from workbench.data.impl_check import ImplCheck
 
 
 def write_comment(
-    options: GateOptions, exit_code: int, left_out: Sequence[LeftOut], **parts: Any
+    options: GateOptions,
+    exit_code: int,
+    left_out: Sequence[LeftOut],
+    checks: Sequence[ImplCheck] = (),
+    **parts: Any,
 ) -> None:
     """Write the Markdown where `--markdown` says, if it does. `parts` are the fields of a
     GateResult that say what was compared. Raises FileError where the file cannot be written."""
@@ -20,5 +25,7 @@ def write_comment(
     from workbench.reports.pull_request import GateResult, markdown
 
     listed = [(left.what, left.reason) for left in left_out]
-    result = GateResult(options.baseline, exit_code, options.command, listed, **parts)
+    result = GateResult(
+        options.baseline, exit_code, options.command, listed, checks=checks, **parts
+    )
     write_files([(options.markdown, markdown(result))], make_folders=True)

@@ -16,6 +16,7 @@ from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
 from workbench.commands.console import say_result
+from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
 from workbench.commands.options import GateOptions
 from workbench.commands.result import write_result
@@ -24,6 +25,7 @@ from workbench.commands.worktree import WORKING, Repository, WorktreeError, Work
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.code_pair import CodePair, exit_code_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case
 from workbench.data.units import counted
 from workbench.device.hardware import METAL, Device, backend_of
@@ -46,6 +48,7 @@ class OfflineGate:
     repository: Repository
     left_out: list[LeftOut] = field(default_factory=list)
     unchanged: int = 0  # configs with the same code and config: not compiled
+    changed: list[ChangedImpl] = field(default_factory=list)  # whose results are checked
 
     def go(self, files: Sequence[tuple[str, Path]]) -> int:
         """Compare the kernels, each with its file. Returns 0, 3 where something is suspected to be
@@ -72,7 +75,8 @@ class OfflineGate:
                 for kernel, file in files
                 for both in self._of_kernel(kernel, file, trees, devices)
             ]
-            return self._go(pools, compiler, every, devices, started)
+            checks = say_checks(self.console, self.changed, options.dtype, devices[0].limits)
+            return self._go(pools, compiler, every, devices, started, checks)
 
     def _of_kernel(
         self, kernel: str, file: Path, trees: Worktrees, devices: Sequence[Device]
@@ -84,6 +88,7 @@ class OfflineGate:
             then_file = trees.file(baseline, trees.repository.within(file))
             if then_file is None:
                 self._leave(spec.name, f"new since {baseline}")
+                self.changed += changed_impls(kernel, spec, None)
                 return
             then = loaded(kernel, str(then_file)).spec
         except (catalog.CatalogError, WorktreeError) as error:
@@ -92,6 +97,7 @@ class OfflineGate:
         if dtype not in spec.tolerance:
             self._leave(spec.name, f"it does not support {dtype}")
             return
+        self.changed += changed_impls(kernel, spec, then_file)
         for title in removed_impls(then, spec, "triton"):
             self._leave(title, f"removed since {baseline}")
         for impl in [i for i in spec.impls if i.backend == "triton"]:
@@ -144,11 +150,13 @@ class OfflineGate:
         every: Sequence[Both],
         devices: Sequence[Device],
         started: float,
+        checks: Sequence[ImplCheck],
     ) -> int:
         options, run = self.options, run_id("gate", "code")
         file = (options.metrics or options.out / NAME) if options.events else None
         broken = any(left.broken for left in self.left_out)
         more: dict[str, Any] = {"baseline": options.baseline, "unchanged": self.unchanged,
+                "checks": [asdict(check) for check in checks],
                 "left_out": [asdict(left) for left in self.left_out]}  # fmt: skip
         if not every:
             for left in self.left_out:
@@ -156,9 +164,9 @@ class OfflineGate:
             text = f"{counted(self.unchanged, 'config')} have the code and the config of"
             text = f"Nothing to compile: {text} {options.baseline}."
             say_result(self.console, text, whole=False)
-            code = COULD_NOT_RUN if broken else PASSED
+            code = checked_code(checks, COULD_NOT_RUN if broken else PASSED)
             nothing = f"{counted(self.unchanged, 'config')} have the same code and config"
-            write_comment(options, code, self.left_out, nothing=nothing)
+            write_comment(options, code, self.left_out, checks, nothing=nothing)
             return write_result(options, "gate", code, **more)
         pairs, interrupted = list[CodePair](), False
         with closing(CodeStore(file, run)) as store:
@@ -190,8 +198,10 @@ class OfflineGate:
             interrupted=interrupted,
             of=len(every),
             unchanged=self.unchanged,
+            checks=checks,
         )
         result = finish(self.console, changes, folder_of(options.out, run))
         code = INTERRUPTED if interrupted else exit_code_of(pairs, broken)
-        write_comment(options, code, self.left_out, changes=changes)
+        code = checked_code(checks, code)
+        write_comment(options, code, self.left_out, checks, changes=changes)
         return write_result(options, "gate", code, code_changes=result, **more)

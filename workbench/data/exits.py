@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PASSED = 0
-FAILED = 1  # a comparison is SLOW
+FAILED = 1  # a comparison is SLOW, or a result is wrong
 COULD_NOT_RUN = 2  # an error in one sentence, or nothing gave a time
 UNDECIDED = 3  # a comparison is INCONCLUSIVE, or SLOW by the times of two stored runs alone
 INTERNAL = 4  # a fault of the workbench itself

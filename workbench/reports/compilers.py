@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.data.code_pair import MEANINGS, ORDER, CodePair, ranked
 from workbench.data.compiled_code import CompiledCode
+from workbench.data.impl_check import WORDS, ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
@@ -34,6 +35,7 @@ class CodeChanges:
     interrupted: bool = False
     of: int = 0  # configs to compile, where it was interrupted
     unchanged: int = 0  # configs that were not compiled, as their source is the same
+    checks: Sequence[ImplCheck] = ()  # of the results of changed Impls
 
 
 def page(changes: CodeChanges) -> str:
@@ -42,7 +44,8 @@ def page(changes: CodeChanges) -> str:
     return render(
         "compilers.html.j2",
         changes=changes,
-        word=next((p.word for p in pairs), "SAME"),
+        checks=worst_first(changes.checks),
+        word=first_word(changes, pairs),
         conclusion=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
@@ -53,6 +56,14 @@ def page(changes: CodeChanges) -> str:
         measured=was_measured(pairs),
         errors=code_errors(changed(pairs)),
     )
+
+
+def first_word(changes: CodeChanges, pairs: Sequence[CodePair]) -> str:
+    """Return the worst word of the page: WRONG before all words of code, of pairs that are
+    ranked."""
+    if any(check.state == "wrong" for check in changes.checks):
+        return WORDS["wrong"]
+    return next((pair.word for pair in pairs), "SAME")
 
 
 def changed(pairs: Sequence[CodePair]) -> list[CodePair]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import workbench
 from workbench.data.code_pair import MEANINGS, ORDER, CodePair
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
+from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.reports import compare
 from workbench.reports.compare import Compared
@@ -56,6 +57,7 @@ class GateResult:
     compared: Sequence[Compared] = field(default_factory=list)
     gpu: str = ""  # that measured
     nothing: str = ""  # why nothing was compared
+    checks: Sequence[ImplCheck] = ()  # of results, before any comparison
 
 
 def markdown(result: GateResult) -> str:
@@ -66,7 +68,8 @@ def markdown(result: GateResult) -> str:
         parts = list(_of_times(result.compared, result.gpu))
     else:
         parts = [escaped(f"Nothing to compare with {result.baseline}: {result.nothing}.")]
-    blocks = [MARKER, f"### Kernel Workbench: {_heading(result)}", *parts]
+    head = f"### Kernel Workbench: {_heading(result)}"
+    blocks = [MARKER, head, *_of_checks(result.checks), *parts]
     if result.left_out:
         blocks.append(_left_out(result.left_out))
     version = f"Kernel Workbench {workbench.__version__}"
@@ -74,7 +77,25 @@ def markdown(result: GateResult) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def _of_checks(checks: Sequence[ImplCheck]) -> Iterator[str]:
+    """Yield what is wrong first, then what was not checked, and the number of those that are
+    right."""
+    told = [check for check in worst_first(checks) if check.state != "right"]
+    lines, more = _fitting([f"- {escaped(check.line)}" for check in told], LIST_ROOM)
+    if more:
+        lines.append(f"- {more} more")
+    if right := len(checks) - len(told):
+        lines.append(f"- right: {counted(right, 'changed Impl')} at the sizes to check")
+    if lines:
+        yield "\n".join(lines)
+
+
 def _heading(result: GateResult) -> str:
+    states = {check.state for check in result.checks}
+    if "wrong" in states and result.exit_code == FAILED:
+        return "wrong results"
+    if "other reference" in states and result.exit_code == UNDECIDED:
+        return "results differ from the baseline's reference"
     if not (result.changes or result.compared) and result.exit_code == PASSED:
         return "nothing to compare"
     known = HEADINGS | (COMPILED_HEADINGS if result.changes is not None else {})

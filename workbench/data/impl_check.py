@@ -1,0 +1,35 @@
+"""What a check of an Impl's results found, before a gate compares its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["right", "wrong", "other reference", "unchecked"]
+WORDS: dict[State, str] = {  # the worst first
+    "wrong": "WRONG",
+    "other reference": "DIFFERS",  # from the baseline's reference, not from its own
+    "unchecked": "unchecked",
+    "right": "right",
+}
+
+
+@dataclass(frozen=True)
+class ImplCheck:
+    """One Impl whose code is not the baseline's, checked at the Spec's check sizes."""
+
+    title: str
+    state: State
+    reason: str = ""  # of all but `right`: a sentence
+
+    @property
+    def line(self) -> str:
+        """Return the check as one line of text."""
+        return f"{WORDS[self.state]}  {self.title}: {self.reason}".removesuffix(": ")
+
+
+def worst_first(checks: Sequence[ImplCheck]) -> list[ImplCheck]:
+    """Return the checks in the order of WORDS."""
+    order = list(WORDS)
+    return sorted(checks, key=lambda check: order.index(check.state))
