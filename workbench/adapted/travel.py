@@ -68,8 +68,9 @@ class Place:
         return reduce(getattr, self.name.split("."), self._module())
 
     def _module(self) -> ModuleType:
-        main = self.module in ("__main__", "__mp_main__")
         name = f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
+        # a process that found the function of a script knows the script by our name for it
+        main = self.module in ("__main__", "__mp_main__", name)
         name = name if main else self.module
         if name in sys.modules:
             return sys.modules[name]
