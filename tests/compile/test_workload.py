@@ -219,7 +219,7 @@ def test_the_hash_follows_the_code_and_what_it_calls(monkeypatch):
     assert text_hash(workload_program.plain) == before
 
 
-def test_a_global_that_shares_a_name_with_an_argument_or_a_local_is_no_part_of_the_hash(monkeypatch):
+def test_a_global_named_like_an_argument_or_a_local_is_no_part_of_the_hash(monkeypatch):
     before = text_hash(workload_program.plain)
     code = workload_program.plain.fn.__code__
     assert code.co_varnames[: code.co_argcount] != code.co_varnames  # it has locals, too
