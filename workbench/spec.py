@@ -449,6 +449,11 @@ class Impl:
     def load(self) -> None:
         """Import what a launch needs beyond the kernel's file, which may take seconds: nothing."""
 
+    def contents(self) -> Mapping[str, Any]:
+        """Return the integers that arguments of the device function are known to hold, flat numpy
+        arrays by name: none."""
+        return {}
+
     @property
     def title(self) -> str:
         """Name of this Impl in tables and messages: `matmul.tiles`."""

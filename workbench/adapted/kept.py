@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
+from workbench.measurement.inputs import torch_dtype
 
 
 class Kept:
@@ -77,3 +78,31 @@ class Kept:
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result
         raise AdaptedError(f"The expected result is unknown for these {', '.join(given)}.")
+
+
+class GivenIntegers(Mapping[str, Any]):
+    """The tensors of integers among the arguments of a call, flat from where the pointer points, by
+    the name of the argument; the folder is read when one is asked for."""
+
+    def __init__(self, call: Call, kept: Kept) -> None:
+        self._kept = kept
+        names = {a.name: a.tensor for a in call.arguments if a.descriptor is None}
+        self._tensors = {
+            argument: (name, call.tensors[name])
+            for argument, name in names.items()
+            if name is not None and not torch_dtype(call.tensors[name].dtype).is_floating_point
+        }
+        self._read: dict[str, Any] = {}
+
+    def __getitem__(self, argument: str) -> Any:
+        name, layout = self._tensors[argument]
+        if argument not in self._read:
+            flat = self._kept.args[name].reshape(-1)[layout.lead :]
+            self._read[argument] = flat.long().numpy()
+        return self._read[argument]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
-from workbench.adapted.kept import Kept
+from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import without_target
 from workbench.measurement import inputs
@@ -69,11 +69,16 @@ class Listed(Impl):
 
     listed: tuple[Any, ...] = ()
     launcher: Launcher | None = None
+    integers: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> None:
         """Import the module of the user's function. Raises AdaptedError."""
         if self.launcher is not None:
             _ = self.launcher.kernel
+
+    def contents(self) -> Mapping[str, Any]:
+        """Return the tensors of integers that the user gave, each read when it is asked for."""
+        return self.integers
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
@@ -144,6 +149,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             call.unchecked,
             listed=listed,
             launcher=launcher,
+            integers=GivenIntegers(call, kept),
         )
     )
     return spec

@@ -19,10 +19,11 @@ from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
+from workbench.compile.code_work import code_files
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
-from workbench.device import apple_model, cost_model, occupancy
+from workbench.device import apple_model, code_model, cost_model, occupancy
 from workbench.device.correction import ModelledConfig, SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -222,7 +223,10 @@ def method_for(device: Device) -> OfflineMethod:
         )
     return OfflineMethod(
         cost_model.MODEL,
-        (Path(cost_model.__file__), Path(occupancy.__file__)),
+        (
+            *map(Path, (cost_model.__file__, code_model.__file__, occupancy.__file__)),
+            *code_files(),
+        ),
         "interpreter",
         compile_all,
         launch_calls,
@@ -269,8 +273,18 @@ def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: st
     lacks a figure."""
     if compiled.resources is None:
         raise ValueError(NOT_COMPILED)
+    if place.impl.work is None:
+        return derived_time(device, compiled)
     known = compiled.resources, compiled.launches, compiled.each
     return ModelledConfig(place.impl, place.config, place.sizes, *known).predicted(device, dtype)
+
+
+def derived_time(device: Device, compiled: Compiled) -> Predicted:
+    """Return the time of a compiled config by what its code does. Raises ValueError where that
+    cannot be derived, or where the device lacks a figure."""
+    if not compiled.works:
+        raise ValueError(f"not ranked: {compiled.not_modelled}")
+    return code_model.predict_each(device, compiled.works, compiled.each)
 
 
 def predicted_time(

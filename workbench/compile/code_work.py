@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,19 @@ from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
 from workbench.device.hardware import Device
 
+FILES = (
+    *("code_work", "program_slices", "program_values", "program_walk", "ttgir"),
+    "ttgir_layouts",
+)
 SAMPLES = 3  # programs that are walked in full
 MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
 ALIKE = 0.02  # standard deviation of programs' work over its mean, up to which all are alike
 NEAR = 1 << 24  # bytes between accesses of one tensor that may be of the same tiles
+
+
+def code_files() -> tuple[Path, ...]:
+    """Return the files whose text decides what is derived."""
+    return tuple(Path(__file__).with_name(f"{name}.py") for name in FILES)
 
 
 def places_of(grid: Sequence[int], numbers: Any) -> tuple[Any, Any, Any]:

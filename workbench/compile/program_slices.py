@@ -38,9 +38,7 @@ def needed_values(function: Function, chosen: Chosen = lambda op: True) -> froze
     return frozenset(found)
 
 
-def _read(
-    ops: Sequence[Op], links: dict[str, set[str]], roots: set[str], chosen: Chosen
-) -> bool:
+def _read(ops: Sequence[Op], links: dict[str, set[str]], roots: set[str], chosen: Chosen) -> bool:
     """Note what each value is computed from, and return whether an access is among these."""
     has_access = False
     for op in ops:

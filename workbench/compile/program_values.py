@@ -58,8 +58,10 @@ COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     **{"ugt": np.greater, "uge": np.greater_equal},
 }
 # Operations whose result is their first operand, as far as integers go.
-SAME = ("broadcast", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int", "assume")
-SAME = (*SAME, "int_to_ptr", "convert_layout")
+SAME = (
+    *("broadcast", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
+    *("int_to_ptr", "convert_layout"),
+)
 
 
 def beside(weights: Any, *others: Any) -> Any:
@@ -179,7 +181,7 @@ class ProgramValues:
         bounds = [self.env.get(name) for name in (head.low, head.high, head.by)]
         if any(bound is None for bound in bounds):
             raise NotModelled("the trips of a loop depend on data that is not given")
-        low, high, by = bounds
+        low, high, by = (np.asarray(bound) for bound in bounds)
         head.start, head.stride = low, by
         trips = np.maximum(0, -((low - high) // np.maximum(by, 1)))
         head.trips = np.broadcast_to(trips, (self.programs,)).astype(np.int64)
@@ -404,9 +406,13 @@ ENDS = ("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "tt.
 FLOATS = ("math.", "ub.")
 # Operations that are modelled, and whose result is a float or is not followed.
 UNKNOWN = frozenset(
-    "addf subf mulf divf remf negf maxnumf minnumf maximumf minimumf cmpf extf truncf sitofp uitofp "
-    "fptosi fptoui fp_to_fp clampf precise_sqrt precise_divf extern_elementwise mulhiui "
-    "mulsi_extended mului_extended reduce scan dot warp_group_dot warp_group_dot_wait local_store "
-    "local_dealloc async_wait async_commit_group fence_async_shared barrier join split cat gather "
-    "histogram assert print".split()
+    (
+        *("addf", "subf", "mulf", "divf", "remf", "negf", "maxnumf", "minnumf", "maximumf"),
+        *("minimumf", "cmpf", "extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui"),
+        *("fp_to_fp", "clampf", "precise_sqrt", "precise_divf", "extern_elementwise", "mulhiui"),
+        *("mulsi_extended", "mului_extended", "reduce", "scan", "dot", "warp_group_dot"),
+        *("warp_group_dot_wait", "local_store", "local_dealloc", "async_wait"),
+        *("async_commit_group", "fence_async_shared", "barrier", "join", "split", "cat", "gather"),
+        *("histogram", "assert", "print"),
+    )
 )

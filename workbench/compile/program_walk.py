@@ -24,8 +24,15 @@ from workbench.compile.program_values import (
     Value,
     beside,
 )
-from workbench.compile.ttgir import BLOCK, Function, NotModelled, Op, TensorType, pointer_type
-from workbench.compile.ttgir import types_in
+from workbench.compile.ttgir import (
+    BLOCK,
+    Function,
+    NotModelled,
+    Op,
+    TensorType,
+    pointer_type,
+    types_in,
+)
 from workbench.compile.ttgir_layouts import Layouts
 
 SLOTS = 6  # trips of a loop that are walked
@@ -44,10 +51,14 @@ COSTS: Mapping[str, tuple[float, float]] = {
 INTEGER = 0.3  # ... for one of addresses and masks, of which the compiler computes few
 # Operations of shared memory, of waiting and of shapes, which are counted elsewhere or cost nothing
 FREE = frozenset(
-    "constant make_range splat unsplat expand_dims broadcast reshape trans get_program_id "
-    "get_num_programs local_dealloc async_commit_group fence_async_shared warp_group_dot_wait "
-    "memdesc_index memdesc_subslice memdesc_subview memdesc_trans memdesc_reshape barrier assume "
-    "assert print poison extsi extui trunci index_cast bitcast ptr_to_int int_to_ptr".split()
+    (
+        *("constant", "make_range", "splat", "unsplat", "expand_dims", "broadcast", "reshape"),
+        *("trans", "get_program_id", "get_num_programs", "local_dealloc", "async_commit_group"),
+        *("fence_async_shared", "warp_group_dot_wait", "memdesc_index", "memdesc_subslice"),
+        *("memdesc_subview", "memdesc_trans", "memdesc_reshape", "barrier", "assume", "assert"),
+        *("print", "poison", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
+        "int_to_ptr",
+    )
 )
 
 
@@ -108,11 +119,10 @@ class SampledWalk(ProgramValues):
 
     def step(self, op: Op) -> None:
         super().step(op)
-        if op.regions and op.name.startswith("scf."):
-            deep = ((), 0)
-        else:
+        deep: tuple[Region, int] = (), 0
+        if not op.name.startswith("scf."):
             waits = max((self.level(n) for n in op.operands), default=0)
-            deep = self.here(), waits + (op.word == "load")  # type: ignore[assignment]
+            deep = self.here(), waits + (op.word == "load")
         for name in op.results:
             self._depth[name] = deep
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.cost_model import CONSTANTS, LAUNCH_S, norm, require_figures
@@ -82,25 +82,24 @@ class LaunchWork:
 class _Terms:
     """Seconds of one execution of a region by the programs that share a core."""
 
-    compute: float = 0.0
-    cache: float = 0.0
-    shared: float = 0.0
-    issue: float = 0.0
-    special: float = 0.0
-    lines: float = 0.0
-    latency: float = 0.0
-    names: tuple[str, ...] = field(
-        default=(
-            *("compute", "cache", "shared memory", "instructions", "special functions"),
-            *("load unit", "latency"),
-        ),
-        repr=False,
-    )
+    compute: float
+    cache: float
+    shared: float
+    issue: float
+    special: float
+    lines: float
+    latency: float
 
     def seconds(self) -> tuple[float, ...]:
-        """Return the terms in the order of `names`."""
+        """Return the terms in the order of `TERMS`."""
         each = self.compute, self.cache, self.shared, self.issue, self.special
         return (*each, self.lines, self.latency)
+
+
+TERMS = (
+    *("compute", "cache", "shared memory", "instructions", "special functions", "load unit"),
+    "latency",
+)
 
 
 def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
@@ -139,7 +138,7 @@ class _CodeModel:
             model=MODEL,
             compute_s=named["compute"],
             dram_s=dram,
-            cache_s=max(named[n] for n in _Terms().names[1:6]),
+            cache_s=max(named[n] for n in TERMS[1:-1]),
             latency_s=named["latency"],
             launch_s=LAUNCH_S,
             bound=max(named, key=lambda name: named[name]),
@@ -236,8 +235,16 @@ class _CodeModel:
         barrier = CONSTANTS.step_cycles + CONSTANTS.shared_cycles
         chain = CONSTANTS.step_cycles + get("barriers") * barrier + get("chain")
         latency = self._latency_s(region, alone + chain / clock, cache)
-        each = compute, cache, shared, vector + copies, special, lines
-        return _Terms(*(blocks * term for term in each), latency)
+        b = blocks
+        return _Terms(
+            b * compute,
+            b * cache,
+            b * shared,
+            b * (vector + copies),
+            b * special,
+            b * lines,
+            latency,
+        )
 
     def _cached_bytes(self, region: RegionWork, blocks: int) -> float:
         """Return the bytes that a program asks the last-level cache for: what the core's own cache
@@ -273,8 +280,8 @@ class _CodeModel:
         resident = self._resident()
         rounds = self.work.programs / (resident * self._cores)
         each = [(r.executions, self._terms(r, resident)) for r in self.work.regions]
-        sums = [rounds * sum(n * t.seconds()[i] for n, t in each) for i in range(7)]
-        return dict(zip(_Terms().names, sums, strict=True))
+        sums = [rounds * sum(n * t.seconds()[i] for n, t in each) for i in range(len(TERMS))]
+        return dict(zip(TERMS, sums, strict=True))
 
 
 def resident_programs(device: Device, programs: int, resources: Resources) -> int:
