@@ -11,8 +11,10 @@ from typing import Any
 
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
 from workbench.adapted.kept import GivenIntegers, Kept
+from workbench.adapted.traced import Memory, ProgramPlan, Trace, traced, watch_interpreter
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import without_target
+from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
 from workbench.spec import (
     ITEMSIZE,
@@ -223,6 +225,9 @@ class Launcher:
         self.call = call
         self._entries = {tuple(e.values.items()): e for e in call.entries}
         self._ready: dict[int, tuple[Mapping[str, Any], Callable[..., Any] | None]] = {}
+        self.trace: Trace | None = None  # of the last launch, in the interpreter
+        if INTERPRETED:
+            watch_interpreter()
 
     @cached_property
     def kernel(self) -> Any:
@@ -249,9 +254,12 @@ class Launcher:
         layout, device = self.call.tensors[name], next(iter(given.values())).device
         return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
-    def fire(self, memory: Mapping[str, Any], entry: ConfigEntry) -> dict[str, Any]:
-        """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw
-        them."""
+    def fire(
+        self, memory: Mapping[str, Any], entry: ConfigEntry, plan: ProgramPlan | None = None
+    ) -> dict[str, Any]:
+        """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw them.
+        In the interpreter the launch is watched (`trace`), and runs only the planned programs;
+        raises LaunchFault where it is at fault."""
         views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
         positional = [self._value(a, views) for a in self.call.arguments if a.positional]
         named = {a.name: self._value(a, views) for a in self.call.arguments if not a.positional}
@@ -262,7 +270,13 @@ class Launcher:
         if hook is not None:  # Triton's autotuner does the same before every launch
             names = [a.name for a in self.call.arguments if a.positional]
             hook({**dict(zip(names, positional, strict=True)), **named, **kwargs})
-        self.kernel[entry.grid](*positional, **named, **kwargs)
+        launch = partial(self.kernel[entry.grid], *positional, **named, **kwargs)
+        if not INTERPRETED:
+            launch()
+            return views
+        self.trace = Trace(self.call.name, [Memory.of(n, v) for n, v in views.items()])
+        with traced(self.trace, plan):
+            launch()
         return views
 
     def _value(self, argument: Argument, views: Mapping[str, Any]) -> Any:
