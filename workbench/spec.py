@@ -423,6 +423,15 @@ class NoKnobs:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Tasks that check a config on some of its programs. `launch(kernel, candidate, examined)` runs
+    them where the code under test runs; `compare(kernel, result)` judges what that returned."""
+
+    launch: Callable[..., Any]
+    compare: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class Impl:
     """One way to compute a Spec."""
 
@@ -453,6 +462,15 @@ class Impl:
         """Return the integers that arguments of the device function are known to hold, flat numpy
         arrays by name: none."""
         return {}
+
+    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+        """Return what a check has to know of the code of the largest launch: nothing."""
+        return None
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The tasks that check only some programs of a launch; None checks whole calls."""
+        return None
 
     @property
     def title(self) -> str:

@@ -7,7 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
+from workbench.adapted.call import (
+    ARGS,
+    EXPECTED,
+    MOVED_ARGS,
+    MOVED_EXPECTED,
+    PROBES,
+    WRITTEN,
+    Call,
+)
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
 from workbench.measurement.inputs import torch_dtype
@@ -39,6 +47,17 @@ class Kept:
         """Expected outputs for the values in `moved`, by name."""
         return self._read(MOVED_EXPECTED)
 
+    @cached_property
+    def written(self) -> Mapping[str, Any]:
+        """Which elements of the expected outputs are known, by name; all of a name that is not
+        there."""
+        return self._read(WRITTEN) if (self._folder / WRITTEN).is_file() else {}
+
+    @cached_property
+    def probes(self) -> Mapping[str, list[int]]:
+        """Elements whose writers run in every config, by argument."""
+        return self._read(PROBES) if (self._folder / PROBES).is_file() else {}
+
     def _read(self, name: str) -> Mapping[str, Any]:
         import torch
 
@@ -64,6 +83,11 @@ class Kept:
                 raise AdaptedError(
                     f"No outputs of {call.name} are known to compare with, as it was adapted where "
                     "nothing could run it; call tune() where its GPU is."
+                )
+            if self.written:
+                raise AdaptedError(
+                    f"Some programs of {call.name} ran where no GPU was, and of the other outputs "
+                    "nothing is known; call tune() where its GPU is."
                 )
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
             expected = self._expected_of({n: given[n] for n in self.moved})

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from workbench.spec import (
     Impl,
     Knob,
     Limits,
+    Sampling,
     Sizes,
     Spec,
     Tensor,
@@ -31,6 +33,7 @@ from workbench.spec import (
     values,
 )
 
+SAMPLED, SAMPLE_CHECK = "workbench.adapted.sampled", "workbench.adapted.sample_check"
 WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 
 
@@ -72,6 +75,7 @@ class Listed(Impl):
     listed: tuple[Any, ...] = ()
     launcher: Launcher | None = None
     integers: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept | None = None
 
     def load(self) -> None:
         """Import the module of the user's function. Raises AdaptedError."""
@@ -81,6 +85,20 @@ class Listed(Impl):
     def contents(self) -> Mapping[str, Any]:
         """Return the tensors of integers that the user gave, each read when it is asked for."""
         return self.integers
+
+    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+        """Return what all programs of the launch write, where only some of them will run."""
+        if self.launcher is None or self.kept is None or not self.launcher.call.sampled:
+            return None
+        return import_module(SAMPLED).examined(ttgir, grid, given, self.kept.probes)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The tasks that check some programs of a large launch."""
+        if self.launcher is None or not self.launcher.call.sampled:
+            return None
+        tasks = import_module(SAMPLE_CHECK)
+        return Sampling(tasks.launch_sample, tasks.compare_sample)
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
@@ -152,6 +170,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             listed=listed,
             launcher=launcher,
             integers=GivenIntegers(call, kept),
+            kept=kept,
         )
     )
     return spec

@@ -31,6 +31,7 @@ from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
+SAMPLE_TIMEOUT_S = 30.0  # of some programs of one config
 NOT_COMPILED = "the config was not compiled for the device: no prediction"
 
 Compilations = Iterator[tuple[Candidate, Compiled | Refusal]]
@@ -119,7 +120,8 @@ class Offline:
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in alike}
         same = (candidate.impl.name, patience, *seen.items())
         if same not in self._checked:
-            self._checked[same] = self._check(candidate, patience * self._interpret_s)
+            timeout_s = patience * self._interpret_s
+            self._checked[same] = self._check(candidate, compiled, timeout_s)
         given: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends
         self._checked[same].add_done_callback(
@@ -135,9 +137,13 @@ class Offline:
         self._settle(given, none, self._problem, candidate, compiled)
         return given
 
-    def _check(self, candidate: Candidate, timeout_s: float) -> Future[Any]:
-        """Return a future of the check at all sizes of the Spec that do not reject this config."""
+    def _check(self, candidate: Candidate, compiled: Compiled, timeout_s: float) -> Future[Any]:
+        """Return a future of the check at all sizes of the Spec that do not reject this config, or
+        of some programs of its launch."""
         problem, limits = self._problem, self.device.limits
+        if (sampling := candidate.impl.sampling) is not None:
+            found, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
+            return self._checks.sampled(problem.kernel, candidate, found, sampling, limit_s)
         sizes = sizes_taken(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
@@ -169,8 +175,10 @@ class Offline:
             predicted = self._method.predict(problem, candidate, compiled, self.device)
             if checked is None:
                 return Timed(predicted, None, "not here")
-            seed, bits = self._checks.seed, checked.bits
-            return Timed(predicted, checked.error, self._method.checked, bits, seed)
+            by = self._method.checked
+            if candidate.impl.sampling is not None:
+                return Timed(predicted, checked.error, by, programs=checked.programs)
+            return Timed(predicted, checked.error, by, checked.bits, self._checks.seed)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set

@@ -70,6 +70,7 @@ class Compiled:
     each: tuple[Resources, ...] = ()  # of every launch in order, by its own machine code
     works: tuple[LaunchWork, ...] = ()  # what the code of each does, where no work is declared
     not_modelled: str = ""  # why there are no `works`
+    examined: Any = None  # what `Impl.examined` found in the code of the largest launch
 
     @property
     def binary(self) -> str:
@@ -270,7 +271,16 @@ def read_launches(
     each = tuple(resources_of_each(launches, device)) if len(launches) > 1 else (resources,)
     named = largest.kernel.name, largest.grid, len(launches), key
     works, reason = _works(impl, launches, each, device)
-    return Compiled(resources, *named, shapes=shapes, each=each, works=works, not_modelled=reason)
+    ttgir, given = largest.kernel.asm.get("ttgir", ""), largest.given
+    return Compiled(
+        resources,
+        *named,
+        shapes=shapes,
+        each=each,
+        works=works,
+        not_modelled=reason,
+        examined=impl.examined(ttgir, largest.grid, replace(given, contents=impl.contents())),
+    )
 
 
 def _works(
