@@ -194,10 +194,10 @@ class Limits:
             )
         return None
 
-    def refuse_grid(self, second: int) -> str | None:
-        """Return why a grid cannot have so many programs along its second axis."""
+    def refuse_grid(self, second: int, axis: str = "second") -> str | None:
+        """Return why a grid cannot have so many programs along its second axis, or its third."""
         if self.nvidia and second > 65_535:
-            return f"the grid has at most 65535 programs along its second axis, not {second}"
+            return f"the grid has at most 65535 programs along its {axis} axis, not {second}"
         return None
 
     def refuse_program(self, threads: int, held: int, most: int, staged: int = 0) -> str | None:

@@ -82,6 +82,7 @@ class Trace:
         self.accesses: dict[str, Accesses] = defaultdict(Accesses)
         self.program = 0  # the one that runs
         self.ran: list[int] = []
+        self.seconds: list[float] = []  # CPU time of each of them
 
     @property
     def has_atomics(self) -> bool:
@@ -317,6 +318,8 @@ def _run_each(
     for number in plan.order(x * y * z):
         interpreter_builder.set_grid_idx(number % x, number // x % y, number // (x * y))
         trace.begin(number)
+        began = time.process_time()
         function(**values)
+        trace.seconds.append(time.process_time() - began)
         if plan.budget_s is not None and time.process_time() - started > plan.budget_s:
             return

@@ -25,6 +25,7 @@ from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry
 from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
+from workbench.adapted.kernel import refused_grid
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
 from workbench.adapted.sampled import (
     WHOLE_S,
@@ -56,7 +57,7 @@ from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
 from workbench.device.hardware import device_named
 from workbench.measurement.inputs import torch_dtype
-from workbench.spec import Tolerance, label
+from workbench.spec import Limits, Tolerance, label
 from workbench.tuner.selection import NOT_CHECKED, sentence
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ def take_over(
     import torch
 
     call, memory = write.call_of(kernel, given, grid, configs, int(options.get("flops", 0)))
+    if options.get("device") is not None or not gpu_present():
+        call = _launchable(call, device_named(options.get("device") or DEFAULT_TARGET).limits)
     tuner = autotuned.autotuner_of(kernel)
     for name in tuner.reset_to_zero if tuner is not None else ():
         memory[name].zero_()
@@ -201,7 +204,20 @@ def take_over(
         folder = home / write.folder_name(call, mark)
         shutil.rmtree(folder, ignore_errors=True)
         stage.rename(folder)
-    return folder / f"{call.name}.py", call, _notes(call, result, reference is not None)
+    notes = _notes(call, result, reference is not None)
+    for one, other in write.overlaps(given, kernel.arg_names):
+        notes.append(f"{one} and {other} overlap in memory, and are taken as separate tensors")
+    return folder / f"{call.name}.py", call, notes
+
+
+def _launchable(call: Call, limits: Limits) -> Call:
+    """Return the call with the configs last that the device cannot launch: nothing is interpreted
+    for them. Raises AdaptedError where they are all."""
+    refused = [refused_grid(entry, limits) for entry in call.entries]
+    if all(refused):
+        raise AdaptedError(f"No config of {call.name} can be launched: {refused[0]}.")
+    known = dict(zip(map(id, call.entries), refused, strict=True))
+    return replace(call, entries=tuple(sorted(call.entries, key=lambda e: bool(known[id(e)]))))
 
 
 def _unchecked(call: Call, outputs: Sequence[str]) -> Discovered:
