@@ -389,6 +389,12 @@ def _local(walk: ProgramValues, op: Op) -> Value:
     return walk._held.get(walk._roots.get(op.operands[0], ""))
 
 
+def _assembled(walk: ProgramValues, op: Op) -> Value:
+    if "pure = true" not in op.text:
+        raise NotModelled("no model of inline assembly that is not pure")
+    return None
+
+
 Rule = Callable[[ProgramValues, Op], Value]
 VALUES: Mapping[str, Rule] = {
     **dict.fromkeys(BINARY, _combined),
@@ -397,6 +403,7 @@ VALUES: Mapping[str, Rule] = {
     **{"make_range": _range, "splat": _splat, "unsplat": _unsplat, "expand_dims": _expanded},
     **{"reshape": _reshaped, "trans": _transposed, "addptr": _moved, "cmpi": _compared},
     **{"select": _selected, "load": _loaded, "store": _stored, "atomic_rmw": _added_to},
+    "elementwise_inline_asm": _assembled,
     **{"async_copy_global_to_local": _copied, "local_alloc": _allocated, "local_load": _local},
     **dict.fromkeys(("memdesc_index", "memdesc_subslice", "memdesc_subview"), _indexed),
     **dict.fromkeys(("memdesc_trans", "memdesc_reshape"), _indexed),

@@ -450,7 +450,16 @@ def _reduced(walk: CostWalk, op: Op) -> None:
     walk.add("barriers", 2 * (warps > 1))
 
 
+def _assembled(walk: CostWalk, op: Op) -> None:
+    """Count the instructions of inline assembly, which its text ends by semicolons."""
+    kind = types_in(op.text)[-1]
+    packed = re.search(r"packed_element = (\d+)", op.text)
+    each = max(1, op.text.split("{")[0].count(";")) / (int(packed.group(1)) if packed else 1)
+    walk.add("vector", each * walk.layouts.registers(kind) * walk.threads)
+
+
 RULES = {
+    "elementwise_inline_asm": _assembled,
     **{"dot": _product, "warp_group_dot": _product, "local_load": _read_shared},
     **{"local_alloc": _wrote_shared, "local_store": _wrote_shared},
     **{"convert_layout": _converted, "async_wait": _waited, "reduce": _reduced, "scan": _reduced},
