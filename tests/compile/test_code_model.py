@@ -132,28 +132,28 @@ def test_unequal_programs_are_scheduled():
 
 
 def test_all_programs_writes_are_counted_and_their_writers_found():
-    def asked(name, count):
+    def requested(name, count):
         return np.array([0, count // 2, count - 1])
 
     grid, n = (16,), 16 * 128
-    found = footprint_of(*launched(stepped, grid, empty(n), empty(n), n, 128, BLOCK=128), asked)
-    (y,) = found.tensors
+    match = footprint_of(*launched(stepped, grid, empty(n), empty(n), n, 128, BLOCK=128), requested)
+    (y,) = match.tensors
     assert (y.argument, y.elements, y.beyond, y.shared) == ("y", n, 0, None)
-    assert found.writers == {"y": (0, 8, 15)}
-    half = footprint_of(*launched(stepped, (8,), empty(n), empty(n), n, 128, BLOCK=128), asked)
+    assert match.writers == {"y": (0, 8, 15)}
+    half = footprint_of(*launched(stepped, (8,), empty(n), empty(n), n, 128, BLOCK=128), requested)
     assert half.tensors[0].elements == n // 2 and half.writers == {"y": (0, NOBODY, NOBODY)}
     short = launched(stepped, grid, empty(n), empty(n - 5), n, 128, BLOCK=128)
-    assert footprint_of(*short, asked).tensors[0].beyond == 5
+    assert footprint_of(*short, requested).tensors[0].beyond == 5
     twice = launched(stepped, grid, empty(n), empty(n), n, 64, BLOCK=128)
-    assert footprint_of(*twice, asked).tensors[0].shared == (64, 0, 1)
+    assert footprint_of(*twice, requested).tensors[0].shared == (64, 0, 1)
 
 
 def test_indices_that_are_given_decide_where_a_kernel_writes():
     at = np.arange(256)[::-1].copy()
     code = (empty(256), empty(256, dtype=torch.int64), empty(256), 256)
     known = launched(scattered, (2,), *code, contents={"at": at}, BLOCK=128)
-    found = footprint_of(*known, lambda name, count: np.array([0, 255]))
-    assert found.tensors[0].elements == 256 and found.writers == {"y": (1, 0)}
+    match = footprint_of(*known, lambda name, count: np.array([0, 255]))
+    assert match.tensors[0].elements == 256 and match.writers == {"y": (1, 0)}
     unknown = launched(scattered, (2,), *code, BLOCK=128)
     for derived in (work_of, lambda *launch: footprint_of(*launch, lambda *_: np.array([0]))):
         with pytest.raises(NotModelled, match="depends on data that is not given"):

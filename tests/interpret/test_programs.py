@@ -11,7 +11,7 @@ from workbench.adapted.traced import (
     LaunchFault,
     Memory,
     ProgramPlan,
-    Trace,
+    ProgramTrace,
     traced,
     watch_interpreter,
 )
@@ -78,7 +78,7 @@ def run(kernel, *args, B=64, programs=N // 64, plan=None, **constants):
     watch_interpreter()
     names = list(kernel.arg_names)
     tensors = {n: x for n, x in zip(names, args, strict=False) if isinstance(x, torch.Tensor)}
-    trace = Trace(kernel.fn.__name__, [Memory.of(n, x) for n, x in tensors.items()])
+    trace = ProgramTrace(kernel.fn.__name__, [Memory.of(n, x) for n, x in tensors.items()])
     with traced(trace, plan):
         kernel[(programs,)](*args, B=B, **constants)
     return trace

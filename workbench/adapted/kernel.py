@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
 from workbench.adapted.kept import GivenIntegers, Kept
-from workbench.adapted.traced import Memory, ProgramPlan, Trace, traced, watch_interpreter
+from workbench.adapted.traced import Memory, ProgramPlan, ProgramTrace, traced, watch_interpreter
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import without_target
 from workbench.dsl import INTERPRETED
@@ -252,7 +252,7 @@ class Launcher:
         self.call = call
         self._entries = {tuple(e.values.items()): e for e in call.entries}
         self._ready: dict[int, tuple[Mapping[str, Any], Callable[..., Any] | None]] = {}
-        self.trace: Trace | None = None  # of the last launch, in the interpreter
+        self.trace: ProgramTrace | None = None  # of the last launch, in the interpreter
         if INTERPRETED:
             watch_interpreter()
 
@@ -301,7 +301,7 @@ class Launcher:
         if not INTERPRETED:
             launch()
             return views
-        self.trace = Trace(self.call.name, [Memory.of(n, v) for n, v in views.items()])
+        self.trace = ProgramTrace(self.call.name, [Memory.of(n, v) for n, v in views.items()])
         with traced(self.trace, plan):
             launch()
         return views

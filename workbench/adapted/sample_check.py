@@ -9,7 +9,7 @@ from workbench.adapted.call import Call
 from workbench.adapted.discover import POISON, filled
 from workbench.adapted.kept import Kept
 from workbench.adapted.sampled import OTHER_S, SampleResult, numbers_of, shares_of
-from workbench.adapted.traced import LaunchFault, ProgramPlan, Trace
+from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.backend.checking import replaced_function, trusted
 from workbench.compile.program_writes import Footprint
 from workbench.data.errors import first_sentence
@@ -67,7 +67,7 @@ def _fault_of(call: Call, footprint: Footprint | None) -> str | None:
     return None
 
 
-def _result(call: Call, memory: Any, trace: Trace) -> SampleResult | Refusal:
+def _result(call: Call, memory: Any, trace: ProgramTrace) -> SampleResult | Refusal:
     import torch
 
     elements, values = {}, {}

@@ -19,7 +19,7 @@ from workbench.adapted.call import ARGS, EXPECTED, PROBES, WRITTEN, Call, Initia
 from workbench.adapted.discover import Discovered, OutputUse, as_bytes
 from workbench.adapted.kept import Kept
 from workbench.adapted.kernel import Launcher
-from workbench.adapted.traced import LaunchFault, ProgramPlan, Trace
+from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError
 from workbench.compile.launches import captured
 from workbench.compile.program_values import LaunchArguments
@@ -101,12 +101,12 @@ def examined(
     follow from the code."""
     import numpy as np
 
-    def asked(argument: str, count: int) -> Any:
+    def requested(argument: str, count: int) -> Any:
         wanted = np.asarray(elements.get(argument, ()), dtype=np.int64)
         return wanted[wanted < count]
 
     with suppress(NotModelled):
-        return footprint_of(ttgir, grid, given, asked)
+        return footprint_of(ttgir, grid, given, requested)
     return None
 
 
@@ -138,14 +138,14 @@ def numbers_of(footprint: Footprint | None, programs: int) -> list[int]:
     import numpy as np
 
     dice = np.random.default_rng(SEED)
-    found: list[int] = []
+    match: list[int] = []
     for tensor in footprint.tensors if footprint else ():
-        found += tensor.shared[1:] if tensor.shared else ()
+        match += tensor.shared[1:] if tensor.shared else ()
     for writers in footprint.writers.values() if footprint else ():
-        found += writers
-    found += [0, programs - 1, min(1, programs - 1)]
-    found += [int(dice.integers(programs)) for _ in range(RANDOM)]
-    return [n for n in dict.fromkeys(found) if n != NOBODY]
+        match += writers
+    match += [0, programs - 1, min(1, programs - 1)]
+    match += [int(dice.integers(programs)) for _ in range(RANDOM)]
+    return [n for n in dict.fromkeys(match) if n != NOBODY]
 
 
 def discover_sample(
@@ -201,7 +201,7 @@ def discover_sample(
     return Discovered(compared, initial, first, None, UNMOVED, odd)
 
 
-def _changes(trace: Trace, name: str) -> bool:
+def _changes(trace: ProgramTrace, name: str) -> bool:
     each = trace.accesses[name]
     return bool(each.stores or each.atomics)
 
@@ -218,7 +218,7 @@ def shares_of(call: Call, footprint: Footprint | None) -> dict[str, float]:
     }
 
 
-def _probes(call: Call, trace: Trace, written: Sequence[str]) -> dict[str, list[int]]:
+def _probes(call: Call, trace: ProgramTrace, written: Sequence[str]) -> dict[str, list[int]]:
     """Return elements that the programs wrote, whose writers run in every config, by argument."""
     results = {}
     for argument in call.arguments:

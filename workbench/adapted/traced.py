@@ -72,7 +72,7 @@ class Accesses:
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
-class Trace:
+class ProgramTrace:
     """What the programs of one launch did to memory."""
 
     def __init__(self, name: str, memories: Iterable[Memory]) -> None:
@@ -147,14 +147,16 @@ class Trace:
             f"{count:,}, in program {self.program:,}{where}; is a mask missing, or an index wrong?"
         )
 
-    def race(self) -> str | None:
+    def conflict(self) -> str | None:
         """Return two programs that race and where, or None."""
         if self.has_atomics:
             return None
-        found = (self._race_of(name, each) for name, each in self.accesses.items() if each.stores)
-        return next(filter(None, found), None)
+        match = (
+            self._conflict_of(name, each) for name, each in self.accesses.items() if each.stores
+        )
+        return next(filter(None, match), None)
 
-    def _race_of(self, name: str, each: Accesses) -> str | None:
+    def _conflict_of(self, name: str, each: Accesses) -> str | None:
         import numpy as np
 
         element = np.concatenate([at for _, at, _ in each.stores])
@@ -222,12 +224,12 @@ class ProgramPlan:
 class _Active:
     """The launch that is traced in this process."""
 
-    trace: Trace | None = None
+    trace: ProgramTrace | None = None
     plan = ProgramPlan()
 
 
 @contextmanager
-def traced(trace: Trace, plan: ProgramPlan | None = None) -> Iterator[Trace]:
+def traced(trace: ProgramTrace, plan: ProgramPlan | None = None) -> Iterator[ProgramTrace]:
     """Return a context manager in which a launch in the interpreter runs the planned programs and
     notes their accesses. It raises LaunchFault at its end where they race."""
     _Active.trace, _Active.plan = trace, plan or ProgramPlan()
@@ -235,8 +237,8 @@ def traced(trace: Trace, plan: ProgramPlan | None = None) -> Iterator[Trace]:
         yield trace
     finally:
         _Active.trace = None
-    if (race := trace.race()) is not None:
-        raise LaunchFault(race)
+    if (conflict := trace.conflict()) is not None:
+        raise LaunchFault(conflict)
 
 
 def watch_interpreter() -> None:
@@ -282,7 +284,7 @@ def _executed(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_programs(
-    executor: Any, trace: Trace, plan: ProgramPlan, args: Any, kwargs: Mapping[str, Any]
+    executor: Any, trace: ProgramTrace, plan: ProgramPlan, args: Any, kwargs: Mapping[str, Any]
 ) -> None:
     """Run the planned programs, as `GridExecutor.__call__` of Triton 3.6 to 3.9 runs all."""
     from triton.runtime import interpreter
@@ -308,7 +310,7 @@ def _run_programs(
 
 
 def _run_each(
-    function: Any, values: Mapping[str, Any], grid: Place, trace: Trace, plan: ProgramPlan
+    function: Any, values: Mapping[str, Any], grid: Place, trace: ProgramTrace, plan: ProgramPlan
 ) -> None:
     from triton.runtime.interpreter import interpreter_builder
 

@@ -66,12 +66,12 @@ class Place:
 
     def find(self) -> Any:
         """Return the function, importing its file once. Raises AdaptedError."""
-        found = reduce(getattr, self.name.split("."), self._module())
+        match = reduce(getattr, self.name.split("."), self._module())
         if self.config is None:
-            return found
-        while not hasattr(found, "configs"):  # below `heuristics`
-            found = found.fn
-        return found.configs[self.config].pre_hook
+            return match
+        while not hasattr(match, "configs"):  # below `heuristics`
+            match = match.fn
+        return match.configs[self.config].pre_hook
 
     @staticmethod
     def of_hook(hook: Any, kernel: Any) -> Place:

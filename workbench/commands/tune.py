@@ -42,7 +42,7 @@ from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import SweepConsole, doing, plain_console
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import SweepOptions
+from workbench.commands.options import FunctionOptions, OptionError, SweepOptions
 from workbench.commands.run import (
     DEFAULT_TARGET,
     check_writable,
@@ -51,7 +51,8 @@ from workbench.commands.run import (
 )
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
-from workbench.data.exits import INTERRUPTED
+from workbench.commands.tune_words import arguments_of, config_of, function_of, grid_of
+from workbench.data.exits import INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
@@ -126,6 +127,26 @@ def tune(
     if tuner is not None and not predicted:  # a launch must never use what was only predicted
         autotuned.remember(tuner, given, config)
     return TunedFunction(config, path)
+
+
+def run(options: FunctionOptions) -> int:
+    """Tune the function that the command line names; print the keyword arguments of a launch.
+    Returns the exit code."""
+    kernel = function_of(options.function)
+    if not hasattr(kernel, "arg_names"):
+        raise OptionError(f"{options.function} is not a @triton.jit function.")
+    if not options.grid:
+        raise OptionError("Name the grid of the launch: --grid 'cdiv(n, BLOCK)'.")
+    given = arguments_of(options.arg, kernel.arg_names)
+    configs = [config_of(text) for text in options.config] or None
+    more: TuneOptions = {"kwargs": given, "out": options.out, "quiet": options.quiet}
+    for name in ("device", "budget", "database"):
+        if getattr(options, name) is not None:
+            more[name] = getattr(options, name)
+    more["fresh"] = options.fresh
+    tuned = tune(kernel, (), grid=grid_of(options.grid), configs=configs, **more)
+    print(tuned.config.all_kwargs())
+    return PASSED
 
 
 def _configs(

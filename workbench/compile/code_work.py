@@ -58,7 +58,7 @@ def launch_work(
     corner = CornerWalk(function, places_of(grid, many), grid, given)
     full = CostWalk(function, places_of(grid, few), grid, given)
     places = resident_programs(device, programs, resources) * device.limits.cores
-    traffic = _Traffic(full, corner, given, many, programs, places)
+    traffic = _MemoryTraffic(full, corner, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
     return LaunchWork(
         programs,
@@ -138,7 +138,7 @@ class _Tiles:
         return alike and near and bool(np.isclose(self.each.mean(), other.each.mean(), rtol=0.02))
 
 
-class _Traffic:
+class _MemoryTraffic:
     """Bytes that a launch moves from and to memory."""
 
     def __init__(

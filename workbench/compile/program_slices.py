@@ -28,14 +28,14 @@ def needed_values(function: Function, chosen: Chosen = lambda op: True) -> froze
     links: dict[str, set[str]] = defaultdict(set)
     roots: set[str] = set()
     _read(function.body, links, roots, chosen)
-    found: set[str] = set()
+    match: set[str] = set()
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in match:
+            match.add(name)
             waiting.extend(links[name])
-    return frozenset(found)
+    return frozenset(match)
 
 
 def _read(ops: Sequence[Op], links: dict[str, set[str]], roots: set[str], chosen: Chosen) -> bool:

@@ -203,7 +203,8 @@ class ProgramValues:
             self.env[name] = None if unknown else np.where(beside(share, a, b) > 0, a, b)
 
     def either(self, op: Op) -> Any:
-        """Return the share of programs that take a branch of which nothing says whether."""
+        """Return the share of programs that take a branch of which nothing says whether. Raises
+        NotModelled where that matters."""
         raise NotModelled("a branch depends on data that is not given")
 
     # Values
@@ -237,24 +238,24 @@ class LoopHead:
 
     @staticmethod
     def of(op: Op) -> LoopHead:
-        """Return the head of a `scf.for`."""
-        found = re.match(
+        """Return the head of a `scf.for`. Raises NotModelled where it has another form."""
+        match = re.match(
             r"(?:unsigned )?(%[\w.$-]+) = (%[\w.#$-]+) to (%[\w.#$-]+) step (%[\w.#$-]+)"
             r"(?: iter_args\((.*?)\) ->)?",
             op.text,
         )
-        if found is None:
+        if match is None:
             raise NotModelled("a loop whose head has another form")
-        index, low, high, by, carried = found.groups()
+        index, low, high, by, carried = match.groups()
         pairs = re.findall(r"(%[\w.$-]+) = (%[\w.#$-]+)", carried or "")
         return LoopHead(index, low, high, by, pairs)
 
 
 def _constant(walk: ProgramValues, op: Op) -> Value:
-    found = re.match(r"(?:dense<)?(-?\d+|true|false)>? : (.*)", op.text)
-    if not found or re.search(r"\bb?f\d+[,>]?", op.text.split(" : ")[1].split(",")[0]):
+    match = re.match(r"(?:dense<)?(-?\d+|true|false)>? : (.*)", op.text)
+    if not match or re.search(r"\bb?f\d+[,>]?", op.text.split(" : ")[1].split(",")[0]):
         return None
-    word, kinds = found.group(1), types_in(op.text)
+    word, kinds = match.group(1), types_in(op.text)
     value = int(word == "true") if word[0] in "tf" else int(word)
     rank = len(kinds[0].shape) if kinds else 0
     return np.full((1,) * (1 + rank), value, dtype=np.int64)
@@ -270,7 +271,7 @@ def _program_count(walk: ProgramValues, op: Op) -> Value:
 
 def _range(walk: ProgramValues, op: Op) -> Value:
     ends = re.search(r"end = (\d+)", op.text), re.search(r"start = (\d+)", op.text)
-    end, start = (int(found.group(1)) if found else 0 for found in ends)
+    end, start = (int(match.group(1)) if match else 0 for match in ends)
     return np.arange(start, start + 1 if walk.corner else end, dtype=np.int64)[None]
 
 
@@ -290,9 +291,9 @@ def _same(walk: ProgramValues, op: Op) -> Value:
 
 
 def _expanded(walk: ProgramValues, op: Op) -> Value:
-    value, found = walk.env.get(op.operands[0]), re.search(r"axis = (\d+)", op.text)
-    assert found is not None  # every one has an axis
-    return None if value is None else np.expand_dims(value, int(found.group(1)) + 1)
+    value, match = walk.env.get(op.operands[0]), re.search(r"axis = (\d+)", op.text)
+    assert match is not None  # every one has an axis
+    return None if value is None else np.expand_dims(value, int(match.group(1)) + 1)
 
 
 def _reshaped(walk: ProgramValues, op: Op) -> Value:
@@ -305,16 +306,16 @@ def _reshaped(walk: ProgramValues, op: Op) -> Value:
 
 
 def _transposed(walk: ProgramValues, op: Op) -> Value:
-    value, found = walk.env.get(op.operands[0]), re.search(r"array<i32: ([\d, ]+)>", op.text)
-    if value is None or found is None:
+    value, match = walk.env.get(op.operands[0]), re.search(r"array<i32: ([\d, ]+)>", op.text)
+    if value is None or match is None:
         return None
-    return np.transpose(value, (0, *[int(n) + 1 for n in found.group(1).split(",")]))
+    return np.transpose(value, (0, *[int(n) + 1 for n in match.group(1).split(",")]))
 
 
 def _moved(walk: ProgramValues, op: Op) -> Value:
     a, b = walk.pair(op)
-    found = re.search(r"!tt\.ptr<[a-z]+(\d+)", op.text)
-    item = max(1, int(found.group(1)) // 8) if found else 8
+    match = re.search(r"!tt\.ptr<[a-z]+(\d+)", op.text)
+    item = max(1, int(match.group(1)) // 8) if match else 8
     return None if a is None or b is None else a + b * item
 
 

@@ -106,10 +106,12 @@ class SampledWalk(ProgramValues):
         return (*self.region, f"after {part}") if part else self.region
 
     def leave(self) -> None:
+        """Begin another part of the region: a loop or a branch lies between."""
         self._parts[self.region] += 1
         self.runs[self.here()] = self.weight.copy()
 
     def content(self, op: Op, pointers: Value) -> Value:
+        """Return what a load of known integers gives, where an address depends on it."""
         return super().content(op, pointers) if self._needed.intersection(op.results) else None
 
     def level(self, name: str) -> int:
@@ -118,6 +120,7 @@ class SampledWalk(ProgramValues):
         return deep if where == self.here() else 0
 
     def step(self, op: Op) -> None:
+        """Walk one operation, and note for how many loads in a row its result waits."""
         super().step(op)
         deep: tuple[Region, int] = (), 0
         if not op.name.startswith("scf."):
@@ -127,6 +130,7 @@ class SampledWalk(ProgramValues):
             self._depth[name] = deep
 
     def loop(self, op: Op, head: LoopHead) -> None:
+        """Walk some trips of a loop, with weights."""
         trips, outer, place = head.trips, self.weight, self.region
         start = [self.env.get(b) for _, b in head.pairs]
         self.region = region = (*self.here(), op.number)
@@ -158,6 +162,8 @@ class SampledWalk(ProgramValues):
         return self.block(op.regions[0])
 
     def loop_until(self, op: Op) -> None:
+        """Walk all trips of a loop whose end is computed in it. Raises NotModelled where that
+        depends on data that is not given, or where there are too many."""
         pairs = re.findall(r"(%[\w.$-]+) = (%[\w.#$-]+)", op.text.split(" : ")[0])
         values: list[Value] = [self.env.get(b) for _, b in pairs]
         outer, place = self.weight, self.region
@@ -189,7 +195,8 @@ class SampledWalk(ProgramValues):
             self.env[name], self._depth[name] = value, ((), 0)
 
     def either(self, op: Op) -> Any:
-        """Return one half where neither side reads, writes or multiplies."""
+        """Return one half where neither side reads, writes or multiplies. Raises NotModelled where
+        one does."""
         inner = every_op(each for region in op.regions for each in region)
         if any(each.word in HEAVY for each in inner):
             raise NotModelled("a branch depends on data that is not given")
@@ -224,6 +231,8 @@ class CornerWalk(SampledWalk):
         super().__init__(function, pids, grid, given)
 
     def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
+        """Note the first address of each program, and whether later trips have others. Raises
+        NotModelled where an address depends on data that is not given."""
         if pointers is None:
             raise NotModelled("an address depends on data that is not given")
         if op.number not in self.sites:
@@ -285,6 +294,8 @@ class CostWalk(SampledWalk):
     # Accesses
 
     def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
+        """Count the bytes, lines and instructions of an access. Raises NotModelled where an address
+        depends on data that is not given."""
         if pointers is None:
             raise NotModelled("an address depends on data that is not given")
         kind, here = pointer_type(op), self.here()
@@ -345,6 +356,7 @@ class CostWalk(SampledWalk):
     # Other operations
 
     def count(self, op: Op) -> None:
+        """Count an operation that is not an access, by its rule or for each element."""
         rule = RULES.get(op.word)
         if rule is not None:
             rule(self, op)
@@ -433,8 +445,8 @@ def _waited(walk: CostWalk, op: Op) -> None:
 def _reduced(walk: CostWalk, op: Op) -> None:
     """Count a reduction or scan: in a thread, between lanes, between warps."""
     kind = (types_in(op.tail) or types_in(op.text))[0]
-    found = re.search(r"axis = (\d+)", op.text)
-    axis = int(found.group(1)) if found else 0
+    match = re.search(r"axis = (\d+)", op.text)
+    axis = int(match.group(1)) if match else 0
     s = walk.layouts.spread(kind.layout, len(kind.shape))
     lanes, warps = s.lanes[axis], s.warps[axis]
     inner = max(1, sum("return" not in o.name and o.name != BLOCK for o in op.regions[0]))

@@ -55,7 +55,7 @@ class Footprint:
 
 
 def footprint_of(
-    ttgir: str, grid: Sequence[int], given: LaunchArguments, asked: Callable[[str, int], Any]
+    ttgir: str, grid: Sequence[int], given: LaunchArguments, requested: Callable[[str, int], Any]
 ) -> Footprint:
     """Return what all programs of a launch write. `asked(argument, elements)` returns the indices
     of a tensor of so many elements whose writers are wanted. Raises NotModelled where an address
@@ -70,7 +70,7 @@ def footprint_of(
         numbers = np.arange(begin, min(programs, begin + step))
         _WriteWalk(function, numbers, grid, given, needed, seen)
     writers = {
-        name: tuple(int(w) for w in tensor.writer[asked(name, len(tensor.writer))])
+        name: tuple(int(w) for w in tensor.writer[requested(name, len(tensor.writer))])
         for name, tensor in seen.tensors.items()
     }
     written = tuple(tensor.result() for tensor in seen.tensors.values())

@@ -96,10 +96,10 @@ def element_bytes(element: str) -> float:
 
 def read_ttgir(text: str) -> Function:
     """Return the kernel of a text. Raises NotModelled where it has several functions."""
-    return _Reader().read(text)
+    return _TtgirReader().read(text)
 
 
-class _Reader:
+class _TtgirReader:
     """The text as far as it was read: blocks that are open, and the operations that they are of."""
 
     def __init__(self) -> None:
@@ -127,8 +127,8 @@ class _Reader:
 
     def _module(self, line: str) -> None:
         def number(key: str, default: int) -> int:
-            found = re.search(rf'"ttg.{key}" = (\d+)', line)
-            return int(found.group(1)) if found else default
+            match = re.search(rf'"ttg.{key}" = (\d+)', line)
+            return int(match.group(1)) if match else default
 
         self.function.warps = number("num-warps", 4)
         self.function.lanes = number("threads-per-warp", 32)
@@ -199,10 +199,11 @@ def _type(inside: str) -> TensorType:
 
 
 def pointer_type(op: Op) -> TensorType:
-    """Return the type of what an access takes as its pointers: of a tensor of them, or of one."""
+    """Return the type of what an access takes as its pointers: of a tensor of them, or of one.
+    Raises NotModelled where it takes none."""
     if kinds := types_in(op.text):
         return kinds[0]
-    found = re.search(r"!tt\.ptr<([^>,]*)", op.text)
-    if found is None:
+    match = re.search(r"!tt\.ptr<([^>,]*)", op.text)
+    if match is None:
         raise NotModelled(f"{op.name} without a pointer")
-    return TensorType((), f"ptr<{found.group(1)}>", "")
+    return TensorType((), f"ptr<{match.group(1)}>", "")

@@ -16,7 +16,7 @@ WIDEST = 16  # bytes of one thread's access
 
 
 @dataclass(frozen=True)
-class Spread:
+class LayoutSpread:
     """Elements of a thread next to one another, lanes and warps along each axis; `order` has the
     axis that varies fastest first."""
 
@@ -31,62 +31,66 @@ class Layouts:
 
     def __init__(self, named: dict[str, str], warps: int, lanes: int) -> None:
         self._named, self._warps, self._lanes = named, warps, lanes
-        self._spreads: dict[tuple[str, int], Spread] = {}
+        self._spreads: dict[tuple[str, int], LayoutSpread] = {}
 
     def text(self, layout: str) -> str:
         """Return a layout with its names replaced by what they stand for."""
         for _ in range(4):
-            found = re.search(r"#(?!ttg|ttng)[\w]+", layout)
-            if not found or found.group() not in self._named:
+            match = re.search(r"#(?!ttg|ttng)[\w]+", layout)
+            if not match or match.group() not in self._named:
                 break
-            layout = layout.replace(found.group(), self._named[found.group()], 1)
+            layout = layout.replace(match.group(), self._named[match.group()], 1)
         return layout
 
-    def spread(self, layout: str, rank: int) -> Spread:
+    def spread(self, layout: str, rank: int) -> LayoutSpread:
         """Return how a layout spreads a tensor of this rank."""
         key = layout, rank
         if key not in self._spreads:
             self._spreads[key] = self._spread(self.text(layout), rank)
         return self._spreads[key]
 
-    def _spread(self, text: str, rank: int) -> Spread:
+    def _spread(self, text: str, rank: int) -> LayoutSpread:
         rising = tuple(reversed(range(rank)))
         if text.startswith("#ttg.slice"):
             return self._slice(text, rank)
         if text.startswith("#ttg.blocked"):
             keys = ("sizePerThread", "threadsPerWarp", "warpsPerCTA", "order")
-            return Spread(*(_numbers(text, key) for key in keys))
+            return LayoutSpread(*(_numbers(text, key) for key in keys))
         if text.startswith(("#ttg.nvidia_mma", "#ttg.amd_mfma", "#ttg.amd_wmma")) and rank == 2:
             shape = _numbers(text, "instrShape")
             wide = shape[1] if len(shape) > 1 else 8
             lanes = (8, self._lanes // 8)
-            return Spread((2, max(2, wide // 4)), lanes, _numbers(text, "warpsPerCTA"), rising)
+            return LayoutSpread(
+                (2, max(2, wide // 4)), lanes, _numbers(text, "warpsPerCTA"), rising
+            )
         if text.startswith("#ttg.dot_op") and rank == 2:
             return self._operand(text, rank)
         if text.startswith("#ttg.linear"):
             return _linear(text, rank)
         ones = (1,) * (rank - 1)
-        return Spread((1,) * rank, (*ones, self._lanes), (*ones, self._warps), rising)
+        return LayoutSpread((1,) * rank, (*ones, self._lanes), (*ones, self._warps), rising)
 
-    def _slice(self, text: str, rank: int) -> Spread:
-        found = re.search(r"dim = (\d+)", text)
-        assert found is not None  # every slice has one
-        dim = int(found.group(1))
+    def _slice(self, text: str, rank: int) -> LayoutSpread:
+        match = re.search(r"dim = (\d+)", text)
+        assert match is not None  # every slice has one
+        dim = int(match.group(1))
         parent = self._spread(text[text.index("parent = ") + 9 :], rank + 1)
 
         def without(t: tuple[int, ...]) -> tuple[int, ...]:
             return t[:dim] + t[dim + 1 :]
 
         order = tuple(a - (a > dim) for a in parent.order if a != dim)
-        return Spread(without(parent.each), without(parent.lanes), without(parent.warps), order)
+        return LayoutSpread(
+            without(parent.each), without(parent.lanes), without(parent.warps), order
+        )
 
-    def _operand(self, text: str, rank: int) -> Spread:
+    def _operand(self, text: str, rank: int) -> LayoutSpread:
         """Return how an operand of a product that is held in registers is spread."""
         parent = self._spread(text[text.index("parent = ") + 9 :], rank)
         if "opIdx = 0" in text:
             lanes = (8, self._lanes // 8)
-            return Spread((2, 4), lanes, (parent.warps[0], 1), parent.order)
-        return Spread((4, 1), (self._lanes // 8, 8), (1, parent.warps[1]), parent.order)
+            return LayoutSpread((2, 4), lanes, (parent.warps[0], 1), parent.order)
+        return LayoutSpread((4, 1), (self._lanes // 8, 8), (1, parent.warps[1]), parent.order)
 
     def registers(self, kind: TensorType) -> int:
         """Return the elements of a tensor that each thread holds."""
@@ -119,16 +123,16 @@ class Layouts:
 
 
 def _numbers(text: str, key: str) -> tuple[int, ...]:
-    found = re.search(key + r" = \[([^\]]*)\]", text)
-    return tuple(int(n) for n in found.group(1).split(",") if n.strip()) if found else ()
+    match = re.search(key + r" = \[([^\]]*)\]", text)
+    return tuple(int(n) for n in match.group(1).split(",") if n.strip()) if match else ()
 
 
-def _linear(text: str, rank: int) -> Spread:
+def _linear(text: str, rank: int) -> LayoutSpread:
     """Return a linear layout, whose bases are powers of two, by the extents that they span."""
 
     def bases(key: str) -> list[list[int]]:
-        found = re.search(key + r" = \[(.*?)\](?:, \w+ =|\})", text)
-        inner = re.findall(r"\[([\d, ]+)\]", found.group(1) + "]") if found else []
+        match = re.search(key + r" = \[(.*?)\](?:, \w+ =|\})", text)
+        inner = re.findall(r"\[([\d, ]+)\]", match.group(1) + "]") if match else []
         return [[int(n) for n in base.split(",")] for base in inner]
 
     def along(key: str) -> tuple[int, ...]:
@@ -141,4 +145,4 @@ def _linear(text: str, rank: int) -> Spread:
     first = bases("register")[:1]
     rises = tuple(range(rank)) if first and first[0][0] else tuple(reversed(range(rank)))
     each = tuple(min(8, n) for n in along("register"))
-    return Spread(each, along("lane"), along("warp"), rises)
+    return LayoutSpread(each, along("lane"), along("warp"), rises)
