@@ -142,8 +142,8 @@ class Offline:
         of some programs of its launch."""
         problem, limits = self._problem, self.device.limits
         if (sampling := candidate.impl.sampling) is not None:
-            found, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
-            return self._checks.sampled(problem.kernel, candidate, found, sampling, limit_s)
+            known, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
+            return self._checks.sampled(problem.kernel, candidate, known, sampling, limit_s)
         sizes = sizes_taken(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)

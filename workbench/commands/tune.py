@@ -202,12 +202,12 @@ def take_over(
         console = plain_console()
         console.quiet = options.get("quiet", False)
         live = pool is not None or (options.get("device") is None and gpu_present())
-        question = FirstLaunchQuestion(
+        task = FirstLaunchTask(
             stage, outputs, reference is not None, declared, options.get("device"), console
         )
         try:
             with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
-                result, shares = question.answer(workers, live)
+                result, shares = task.answer(workers, live)
                 call = replace(call, sampled=shares is not None, shares=shares or {})
         except NotInterpreted as error:
             result = _unchecked(call, outputs)
@@ -256,7 +256,7 @@ def _restored(tuner: Any | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class FirstLaunchQuestion:
+class FirstLaunchTask:
     """What a launch writes and reads, found by running it in a worker."""
 
     stage: Path

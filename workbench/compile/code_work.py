@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.compile.program_values import LaunchArguments
-from workbench.compile.program_walk import CornerWalk, CostWalk, Region
+from workbench.compile.program_walk import FirstElementWalk, CostWalk, Region
 from workbench.compile.ttgir import Function, read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
@@ -55,30 +55,30 @@ def launch_work(
     programs = math.prod(grid)
     few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
     many = np.unique(np.linspace(0, programs - 1, min(programs, MOST)).astype(np.int64))
-    corner = CornerWalk(function, places_of(grid, many), grid, given)
+    firsts = FirstElementWalk(function, places_of(grid, many), grid, given)
     full = CostWalk(function, places_of(grid, few), grid, given)
     places = resident_programs(device, programs, resources) * device.limits.cores
-    traffic = _MemoryTraffic(full, corner, given, many, programs, places)
+    traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
     return LaunchWork(
         programs,
         function.warps,
         stages,
-        tuple(_regions(function, full, corner)),
+        tuple(_regions(function, full, firsts)),
         moved,
         least,
-        _rounds(full, corner, programs, places),
+        _rounds(full, firsts, programs, places),
     )
 
 
-def _regions(function: Function, full: CostWalk, corner: CornerWalk) -> list[RegionWork]:
+def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> list[RegionWork]:
     """Return the regions that programs execute, with the amounts of one execution."""
     results = []
     for region, tally in full.tally.items():
         runs = _mean(full.runs[region]) if region in full.runs else 1.0
         if runs <= 0:
             continue
-        executions = _mean(corner.runs[region]) if region in corner.runs else runs
+        executions = _mean(firsts.runs[region]) if region in firsts.runs else runs
         amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
         is_loop = bool(region) and isinstance(region[-1], int)
         results.append(
@@ -91,10 +91,10 @@ def _mean(values: Any) -> float:
     return float(np.mean(values))
 
 
-def _rounds(full: CostWalk, corner: CornerWalk, programs: int, places: int) -> float | None:
+def _rounds(full: CostWalk, firsts: FirstElementWalk, programs: int, places: int) -> float | None:
     """Return after how many times a mean program's seconds all programs have run, each place taking
     the next in order; None where they do as much work as one another."""
-    uneven = _shares(full, corner)
+    uneven = _shares(full, firsts)
     if uneven is None or len(uneven) < 2 or uneven.std() < ALIKE:
         return None
     if programs <= places:
@@ -105,7 +105,7 @@ def _rounds(full: CostWalk, corner: CornerWalk, programs: int, places: int) -> f
     return max(free)
 
 
-def _shares(full: CostWalk, corner: CornerWalk) -> Any:
+def _shares(full: CostWalk, firsts: FirstElementWalk) -> Any:
     """Return each program's work over the mean one, by its executions of the loop with most work;
     None without a loop."""
 
@@ -114,10 +114,10 @@ def _shares(full: CostWalk, corner: CornerWalk) -> Any:
         moved = sums.get("load_bytes", 0.0) + sums.get("copy_bytes", 0.0)
         return sums.get("flops", 0.0) / 1e3 + sums.get("vector", 0.0) + moved
 
-    regions = [region for region in full.tally if region and region in corner.runs]
+    regions = [region for region in full.tally if region and region in firsts.runs]
     if not regions:
         return None
-    runs = np.broadcast_to(corner.runs[max(regions, key=amount)], (corner.programs,))
+    runs = np.broadcast_to(firsts.runs[max(regions, key=amount)], (firsts.programs,))
     return runs / max(1e-9, runs.mean())
 
 
@@ -144,13 +144,13 @@ class _MemoryTraffic:
     def __init__(
         self,
         full: CostWalk,
-        corner: CornerWalk,
+        firsts: FirstElementWalk,
         given: LaunchArguments,
         many: Any,
         programs: int,
         places: int,
     ) -> None:
-        self._full, self._corner, self._given = full, corner, given
+        self._full, self._firsts, self._given = full, firsts, given
         self._many, self._programs, self._places = many, programs, places
         self._scale = programs / len(many)
         self._groups = self._grouped()
@@ -188,7 +188,7 @@ class _MemoryTraffic:
 
     def _grouped(self) -> list[_Tiles]:
         groups: dict[tuple[str, bool, int], _Tiles] = {}
-        for number, site in self._corner.sites.items():
+        for number, site in self._firsts.sites.items():
             known = self._full.sites.get(number)
             if known is None or not known.executions:
                 continue

@@ -73,7 +73,7 @@ def beside(weights: Any, *others: Any) -> Any:
 class ProgramValues:
     """The values of some programs of a launch. Subclasses say what an access and a loop are."""
 
-    corner = False  # a tensor is its first element only
+    firsts = False  # a tensor is its first element only
 
     def __init__(
         self, function: Function, pids: Sequence[Any], grid: Sequence[int], given: LaunchArguments
@@ -272,7 +272,7 @@ def _program_count(walk: ProgramValues, op: Op) -> Value:
 def _range(walk: ProgramValues, op: Op) -> Value:
     ends = re.search(r"end = (\d+)", op.text), re.search(r"start = (\d+)", op.text)
     end, start = (int(match.group(1)) if match else 0 for match in ends)
-    return np.arange(start, start + 1 if walk.corner else end, dtype=np.int64)[None]
+    return np.arange(start, start + 1 if walk.firsts else end, dtype=np.int64)[None]
 
 
 def _splat(walk: ProgramValues, op: Op) -> Value:
@@ -300,7 +300,7 @@ def _reshaped(walk: ProgramValues, op: Op) -> Value:
     value, (a, b) = walk.env.get(op.operands[0]), types_in(op.text)[-2:]
     if value is None:
         return None
-    if walk.corner or value[0].size == 1:
+    if walk.firsts or value[0].size == 1:
         return value.reshape(len(value), *[1] * len(b.shape))
     return np.broadcast_to(value, (len(value), *a.shape)).reshape(len(value), *b.shape)
 

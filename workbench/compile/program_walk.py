@@ -63,7 +63,7 @@ FREE = frozenset(
 
 
 @dataclass
-class CornerSite:
+class FirstElementSite:
     """An access of all programs, by the first element of its tensor of pointers."""
 
     what: str
@@ -218,16 +218,16 @@ def _grown(start: Sequence[Value], growth: Sequence[Value], trips: Any) -> list[
     ]
 
 
-class CornerWalk(SampledWalk):
+class FirstElementWalk(SampledWalk):
     """A walk in which a tensor is its first element only, so that thousands of programs cost
     little: trips and first addresses of every program."""
 
-    corner = True
+    firsts = True
 
     def __init__(
         self, function: Function, pids: Sequence[Any], grid: Sequence[int], given: LaunchArguments
     ) -> None:
-        self.sites: dict[int, CornerSite] = {}
+        self.sites: dict[int, FirstElementSite] = {}
         super().__init__(function, pids, grid, given)
 
     def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
@@ -236,7 +236,9 @@ class CornerWalk(SampledWalk):
         if pointers is None:
             raise NotModelled("an address depends on data that is not given")
         if op.number not in self.sites:
-            self.sites[op.number] = CornerSite(what, pointers, self.weight.copy(), self.here())
+            self.sites[op.number] = FirstElementSite(
+                what, pointers, self.weight.copy(), self.here()
+            )
             return
         site, live = self.sites[op.number], self.weight
         if mask is not None:
