@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.compile.program_values import LaunchArguments
-from workbench.compile.program_walk import FirstElementWalk, CostWalk, Region
+from workbench.compile.program_walk import CostWalk, FirstElementWalk, Region
 from workbench.compile.ttgir import Function, read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
