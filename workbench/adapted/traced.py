@@ -136,9 +136,9 @@ class ProgramTrace:
         near = min(self._memories, key=lambda m: max(m.begin - first, first - m.end + 1))
         if max(near.begin - first, first - near.end) > FAR:
             return (
-                f"{self.name} {what} an address that is far from all of its tensors{where}: an "
-                "index is wrong, or a loaded integer is an address, which means nothing in "
-                "another process; give tensors and not a table of addresses."
+                f"{self.name} {what} out of bounds, far from all of its tensors, in program "
+                f"{self.program:,}{where}; is a mask missing, an index wrong, or a loaded integer "
+                "an address, which means nothing in another process?"
             )
         index = (first - near.begin) // near.item
         count = (near.end - near.begin) // near.item

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DISCOVER_TIMEOUT_S = 300.0
-FIRST_TIMEOUT_S = 20.0  # of three programs
+FIRST_TIMEOUT_S = 30.0  # of three programs
 OUT_OF_BOUNDS = "it accessed memory out of bounds; is a mask missing?"
 
 # Tolerance of an output against the first config's: one step of the dtype, since both were rounded
@@ -131,7 +131,7 @@ def tune(
 
 def run(options: FunctionOptions) -> int:
     """Tune the function that the command line names; print the keyword arguments of a launch.
-    Returns the exit code."""
+    Returns the exit code. Raises OptionError where the words describe no launch."""
     kernel = function_of(options.function)
     if not hasattr(kernel, "arg_names"):
         raise OptionError(f"{options.function} is not a @triton.jit function.")

@@ -200,8 +200,10 @@ class _CodeModel:
             r.executions * norm(self._terms(r, blocks).seconds(), CONSTANTS.sharpness)
             for r in regions
         )
-        ahead = any(r.get("copy_bytes") for r in regions)
-        ends = (CONSTANTS.latency_s if ahead else C.drain_s) + CONSTANTS.tile_cycles / self._clock
+        prefetched = any(r.get("copy_bytes") for r in regions)
+        ends = (
+            CONSTANTS.latency_s if prefetched else C.drain_s
+        ) + CONSTANTS.tile_cycles / self._clock
         most = max((r.executions for r in regions), default=1.0)
         spilled = max(1.0, most) * self._spill_s(blocks)
         each = max(CONSTANTS.start_cycles, self.work.warps * CONSTANTS.start_warp_cycles)
@@ -259,8 +261,8 @@ class _CodeModel:
         """Return the seconds that one program takes if nothing else is on its core."""
         waited = region.waits * C.wait_s
         if region.get("copy_bytes") and region.is_loop:
-            ahead = max(1, self.work.stages - 1)
-            return max(alone, (CONSTANTS.latency_s + alone) / ahead) + waited
+            stages = max(1, self.work.stages - 1)
+            return max(alone, (CONSTANTS.latency_s + alone) / stages) + waited
         share = C.unrolled if region.is_loop and not region.get("barriers") else 1.0
         return alone + waited * share + cache
 
