@@ -52,22 +52,27 @@ class FirstPrograms:
 
 def first_programs(folder: Path) -> FirstPrograms | None:
     """Run three programs of the first config that launches, in an interpreting worker. Returns
-    None where none does."""
+    None where none does. Raises LaunchFault where each config that launches is at fault."""
     import torch
 
     call, saved = Call.read(folder), torch.load(folder / ARGS, weights_only=True)
-    launcher = Launcher(call)
+    launcher, faults = Launcher(call), list[LaunchFault]()
     for i, entry in enumerate(call.entries):
         programs = math.prod(entry.grid)
         numbers = sorted({0, programs // 2, programs - 1})
         try:
             launcher.fire({n: x.clone() for n, x in saved.items()}, entry, ProgramPlan(numbers))
+        except LaunchFault as fault:
+            faults.append(fault)
+            continue
         except Exception:  # the launch of all programs tells why
             continue
         assert launcher.trace is not None  # it ran in the interpreter
         seconds = launcher.trace.seconds
         later = seconds[1:] or seconds  # the first one imports and compiles Python
         return FirstPrograms(i, programs, sum(later) / len(later))
+    if faults:
+        raise faults[0]
     return None
 
 
