@@ -545,5 +545,5 @@ def test_a_mask_that_is_missing_at_the_end_of_a_large_launch_is_found_at_once(la
     """Only the last of 32,768 programs reads past the end; the launch of all of them takes long."""
     given = (torch.empty(1, (1 << 20) - 3), torch.empty(1, 1 << 20), 1, 1 << 20)
     configs = [triton.Config({"BM": 1, "BN": 32}, num_warps=1)]
-    with pytest.raises(AdaptedError, match="out of bounds: element 1,048,573 of x, .* 32,767"):
+    with pytest.raises(AdaptedError, match=r"out of bounds: element 1,048,573 of x, .* 32,767"):
         tune(large.scaled, given, grid=tiles, configs=configs, **places(tmp_path))
