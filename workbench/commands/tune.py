@@ -372,7 +372,8 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
 
 def _value(entry: ConfigEntry, knob: str) -> Any:
     if knob == write.HOOK:
-        return entry.pre_hook and entry.pre_hook.name
+        hook = entry.pre_hook
+        return hook and (hook.name if hook.config is None else f"that of config {hook.config}")
     return unpack(entry.kwargs.get(knob))
 
 
