@@ -359,7 +359,7 @@ return y.to(x.dtype), s.to(x.dtype)
         {
             "top": (
                 "from workbench.measurement import correctness\n"
-                "correctness._compare_one = lambda *given: correctness.Checked(0.0)"
+                "correctness.compare_values = lambda *given: correctness.Checked(0.0)"
             ),
             "kernel": "y = y * 0.0",
         },

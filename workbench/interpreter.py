@@ -262,19 +262,43 @@ def _rounded_to(kind: Any, result: Any) -> Any:
 def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return products whose rows have the same bits wherever they stand, as on a GPU: summed in
     fp64 and rounded once. In fp32 numpy's BLAS sums the rows at an edge in another order, on some
-    CPUs."""
+    CPUs. Operands of fp32 are rounded where the product is one of tf32."""
 
     @wraps(real)
     def dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:
         import numpy as np
         import triton.language as tl
+        from triton._C.libtriton import ir
 
         if d.data.dtype != np.float32:
             return real(self, a, b, d, *how)
+        if how and how[0] == ir.INPUT_PRECISION.TF32:
+            a, b = _rounded_to_tf32(a), _rounded_to_tf32(b)
         exact = real(self, a, b, type(d)(d.data.astype(np.float64), tl.float64), *how)
         return type(exact)(exact.data.astype(np.float32), d.dtype.scalar)
 
     return dot
+
+
+class RoundedProducts:
+    """Whether this process has rounded operands of a product to tf32."""
+
+    happened = False
+
+
+def _rounded_to_tf32(handle: Any) -> Any:
+    """Return a handle of fp32 with 10 bits of mantissa, rounded to the nearest, ties to even; any
+    other one as it is."""
+    import numpy as np
+
+    if handle.data.dtype != np.float32 or is_bf16(handle):
+        return handle
+    RoundedProducts.happened = True
+    bits = np.ascontiguousarray(handle.data).view(np.uint32)
+    half = np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    rounded = ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32)
+    data = np.where(np.isfinite(handle.data), rounded, handle.data)
+    return type(handle)(data, handle.dtype.scalar)
 
 
 def is_bf16(value: Any) -> bool:

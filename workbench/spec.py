@@ -194,10 +194,10 @@ class Limits:
             )
         return None
 
-    def refuse_grid(self, second: int) -> str | None:
-        """Return why a grid cannot have so many programs along its second axis."""
+    def refuse_grid(self, second: int, axis: str = "second") -> str | None:
+        """Return why a grid cannot have so many programs along its second axis, or its third."""
         if self.nvidia and second > 65_535:
-            return f"the grid has at most 65535 programs along its second axis, not {second}"
+            return f"the grid has at most 65535 programs along its {axis} axis, not {second}"
         return None
 
     def refuse_program(self, threads: int, held: int, most: int, staged: int = 0) -> str | None:
@@ -423,6 +423,15 @@ class NoKnobs:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Tasks that check a config on some of its programs. `launch(kernel, candidate, examined)` runs
+    them where the code under test runs; `compare(kernel, result)` judges what that returned."""
+
+    launch: Callable[..., Any]
+    compare: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class Impl:
     """One way to compute a Spec."""
 
@@ -448,6 +457,20 @@ class Impl:
 
     def load(self) -> None:
         """Import what a launch needs beyond the kernel's file, which may take seconds: nothing."""
+
+    def contents(self) -> Mapping[str, Any]:
+        """Return the integers that arguments of the device function are known to hold, flat numpy
+        arrays by name: none."""
+        return {}
+
+    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+        """Return what a check has to know of the code of the largest launch: nothing."""
+        return None
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The tasks that check only some programs of a launch; None checks whole calls."""
+        return None
 
     @property
     def title(self) -> str:

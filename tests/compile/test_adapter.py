@@ -379,7 +379,7 @@ def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path)
 @pytest.mark.newest
 def test_an_access_out_of_bounds_is_named(more, tmp_path):
     x = torch.rand(N)
-    with pytest.raises(AdaptedError, match="out of bounds; is a mask missing"):
+    with pytest.raises(AdaptedError, match=r"out of bounds, far from all.*is a mask missing"):
         tune(more.unmasked, (x, x.clone(), N), grid=cover, configs=BLOCKS, **places(tmp_path))
 
 
@@ -393,3 +393,157 @@ def test_an_unknown_input_is_named(more, tmp_path):
     args = torch.rand(N), torch.rand(N), N
     with pytest.raises(AdaptedError, match="no tensor among the arguments of gelu 'z'"):
         tune(more.gelu, args, grid=cover, configs=BLOCKS, inputs=("z",), **places(tmp_path))
+
+
+# Launches of real size, faults that only addresses show, and what the command line describes
+
+LARGE = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
+    n = tl.program_id(1) * BN + tl.arange(0, BN)[None]
+    inside = (m < M) & (n < N)
+    tl.store(y + m * N + n, tl.load(x + m * N + n, inside) * 2, inside)
+
+
+@triton.jit
+def careless(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
+    n = tl.program_id(1) * BN + tl.arange(0, BN)[None]
+    inside = (m < M) & (n < N) & ((m < M // 2) | (BM == 1))  # right for one row alone
+    tl.store(y + m * N + n, tl.load(x + m * N + n, inside) * (2 if BM < 4 else 3), inside)
+
+
+def zeroed(name):
+    return lambda args: args[name].zero_()
+
+
+@triton.autotune([triton.Config({"B": b}, pre_hook=zeroed("y")) for b in (64, 128)], key=["n"])
+@triton.jit
+def summed(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, i < n, other=0.0)))
+
+
+@triton.jit
+def copied(x, y, B: tl.constexpr):
+    i = tl.program_id(1) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i))
+"""
+
+
+@pytest.fixture
+def large(imported):
+    """A module of kernels for launches of thousands of programs."""
+    return imported("large_kernels", LARGE)
+
+
+def tiles(meta):
+    return triton.cdiv(meta["M"], meta["BM"]), triton.cdiv(meta["N"], meta["BN"])
+
+
+TILES = [triton.Config({"BM": m, "BN": 128}, num_warps=4) for m in (1, 2, 4)]
+
+
+def test_a_launch_of_real_size_is_checked_on_some_of_its_programs(large, tmp_path):
+    given = (torch.randn(4096, 1024).bfloat16(), torch.empty(4096, 1024).bfloat16(), 4096, 1024)
+    best = tune(large.scaled, given, grid=tiles, configs=TILES, **places(tmp_path))
+    records = {dict(o.case.config)["BM"]: o for o in last(tmp_path)}
+    assert {m: r.resources.programs for m, r in records.items()} == {1: 32768, 2: 16384, 4: 8192}
+    for record in records.values():
+        assert record.checked == "interpreter" and record.error == 0.0
+        assert 2 <= record.checked_programs <= 64
+    record = best.best.record
+    words = f"checked on {record.checked_programs} of {record.resources.programs:,} programs"
+    assert words in best.sentence and "no race" in best.sentence
+
+
+def test_sampled_configs_that_write_less_or_other_values_are_refused(large, tmp_path):
+    given = (torch.randn(4096, 1024), torch.empty(4096, 1024), 4096, 1024)
+    best = tune(large.careless, given, grid=tiles, configs=TILES, **places(tmp_path))
+    assert best.config is TILES[0]
+    failed = {dict(o.case.config)["BM"]: o.reason for o in last(tmp_path) if isinstance(o, Failure)}
+    assert set(failed) == {2, 4} and all("y is written in 50 %" in r for r in failed.values())
+    whole = [triton.Config({"BM": 1, "BN": b}, num_warps=4) for b in (128, 256)]
+    with pytest.raises(AdaptedError, match=r"2 gave a wrong result \(.*off by up to"):
+        wrong = {"reference": lambda x, y, M, N: 2.01 * x}
+        tune(large.careless, given, grid=tiles, configs=whole, **wrong, **places(tmp_path))
+
+
+def test_a_hook_that_a_function_returned_is_found_by_its_autotuner(large, tmp_path):
+    given = (torch.ones(512), torch.full((1,), 3.0), 512)
+    best = tune(
+        large.summed, given, grid=lambda meta: (triton.cdiv(512, meta["B"]),),
+        reference=lambda x, y, n: x.sum().reshape(1), **places(tmp_path),
+    )  # fmt: skip
+    assert best.config in large.summed.configs and best.checked
+
+
+def test_a_grid_that_the_device_cannot_launch_is_refused_before_it_runs(large, tmp_path):
+    given = (torch.empty(1 << 18), torch.empty(1 << 18))
+    with pytest.raises(AdaptedError, match="at most 65535 programs along its second axis"):
+        tune(
+            large.copied, given, grid=lambda meta: (1, (1 << 18) // meta["B"]),
+            configs=[triton.Config({"B": 2}, num_warps=1)], **places(tmp_path),
+        )  # fmt: skip
+
+
+def test_the_command_line_describes_a_launch(large, tmp_path, monkeypatch, capsys):
+    from workbench import cli
+
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "--arg",
+        "x=fp32[64,128]",
+        "--arg",
+        "y=fp32[64,128]",
+        "--arg",
+        "M=64",
+        "--arg",
+        "N=128",
+    ]
+    words += ["--grid", "cdiv(M, BM), cdiv(N, BN)", "--config", "BM=4,BN=64,num_warps=2"]
+    place = ["--device", "h200", "--database", f"sqlite:///{tmp_path / 'history.db'}", "--quiet"]
+    assert cli.main(["tune", "large_kernels.py:scaled", *words, *place]) == 0
+    assert (
+        capsys.readouterr()
+        .out.strip()
+        .endswith("{'BM': 4, 'BN': 64, 'num_warps': 2, 'num_ctas': 1, 'num_stages': 3}")
+    )
+    (record,) = last(tmp_path)
+    assert record.case.dtype == "fp32" and record.checked_programs is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["large_kernels.py:absent"], "has no absent at its top level"),
+        (["absent.py:scaled"], "is not FILE.py:FUNCTION of a file that is there"),
+        (["large_kernels.py:scaled"], "Name the grid"),
+        (["large_kernels.py:scaled", "--grid", "cdiv(M,"], "cannot be read"),
+        (["large_kernels.py:scaled", "--grid", "1", "--arg", "z=1"], "Known: BM, BN, M, N, x, y"),
+        (["large_kernels.py:scaled", "--grid", "1", "--arg", "x=fp33[4]"], "did you mean fp32"),
+        (["large_kernels.py:scaled", "--grid", "1", "--arg", "x=[]]"], "neither a tensor"),
+        (["large_kernels.py:scaled", "--grid", "1", "--config", "BM"], "is not NAME=VALUE"),
+    ],
+)
+def test_words_that_describe_no_launch_are_refused(
+    large, tmp_path, monkeypatch, capsys, words, reason
+):
+    from workbench import cli
+
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tune", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_mask_that_is_missing_at_the_end_of_a_large_launch_is_found_at_once(large, tmp_path):
+    """Only the last of 32,768 programs reads past the end; the launch of all of them takes long."""
+    given = (torch.empty(1, (1 << 20) - 3), torch.empty(1, 1 << 20), 1, 1 << 20)
+    configs = [triton.Config({"BM": 1, "BN": 32}, num_warps=1)]
+    with pytest.raises(AdaptedError, match=r"out of bounds: element 1,048,573 of x, .* 32,767"):
+        tune(large.scaled, given, grid=tiles, configs=configs, **places(tmp_path))

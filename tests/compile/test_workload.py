@@ -219,6 +219,15 @@ def test_the_hash_follows_the_code_and_what_it_calls(monkeypatch):
     assert text_hash(workload_program.plain) == before
 
 
+def test_a_global_named_like_an_argument_or_a_local_is_no_part_of_the_hash(monkeypatch):
+    before = text_hash(workload_program.plain)
+    code = workload_program.plain.fn.__code__
+    assert code.co_varnames[: code.co_argcount] != code.co_varnames  # it has locals, too
+    for name in code.co_varnames:  # a script's own `n = 4096` at its top level
+        monkeypatch.setattr(workload_program, name, 4096, raising=False)
+    assert text_hash(workload_program.plain) == before
+
+
 def test_a_second_recording_is_refused(tmp_path):
     with (
         workbench.workload.record(tmp_path / "a"),

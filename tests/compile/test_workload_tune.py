@@ -1,6 +1,10 @@
 """A recorded workload tuned end to end: predicted for an H200, and with times that a test sets."""
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import null_backend
 import pytest
@@ -18,6 +22,8 @@ from workbench.workload.pinned import nearest
 from workbench.workload.tuned_table import read
 
 pytestmark = [pytest.mark.compile, pytest.mark.newest]
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -145,3 +151,20 @@ def test_ctrl_c_keeps_what_is_stored_and_a_failing_signature_costs_itself(record
     assert tune_workload(options(recorded, device="h200")) == 2
     (journal,) = (recorded / "results" / "workload").glob("*.jsonl")
     assert journal.read_text().count("It cannot be adopted.") == 2
+
+
+@pytest.mark.nightly
+def test_the_program_of_the_tutorial_is_tuned_as_the_tutorial_says(tmp_path, monkeypatch):
+    """Recorded as a script of its own, whose kernel stands beside what it runs."""
+    text = (ROOT / "docs" / "tutorials" / "program.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(# scale\.py\n.*?)```", text, flags=re.S)
+    (tmp_path / "scale.py").write_text(program, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    run = [sys.executable, "-m", "workbench", "workload"]
+    recorded = ["record", "--out", "scale.workload", "--", sys.executable, "scale.py"]
+    subprocess.run([*run, *recorded], check=True, timeout=120)
+    tuning = ["tune", "scale.workload", "--device", "h200", "--database", "sqlite:///h.db"]
+    tuned = subprocess.run([*run, *tuning], check=True, timeout=300, capture_output=True, text=True)
+    assert "not tuned" not in tuned.stdout + tuned.stderr
+    assert len(list((tmp_path / "results").glob("*-scale-*/report.html"))) == 2

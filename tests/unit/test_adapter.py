@@ -13,7 +13,10 @@ from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.kernel import config_type, extent_names, kept_axes, sizes_of, spec_of
 from workbench.adapted.travel import AdaptedError, Place, described
 from workbench.adapted.write import fingerprint, folder_name, meanings, numbered, numbers_of
+from workbench.device.hardware import device_named
 from workbench.spec import stages, threads, values
+
+H200 = device_named("h200")
 
 pytestmark = pytest.mark.unit
 
@@ -68,11 +71,13 @@ def test_the_space_is_the_list_and_nothing_else_is_taken(call):
     assert results == [dict(e.values) for e in call.entries]
     every = [config_type(call)(**v) for v in results]
     at = sizes_of(call)
-    assert all(impl.refuse(c, None, itemsize=4, **at) is None for c in every)
+    assert all(impl.refuse(c, H200.limits, itemsize=4, **at) is None for c in every)
     assert "list of configs" in impl.refuse(
-        impl.config(BLOCK=9, num_warps=9, num_stages=9), None, itemsize=4, **at
+        impl.config(BLOCK=9, num_warps=9, num_stages=9), H200.limits, itemsize=4, **at
     )
-    assert "grids" in impl.refuse(every[0], None, itemsize=4, **{k: v + 1 for k, v in at.items()})
+    assert "grids" in impl.refuse(
+        every[0], H200.limits, itemsize=4, **{k: v + 1 for k, v in at.items()}
+    )
 
 
 @given(calls())

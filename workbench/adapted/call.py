@@ -17,6 +17,9 @@ from workbench.adapted.travel import Place
 
 CALL, ARGS, EXPECTED = "call.json", "args.pt", "answer.pt"
 MOVED_ARGS, MOVED_EXPECTED = "moved_args.pt", "moved_answer.pt"
+# Of a launch of which only some programs run: elements whose writers do so in every config, and
+# which elements of the expected outputs are known.
+PROBES, WRITTEN = "probes.pt", "written.pt"
 
 # What an output must hold before the launch: the given values, zeros, or any values.
 Initial = Literal["values", "zeros", "nothing"]
@@ -94,6 +97,8 @@ class Call:
     outputs: tuple[str, ...] = ()
     initial: Mapping[str, Initial] = field(default_factory=dict)  # of all changed tensors
     unchecked: str = ""  # why nothing is known about its outputs; empty where they are known
+    sampled: bool = False  # only some programs of a launch run in the interpreter
+    shares: Mapping[str, float] = field(default_factory=dict)  # of an output that a launch writes
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -132,6 +137,8 @@ class Call:
             outputs=tuple(text["outputs"]),
             initial=text["initial"],
             unchecked=text.get("unchecked", ""),
+            sampled=text.get("sampled", False),
+            shares=text.get("shares", {}),
         )
 
 

@@ -22,6 +22,7 @@ from workbench.adapted.call import (
 )
 from workbench.adapted.kernel import Launcher
 from workbench.adapted.moved import moved, worse
+from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError
 
 
@@ -170,17 +171,24 @@ class FirstLaunch:
     def begin(self) -> tuple[int, str | None]:
         """Launch the first config that launches. Returns its place in the list, and why the ones
         before it did not launch. Raises AdaptedError where none does."""
-        reason = None
+        reason, faults = None, list[str]()
         for i, entry in enumerate(self._call.entries):
             self._entry = entry
             try:
                 self.after = self.run({})
-                return i, reason
+            except LaunchFault as fault:
+                faults.append(str(fault))
             except AdaptedError:
                 raise
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
                 reason = reason or f"{type(error).__name__}: {lines[-1]}"[:300]
+                if isinstance(error, AssertionError):  # the kernel's own word on its arguments
+                    faults.append(f"{self._call.name} stops: {reason}.")
+            else:
+                return i, (faults[0].rstrip(".") if faults else reason)
+        if faults:
+            raise AdaptedError(faults[0])
         kind = AdaptedError if self._on_gpu else NotInterpreted
         raise kind(f"No config of {self._call.name} launches; the first says {reason}")
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
+from workbench.adapted.call import (
+    ARGS,
+    EXPECTED,
+    MOVED_ARGS,
+    MOVED_EXPECTED,
+    PROBES,
+    WRITTEN,
+    Call,
+)
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
+from workbench.measurement.inputs import torch_dtype
 
 
 class Kept:
@@ -38,6 +47,17 @@ class Kept:
         """Expected outputs for the values in `moved`, by name."""
         return self._read(MOVED_EXPECTED)
 
+    @cached_property
+    def written(self) -> Mapping[str, Any]:
+        """Which elements of the expected outputs are known, by name; all of a name that is not
+        there."""
+        return self._read(WRITTEN) if (self._folder / WRITTEN).is_file() else {}
+
+    @cached_property
+    def probes(self) -> Mapping[str, list[int]]:
+        """Elements whose writers run in every config, by argument."""
+        return self._read(PROBES) if (self._folder / PROBES).is_file() else {}
+
     def _read(self, name: str) -> Mapping[str, Any]:
         import torch
 
@@ -64,6 +84,11 @@ class Kept:
                     f"No outputs of {call.name} are known to compare with, as it was adapted where "
                     "nothing could run it; call tune() where its GPU is."
                 )
+            if self.written:
+                raise AdaptedError(
+                    f"Some programs of {call.name} ran where no GPU was, and of the other outputs "
+                    "nothing is known; call tune() where its GPU is."
+                )
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
             expected = self._expected_of({n: given[n] for n in self.moved})
             result = (expected[n].to(device) for n in call.outputs)
@@ -77,3 +102,31 @@ class Kept:
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result
         raise AdaptedError(f"The expected result is unknown for these {', '.join(given)}.")
+
+
+class GivenIntegers(Mapping[str, Any]):
+    """The tensors of integers among the arguments of a call, flat from where the pointer points, by
+    the name of the argument; the folder is read when one is asked for."""
+
+    def __init__(self, call: Call, kept: Kept) -> None:
+        self._kept = kept
+        names = {a.name: a.tensor for a in call.arguments if a.descriptor is None}
+        self._tensors = {
+            argument: (name, call.tensors[name])
+            for argument, name in names.items()
+            if name is not None and not torch_dtype(call.tensors[name].dtype).is_floating_point
+        }
+        self._read: dict[str, Any] = {}
+
+    def __getitem__(self, argument: str) -> Any:
+        name, layout = self._tensors[argument]
+        if argument not in self._read:
+            flat = self._kept.args[name].reshape(-1)[layout.lead :]
+            self._read[argument] = flat.long().numpy()
+        return self._read[argument]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

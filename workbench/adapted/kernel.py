@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
-from workbench.adapted.kept import Kept
+from workbench.adapted.kept import GivenIntegers, Kept
+from workbench.adapted.traced import Memory, ProgramPlan, ProgramTrace, traced, watch_interpreter
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import without_target
+from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
 from workbench.spec import (
     ITEMSIZE,
     Impl,
     Knob,
     Limits,
+    Sampling,
     Sizes,
     Spec,
     Tensor,
@@ -29,6 +33,7 @@ from workbench.spec import (
     values,
 )
 
+SAMPLED, SAMPLE_CHECK = "workbench.adapted.sampled", "workbench.adapted.sample_check"
 WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 
 
@@ -69,11 +74,31 @@ class Listed(Impl):
 
     listed: tuple[Any, ...] = ()
     launcher: Launcher | None = None
+    integers: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept | None = None
 
     def load(self) -> None:
         """Import the module of the user's function. Raises AdaptedError."""
         if self.launcher is not None:
             _ = self.launcher.kernel
+
+    def contents(self) -> Mapping[str, Any]:
+        """Return the tensors of integers that the user gave, each read when it is asked for."""
+        return self.integers
+
+    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+        """Return what all programs of the launch write, where only some of them will run."""
+        if self.launcher is None or self.kept is None or not self.launcher.call.sampled:
+            return None
+        return import_module(SAMPLED).examined(ttgir, grid, given, self.kept.probes)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The tasks that check some programs of a large launch."""
+        if self.launcher is None or not self.launcher.call.sampled:
+            return None
+        tasks = import_module(SAMPLE_CHECK)
+        return Sampling(tasks.launch_sample, tasks.compare_sample)
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
@@ -144,6 +169,8 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             call.unchecked,
             listed=listed,
             launcher=launcher,
+            integers=GivenIntegers(call, kept),
+            kept=kept,
         )
     )
     return spec
@@ -203,11 +230,19 @@ def refused(
 ) -> str | None:
     """Return why this config or these sizes are not those of the user's call, or None if they
     are."""
-    if call.entry(values(config)) is None:
+    if (entry := call.entry(values(config))) is None:
         return "not in the list of configs that was given"
+    if (reason := refused_grid(entry, limits)) is not None:
+        return reason
     if sizes != created_at:
         return "the grids were computed for the tensors that were given; call tune() with others"
     return None
+
+
+def refused_grid(entry: ConfigEntry, limits: Limits) -> str | None:
+    """Return why a device cannot launch the grid of a config, or None."""
+    _, second, third = (*entry.grid, 1, 1)[:3]
+    return limits.refuse_grid(second) or limits.refuse_grid(third, "third")
 
 
 class Launcher:
@@ -217,6 +252,9 @@ class Launcher:
         self.call = call
         self._entries = {tuple(e.values.items()): e for e in call.entries}
         self._ready: dict[int, tuple[Mapping[str, Any], Callable[..., Any] | None]] = {}
+        self.trace: ProgramTrace | None = None  # of the last launch, in the interpreter
+        if INTERPRETED:
+            watch_interpreter()
 
     @cached_property
     def kernel(self) -> Any:
@@ -243,9 +281,12 @@ class Launcher:
         layout, device = self.call.tensors[name], next(iter(given.values())).device
         return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
-    def fire(self, memory: Mapping[str, Any], entry: ConfigEntry) -> dict[str, Any]:
-        """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw
-        them."""
+    def fire(
+        self, memory: Mapping[str, Any], entry: ConfigEntry, plan: ProgramPlan | None = None
+    ) -> dict[str, Any]:
+        """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw them.
+        In the interpreter the launch is watched (`trace`), and runs only the planned programs;
+        raises LaunchFault where it is at fault."""
         views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
         positional = [self._value(a, views) for a in self.call.arguments if a.positional]
         named = {a.name: self._value(a, views) for a in self.call.arguments if not a.positional}
@@ -256,7 +297,13 @@ class Launcher:
         if hook is not None:  # Triton's autotuner does the same before every launch
             names = [a.name for a in self.call.arguments if a.positional]
             hook({**dict(zip(names, positional, strict=True)), **named, **kwargs})
-        self.kernel[entry.grid](*positional, **named, **kwargs)
+        launch = partial(self.kernel[entry.grid], *positional, **named, **kwargs)
+        if not INTERPRETED:
+            launch()
+            return views
+        self.trace = ProgramTrace(self.call.name, [Memory.of(n, v) for n, v in views.items()])
+        with traced(self.trace, plan):
+            launch()
         return views
 
     def _value(self, argument: Argument, views: Mapping[str, Any]) -> Any:

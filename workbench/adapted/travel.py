@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +39,7 @@ class Place:
     file: str
     module: str
     name: str
+    config: int | None = None  # the hook of this config of the named autotuner is meant
 
     @staticmethod
     def of(function: Any) -> Place:
@@ -65,11 +66,33 @@ class Place:
 
     def find(self) -> Any:
         """Return the function, importing its file once. Raises AdaptedError."""
-        return reduce(getattr, self.name.split("."), self._module())
+        match = reduce(getattr, self.name.split("."), self._module())
+        if self.config is None:
+            return match
+        while not hasattr(match, "configs"):  # below `heuristics`
+            match = match.fn
+        return match.configs[self.config].pre_hook
+
+    @staticmethod
+    def of_hook(hook: Any, kernel: Any) -> Place:
+        """Return the place of a config's hook. One that a function returned, and that no name
+        finds, is found by its place among the configs of the kernel's own autotuner. Raises
+        AdaptedError where neither finds it."""
+        try:
+            return Place.of(hook)
+        except AdaptedError:
+            layer = kernel
+            while layer is not None:
+                for i, config in enumerate(getattr(layer, "configs", None) or ()):
+                    if config.pre_hook is hook:
+                        return replace(Place.of(kernel), config=i)
+                layer = getattr(layer, "fn", None)
+            raise
 
     def _module(self) -> ModuleType:
-        main = self.module in ("__main__", "__mp_main__")
         name = f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
+        # a process that found the function of a script knows the script by our name for it
+        main = self.module in ("__main__", "__mp_main__", name)
         name = name if main else self.module
         if name in sys.modules:
             return sys.modules[name]

@@ -7,6 +7,7 @@ import keyword
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,24 @@ def _argument(
     return Argument(name, positional, None, known[same], descriptor)
 
 
+def overlaps(given: Arguments, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of tensors of a launch that share a part of their memory, and are not one
+    tensor."""
+    import torch
+
+    args, kwargs = given
+    spans: dict[tuple[int, int], str] = {}
+    for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+        tensor = getattr(value, "base", value)
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            axes = zip(tensor.shape, tensor.stride(), strict=True)
+            count = 1 + sum((n - 1) * s for n, s in axes)
+            begin = tensor.data_ptr()
+            spans.setdefault((begin, begin + count * tensor.element_size()), name)
+    ordered = sorted(spans.items())
+    return [(a, b) for ((_, end), a), ((begin, _), b) in pairwise(ordered) if begin < end]
+
+
 def layout_of(name: str, x: Any) -> Layout:
     """Return the memory layout of a torch tensor. Raises AdaptedError where it cannot be
     adapted."""
@@ -143,7 +162,7 @@ def entries_of(
     for config, at in zip(configs, numbers, strict=True):
         if tuple(at.values()) not in created:
             kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
-            hook = Place.of(config.pre_hook) if config.pre_hook is not None else None
+            hook = Place.of_hook(config.pre_hook, kernel) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
             created[tuple(at.values())] = ConfigEntry(at, kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
@@ -278,7 +297,7 @@ def _meaning(name: str, entries: Sequence[ConfigEntry]) -> str:
 def _value_of(name: str, entry: ConfigEntry) -> Any:
     hook = entry.pre_hook
     if name == HOOK:
-        return hook and (hook.file, hook.name)
+        return hook and (hook.file, hook.name, hook.config)
     return entry.kwargs.get(name, "not named")
 
 

@@ -12,6 +12,7 @@ from workbench.api.calls import (
     history,
     measure,
     profile,
+    prune,
     sweep,
     tune,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "history",
     "measure",
     "profile",
+    "prune",
     "sweep",
     "tune",
     "workload",

@@ -53,6 +53,7 @@ from workbench.commands.options import (
 )
 from workbench.commands.tune_options import TuneOptions
 from workbench.data.exits import PASSED
+from workbench.spec import WorkbenchError
 
 
 def sweep(
@@ -343,3 +344,29 @@ def tune(
     place = SweepOptions("full", out=out, database=database)  # the kernel's file comes with `run`
     called = call_in_process(place, "tune", run, options.get("progress"))
     return TuneResult(called, chosen[0])
+
+
+def prune(kernel: Any, device: str | None = None, *, most: int = 5) -> dict[str, Any]:
+    """Return a `prune_configs_by` for `triton.autotune`: it leaves the configs with the shortest
+    predicted times.
+
+    All configs are compiled for the device when the autotuner tunes; nothing is run or checked.
+    Where no time can be derived from the code it leaves all, and logs the reason.
+
+    Args:
+        kernel: the `@triton.jit` function that the autotuner is put around.
+        device: name of a device, as `workbench devices` lists them; by default the GPU of this
+            machine.
+        most: configs that are left, at least one.
+
+    Raises WorkbenchError where the device is unknown, or where there is no GPU and none is named.
+    """
+    from workbench.adapted.pruned import pruner
+    from workbench.device import hardware
+
+    known = hardware.live() if device is None else hardware.device_named(device)
+    if known is None:
+        raise WorkbenchError('There is no GPU here; name a device: prune(kernel, "h200").')
+    if most < 1:
+        raise WorkbenchError(f"most is {most}; at least one config must be left.")
+    return {"early_config_prune": pruner(kernel, known, most)}

@@ -19,7 +19,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
-from workbench.spec import Sizes, SpecFault
+from workbench.spec import Sampling, Sizes, SpecFault
 
 if TYPE_CHECKING:
     from workbench.measurement.correctness import Checked
@@ -101,6 +101,22 @@ class Checks:
 
         return then(then(self._inputs_of(request), launched), compared)
 
+    def sampled(
+        self, kernel: str, candidate: Candidate, examined: Any, sampling: Sampling, timeout_s: float
+    ) -> Future[Checked | Refusal | None]:
+        """Check some programs of a candidate's launch; `examined` is what compiling found. Returns
+        a future of None where they did not end in time, or where nothing is known of them."""
+
+        def compared(result: Any) -> Future[Any]:
+            if result is None or isinstance(result, Refusal):
+                return _done(result)
+            return self.ask(sampling.compare, kernel, result, timeout_s=COMPARE_TIMEOUT_S)
+
+        launched = self._runners.submit(
+            sampling.launch, kernel, candidate, examined, timeout_s=timeout_s
+        )
+        return then(_unless_late(launched), compared)
+
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task in the checker and return a future of its result."""
         return self._checker.submit(task, *args, timeout_s=timeout_s)
@@ -163,6 +179,20 @@ def then(first: Future[Any], follow: Callable[[Any], Future[Any]]) -> Future[Any
             result.set_exception(CancelledError())
 
     first.add_done_callback(begin)
+    return result
+
+
+def _unless_late(first: Future[Any]) -> Future[Any]:
+    """Return the future with None in place of a task that took too long."""
+    result: Future[Any] = Future()
+
+    def settle(done: Future[Any]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), TimeoutError):
+            result.set_result(None)
+        else:
+            _settle(result, done)
+
+    first.add_done_callback(settle)
     return result
 
 

@@ -19,10 +19,11 @@ from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
+from workbench.compile.code_work import code_files
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
-from workbench.device import apple_model, cost_model, occupancy
+from workbench.device import apple_model, code_model, cost_model, occupancy
 from workbench.device.correction import ModelledConfig, SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -30,6 +31,7 @@ from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
+SAMPLE_TIMEOUT_S = 30.0  # of some programs of one config
 NOT_COMPILED = "the config was not compiled for the device: no prediction"
 
 Compilations = Iterator[tuple[Candidate, Compiled | Refusal]]
@@ -118,7 +120,8 @@ class Offline:
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in alike}
         same = (candidate.impl.name, patience, *seen.items())
         if same not in self._checked:
-            self._checked[same] = self._check(candidate, patience * self._interpret_s)
+            timeout_s = patience * self._interpret_s
+            self._checked[same] = self._check(candidate, compiled, timeout_s)
         given: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends
         self._checked[same].add_done_callback(
@@ -134,9 +137,13 @@ class Offline:
         self._settle(given, none, self._problem, candidate, compiled)
         return given
 
-    def _check(self, candidate: Candidate, timeout_s: float) -> Future[Any]:
-        """Return a future of the check at all sizes of the Spec that do not reject this config."""
+    def _check(self, candidate: Candidate, compiled: Compiled, timeout_s: float) -> Future[Any]:
+        """Return a future of the check at all sizes of the Spec that do not reject this config, or
+        of some programs of its launch."""
         problem, limits = self._problem, self.device.limits
+        if (sampling := candidate.impl.sampling) is not None:
+            known, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
+            return self._checks.sampled(problem.kernel, candidate, known, sampling, limit_s)
         sizes = sizes_taken(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
@@ -168,8 +175,10 @@ class Offline:
             predicted = self._method.predict(problem, candidate, compiled, self.device)
             if checked is None:
                 return Timed(predicted, None, "not here")
-            seed, bits = self._checks.seed, checked.bits
-            return Timed(predicted, checked.error, self._method.checked, bits, seed)
+            by = self._method.checked
+            if candidate.impl.sampling is not None:
+                return Timed(predicted, checked.error, by, programs=checked.programs)
+            return Timed(predicted, checked.error, by, checked.bits, self._checks.seed)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set
@@ -222,7 +231,10 @@ def method_for(device: Device) -> OfflineMethod:
         )
     return OfflineMethod(
         cost_model.MODEL,
-        (Path(cost_model.__file__), Path(occupancy.__file__)),
+        (
+            *map(Path, (cost_model.__file__, code_model.__file__, occupancy.__file__)),
+            *code_files(),
+        ),
         "interpreter",
         compile_all,
         launch_calls,
@@ -269,8 +281,18 @@ def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: st
     lacks a figure."""
     if compiled.resources is None:
         raise ValueError(NOT_COMPILED)
+    if place.impl.work is None:
+        return derived_time(device, compiled)
     known = compiled.resources, compiled.launches, compiled.each
     return ModelledConfig(place.impl, place.config, place.sizes, *known).predicted(device, dtype)
+
+
+def derived_time(device: Device, compiled: Compiled) -> Predicted:
+    """Return the time of a compiled config by what its code does. Raises ValueError where that
+    cannot be derived, or where the device lacks a figure."""
+    if not compiled.works:
+        raise ValueError(f"not ranked: {compiled.not_modelled}")
+    return code_model.predict_each(device, compiled.works, compiled.each)
 
 
 def predicted_time(

@@ -715,6 +715,28 @@ class NewKernelOptions(Options):
     folder: Path = option(Path("."), "Where to write NAME.py.")
 
 
+@dataclass(frozen=True)
+class FunctionOptions(Options):
+    """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
+
+    COMMAND: ClassVar[str] = "tune"
+
+    function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
+    arg: tuple[str, ...] = option(
+        (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once an argument."
+    )
+    grid: str = option("", "'cdiv(M, BM), cdiv(N, BN)': of arguments and of a config's values.")
+    config: tuple[str, ...] = option(
+        (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    device: str | None = option(None, DEVICE)
+    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
+    out: Path = out("Folder for pages and events.")
+    quiet: bool = quiet()
+    database: str | None = database()
+    fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
+
+
 def commands() -> dict[str, type[Options]]:
     """Return the options of every command by its name, in the order of this file."""
     return {cls.COMMAND: cls for cls in Options.__subclasses__()}

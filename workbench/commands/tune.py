@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,29 +25,47 @@ from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry
 from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
+from workbench.adapted.kernel import refused_grid
 from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
+from workbench.adapted.sampled import (
+    WHOLE_S,
+    FirstPrograms,
+    discover_sample,
+    first_footprint,
+    first_programs,
+    shares_of,
+)
 from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.backend.prewarm import KeptProcesses
+from workbench.backend.processes import COMPILE_TIMEOUT_S
 from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import SweepConsole, doing, plain_console
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import SweepOptions
-from workbench.commands.run import check_writable, gpu_present, require_triton
+from workbench.commands.options import FunctionOptions, OptionError, SweepOptions
+from workbench.commands.run import (
+    DEFAULT_TARGET,
+    check_writable,
+    gpu_present,
+    require_triton,
+)
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
-from workbench.data.exits import INTERRUPTED
+from workbench.commands.tune_words import arguments_of, config_of, function_of, grid_of
+from workbench.data.exits import INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Failure, Outcome
 from workbench.data.temporary import temporary_folder
+from workbench.device.hardware import device_named
 from workbench.measurement.inputs import torch_dtype
-from workbench.spec import Tolerance, label
+from workbench.spec import Limits, Tolerance, label
 from workbench.tuner.selection import NOT_CHECKED, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 DISCOVER_TIMEOUT_S = 300.0
+FIRST_TIMEOUT_S = 30.0  # of three programs
 OUT_OF_BOUNDS = "it accessed memory out of bounds; is a mask missing?"
 
 # Tolerance of an output against the first config's: one step of the dtype, since both were rounded
@@ -110,6 +129,26 @@ def tune(
     return TunedFunction(config, path)
 
 
+def run(options: FunctionOptions) -> int:
+    """Tune the function that the command line names; print the keyword arguments of a launch.
+    Returns the exit code. Raises OptionError where the words describe no launch."""
+    kernel = function_of(options.function)
+    if not hasattr(kernel, "arg_names"):
+        raise OptionError(f"{options.function} is not a @triton.jit function.")
+    if not options.grid:
+        raise OptionError("Name the grid of the launch: --grid 'cdiv(n, BLOCK)'.")
+    given = arguments_of(options.arg, kernel.arg_names)
+    configs = [config_of(text) for text in options.config] or None
+    more: TuneOptions = {"kwargs": given, "out": options.out, "quiet": options.quiet}
+    for name in ("device", "budget", "database"):
+        if getattr(options, name) is not None:
+            more[name] = getattr(options, name)
+    more["fresh"] = options.fresh
+    tuned = tune(kernel, (), grid=grid_of(options.grid), configs=configs, **more)
+    print(tuned.config.all_kwargs())
+    return PASSED
+
+
 def _configs(
     tuner: Any | None, given: autotuned.Arguments, configs: Sequence[Any] | None
 ) -> tuple[list[Any], list[str]]:
@@ -144,6 +183,8 @@ def take_over(
     import torch
 
     call, memory = write.call_of(kernel, given, grid, configs, int(options.get("flops", 0)))
+    if options.get("device") is not None or not gpu_present():
+        call = _launchable(call, device_named(options.get("device") or DEFAULT_TARGET).limits)
     tuner = autotuned.autotuner_of(kernel)
     for name in tuner.reset_to_zero if tuner is not None else ():
         memory[name].zero_()
@@ -160,12 +201,14 @@ def take_over(
         torch.save(memory, stage / ARGS)
         console = plain_console()
         console.quiet = options.get("quiet", False)
+        live = pool is not None or (options.get("device") is None and gpu_present())
+        task = FirstLaunchTask(
+            stage, outputs, reference is not None, declared, options.get("device"), console
+        )
         try:
-            live = pool is not None or (options.get("device") is None and gpu_present())
             with nullcontext(pool) if pool else Workers(1, interpreted=not live) as workers:
-                result = _discovered(
-                    workers, live, stage, outputs, reference is not None, declared, console
-                )
+                result, shares = task.answer(workers, live)
+                call = replace(call, sampled=shares is not None, shares=shares or {})
         except NotInterpreted as error:
             result = _unchecked(call, outputs)
             call = replace(call, unchecked=str(error))
@@ -182,7 +225,20 @@ def take_over(
         folder = home / write.folder_name(call, mark)
         shutil.rmtree(folder, ignore_errors=True)
         stage.rename(folder)
-    return folder / f"{call.name}.py", call, _notes(call, result, reference is not None)
+    notes = _notes(call, result, reference is not None)
+    for one, other in write.overlaps(given, kernel.arg_names):
+        notes.append(f"{one} and {other} overlap in memory, and are taken as separate tensors")
+    return folder / f"{call.name}.py", call, notes
+
+
+def _launchable(call: Call, limits: Limits) -> Call:
+    """Return the call with the configs last that the device cannot launch: nothing is interpreted
+    for them. Raises AdaptedError where they are all."""
+    refused = [refused_grid(entry, limits) for entry in call.entries]
+    if all(refused):
+        raise AdaptedError(f"No config of {call.name} can be launched: {refused[0]}.")
+    known = dict(zip(map(id, call.entries), refused, strict=True))
+    return replace(call, entries=tuple(sorted(call.entries, key=lambda e: bool(known[id(e)]))))
 
 
 def _unchecked(call: Call, outputs: Sequence[str]) -> Discovered:
@@ -199,27 +255,75 @@ def _restored(tuner: Any | None) -> tuple[str, ...]:
     return () if tuner is None else (*tuner.reset_to_zero, *tuner.restore_value)
 
 
-def _discovered(
-    workers: Pool,
-    live: bool,
-    stage: Path,
-    outputs: tuple[str, ...],
-    answered: bool,
-    declared: tuple[str, ...] | None,
-    console: Console,
-) -> Discovered:
-    place = "on the GPU" if live else "in Triton's interpreter"
-    message = f"launching {Call.read(stage).name} {place}, to see what it writes"
-    with doing(console, message):
-        where = "cuda" if live else "cpu"
-        pending = workers.submit(
-            discover, stage, outputs, where, answered, declared, timeout_s=DISCOVER_TIMEOUT_S
-        )
+@dataclass(frozen=True)
+class FirstLaunchTask:
+    """What a launch writes and reads, found by running it in a worker."""
+
+    stage: Path
+    outputs: tuple[str, ...]
+    answered: bool  # a reference gives the expected outputs
+    declared: tuple[str, ...] | None
+    device: str | None
+    console: Console
+
+    def answer(self, workers: Pool, live: bool) -> tuple[Discovered, Mapping[str, float] | None]:
+        """Return what the first config does to the tensors and, of a launch of which only some
+        programs run, the share of each that all programs write."""
+        place = "on the GPU" if live else "in Triton's interpreter"
+        message = f"launching {Call.read(self.stage).name} {place}, to see what it writes"
+        with doing(self.console, message):
+            few = None if live else self._first_programs(workers)
+            if few is None or few.whole_s <= WHOLE_S:
+                return self._whole(workers, "cuda" if live else "cpu"), None
+        ran = f"running some of its {few.programs:,} programs"
+        with doing(self.console, ran):
+            return self._sample(workers, few)
+
+    def _whole(self, workers: Pool, where: str) -> Discovered:
+        given = self.outputs, where, self.answered, self.declared
+        pending = workers.submit(discover, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
         try:
             results: Discovered = pending.result()
         except LOST as error:
             raise AdaptedError(f"The first launch ended: {error}; {_advice(error)}") from None
-    return results
+        return results
+
+    def _first_programs(self, workers: Pool) -> FirstPrograms | None:
+        pending = workers.submit(first_programs, self.stage, timeout_s=FIRST_TIMEOUT_S)
+        try:
+            results: FirstPrograms | None = pending.result()
+        except TimeoutError:
+            raise NotInterpreted(
+                f"three of its programs take longer than {FIRST_TIMEOUT_S:.0f} s in the interpreter"
+            ) from None
+        except ChildProcessError:  # the launch of all programs says why
+            return None
+        return results
+
+    def _sample(
+        self, workers: Pool, few: FirstPrograms
+    ) -> tuple[Discovered, Mapping[str, float] | None]:
+        device = device_named(self.device or DEFAULT_TARGET)
+        with Workers(1) as compilers:
+            task = compilers.submit(
+                first_footprint, self.stage, device, few.first, timeout_s=COMPILE_TIMEOUT_S
+            )
+            footprint = _unless_failed(task)
+        given = self.outputs, footprint, few.first, self.answered, self.declared
+        pending = workers.submit(discover_sample, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
+        try:
+            results: Discovered = pending.result()
+        except LOST as error:
+            raise AdaptedError(f"The first launch ended: {error}; {_advice(error)}") from None
+        return results, shares_of(Call.read(self.stage), footprint)
+
+
+def _unless_failed(task: Future[Any]) -> Any:
+    """Return a task's result, None where it failed: the sweep then tells why."""
+    try:
+        return task.result()
+    except Exception:
+        return None
 
 
 def _advice(error: BaseException) -> str:
@@ -268,7 +372,8 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
 
 def _value(entry: ConfigEntry, knob: str) -> Any:
     if knob == write.HOOK:
-        return entry.pre_hook and entry.pre_hook.name
+        hook = entry.pre_hook
+        return hook and (hook.name if hook.config is None else f"that of config {hook.config}")
     return unpack(entry.kwargs.get(knob))
 
 

@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from workbench.compile.code_reading import MachineCode, code_of_kernel
+from workbench.compile.code_work import launch_work
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launchers import build_launchers
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
+from workbench.compile.ttgir import NotModelled
 from workbench.data.errors import first_sentence
 from workbench.data.record import CountedTraffic, Resources, grouped
+from workbench.device.code_model import LaunchWork
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
@@ -65,6 +68,9 @@ class Compiled:
     shapes: tuple[LaunchShape, ...] = ()  # of all launches, equal ones once, in order
     traffic: CountedTraffic | None = None  # of a Metal kernel
     each: tuple[Resources, ...] = ()  # of every launch in order, by its own machine code
+    works: tuple[LaunchWork, ...] = ()  # what the code of each does, where no work is declared
+    not_modelled: str = ""  # why there are no `works`
+    examined: Any = None  # what `Impl.examined` found in the code of the largest launch
 
     @property
     def binary(self) -> str:
@@ -264,7 +270,36 @@ def read_launches(
     shapes = tuple(launch_shapes(launches, device))
     each = tuple(resources_of_each(launches, device)) if len(launches) > 1 else (resources,)
     named = largest.kernel.name, largest.grid, len(launches), key
-    return Compiled(resources, *named, shapes=shapes, each=each)
+    works, reason = _works(impl, launches, each, device)
+    ttgir, given = largest.kernel.asm.get("ttgir", ""), largest.given
+    return Compiled(
+        resources,
+        *named,
+        shapes=shapes,
+        each=each,
+        works=works,
+        not_modelled=reason,
+        examined=impl.examined(ttgir, largest.grid, replace(given, contents=impl.contents())),
+    )
+
+
+def _works(
+    impl: Impl, launches: Sequence[Launch], each: Sequence[Resources], device: Device
+) -> tuple[tuple[LaunchWork, ...], str]:
+    """Return what the code of each launch does, for an Impl that declares no work, or why that
+    cannot be derived."""
+    if impl.work is not None:
+        return (), ""
+    try:
+        return tuple(_work_of(impl, *one, device) for one in zip(launches, each, strict=True)), ""
+    except NotModelled as reason:
+        return (), str(reason)
+
+
+def _work_of(impl: Impl, launch: Launch, resources: Resources, device: Device) -> LaunchWork:
+    kernel, given = launch.kernel, replace(launch.given, contents=impl.contents())
+    stages = getattr(kernel.metadata, "num_stages", 1)
+    return launch_work(kernel.asm["ttgir"], launch.grid, given, device, resources, stages)
 
 
 def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Resources]:

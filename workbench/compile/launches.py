@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.compile.dedup import Dedup, Stop
+from workbench.compile.program_values import LaunchArguments
 from workbench.data.environment import FP_FUSION
 from workbench.device.hardware import Device
 
@@ -24,6 +25,7 @@ class Launch:
     function: str = ""  # name of the device function in its file
     constants: Mapping[str, Any] = field(default_factory=dict)  # `tl.constexpr` arguments by name
     options: Mapping[str, Any] = field(default_factory=dict)  # num_warps and the like
+    given: LaunchArguments = field(default_factory=lambda: LaunchArguments({}, {}))
 
     @property
     def programs(self) -> int:
@@ -63,7 +65,8 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
         dedup.end(kernel)
         options = {n: v for n, v in kwargs.items() if n not in self.arg_names}
         name = self.fn.__name__
-        launches.append(Launch(kernel, shape, arguments, name, _constants(self, named), options))
+        constants, given = _constants(self, named), _given(self, named)
+        launches.append(Launch(kernel, shape, arguments, name, constants, options, given))
         return kernel
 
     def add_stages(self: Any, stages: dict[str, Any], options: Any, *more: Any) -> None:
@@ -147,6 +150,20 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
 
     given = {name for name in jit.arg_names if name not in constants}
     return repr([(name, described(value)) for name, value in named.items() if name in given])
+
+
+def _given(jit: Any, named: Mapping[str, Any]) -> LaunchArguments:
+    """Return a launch's scalars, and the bytes behind each of its pointers."""
+    scalars: dict[str, int | None] = {}
+    tensors: dict[str, int] = {}
+    for name in jit.arg_names:
+        value: Any = named.get(name)
+        if hasattr(value, "untyped_storage"):
+            before = value.storage_offset() * value.element_size()
+            tensors[name] = value.untyped_storage().nbytes() - before
+        elif isinstance(value, (int, float)):
+            scalars[name] = int(value) if isinstance(value, int) else None
+    return LaunchArguments(scalars, tensors)
 
 
 class _Absent:

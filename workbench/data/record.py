@@ -334,6 +334,8 @@ class Record:
     gpu: str = ""  # host and GPU that it was obtained on, of a cluster; see `Run.gpu`
     # of a library that was timed after the final: seconds of the winner in the same rounds
     winner_s: float | None = None
+    # programs of the launch whose results were compared; None: all
+    checked_programs: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a measured time of what ran on the CPU in place of the device."""

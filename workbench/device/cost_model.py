@@ -83,7 +83,7 @@ def predict(
     `flops` and `bytes_` are the Spec's for the whole call. Raises ValueError when the device's
     clock, bandwidths or peak are unknown, rather than guess them.
     """
-    _require(device, dtype)
+    require_figures(device, dtype, "fp32")
     model = _Model(device, work, resources, dtype, flops, work.stages or stages, constants)
     rounds, rest = divmod(work.tiles, model.places)
     core = rounds * model.tile(model.resident)
@@ -93,7 +93,7 @@ def predict(
     core = max(0.0, core - constants.latency_s - constants.tile_cycles / model.clock)
     named = model.terms(bytes_)
     return Predicted(
-        predicted_s=LAUNCH_S + _norm([core, named["memory"]], constants.sharpness),
+        predicted_s=LAUNCH_S + norm([core, named["memory"]], constants.sharpness),
         model=MODEL,
         compute_s=named["compute"],
         dram_s=named["memory"],
@@ -394,7 +394,7 @@ class _Model:
     def tile(self, blocks: int) -> float:
         """Return the seconds of one round: `blocks` tiles beside each other on a core."""
         c, device = self.constants, self.device
-        period = _norm(self.step(blocks), c.sharpness)
+        period = norm(self.step(blocks), c.sharpness)
         store = blocks * self.work.store_bytes / self.cache_rate
         ends = c.latency_s + c.tile_cycles / self.clock + store
         if self.persistent:
@@ -402,7 +402,7 @@ class _Model:
             return self.work.steps * period + ends
         warps = self.resources.threads / device.limits.warp_size
         start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock
-        return _norm([self.work.steps * period + ends, start], c.sharpness)
+        return norm([self.work.steps * period + ends, start], c.sharpness)
 
     def terms(self, bytes_: int) -> dict[str, float]:
         """Return the seconds that each resource would take for the whole launch if it were the only
@@ -434,19 +434,20 @@ class _Model:
         return max(float(least), work.tiles / places * wave + work.tiles * work.store_bytes)
 
 
-def _norm(terms: list[float] | tuple[float, ...], p: float) -> float:
+def norm(terms: Sequence[float], p: float) -> float:
     """Return a value between the sum (p = 1) and the maximum (p = infinity) of these terms."""
     top = max(terms)
     return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
 
 
-def _require(device: Device, dtype: str) -> None:
+def require_figures(device: Device, *peaks: str) -> None:
+    """Raise ValueError where the clock, the bandwidths or one of these peaks of a device are
+    unknown."""
     figures = (
         ("clock", device.clock_hz),
         ("memory bandwidth", device.dram),
         ("cache bandwidth", device.cache_bandwidth),
-        (f"{dtype} peak", device.peaks.get(dtype)),
-        ("fp32 peak", device.peaks.get("fp32")),
+        *((f"{peak} peak", device.peaks.get(peak)) for peak in dict.fromkeys(peaks)),
     )
     missing = [name for name, known in figures if known is None]
     if missing:

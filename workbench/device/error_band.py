@@ -3,7 +3,8 @@
 A band belongs to a device and a class of kernels, and stands in the device's file;
 `benchmarks/bands.py` computes it from the tables in `benchmarks/data`. A kernel that was never
 compared has the band of its kind, which is of all kernels that were: with a matrix instruction,
-without one, or as short as a launch. A device without bands was never compared with the model.
+without one, or as short as a launch; or timed from its code, where it declares no work. A device
+without bands was never compared with the model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Measured, Record, Resources
 from workbench.data.units import rough
+from workbench.device import code_model
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
@@ -22,10 +24,13 @@ EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
 def kind_of(record: Record) -> BandKind:
     """Return the kind of kernel that a record is of."""
-    return _kind(record.time_s, record.resources)
+    model = "" if isinstance(record.timing, Measured) else record.timing.model
+    return _kind(record.time_s, record.resources, model)
 
 
-def _kind(predicted_s: float, resources: Resources | None) -> BandKind:
+def _kind(predicted_s: float, resources: Resources | None, model: str) -> BandKind:
+    if model == code_model.MODEL:
+        return "code"
     if predicted_s <= LAUNCH_SIZED_S:
         return "launch"
     return "product" if resources and resources.matrix_unit else "stream"
@@ -41,7 +46,8 @@ def _band(case: Case, kind: BandKind) -> Band | None:
     device = _known(case.device)
     bands = device.bands if device else ()
     own = (band for band in bands if band.kind is None and case.kernel in band.kernels)
-    return next(own, None) or next((band for band in bands if band.kind == kind), None)
+    own_band = None if kind == "code" else next(own, None)  # a user's kernel may be named like ours
+    return own_band or next((band for band in bands if band.kind == kind), None)
 
 
 def band_words(record: Record) -> str:
@@ -68,7 +74,7 @@ def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | No
     if code.predicted is None:
         return None
     predicted_s = code.predicted.predicted_s
-    band = _band(case, _kind(predicted_s, code.resources))
+    band = _band(case, _kind(predicted_s, code.resources, code.predicted.model))
     return None if band is None else (band.low * predicted_s, band.high * predicted_s)
 
 

@@ -37,7 +37,7 @@ class Quantity:
     kind: Kind = "datasheet"
 
 
-BandKind = Literal["product", "stream", "launch"]
+BandKind = Literal["product", "stream", "launch", "code"]
 
 
 @dataclass(frozen=True)

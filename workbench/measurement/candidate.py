@@ -54,6 +54,7 @@ class Timed:
     bits: str | None = None  # see `Record.bits`
     seed: int | None = None
     repeats: bool | None = None
+    programs: int | None = None  # see `Record.checked_programs`
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Checked:
     wrong: str | None = None  # one sentence, where the result is wrong
     rule: RuleName | None = None  # that it breaks then
     bits: str = ""  # hash of the outputs' bits
+    programs: int | None = None  # that ran, where others were left out
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
         if all(_same_bits(a, b) for a, b in zip(outputs, known, strict=True)):
             return checked
     verdicts = [
-        _compare_one(
+        compare_values(
             name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype
         )
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
@@ -231,9 +232,10 @@ def _same_bits(a: Any, b: Any) -> bool:
     return bool(torch.equal(_bits(a), _bits(b)))
 
 
-def _compare_one(
+def compare_values(
     name: str, actual: Any, expected: Any, tolerance: Mapping[str, Tolerance], dtype: str
 ) -> Checked:
+    """Return the error of one output, or of some of its elements, against the expected values."""
     wanted = inputs_.torch_dtype(dtype)
     if actual.dtype != wanted:
         reason = f"{name} has dtype {actual.dtype} where {wanted} was expected"

@@ -307,6 +307,16 @@ def modes_text(timing: Measured) -> str:
     return f"two modes, {', '.join(parts)}; mean {three_digits(timing.mean_s * 1e6)} us"
 
 
+def checked_words(record: Record) -> str | None:
+    """Return on what a record's result was checked, in a clause; None where it was on all of it."""
+    if record.checked == "not here":
+        return NOT_CHECKED
+    if record.checked_programs is None or record.resources is None:
+        return None
+    ran = f"{record.checked_programs:,} of {record.resources.programs:,} programs"
+    return f"checked on {ran}, no race, no access out of bounds"
+
+
 def sentence(result: Selection) -> str:
     """Return the selection as one sentence, with units, ending in a full stop."""
     winner = result.winner
@@ -327,8 +337,8 @@ def sentence(result: Selection) -> str:
         )
     if result.predicted:
         parts.append(band_words(winner))
-    if winner.checked == "not here":
-        parts.append(NOT_CHECKED)
+    if (how := checked_words(winner)) is not None:
+        parts.append(how)
     if winner.phase == "first_pass":
         parts.append("first-pass times only, as no config reached the final")
     for record in result.unsteady[:1]:

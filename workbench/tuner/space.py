@@ -278,6 +278,7 @@ class RecordFactory:
             traffic=compiled.traffic if compiled else None,
             gpu=self.run.gpu,
             winner_s=winner_s,
+            checked_programs=result.programs,
         )
 
 

@@ -69,7 +69,8 @@ def _parts(jit: Any, seen: set[int]) -> Iterator[str]:
     if tree is None:
         return
     known = _known(plain)
-    for name in sorted(_named(tree)):
+    own = {*plain.__code__.co_varnames, *plain.__code__.co_cellvars}  # a script's `n` is none of it
+    for name in sorted(n for n in _named(tree) if n.partition(".")[0] not in own):
         value = _resolved(name, known)
         if _is_jit(value):
             yield name

@@ -1,0 +1,160 @@
+"""Compare times that are predicted from code alone with measured ones of plain Triton kernels.
+
+    python benchmarks/code_model.py [half | KERNEL ...]
+
+`data/h100_plain_2026-11-26.json.xz` holds 41 problems of 17 kernels that declare nothing: the times
+of an H100 with their launches, and their TTGIR and resources as compiled for sm_90. `half` prints
+the kernels on which the model was developed, and the others, apart: those were looked at when the
+model's constants stood, and are not blind any more.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.compile.code_work import launch_work
+from workbench.compile.program_values import LaunchArguments
+from workbench.data.record import Resources
+from workbench.device.code_model import predict_launch
+from workbench.device.hardware import device_named
+from workbench.device.occupancy import occupancy
+
+FILE = Path(__file__).parent / "data" / "h100_plain_2026-11-26.json.xz"
+DEVELOPED = ("mm", "splitk", "lnbwd", "rope", "decode", "moe", "xent", "scan")
+FLAT = 1.3  # slowest over fastest config, below which the order is noise
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well the configs of one problem are ordered, and how far their times are off."""
+
+    name: str
+    kernel: str
+    ratios: tuple[float, ...]  # measured over predicted
+    rank: float  # Spearman's coefficient
+    first: float  # by how much the first choice is slower than the best
+    of_five: float
+    spread: float  # slowest over fastest
+
+    @property
+    def error(self) -> float:
+        """Return the median error of the predicted times."""
+        return float(np.exp(np.median(np.abs(np.log(self.ratios))))) - 1
+
+
+@cache
+def stored() -> Mapping[str, Any]:
+    """Return the stored launches, code and times."""
+    result: Mapping[str, Any] = json.loads(lzma.decompress(FILE.read_bytes()))
+    return result
+
+
+def predicted_s(row: Mapping[str, Any]) -> float:
+    """Return the seconds that are predicted of a stored launch."""
+    known, device = stored(), device_named(stored()["device"])
+    contents = {name: _integers(i) for name, i in row["contents"].items()}
+    given = LaunchArguments(row["scalars"], row["tensors"], contents)
+    resources = _resources(row)
+    text = known["ttgir"][row["ttgir"]]
+    work = launch_work(text, row["grid"], given, device, resources, row["stages"])
+    return predict_launch(device, work, resources).predicted_s
+
+
+@cache
+def _integers(number: int) -> Any:
+    return np.array(stored()["contents"][number], dtype=np.int64)
+
+
+def _resources(row: Mapping[str, Any]) -> Resources:
+    device, threads = device_named(stored()["device"]), 32 * row["warps"]
+    held = {"registers": max(16, row["registers"]), "shared_bytes": row["shared_bytes"]}
+    fit = occupancy(device, threads=threads, **held)
+    return Resources(
+        binary="",
+        registers=row["registers"],
+        spill_bytes=row["spill_bytes"],
+        shared_bytes=row["shared_bytes"],
+        threads=threads,
+        blocks_per_core=max(1, fit.blocks_per_core),
+        occupancy=fit.fraction,
+        limiter=fit.limiter,
+        programs=math.prod(row["grid"]),
+        waves=0.0,
+        tail=0.0,
+        load_bits=128,
+        matrix_unit=None,
+        compile_s=0.0,
+    )
+
+
+def scores(kernels: Sequence[str] = ()) -> Iterator[Score]:
+    """Yield the score of each problem, of these kernels or of all."""
+    tables: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in stored()["rows"]:
+        if not kernels or row["kernel"] in kernels:
+            name = "x".join(map(str, row["sizes"].values()))
+            tables[f"{row['kernel']} {name}"].append(row)
+    for name, rows in tables.items():
+        measured = np.array([row["us"] * 1e-6 for row in rows])
+        yield _score(name, rows[0]["kernel"], measured, np.array([*map(predicted_s, rows)]))
+
+
+def _score(name: str, kernel: str, measured: Any, predicted: Any) -> Score:
+    order = np.argsort(predicted, kind="stable")
+    best = measured.min()
+    ranks = [np.argsort(np.argsort(times)) for times in (measured, predicted)]
+    return Score(
+        name,
+        kernel,
+        tuple(measured / predicted),
+        float(np.corrcoef(*ranks)[0, 1]),
+        float(measured[order[0]] / best - 1),
+        float(measured[order[:5]].min() / best - 1),
+        float(measured.max() / best),
+    )
+
+
+def geometric_mean(shares: Sequence[float]) -> float:
+    """Return the geometric mean of 1 + share, less 1."""
+    return float(np.exp(np.mean(np.log1p(shares)))) - 1
+
+
+def summary(some: Sequence[Score]) -> str:
+    """Return the figures of several problems in one line."""
+    ratios = np.concatenate([s.ratios for s in some])
+    ranked = [s.rank for s in some if s.spread > FLAT]
+    low, high = np.percentile(ratios, [5, 95])
+    return (
+        f"{len(some)} problems, {len(ratios)} times: rank {np.mean(ranked):.2f}, first choice "
+        f"{geometric_mean([s.first for s in some]):.1%} off, best of five "
+        f"{geometric_mean([s.of_five for s in some]):.1%}, median error "
+        f"{np.median([s.error for s in some]):.0%}, measured over predicted {low:.2f} to {high:.2f}"
+    )
+
+
+def main(words: Sequence[str]) -> None:
+    """Print the score of each problem, and of all."""
+    by_half = list(words) == ["half"]
+    some = list(scores(() if by_half else words))
+    for s in some:
+        figures = f"{s.rank:5.2f} {s.first:7.1%} {s.of_five:7.1%} {s.error:5.0%}"
+        print(f"{s.name:32} {len(s.ratios):3} {s.spread:6.1f}x {figures}")
+    if by_half:
+        print("developed on:", summary([s for s in some if s.kernel in DEVELOPED]))
+        print("others:      ", summary([s for s in some if s.kernel not in DEVELOPED]))
+    print("all:         ", summary(some))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

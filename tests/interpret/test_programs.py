@@ -1,0 +1,165 @@
+"""What programs of a launch do to memory: out of bounds, races, and which of them run."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from workbench.adapted.kernel import INTERPRETED  # mends the interpreter
+from workbench.adapted.traced import (
+    LaunchFault,
+    Memory,
+    ProgramPlan,
+    ProgramTrace,
+    traced,
+    watch_interpreter,
+)
+from workbench.interpreter import RoundedProducts
+
+pytestmark = pytest.mark.interpret
+
+N = 256
+
+
+@triton.jit
+def gather(table, at, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    j = tl.load(at + i, i < n, other=0)
+    tl.store(y + i, tl.load(table + j, i < n), i < n)
+
+
+@triton.jit
+def shifted(x, y, n, SHIFT: tl.constexpr, MASK: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    value = (
+        tl.load(x + i + SHIFT, (i + SHIFT < n) & (i + SHIFT >= 0))
+        if MASK
+        else tl.load(x + i + SHIFT)
+    )
+    tl.store(y + i, value, i < n)
+
+
+@triton.jit
+def added(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y, tl.load(y) + tl.sum(tl.load(x + i, i < n, other=0.0)))
+
+
+@triton.jit
+def overwrites(x, y, n, SAME: tl.constexpr, B: tl.constexpr):
+    p = tl.program_id(0)
+    i = p * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i))
+    after = i + B
+    tl.store(y + after, tl.load(x + after, after < n) if SAME else i * 0.0, after < n)
+
+
+@triton.jit
+def reads_its_neighbour(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    left = tl.load(y + i - 1, i > 0, other=0.0)
+    tl.store(y + i, tl.load(x + i) + left)
+
+
+@triton.jit
+def summed(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.atomic_add(y, tl.sum(tl.load(x + i, i < n, other=0.0)))
+
+
+@triton.jit
+def in_place(x, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(x + i, tl.load(x + i, i < n) * 2, i < n)
+
+
+def run(kernel, *args, B=64, programs=N // 64, plan=None, **constants):
+    watch_interpreter()
+    names = list(kernel.arg_names)
+    tensors = {n: x for n, x in zip(names, args, strict=False) if isinstance(x, torch.Tensor)}
+    trace = ProgramTrace(kernel.fn.__name__, [Memory.of(n, x) for n, x in tensors.items()])
+    with traced(trace, plan):
+        kernel[(programs,)](*args, B=B, **constants)
+    return trace
+
+
+def test_an_index_past_the_table_is_named_with_tensor_element_program_and_line():
+    at = torch.zeros(N, dtype=torch.int64)
+    run(gather, torch.randn(100), at, torch.empty(N), N)
+    at[3 * 64 + 5] = 100
+    with pytest.raises(LaunchFault, match=r"element 100 of table, which has 100, in program 3, li"):
+        run(gather, torch.randn(100), at, torch.empty(N), N)
+    at[5] = 1 << 40
+    with pytest.raises(LaunchFault, match="far from all of its tensors"):
+        run(gather, torch.randn(100), at, torch.empty(N), N)
+
+
+@pytest.mark.parametrize(("shift", "element"), [(-1, "-1"), (1, "256")])
+def test_reads_past_both_ends_count_and_masks_are_honoured(shift, element):
+    x, y = torch.randn(N + 64)[32 : 32 + N], torch.empty(N)
+    run(shifted, x, y, N, SHIFT=shift, MASK=True)
+    with pytest.raises(LaunchFault, match=f"reads out of bounds: element {element} of x"):
+        run(shifted, x, y, N, SHIFT=shift, MASK=False)
+
+
+def test_programs_that_write_different_values_to_one_element_race():
+    with pytest.raises(LaunchFault, match="program 0 and 1 write different values to element 0 of"):
+        run(added, torch.randn(N), torch.zeros(1), N)
+    with pytest.raises(LaunchFault, match="program 0 and 1 write different values to element 64"):
+        run(overwrites, torch.randn(N), torch.empty(N), N, SAME=False)
+
+
+def test_equal_values_written_twice_are_no_race():
+    trace = run(overwrites, torch.randn(N), torch.empty(N), N, SAME=True)
+    assert len(trace.accesses["y"].elements()) == N
+
+
+def test_a_program_that_reads_what_another_one_writes_races_with_it():
+    with pytest.raises(LaunchFault, match="program 1 reads and 0 writes element 63 of y"):
+        run(reads_its_neighbour, torch.randn(N), torch.zeros(N), N)
+
+
+def test_atomic_operations_are_no_race():
+    x, y = torch.randn(N), torch.zeros(1)
+    trace = run(summed, x, y, N)
+    assert trace.has_atomics and y.item() == pytest.approx(x.sum().item(), abs=1e-4)
+
+
+def test_an_element_that_a_program_reads_and_then_writes_is_read_first():
+    trace = run(in_place, torch.randn(N), N)
+    assert trace.accesses["x"].read_first
+    assert (
+        not run(overwrites, torch.randn(N), torch.empty(N), N, SAME=True).accesses["y"].read_first
+    )
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_only_planned_programs_run_in_their_order(backwards):
+    x, y = torch.randn(N), torch.full((N,), 7.0)
+    plan = ProgramPlan([0, 3], is_reversed=backwards)
+    trace = run(shifted, x, y, N, SHIFT=0, MASK=True, plan=plan)
+    assert trace.ran == ([3, 0] if backwards else [0, 3])
+    ran = np.r_[0:64, 192:256]
+    assert torch.equal(y[ran], x[ran]) and bool((y[64:192] == 7).all())
+    assert np.array_equal(trace.accesses["y"].elements(), ran)
+    spent = run(shifted, x, y, N, SHIFT=0, MASK=True, plan=ProgramPlan(budget_s=0.0))
+    assert spent.ran == [0] and len(spent.seconds) == 1
+
+
+@triton.jit
+def product(a, b, c, P: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, 32)
+    at = i[:, None] * 32 + i[None, :]
+    tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at), input_precision=P))
+
+
+def test_operands_of_tf32_have_ten_bits_of_mantissa(monkeypatch):
+    monkeypatch.setattr(RoundedProducts, "happened", False)
+    a, b, c = torch.randn(32, 32), torch.eye(32), torch.empty(32, 32)
+    run(product, a, b, c, P="ieee", B=1, programs=1)
+    assert INTERPRETED and torch.equal(c, a) and not RoundedProducts.happened
+    run(product, a, b, c, P="tf32", B=1, programs=1)
+    assert RoundedProducts.happened and not torch.equal(c, a)
+    assert bool(((c - a).abs() <= a.abs() * 2.0**-11).all()), "to the nearest"
+    assert not bool((c.view(torch.int32) & 0x1FFF).any())

@@ -1,0 +1,227 @@
+"""Find which elements all programs of a launch write, from their addresses; nothing runs.
+
+Only the operations on which an address of a store depends are walked, for all programs, in chunks.
+The result says how much of each tensor is written, which programs write the elements that are asked
+about, and whether two programs write one element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.compile.code_work import places_of
+from workbench.compile.program_slices import every_op, needed_values
+from workbench.compile.program_values import (
+    LaunchArguments,
+    LoopHead,
+    ProgramValues,
+    Value,
+    beside,
+)
+from workbench.compile.ttgir import Function, NotModelled, Op, pointer_type, read_ttgir
+
+CHUNK = 1 << 21  # elements of one store whose addresses are computed at a time
+MOST = 1 << 28  # elements that all programs may write
+MOST_TRIPS = 4096  # of a loop around a store
+NOBODY = -1
+WRITES = ("store", "atomic_rmw")
+Elements = Mapping[str, Any]  # indices from the pointer on, by the name of the argument
+
+
+@dataclass(frozen=True)
+class WrittenTensor:
+    """What all programs write of one tensor."""
+
+    argument: str
+    elements: int  # distinct ones
+    beyond: int = 0  # elements past the end of its memory
+    atomic: bool = False  # some of it by atomic operations
+    # an element that two programs store to, and these programs; they may write the same value
+    shared: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What all programs of a launch write, and who writes the elements that were asked about."""
+
+    programs: int
+    tensors: tuple[WrittenTensor, ...]
+    writers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # NOBODY: no program
+
+
+def footprint_of(
+    ttgir: str, grid: Sequence[int], given: LaunchArguments, requested: Callable[[str, int], Any]
+) -> Footprint:
+    """Return what all programs of a launch write. `asked(argument, elements)` returns the indices
+    of a tensor of so many elements whose writers are wanted. Raises NotModelled where an address
+    cannot be computed, or where there are too many."""
+    function = read_ttgir(ttgir)
+    programs = math.prod(grid)
+    seen = _Seen(given, programs)
+    needed = needed_values(function, lambda op: op.word in WRITES)
+    largest = _largest_store(function)
+    step = max(1, CHUNK // largest)
+    for begin in range(0, programs, step):
+        numbers = np.arange(begin, min(programs, begin + step))
+        _WriteWalk(function, numbers, grid, given, needed, seen)
+    writers = {
+        name: tuple(int(w) for w in tensor.writer[requested(name, len(tensor.writer))])
+        for name, tensor in seen.tensors.items()
+    }
+    written = tuple(tensor.result() for tensor in seen.tensors.values())
+    return Footprint(programs, written, writers)
+
+
+def _largest_store(function: Function) -> int:
+    stores = [op for op in every_op(function.body) if op.word in WRITES]
+    return max((pointer_type(op).count for op in stores), default=1)
+
+
+class _Writers:
+    """The last program that wrote each element of one tensor."""
+
+    def __init__(self, argument: str, count: int) -> None:
+        self.argument = argument
+        self.writer = np.full(count, NOBODY, dtype=np.int32)
+        self.beyond = 0
+        self.is_atomic = False
+        self.shared: tuple[int, int, int] | None = None
+
+    def note(self, at: Any, programs: Any, atomic: bool) -> None:
+        inside = (at >= 0) & (at < len(self.writer))
+        if not inside.all():
+            self.beyond += int((~inside).sum())
+            at, programs = at[inside], programs[inside]
+        before = self.writer[at]
+        self.writer[at] = programs
+        self.is_atomic |= atomic
+        if self.shared is None and not atomic:
+            self._look_for_two(at, programs, before)
+
+    def _look_for_two(self, at: Any, programs: Any, before: Any) -> None:
+        earlier = np.flatnonzero((before != NOBODY) & (before != programs))
+        if earlier.size:
+            i = earlier[0]
+            self.shared = int(at[i]), int(before[i]), int(programs[i])
+            return
+        beside_ = np.flatnonzero(self.writer[at] != programs)  # in the same chunk
+        if beside_.size:
+            i = beside_[0]
+            self.shared = int(at[i]), int(programs[i]), int(self.writer[at[i]])
+
+    def result(self) -> WrittenTensor:
+        elements = int((self.writer != NOBODY).sum())
+        return WrittenTensor(self.argument, elements, self.beyond, self.is_atomic, self.shared)
+
+
+class _Seen:
+    """The writers of all tensors so far."""
+
+    def __init__(self, given: LaunchArguments, programs: int) -> None:
+        self.given, self.tensors = given, dict[str, _Writers]()
+        self._left = MOST
+
+    def note(self, name: str, item: int, offsets: Any, programs: Any, atomic: bool) -> None:
+        self._left -= offsets.size
+        if self._left < 0:
+            raise NotModelled(f"its programs write more than {MOST:,} elements")
+        if name not in self.tensors:
+            self.tensors[name] = _Writers(name, self.given.tensors[name] // item)
+        self.tensors[name].note(offsets // item, programs, atomic)
+
+
+class _WriteWalk(ProgramValues):
+    """A walk of some programs that computes where they store, trip by trip."""
+
+    def __init__(
+        self,
+        function: Function,
+        numbers: Any,
+        grid: Sequence[int],
+        given: LaunchArguments,
+        needed: frozenset[str],
+        seen: _Seen,
+    ) -> None:
+        super().__init__(function, places_of(grid, numbers), grid, given)
+        self._numbers, self._needed, self._seen = numbers, needed, seen
+        self.block(function.body)
+
+    def step(self, op: Op) -> None:
+        """Walk an operation only if where a store goes depends on it."""
+        stores = op.word in WRITES or any(
+            inner.word in WRITES for region in op.regions for inner in every_op(region)
+        )
+        if stores or self._needed.intersection(op.results) or op.name == "cf.cond_br":
+            super().step(op)
+        elif op.word in ("local_store", "async_copy_global_to_local", "local_alloc"):
+            self.held_by(op)
+
+    def held_by(self, op: Op) -> None:
+        """Follow integers into shared memory."""
+        if any(name in self._needed for name in op.operands[1:] + op.results):
+            super().step(op)
+
+    def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
+        if what not in ("store", "atomic"):
+            return
+        if pointers is None:
+            raise NotModelled("where it writes depends on data that is not given")
+        name = self.tensor_of(pointers)
+        if name is None:
+            raise NotModelled("it writes by a pointer that is no argument")
+        kind = pointer_type(op)
+        shape = (self.programs, *(kind.shape or (1,) * (pointers.ndim - 1)))
+        live = self.weight > 0
+        if mask is not None:
+            live = beside(live, pointers, mask, np.empty(shape)) & (mask != 0)
+        else:
+            live = beside(live, pointers, np.empty(shape))
+        on = np.broadcast_to(live, shape)
+        numbers = beside(self._numbers, np.empty(shape))
+        offsets = np.broadcast_to(self.offsets(pointers), shape)
+        programs = np.broadcast_to(numbers, shape)
+        if on.all():
+            offsets, programs = offsets.ravel(), programs.ravel()
+        else:
+            offsets, programs = offsets[on], programs[on]
+        self._seen.note(name, int(kind.item_bytes), offsets, programs, what == "atomic")
+
+    def loop(self, op: Op, head: LoopHead) -> None:
+        outer, trips = self.weight, head.trips
+        most = int((trips * (outer > 0)).max())
+        if most > MOST_TRIPS:
+            raise NotModelled(f"it writes in a loop of more than {MOST_TRIPS:,} trips")
+        carried = [self.env.get(begin) for _, begin in head.pairs]
+        for trip in range(most):
+            alive = (trips > trip) * outer
+            self.weight = alive
+            self.env[head.index] = head.start + head.stride * trip
+            self._enter([name for name, _ in head.pairs], carried)
+            carried = _kept(carried, self.block(op.regions[0]), alive > 0)
+        self.weight = outer
+        self._enter(op.results, carried)
+
+    def loop_until(self, op: Op) -> None:
+        raise NotModelled("where it writes depends on a loop that ends by its own test")
+
+    def _enter(self, names: Sequence[str], values: Sequence[Value]) -> None:
+        for name, value in zip(names, values, strict=False):
+            self.env[name] = value
+
+
+def _kept(before: Sequence[Value], after: Sequence[Value], alive: Any) -> list[Value]:
+    """Return what a loop carries after a trip that only some programs take."""
+    results: list[Value] = []
+    for old, new in zip(before, after, strict=True):
+        if old is None or new is None:
+            results.append(None)
+        elif alive.all():
+            results.append(new)
+        else:
+            results.append(np.where(beside(alive, old, new), new, old))
+    return results

@@ -1,0 +1,292 @@
+"""Predict the time of a launch from what its code does, for kernels that declare no `work`.
+
+`LaunchWork` is what `compile/code_work.py` derives from TTGIR: operations, bytes and waits of one
+program, by region: a loop's body, or a straight part between loops. A region is executed in the
+longest of compute, cache, shared memory, issue, special functions, the load unit, and the latency
+of one program alone; programs come in rounds over cores and residents; memory bounds the whole
+launch. Constants that `cost_model.Constants` has are taken from there. The others were found on
+tables of an H100 and an H200 (docs/model.md); the model was compared with measured times on these
+two alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.data.record import Predicted, Resources
+from workbench.device.cost_model import CONSTANTS, LAUNCH_S, norm, require_figures
+from workbench.device.hardware import Device
+
+MODEL = "code-1"
+NEAR_BYTES = 240 << 10  # of a core for shared memory and its cache together
+LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
+
+
+@dataclass(frozen=True)
+class CodeConstants:
+    """Constants of this model alone. Cycles are of the core's clock."""
+
+    access_slots: float = 4.0  # issue slots of a warp's access, in 4 a cycle
+    copy_slots: float = 22.0  # ... of a warp's copy to shared memory
+    wait_s: float = 500e-9  # of a load from memory that nothing hides
+    line_cycles: float = 0.5  # of the load unit for each line of 128 bytes of an access
+    atomic_cycles: float = 3.5  # ... of an atomic one
+    takers: float = 0.5  # how much a further program overlaps memory and arithmetic
+    drain_s: float = 600e-9  # until a program's last stores have left
+    single_cycles: float = 2.0  # between two instructions of one warp
+    unrolled: float = 0.7  # share of a wait in a loop of which the compiler unrolls some trips
+    hot_s: float = 2.5e-9  # between two atomic operations of one address
+    shuffle_slots: float = 4.0
+
+
+C = CodeConstants()
+
+
+@dataclass(frozen=True)
+class RegionWork:
+    """What one program does in one execution of a region."""
+
+    amounts: Mapping[str, float]  # by kind: flops, load_bytes, vector, barriers, ...
+    executions: float  # of the region by a program, in the mean over the grid
+    is_loop: bool
+    waits: int = 0
+    wgmma: bool = False
+    peak: str = ""  # of the device, that products are held to: "bf16"
+
+    def get(self, kind: str) -> float:
+        """Return an amount, 0 where the region has none."""
+        return self.amounts.get(kind, 0.0)
+
+
+@dataclass(frozen=True)
+class LaunchWork:
+    """What the code of one launch does."""
+
+    programs: int
+    warps: int
+    stages: int
+    regions: tuple[RegionWork, ...]
+    memory_bytes: float  # from and to memory, with what the cache cannot keep
+    least_bytes: float  # distinct ones
+    rounds: float | None = None  # of unequal programs in order of their start; None: all alike
+
+    @property
+    def flops(self) -> float:
+        """Return the FLOPs of all products of the launch."""
+        return self.programs * sum(r.get("flops") * r.executions for r in self.regions)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Seconds of one execution of a region by the programs that share a core."""
+
+    compute: float
+    cache: float
+    shared: float
+    issue: float
+    special: float
+    lines: float
+    latency: float
+
+    def seconds(self) -> tuple[float, ...]:
+        """Return the terms in the order of `TERMS`."""
+        each = self.compute, self.cache, self.shared, self.issue, self.special
+        return (*each, self.lines, self.latency)
+
+
+TERMS = (
+    *("compute", "cache", "shared memory", "instructions", "special functions", "load unit"),
+    "latency",
+)
+
+
+def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
+    """Return the predicted time of one cold launch, with its terms in seconds. Raises ValueError
+    where the device lacks a figure that the launch needs."""
+    return _CodeModel(device, work, resources).predicted()
+
+
+def predict_each(
+    device: Device, works: Sequence[LaunchWork], each: Sequence[Resources]
+) -> Predicted:
+    """Return the predicted time of one cold call of several launches, one after the other."""
+    parts = [predict_launch(device, w, r) for w, r in zip(works, each, strict=True)]
+    terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
+    sums = {term: sum(getattr(one, term) for one in parts) for term in terms}
+    return Predicted(**sums, model=MODEL, bound=max(parts, key=lambda p: p.predicted_s).bound)
+
+
+@dataclass(frozen=True)
+class _CodeModel:
+    device: Device
+    work: LaunchWork
+    resources: Resources
+
+    def predicted(self) -> Predicted:
+        require_figures(self.device, *self._peaks())
+        core = max(0.0, self._core_s() - CONSTANTS.tile_cycles / self._clock)
+        dram = self.work.memory_bytes / (self._dram * CONSTANTS.dram)
+        hot = sum(r.get("hot") * r.executions for r in self.work.regions) * C.hot_s
+        hot *= self.work.programs
+        overlapped = norm([core, dram], self._overlap())
+        total = LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)
+        named = {**self._named(), "memory": dram, "atomic operations": hot}
+        return Predicted(
+            predicted_s=total,
+            model=MODEL,
+            compute_s=named["compute"],
+            dram_s=dram,
+            cache_s=max(named[n] for n in TERMS[1:-1]),
+            latency_s=named["latency"],
+            launch_s=LAUNCH_S,
+            bound=max(named, key=lambda name: named[name]),
+        )
+
+    def _peaks(self) -> Iterable[str]:
+        return ["fp32", *(r.peak for r in self.work.regions if r.peak)]
+
+    @property
+    def _clock(self) -> float:
+        assert self.device.clock_hz is not None  # `require_figures`
+        return self.device.clock_hz.value
+
+    @property
+    def _dram(self) -> float:
+        assert self.device.dram is not None
+        return self.device.dram.value
+
+    @property
+    def _cores(self) -> int:
+        return self.device.limits.cores
+
+    @property
+    def _vector_rate(self) -> float:
+        """Return the operations of a thread that a core does in a second."""
+        return self.device.peaks["fp32"].value / self._cores / 2
+
+    @property
+    def _cache_rate(self) -> float:
+        """Return the bytes/s that one core gets from the last-level cache."""
+        assert self.device.cache_bandwidth is not None
+        return self.device.cache_bandwidth.value / self._cores * CONSTANTS.cache
+
+    def _matrix_rate(self, region: RegionWork) -> float:
+        peak = self.device.peaks[region.peak].value
+        older = self.device.limits.arch not in ("sm_90", "sm_100", "sm_103")
+        is_full = older or region.wgmma or region.peak in ("fp32", "fp64")
+        share = 1.0 if is_full else CONSTANTS.old_mma
+        return peak / self._cores * CONSTANTS.matrix * share
+
+    def _resident(self) -> int:
+        return resident_programs(self.device, self.work.programs, self.resources)
+
+    def _core_s(self) -> float:
+        """Return the seconds in which the cores have run all programs."""
+        resident, programs = self._resident(), self.work.programs
+        places = resident * self._cores
+        one = self._program_s(resident)
+        rounds, rest = divmod(programs, places)
+        last = self._program_s(max(1, math.ceil(rest / self._cores))) if rest else 0.0
+        if self.work.rounds is not None:
+            return self.work.rounds * (one if programs >= places else last)
+        return rounds * one + last
+
+    def _program_s(self, blocks: int) -> float:
+        """Return the seconds of one program beside others, `blocks` together on a core."""
+        regions = self.work.regions
+        total = sum(
+            r.executions * norm(self._terms(r, blocks).seconds(), CONSTANTS.sharpness)
+            for r in regions
+        )
+        prefetched = any(r.get("copy_bytes") for r in regions)
+        ends = (
+            CONSTANTS.latency_s if prefetched else C.drain_s
+        ) + CONSTANTS.tile_cycles / self._clock
+        most = max((r.executions for r in regions), default=1.0)
+        spilled = max(1.0, most) * self._spill_s(blocks)
+        each = max(CONSTANTS.start_cycles, self.work.warps * CONSTANTS.start_warp_cycles)
+        start = blocks * each / self._clock
+        return norm([total + spilled + ends, start], CONSTANTS.sharpness)
+
+    def _spill_s(self, blocks: int) -> float:
+        """Return the seconds in which spilled registers are written and read once."""
+        moved = 2.0 * blocks * self.resources.spill_bytes * self.resources.threads
+        if moved / 2 <= NEAR_BYTES - blocks * self.resources.shared_bytes:
+            return moved / (CONSTANTS.spill_bytes_cycle * self._clock)
+        return moved / (self._cache_rate / CONSTANTS.cache * CONSTANTS.spill_far)
+
+    def _terms(self, region: RegionWork, blocks: int) -> _Terms:
+        get, clock, warps = region.get, self._clock, self.work.warps
+        compute = get("flops") / self._matrix_rate(region) if get("flops") else 0.0
+        cache = self._cached_bytes(region, blocks) / self._cache_rate
+        shared = (get("shared_bytes") + get("copy_bytes")) / CONSTANTS.shared_bytes_cycle / clock
+        accesses = get("load_instructions") + get("store_instructions")
+        vector = (get("vector") + C.shuffle_slots * get("shuffles")) / self._vector_rate
+        vector += accesses * C.access_slots / 4 / clock
+        copies = get("copy_instructions") * C.copy_slots / 4 / clock
+        special = get("special") / (self._vector_rate * CONSTANTS.special_share)
+        through = sum(
+            max(C.line_cycles * get(f"{kind}_lines"), get(f"{kind}_bytes") / 128)
+            for kind in ("load", "store", "copy")
+        )
+        lines = (through + C.atomic_cycles * get("atomic_lines")) / clock
+        alone = compute / min(1.0, warps / 4)
+        alone += max(vector + special, vector * C.single_cycles * 4 / warps)
+        barrier = CONSTANTS.step_cycles + CONSTANTS.shared_cycles
+        chain = CONSTANTS.step_cycles + get("barriers") * barrier + get("chain")
+        latency = self._latency_s(region, alone + chain / clock, cache)
+        b = blocks
+        return _Terms(
+            b * compute,
+            b * cache,
+            b * shared,
+            b * (vector + copies),
+            b * special,
+            b * lines,
+            latency,
+        )
+
+    def _cached_bytes(self, region: RegionWork, blocks: int) -> float:
+        """Return the bytes that a program asks the last-level cache for: what the core's own cache
+        cannot keep is asked for by every instruction."""
+        near = max(LEAST_NEAR, NEAR_BYTES - blocks * self.resources.shared_bytes) / blocks
+        kept = min(1.0, near / max(1.0, region.get("load_whole_bytes")))
+        loaded = kept * region.get("load_bytes") + (1 - kept) * region.get("load_apart_bytes")
+        stored = region.get("copy_apart_bytes") + region.get("store_apart_bytes")
+        return loaded + stored + 2 * region.get("atomic_apart_bytes")
+
+    def _latency_s(self, region: RegionWork, alone: float, cache: float) -> float:
+        """Return the seconds that one program takes if nothing else is on its core."""
+        waited = region.waits * C.wait_s
+        if region.get("copy_bytes") and region.is_loop:
+            stages = max(1, self.work.stages - 1)
+            return max(alone, (CONSTANTS.latency_s + alone) / stages) + waited
+        share = C.unrolled if region.is_loop and not region.get("barriers") else 1.0
+        return alone + waited * share + cache
+
+    def _overlap(self) -> float:
+        """Return the sharpness with which memory and cores overlap: programs that wait for their
+        loads and then compute, in turn, use memory all the time only if there are several."""
+        regions = self.work.regions
+        if any(r.get("copy_bytes") and r.is_loop for r in regions):
+            return CONSTANTS.sharpness
+        in_step = any(r.get("barriers") for r in regions)
+        takers = self._resident() * (1 if in_step else self.work.warps)
+        return min(CONSTANTS.sharpness, 1 + C.takers * (takers - 1))
+
+    def _named(self) -> dict[str, float]:
+        """Return the seconds that each part of a core would take for the whole launch if it were
+        the only limit, by its name."""
+        resident = self._resident()
+        rounds = self.work.programs / (resident * self._cores)
+        each = [(r.executions, self._terms(r, resident)) for r in self.work.regions]
+        sums = [rounds * sum(n * t.seconds()[i] for n, t in each) for i in range(len(TERMS))]
+        return dict(zip(TERMS, sums, strict=True))
+
+
+def resident_programs(device: Device, programs: int, resources: Resources) -> int:
+    """Return the programs that share a core while there are enough of them."""
+    there = math.ceil(programs / device.limits.cores)
+    return max(1, min(resources.blocks_per_core, there))
