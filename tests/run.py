@@ -28,7 +28,7 @@ GROUPS = ("unit", "web", "interpret", "compile", "emulated", "gpu", "metal")
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # Three on the two cores of continuous integration: many tests wait for processes that they started.
-PARALLEL: tuple[str, ...] = ("-n", "3", "--dist", "worksteal")
+PARALLEL: tuple[str, ...] = ("--forks", "3")
 NOTHING_COLLECTED = 5  # pytest's exit code
 # Images of containers tell Python to write no bytecode. Then each worker compiles all tests again,
 # 13 s of CPU for those of tests/unit, and each of some hundred commands that they start the
