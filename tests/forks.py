@@ -71,6 +71,7 @@ class Pool:
             while self._forks:
                 self._serve()
         finally:
+            gc.unfreeze()
             for fork in self._forks:  # after Ctrl-C
                 os.kill(fork.pid, signal.SIGTERM)
                 os.waitpid(fork.pid, 0)
