@@ -320,7 +320,7 @@ def is_bf16(value: Any) -> bool:
         return False
     import triton.language as tl
 
-    return getattr(getattr(value, "dtype", None), "scalar", None) == tl.bfloat16
+    return bool(getattr(getattr(value, "dtype", None), "scalar", None) == tl.bfloat16)
 
 
 def wide(value: Any) -> Any:
