@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-MOST = 24  # tests that a fork takes at once: their module's fixtures are made once for all of them
+MOST = 24  # tests that a fork takes at once, and those after them that share a fixture
 POLL_S = 2.0  # a fork that ended is noticed after so long where something that it left holds a pipe
 
 
@@ -39,6 +39,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     return True
+
+
+def share(one: Any, other: Any) -> bool:
+    """Return whether two tests have a fixture of their module, which each process makes anew."""
+    names = {name for name, made in fixtures(one) if made.scope == "module"}
+    return one.path == other.path and bool(names & {name for name, _ in fixtures(other)})
+
+
+def fixtures(item: Any) -> list[tuple[str, Any]]:
+    """Return the fixtures of a test by their names."""
+    known = item._fixtureinfo.name2fixturedefs
+    return [(name, definitions[-1]) for name, definitions in known.items()]
 
 
 @dataclass
@@ -116,8 +128,12 @@ class Pool:
     def _next(self) -> list[int]:
         if self._session.shouldfail or self._session.shouldstop:
             return []
-        many = min(MOST, 1 + len(self._waiting) // (4 * self._many), len(self._waiting))
-        return [self._waiting.popleft() for _ in range(many)]
+        items, waiting = self._session.items, self._waiting
+        many = min(MOST, 1 + len(waiting) // (4 * self._many), len(waiting))
+        result = [waiting.popleft() for _ in range(many)]
+        while result and waiting and share(items[result[-1]], items[waiting[0]]):
+            result.append(waiting.popleft())
+        return result
 
     def _ended(self, fork: Fork, status: int) -> None:
         """Report the test during which a fork ended, and start another for those after it."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import forks
 import pytest
@@ -84,14 +85,16 @@ def test_a_process_that_ends_costs_the_test_that_it_ran(results) -> None:
     assert "the process of this test ended with 7" in text
 
 
-def test_fewer_tests_are_taken_towards_the_end() -> None:
+def test_fewer_tests_are_taken_towards_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = object.__new__(forks.Pool)
     pool._many, pool._waiting = 2, forks.deque(range(100))
-    pool._session = type("Session", (), {"shouldfail": False, "shouldstop": False})()
+    pool._session = SimpleNamespace(shouldfail=False, shouldstop=False, items=list(range(100)))
+    monkeypatch.setattr(forks, "share", lambda one, other: 50 <= one < other < 60)
     taken = []
     while some := pool._next():
         taken.append(some)
     assert [n for some in taken for n in some] == list(range(100))
     assert len(taken[0]) == 13 and len(taken[-1]) == 1
+    assert any(set(range(50, 60)) <= set(some) for some in taken), "they share a fixture"
     pool._waiting, pool._session.shouldstop = forks.deque([1]), True
     assert pool._next() == []
