@@ -6,8 +6,10 @@ import signal
 import tempfile
 from pathlib import Path
 
+from forks import pytest_addoption, pytest_runtestloop
 from hypothesis import settings
 
+__all__ = ["pytest_addoption", "pytest_runtestloop"]  # hooks: this file is a plugin of pytest
 TESTS = Path(__file__).parent
 # Winners and histories go into the user's data folder by default: not those of the tests.
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-")

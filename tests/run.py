@@ -28,7 +28,8 @@ GROUPS = ("unit", "web", "interpret", "compile", "emulated", "gpu", "metal")
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # Three on the two cores of continuous integration: many tests wait for processes that they started.
-PARALLEL: tuple[str, ...] = ("-n", "3", "--dist", "worksteal")
+# Two where none waits: each fork of the tests of pages starts a browser.
+FORKS = {"web": "2", "interpret": "2"}
 NOTHING_COLLECTED = 5  # pytest's exit code
 # Images of containers tell Python to write no bytecode. Then each worker compiles all tests again,
 # 13 s of CPU for those of tests/unit, and each of some hundred commands that they start the
@@ -111,11 +112,14 @@ def jobs(group: str, everything: bool = False) -> Iterator[Job | str]:
             if path:
                 environment["PYTHONPATH"] = path
             older = minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None
-            yield Job(group, title, environment, (*PARALLEL, *chosen(everything, older)))
+            yield Job(group, title, environment, (*in_forks(group), *chosen(everything, older)))
     else:
-        yield Job(
-            group, group, options=(*(() if group == "gpu" else PARALLEL), *chosen(everything))
-        )
+        yield Job(group, group, options=(*in_forks(group), *chosen(everything)))
+
+
+def in_forks(group: str) -> tuple[str, ...]:
+    """The options of pytest that run a group's tests side by side; none for tests of one GPU."""
+    return () if group == "gpu" else ("--forks", FORKS.get(group, "3"))
 
 
 def chosen(everything: bool, older: bool = False) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import importlib.util
 import os
-import pkgutil
 import re
 import sys
 import threading
@@ -48,7 +47,8 @@ def names_in(package: str) -> list[str]:
     except ModuleNotFoundError:  # its parent is not there either
         return []
     folders = list(result.submodule_search_locations or []) if result else []
-    return sorted(info.name for info in pkgutil.iter_modules(folders) if not info.ispkg)
+    files = {file for folder in folders for file in os.listdir(folder) if file.endswith(".py")}
+    return sorted(file.removesuffix(".py") for file in files - {"__init__.py"})
 
 
 def spec_of(kernel: str) -> Spec:
@@ -261,11 +261,16 @@ def _name_of(path: Path) -> str:
 _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two versions of these
 
 
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
+
+
 def _drop_siblings(root: Path) -> None:
     """Forget modules that lie in another checkout of the repository whose checkout is `root`."""
     for name, module in list(sys.modules.items()):
         file = _place_of(module)
         if not file or name.partition(".")[0] in _OURS or name.startswith("_kernel_"):
+            continue
+        if _INSTALLED in file:  # most of thousands: no path is made of them
             continue
         theirs = _checkout(Path(file))
         if theirs is not None and theirs != root and _store(theirs) == _store(root):

@@ -128,12 +128,12 @@ def row(spec, sizes, axis):
     return max(1, max(each) // unit(spec, axis))
 
 
-def enlarged(spec):
-    """For each axis of any length: the first and last sizes to time with that axis so long that a
+def enlarged(spec, timed):
+    """For each axis of any length: each of these sizes to time with that axis so long that a
     tensor has over 2^31 elements, as they are and with every free axis one longer, where no row
     suits a descriptor; and the longest axis that is accepted, with one index of every other."""
     for axis in of_any_length(spec):
-        for real, more in product((*spec.bench[:1], *spec.bench[1:][-1:]), (0, 1)):
+        for real, more in product(timed, (0, 1)):
             sizes = {a: n + more * (a not in spec.extents) for a, n in real.items()}
             extent = -(-BEYOND // row(spec, sizes, axis)) + more
             yield spec.near({**sizes, axis: max(extent, sizes[axis])})
@@ -174,8 +174,22 @@ each_impl = pytest.mark.parametrize("impl", IMPLS, ids=named)
 
 @each_impl
 def test_addresses_in_large_tensors_have_the_bits_that_they_need(impl, monkeypatch):
+    """From the first sizes to time on."""
+    large_tensors_have_the_bits(impl.spec.bench[:1], impl, monkeypatch)
+
+
+@pytest.mark.nightly
+@pytest.mark.newest
+@each_impl
+def test_addresses_in_larger_tensors_have_the_bits_that_they_need(impl, monkeypatch):
+    """From the last sizes to time on."""
+    large_tensors_have_the_bits(impl.spec.bench[1:][-1:], impl, monkeypatch)
+
+
+def large_tensors_have_the_bits(timed, impl, monkeypatch):
+    """Verify the launches at these sizes to time, enlarged."""
     dtype = dtypes_of(impl, DEVICE.limits)[-1]
-    for sizes in enlarged(impl.spec):
+    for sizes in enlarged(impl.spec, timed):
         config = first_applicable(impl, sizes, dtype, DEVICE.limits)
         if config is not None and fits_a_gpu(impl.spec, sizes, dtype):
             tensors = inputs.shapes(impl.spec, sizes, dtype)

@@ -108,7 +108,8 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
 def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):
     """While torch is still being loaded, and once results have come. The terminal signals the
     whole group."""
-    command = ["-m", "workbench.sweep", "tile_size", "--budget", "60", *options(tmp_path)]
+    words = ["tile_size", "--kernel", "copy", "--budget", "60", *options(tmp_path)]
+    command = ["-m", "workbench.sweep", *words]
     child = subprocess.Popen(
         [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,

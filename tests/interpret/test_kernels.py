@@ -327,11 +327,25 @@ def test_a_config_that_is_timed_can_be_checked(impl):
 
 
 # heads first is another layout only where there are heads
+def layouts_of(impl):
+    heads = any(len(t.axes.split()) > 3 for t in impl.spec.inputs.values())
+    return [how for how in list(LAYOUTS)[1:] if how != "heads_first" or heads]
+
+
+def is_laid_by_day(impl, layout):
+    """One Impl of each kernel in every layout, the others in one in turn."""
+    return is_one_of_each(impl) or layout == turn(impl, layouts_of(impl))
+
+
 LAID = [
-    pytest.param(impl, layout, id=f"{impl.title}-{layout}")
+    pytest.param(
+        impl,
+        layout,
+        id=f"{impl.title}-{layout}",
+        marks=() if is_laid_by_day(impl, layout) else pytest.mark.nightly,
+    )
     for impl in IMPLS.values()
-    for layout in list(LAYOUTS)[1:]
-    if layout != "heads_first" or any(len(t.axes.split()) > 3 for t in impl.spec.inputs.values())
+    for layout in layouts_of(impl)
 ]
 
 

@@ -107,6 +107,7 @@ def test_two_workers_give_the_table_of_one_and_outcomes_name_the_gpu(
     assert command.portfolio["served"].keys() == set(SIZES)
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_costs_its_config_and_the_problem_goes_on(hosts, place, capsys):
     hosts.own("0", dies_at="blocks block_n 64, 2 warps", sleep=0.01)
     hosts.own("1", dies_at="blocks block_n 64, 2 warps", sleep=0.01)
@@ -161,6 +162,7 @@ def test_two_models_of_gpus_are_not_ranked_together(hosts, place, capsys):
     assert len({run.gpu for run, _ in runs(place)}) == 1
 
 
+@pytest.mark.nightly
 def test_where_every_worker_is_refused_its_sentence_ends_the_command(hosts, place):
     hosts.own("0", triton="3.4.1")
     hosts.start("0")

@@ -42,8 +42,7 @@ class Copy:
         self.blocks = [b for b in BLOCKS if re.fullmatch(rf"Add an? {kind}", b.heading)]
         unnamed = [b.text for b in self.blocks if b.path is None]
         assert self.blocks and not unnamed, f"the text names no file for {unnamed}"
-        skipped = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "workbench", folder / "workbench", ignore=skipped)
+        shutil.copytree(ROOT / "workbench", folder / "workbench")  # with the bytecode: 1 s a test
 
     @property
     def text(self) -> dict[str, bytes]:

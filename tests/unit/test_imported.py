@@ -13,6 +13,7 @@ import pytest
 import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import by_turns
 
 import workbench
 from workbench import cli
@@ -213,8 +214,10 @@ COLUMNS = ["at", "kernel", "impl", "sizes", "config", "stage", "phase", "predict
            "run", "reason"]  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", ["[", "\x1b[2J", b"\xff\xfe", 1e400, -1, "half \\ud800"], ids=ascii)
-@pytest.mark.parametrize("column", COLUMNS)
+ODD = ("[", "\x1b[2J", b"\xff\xfe", 1e400, -1, "half \\ud800")
+
+
+@pytest.mark.parametrize(("column", "odd"), by_turns(COLUMNS, ODD), ids=ascii)
 def test_a_damaged_column_never_ends_the_list(tmp_path, url, column, odd, capsys):
     changed(tmp_path, f"update outcomes set {column} = ? where id = 2", odd)
     assert cli.main(["history", "--database", url]) == 0

@@ -1,6 +1,6 @@
 """The page of a sweep of each kernel, from many, few, one and no outcomes.
 
-By day every second kernel has one page from many or from few outcomes, by turns, and every fourth
+By day every fourth kernel has one page from many or from few outcomes, by turns, and every eighth
 one from one outcome or from none.
 """
 
@@ -51,25 +51,25 @@ def in_turn(*kinds, of: int = 1):
     ]
 
 
-@pytest.mark.parametrize("turn, name, kind", in_turn("many", "few", of=2))
+@pytest.mark.parametrize("turn, name, kind", in_turn("many", "few", of=4))
 def test_every_kernel_has_a_page(turn: int, name: str, kind: str) -> None:
     """Of many outcomes of all Impls and of few of the last, one of the two measured and one
     predicted, by turns."""
     some = [(impl, legal(impl)) for impl in ours(name)]
     if kind == "few":
         some = [(impl, configs[:FEW]) for impl, configs in some[-1:]]
-    run, outcomes = of_kernel(some, predicted=turn // 2 % 2 == ("many", "few").index(kind))
+    run, outcomes = of_kernel(some, predicted=turn // 4 % 2 == ("many", "few").index(kind))
     html = page(run, outcomes)
     assert escape(sentence(select(run, outcomes))) in html
     assert len(re.findall(r'<tr id="?r\d+', html)) == len(ranking(outcomes))
     assert not AUTO.search(html), "what depends on the sizes is resolved"
 
 
-@pytest.mark.parametrize("turn, name, count", in_turn(1, 0, of=4))
+@pytest.mark.parametrize("turn, name, count", in_turn(1, 0, of=8))
 def test_a_page_of_one_outcome_and_of_none(turn: int, name: str, count: int) -> None:
     impl = ours(name)[0]
     configs = legal(impl)[:count]
-    html = page(*of_kernel([(impl, configs)], predicted=turn // 4 % 2 == count))
+    html = page(*of_kernel([(impl, configs)], predicted=turn // 8 % 2 == count))
     if configs:
         assert f"{label(values(configs[0]))} (the default)" in html
     else:

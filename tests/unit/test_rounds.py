@@ -10,6 +10,7 @@ import pytest
 from fake_gpu import FakeGpu, FakeVariant, Weather
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import by_turns
 
 from workbench.data import stats, verdict
 from workbench.measurement.protocol import BOOST, Protocol
@@ -270,8 +271,7 @@ def test_the_same_code_is_called_slow_or_fast_at_most_once_in_a_hundred(weather)
     assert text["SAME"] >= 95 and longest_s < 10
 
 
-@pytest.mark.parametrize("seconds", [1e-5, 1e-4, 3e-4])
-@pytest.mark.parametrize("memory", [0.0, 0.9])
+@pytest.mark.parametrize(("seconds", "memory"), by_turns((1e-5, 1e-4, 3e-4), (0.0, 0.9)))
 def test_two_percent_are_found_in_95_of_100_within_ten_seconds(seconds, memory):
     count = 100 if seconds == 1e-4 else 10
     text, longest_s = words(count, ratio=1.02, seconds=seconds, memory=memory)

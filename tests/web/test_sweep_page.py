@@ -68,15 +68,22 @@ CONTRAST = """() => {
     }
     return [255, 255, 255, 1];
   };
+  const known = new Map();  // the cells of each figure, which has hundreds of paths and texts
+  const cells = (figure) => {
+    if (!known.has(figure)) {
+      known.set(figure, [...figure.querySelectorAll("path")].flatMap((path) => {
+        const fill = getComputedStyle(path).fill, at = path.getBoundingClientRect();
+        return fill.startsWith("rgb") && at.width > 40 && at.height > 20 ? [{fill, at}] : [];
+      }));
+    }
+    return known.get(figure);
+  };
   const cell = (text) => {
     const box = text.getBoundingClientRect();
     const x = box.left + box.width / 2, y = box.top + box.height / 2;
-    const under = [...text.ownerSVGElement.querySelectorAll("path")].filter((path) => {
-      const style = getComputedStyle(path), at = path.getBoundingClientRect();
-      return style.fill.startsWith("rgb") && at.width > 40 && at.height > 20 &&
-        at.left <= x && x <= at.right && at.top <= y && y <= at.bottom;
-    });
-    return under.length ? parse(getComputedStyle(under.at(-1)).fill) : ground(text);
+    const under = cells(text.ownerSVGElement).filter(({at}) =>
+      at.left <= x && x <= at.right && at.top <= y && y <= at.bottom);
+    return under.length ? parse(under.at(-1).fill) : ground(text);
   };
   const poor = [];
   let seen = 0;

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from workbench.data.trace import CounterValue, Dispatch
@@ -292,6 +293,7 @@ RENAMED = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 14)  # a report has the same hundreds of names in each of its dispatches
 def counter_name(name: str) -> str:
     """Return the present name of a counter that an older tool or a guide calls otherwise."""
     for old, new in RENAMED:
