@@ -195,7 +195,7 @@ GOLDEN = "tests/golden"  # commands run at the root
 JSON = ("--json", "FOLDER/json")  # the folder is another each time
 PRINTED: dict[str, tuple[str, ...]] = {
     **{f"read_{name}": ("read", f"{GOLDEN}/traces/{file}") for name, file in TRACES.items()},
-    **{f"diagnose_{name}": ("diagnose", f"{GOLDEN}/traces/{file}", "--all")
+    **{f"diagnose_{name}": ("diagnose", f"{GOLDEN}/traces/{file}")
        for name, file in TRACES.items()},
     "compare_traces": ("compare", *(f"{GOLDEN}/traces/cases/cmp_async_{word}.json.gz"
                                     for word in ("fast", "slow"))),
@@ -204,8 +204,6 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "history_json": ("history", "softmax", "--limit", "3", *JSON),
     "tuned": ("tuned", "--file", f"{GOLDEN}/stored/tuned.json"),
     "tuned_code": ("tuned", "--file", f"{GOLDEN}/stored/tuned.json", "--code"),
-    "devices": ("devices",),
-    "devices_json": ("devices", *JSON),
     "ceilings": ("ceilings", "--device", "h200"),
     "ceilings_amd": ("ceilings", "--device", "mi300x"),
     "code_amd": ("code", "FOLDER/matmul.gfx942.amdgcn", "--text"),
@@ -216,7 +214,6 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "code_nvidia": ("code", f"{GOLDEN}/softmax_slot.sm_120.cubin", "--text"),
     "findings": ("report", "findings", RUNS["experiment"]),
     "roofline_json": ("report", "roofline", *list(RUNS.values())[:3], *JSON),
-    "rules": ("diagnose", "--rules"),
 }  # fmt: skip
 HAS_DATABASE = {"read", "diagnose", "compare", "history", "ceilings", "report"}
 
