@@ -9,17 +9,42 @@ or the model writes them anew and reads the difference that the failing test pri
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workbench import catalog
+from workbench.commands.traces import as_run
+from workbench.compile.code_identity import hot_loop
+from workbench.compile.code_match import compared
+from workbench.compile.code_reading import MachineCode, code_of_assembly
+from workbench.compile.facts import code_facts, in_flight, next_step
+from workbench.compile.flow import dominators, flow_graph, loop_levels, reachable
+from workbench.compile.kinds import (
+    access_of,
+    amd_kind,
+    group_of,
+    is_amd,
+    matrix_flops,
+    sass_kind,
+)
+from workbench.compile.listing import read_sass
+from workbench.compile.live import amd_live, registers_of
+from workbench.compile.loops import code_of_amdgcn, code_of_sass
+from workbench.compile.mix import mix_of
+from workbench.compile.partitions import specialisation
+from workbench.compile.sass_registers import register_use
 from workbench.data.code_facts import CodeFacts, Marked
+from workbench.data.trace_summary import summarise
 from workbench.device.cost_model import guessed, guesses
 from workbench.device.hardware import described
+from workbench.readers import read
+from workbench.readers.inputs.source import ReadError
 from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
 from workbench.spec import ConfigError, Impl, brief, sizes_text, values
 
@@ -36,6 +61,10 @@ def text_of(value: Any) -> str:
     if is_dataclass(value):
         parts = [f"{f.name}={text_of(getattr(value, f.name))}" for f in fields(value)]
         return f"{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k}: {text_of(v)}' for k, v in value.items())}}}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(text_of, value))})"
     return str(value)
@@ -194,9 +223,103 @@ def drawn_facts(dice: random.Random, rule: CodeRule) -> CodeFacts:
     )
 
 
+# Machine code
+
+
+def golden_code(name: str) -> MachineCode:
+    """Return the code of a golden listing."""
+    text = gzip.decompress((CODE / name).read_bytes()).decode()
+    if ".amdgcn" in name:
+        return code_of_assembly(text, None)
+    listing = read_sass(text)
+    graph, parts = flow_graph(listing), partial(specialisation, listing)
+    target = re.search(r"_(\d+)\.", name)
+    arch = f"sm_{target[1]}" if target else "sm_90"
+    return MachineCode(listing.functions[0], arch, listing, graph, text, None, None,
+                       partitions=parts(graph))  # fmt: skip
+
+
+def listing_table(name: str) -> Iterator[str]:
+    """Yield blocks, loops, mixes, registers, partitions and facts of a golden listing."""
+    code = golden_code(name)
+    ops, graph = code.listing.instructions, code.graph
+    yield f"{code.name} {code.arch}: {text_of(mix_of(ops, code.arch))}"
+    yield f"hot loop {text_of(hot_loop(code.listing, graph, code.arch))}"
+    yield f"dominators {dominators(graph)}"
+    yield f"levels {text_of([sorted(each) for each in loop_levels(code.listing)[1]])}"
+    after = {block.number: block.after for block in graph.blocks}
+    for block in graph.blocks:
+        own = ops[block.start : block.end]
+        yield f"{text_of(block)} reaches {sorted(reachable(after, block.after, block.number))}"
+        yield f"  {text_of(mix_of(own, code.arch))}"
+    for loop in graph.all_loops():
+        yield text_of(loop)
+    yield text_of(code.partitions)
+    yield text_of(code_facts(code, "h200"))
+    amd = is_amd(code.arch)
+    for op in {op.opcode: op for op in ops}.values():
+        registers = registers_of(op) if amd else register_use(op)
+        kind = amd_kind(op) if amd else sass_kind(op)
+        parts = (group_of(op, code.arch), access_of(op, code.arch), matrix_flops(op), kind)
+        yield f"{op.opcode} {op.operands}: {text_of(parts)} {text_of(registers)}"
+    yield text_of(amd_live(code.listing, graph)) if amd else "live registers are nvdisasm's"
+    kinds = code_of_amdgcn if amd else code_of_sass
+    yield text_of(kinds(gzip.decompress((CODE / name).read_bytes()).decode(), code.arch))
+
+
+def differences_table() -> Iterator[str]:
+    """Yield what is said of pairs of golden listings."""
+    codes = [golden_code(path.name) for path in LISTINGS]
+    for before, after in itertools.pairwise(codes):
+        yield text_of(compared(before, after))
+        yield text_of(compared(after, before))
+
+
+def steps_table() -> Iterator[str]:
+    """Yield what would let more warps fit, and the bytes in flight, for drawn resources."""
+    dice = random.Random(3)
+    for _ in range(ROWS * 4):
+        device = described(dice.choice(GPUS))
+        impl = dice.choice(impls(dice.choice(("softmax", "matmul", "layer_norm"))))
+        sizes, dtype = drawn_sizes(impl, dice), dice.choice(sorted(impl.spec.tolerance))
+        point = {name: dice.choice(few) for name, few in sorted(impl.choices().items())}
+        config = impl.resolved(impl.created(point), device.limits, dtype, sizes)
+        for known in guesses(impl, config, device, dtype, sizes):
+            facts = drawn_facts(dice, code_rules()["few_warps"])
+            yield f"{device.name} {text_of(known)}"
+            yield f"  {next_step(known, device)!r} {text_of(in_flight(facts, known, device))}"
+
+
+# What is concluded from the files of profilers
+
+
+def trace_table(folder: str) -> Iterator[str]:
+    """Yield what is found in each golden trace of a folder, and the longest kernels."""
+    for path in sorted((FOLDER.parent / "traces" / folder).rglob("*.*")):
+        try:
+            summary = summarise(read([path]))
+        except ReadError as error:
+            yield f"{path.name}: {str(error).replace(str(FOLDER.parent), '')}"
+            continue
+        kept = as_run(summary, "read", path.name, "read", "run")
+        yield f"{path.name}: {kept.run.device}, {summary.trace.tool} {summary.trace.notes}"
+        for finding in kept.findings:
+            yield f"  {text_of(replace(finding, at=''))}"
+        for profile in kept.profiles[:20]:
+            yield f"  {text_of(replace(profile, at=''))}"
+
+
+CODE = FOLDER.parent / "code"
+LISTINGS = sorted([*CODE.glob("*.nvdisasm_g*.txt.gz"), *CODE.glob("*.amdgcn.gz")])
+TRACES = sorted(path.name for path in (FOLDER.parent / "traces").iterdir() if path.is_dir())
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **{f"rule_{n}": partial(counters_table, n, rule) for n, rule in kernel_rules().items()},
     **{f"rule_{n}": partial(code_table, n, rule) for n, rule in code_rules().items()},
+    **{f"code_{path.name.removesuffix('.gz')}": partial(listing_table, path.name)
+       for path in LISTINGS},
+    "code_differences": differences_table,
+    "code_steps": steps_table,
+    **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
     **{f"kernel_{name}": partial(kernel_table, name)
        for name in (*catalog.kernel_names(), *catalog.names_in(catalog.VARIANTS))},
 }  # fmt: skip
@@ -204,7 +327,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
 
 def stored() -> list[str]:
     """Return the names of the tables that are stored; a new kernel or rule has none yet."""
-    return sorted(path.name.partition(".")[0] for path in FOLDER.glob("*.txt.gz"))
+    return sorted(path.name.removesuffix(".txt.gz") for path in FOLDER.glob("*.txt.gz"))
 
 
 def golden(name: str) -> list[str]:
