@@ -12,11 +12,14 @@ import gzip
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import drawn_numbers
+from table_text import text_of
 
 from workbench import catalog
 from workbench.commands.traces import as_run
@@ -52,22 +55,6 @@ FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule
 GPUS = ("h200", "b200", "a100", "rtx4090", "mi300x", "rx7900xtx", "mi250x")
 MACS = ("m1", "m2max", "m5")
-
-
-def text_of(value: Any) -> str:
-    """Return a result in one line; numbers in six digits, so that the last bit may differ."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if is_dataclass(value):
-        parts = [f"{f.name}={text_of(getattr(value, f.name))}" for f in fields(value)]
-        return f"{type(value).__name__}({', '.join(parts)})"
-    if isinstance(value, (set, frozenset)):
-        value = sorted(value)
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{k}: {text_of(v)}' for k, v in value.items())}}}"
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(text_of, value))})"
-    return str(value)
 
 
 # What a kernel declares
@@ -272,7 +259,6 @@ def differences_table() -> Iterator[str]:
     codes = [golden_code(path.name) for path in LISTINGS]
     for before, after in itertools.pairwise(codes):
         yield text_of(compared(before, after))
-        yield text_of(compared(after, before))
 
 
 def steps_table() -> Iterator[str]:
@@ -317,6 +303,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **{f"rule_{n}": partial(code_table, n, rule) for n, rule in code_rules().items()},
     **{f"code_{path.name.removesuffix('.gz')}": partial(listing_table, path.name)
        for path in LISTINGS},
+    **drawn_numbers.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
