@@ -13,25 +13,28 @@ import io
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
+import made_history
 import matplotlib
 import synthetic
 
-from workbench import cli
+from workbench import __version__, cli
 from workbench.commands.report import draw
 from workbench.commands.traces import as_run
+from workbench.data.database import open_history
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
 from workbench.data.trace_summary import summarise
 from workbench.readers import read
 from workbench.reports.figures import roofline_points
 from workbench.reports.figures.paper import paper
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, sheet_of
+from workbench.reports.history_site import file_of
 from workbench.reports.measure import page as measure_page
 from workbench.reports.roofline import page as roofline_page
 from workbench.reports.sweep import page as sweep_page
@@ -168,6 +171,44 @@ def sizes_measured() -> tuple[Run, list[Outcome]]:
     return replace(run, engine="measure"), made
 
 
+@cache
+def site() -> Mapping[str, str]:
+    """Return the site of two kernels over two branches, in which one became slower, then faster on
+    the branch alone: index, pages and the JSON document, by the names of files. Commits have their
+    place in the history in place of their hash."""
+    folder = Path(tempfile.mkdtemp())
+    made_history.repository(folder / "repo", 26, branch_at=18, on_branch=8)
+    main, branch = (made_history.commits(folder / "repo", name) for name in ("main", "feature"))
+    url = f"sqlite:///{folder / 'h.db'}"
+
+    def time_of(n: int, at: float = 30e-6) -> float:
+        return made_history.noisy(at, n, 0.004) * (1.05 if n >= 13 else 1) * (0.9 if n > 40 else 1)
+
+    with open_history(url) as history:
+        made_history.fill(history, main, time_of, library_s=29e-6)
+        made_history.fill(history, branch[-8:], lambda n: time_of(38 + n), first=40)
+        made_history.fill(
+            history, main[::3], lambda n: time_of(n, 9e-6), 60, kernel="softmax", dtype="fp16"
+        )
+        made_history.fill(history, main[::2], lambda n: time_of(n, 29e-6), first=80, phase="hot")
+    words = ["site", str(folder / "site"), "--database", url, "--json", str(folder / "site.json")]
+    text = io.StringIO()
+    with redirect_stdout(text), redirect_stderr(text):
+        assert cli.main([*words, "--repository", str(folder / "repo")]) == 0
+    files = {
+        path.relative_to(folder / "site").as_posix(): path.read_text("utf-8")
+        for path in (folder / "site").rglob("*.html")
+    }
+    files |= {"said": text.getvalue(), "json": (folder / "site.json").read_text(encoding="utf-8")}
+    places = {commit: f"COMMIT-{n}" for n, commit in enumerate(dict.fromkeys((*main, *branch)))}
+    for name, content in files.items():
+        for commit, place in places.items():
+            content = re.sub(rf"{commit[:7]}[0-9a-f]{{0,33}}", place, content)
+        files[name] = "\n".join(lasting(content.replace(str(folder), "FOLDER")))
+    shutil.rmtree(folder)
+    return files
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "small_sweep": lambda: sweep_page(*small()),
     "small_screens": lambda: sweep_page(*small(finals=False)),
@@ -180,6 +221,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "paper": lambda: paper(sheet(), "svg").decode(),
     "roofline_table": lambda: "<pre>" + csv_text(sheet()) + "</pre>",
     **{f"stored_{name}": partial(stored, name) for name in RUNS},
+    "site_index": lambda: site()["index.html"],
+    "site_kernel": lambda: site()[file_of("toy")],
+    "site_softmax": lambda: site()[file_of("softmax")],
+    "site_said": lambda: f"<pre>{site()['said']}{site()['json']}</pre>",
     **{f"trace_{name}": partial(trace, file) for name, file in TRACES.items()},
 }
 
@@ -241,6 +286,7 @@ def lasting(text: str) -> list[str]:
     """Return the lines of a text without moments, names of runs and versions."""
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}", r"RUN-\1", text)
     text = re.sub(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d)?", "MOMENT", text)
+    text = text.replace(__version__, "VERSION")
     return [line.rstrip() for line in text.splitlines()]
 
 
