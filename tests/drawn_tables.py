@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import drawn_experiments
 import drawn_numbers
 from table_text import text_of
 
@@ -304,6 +305,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **{f"code_{path.name.removesuffix('.gz')}": partial(listing_table, path.name)
        for path in LISTINGS},
     **drawn_numbers.TABLES,
+    **drawn_experiments.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
