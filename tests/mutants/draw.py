@@ -7,7 +7,7 @@ between strings, is not drawn.
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import re
 import tomllib
 from collections import defaultdict
@@ -59,11 +59,16 @@ class Change:
     new: str
     operator: str
     function: tuple[str, int]  # its name, and the line of its first statement
+    text: str  # the whole line
 
     @property
     def name(self) -> str:
         """Return the place and the two texts."""
         return f"{self.file}:{self.line} {self.old!r} to {self.new!r}"
+
+    def rank(self, seed: int) -> str:
+        """Return the place of the change in a seed's order."""
+        return digest(seed, self.file, self.function[0], self.text.strip(), self.start, self.new)
 
     def planted(self, tree: Path) -> None:
         """Write the change into a copy of the tree."""
@@ -85,23 +90,29 @@ def subsystem_of(file: str) -> str:
 
 
 def drawn(seed: int, count: int) -> list[Change]:
-    """Return so many changes: LEAST of each subsystem, the rest by its number of places."""
+    """Return so many changes: LEAST of each subsystem, the rest by its number of places. Each place
+    has its rank by the seed and its own text, so that a change elsewhere in the tree leaves a draw
+    nearly as it was."""
     places = by_subsystem()
     numbers = shares({name: len(some) for name, some in places.items()}, count)
-    generator, result = random.Random(seed), []
+    result = []
     for name, number in numbers.items():
         by_operator = defaultdict(list)
-        for change in places[name]:
+        for change in sorted(places[name], key=lambda c: c.rank(seed), reverse=True):
             by_operator[change.operator].append(change)
-        order = sorted(by_operator)
-        generator.shuffle(order)
+        order = sorted(by_operator, key=lambda operator: digest(seed, name, operator))
         for operator in cycle(order):
             if number == 0 or not any(by_operator.values()):
                 break
             if some := by_operator[operator]:
-                result.append(some.pop(generator.randrange(len(some))))
+                result.append(some.pop())
                 number -= 1
     return result
+
+
+def digest(*parts: object) -> str:
+    """Return a text that follows from these and looks drawn."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
@@ -123,9 +134,8 @@ def by_subsystem() -> dict[str, list[Change]]:
     for folder in ("workbench", "metal_shim"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             file, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-            lines = text.splitlines()
             for change in changes_of(file, text):
-                if (file, lines[change.line - 1].strip(), change.new) not in equivalent:
+                if (file, change.text.strip(), change.new) not in equivalent:
                     result[subsystem_of(file)].append(change)
     return dict(sorted(result.items()))
 
@@ -137,12 +147,12 @@ def changes_of(file: str, text: str) -> Iterator[Change]:
         body = [n for n in function.body if not is_docstring(n)]
         if not body or "jit" in " ".join(map(ast.unparse, function.decorator_list)):
             continue
-        key = function.name, body[0].lineno
+        key = function.name, first_line(body[0])
         for node in (node for statement in body for node in own_nodes(statement)):
             for operator, line, start, end, new in edits(node, lines):
                 old = lines[line - 1][start:end]
                 if lines[line - 1].isascii():  # columns of a syntax tree are bytes
-                    yield Change(file, line, start, end, old, new, operator, key)
+                    yield Change(file, line, start, end, old, new, operator, key, lines[line - 1])
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -165,6 +175,12 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 def is_docstring(node: ast.stmt) -> bool:
     """Return whether a statement is a text alone."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def first_line(statement: ast.stmt) -> int:
+    """Return the line that a statement begins at, with its decorators."""
+    above = [n.lineno for n in getattr(statement, "decorator_list", ())]
+    return min([statement.lineno, *above])
 
 
 def edits(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, int, int, int, str]]:
@@ -191,9 +207,14 @@ def edits(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, int, int, int,
                  (node.orelse, node.test, node.body)]  # fmt: skip
         yield "branches swapped", *place(node), f"{parts[0]} if {parts[1]} else {parts[2]}"
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-        new = repr(not node.value if node.value in (True, False) and type(node.value) is bool
-                   else node.value + 1 if type(node.value) is int else node.value * 2)  # fmt: skip
-        yield "number", *place(node), new
+        yield "number", *place(node), repr(other(node.value))
+
+
+def other(value: bool | float) -> bool | float:
+    """Return another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else value * 2 or 1.0
 
 
 def inverted(test: ast.expr, lines: list[str]) -> tuple[str, int, int, int, str]:

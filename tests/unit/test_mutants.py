@@ -1,13 +1,16 @@
 """The lists of planted bugs fit the code: each can be planted, and none is what it was before."""
 
 import ast
+import os
 import re
 import sys
+import time
 import tomllib
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "mutants"))  # they import one another as programs do
 
 import draw  # noqa: E402
+import forked  # noqa: E402
 import run  # noqa: E402
 import seeds  # noqa: E402
 
@@ -149,6 +153,12 @@ def f(x: int = 1, *, y=True):
 @triton.jit
 def g(x):
     return x + 1
+
+def h():
+    @cache
+    def inner():
+        pass
+    return 0.0
 '''
 
 
@@ -159,14 +169,15 @@ def test_each_operator_finds_its_places():
         (5, "x < n and min(x, n)", "not (x < n and min(x, n))"), (6, "continue", "break"),
         (7, "+=", "="), (8, "print(x)", "pass"), (9, "==", "!="), (9, "1", "2"),
         (9, "x == 1", "not (x == 1)"), (10, "-", "+"), (10, "1", "2"),
-        (10, '"a" + "b" if y else x - 1', 'x - 1 if y else "a" + "b"'),
+        (10, '"a" + "b" if y else x - 1', 'x - 1 if y else "a" + "b"'), (20, "0.0", "1.0"),
     }  # fmt: skip
-    assert {c.function for c in changes} == {("f", 4)}
+    assert {c.function for c in changes} == {("f", 4), ("h", 17)}  # above the decorator
 
 
 def test_a_draw_is_the_same_for_a_seed_and_each_change_is_a_program(tmp_path: Path) -> None:
     changes = draw.drawn(7, 150)
     assert changes == draw.drawn(7, 150) != draw.drawn(8, 150)
+    assert all(c.new != c.old for c in changes)
     assert len({c.name for c in changes}) == len(changes) == 150
     counts = Counter(draw.subsystem_of(c.file) for c in changes)
     assert set(counts) == {*draw.SUBSYSTEMS, "foundation", "metal"}
@@ -187,19 +198,87 @@ def test_equivalent_changes_are_places_of_the_tree() -> None:
         assert known["new"] and known["reason"].endswith(".")
 
 
-def test_a_change_meets_the_quickest_tests_that_execute_its_function(monkeypatch) -> None:
-    monkeypatch.setattr(seeds, "SECONDS", 3.0)
-    times = ("2.5\tb\ttime", "0.5\ta\ttime", "9\tc\ttime")
-    lines = [*times, "0\tb", "0\ta", "0\tb", "0\tc", "1\tc", "2\tfailed"]
-    assert seeds.by_number(lines) == {0: ["a", "b"], 1: ["c"]}
-    steps = list(seeds.steps_of(["tests/interpret/a.py::a", "tests/unit/b.py::b"]))
-    assert [step.tests for step in steps] == [("tests/unit/b.py::b",), ("tests/interpret/a.py::a",)]
-    assert dict(steps[1].environment) == {"TRITON_INTERPRET": "1"}
+def test_a_change_meets_the_tests_that_execute_it_then_those_beside_them(monkeypatch) -> None:
+    monkeypatch.setattr(seeds, "SECONDS", 4.0)
+    times = ("2.5\tx::b\tt", "0.5\tx::a\tt", "9\tx::c\tt", "0.25\tx::d\tt", "0.1\ty::e\tt")
+    lines = [*times, "0\tx::b", "0\tx::a", "0\tx::b", "0\tx::c", "1\tx::c", "2\tfailed"]
+    monkeypatch.setattr(seeds, "MOST", 4)
+    assert seeds.by_number(lines) == {0: {"x::a": 0.5, "x::b": 2.5}, 1: {"x::c": 9.0}}
+    monkeypatch.setattr(seeds, "SECONDS", 12.5)
+    tests = seeds.by_number(lines)
+    assert list(tests[0]) == ["x::a", "x::b", "x::c", "x::d"]
+    assert list(tests[1]) == ["x::c", "x::d", "x::a", "x::b"]
+
+
+def test_a_change_meets_groups_until_one_kills_it_and_is_not_tried_twice() -> None:
+    tests = {
+        0: {"tests/unit/a.py::a": 1.0, "tests/web/b.py::b": 2.0},
+        1: {"tests/web/b.py::b": 2.0},
+    }
+    rows: dict = {}
+
+    def jobs(group: str) -> list[tuple[str, list[str], float]]:
+        return [(job["change"]["new"], job["tests"], job["seconds"])
+                for job in seeds.jobs_of(group, CHANGES, tests, rows)]  # fmt: skip
+
+    def told(number: int, group: str, killed_by: str | None) -> None:
+        row = {"killed_by": killed_by, "seconds": 1.5, "unsound": None}
+        rows[CHANGES[number].name, group] = row
+
+    assert jobs("unit") == [("<=", ["tests/unit/a.py::a"], 1.0)]
+    told(0, "unit", None)
+    assert jobs("unit") == [] and [new for new, *_ in jobs("web")] == ["<=", ">"]
+    told(0, "unit", "a - KeyError: 3")
+    told(1, "web", None)
+    assert jobs("web") == []
+    verdicts = [seeds.verdict_of(change, rows) for change in CHANGES]
+    assert [(v.killed_by, v.seconds) for v in verdicts] == [("a - KeyError: 3", 1.5), (None, 1.5)]
+
+
+CHANGES = [
+    draw.Change("workbench/a.py", 2, 13, 14, "<", new, "<", ("f", 2), "    return x < 1")
+    for new in ("<=", ">")
+]
+
+
+def test_a_fork_has_the_change_and_the_parent_has_not(tmp_path: Path) -> None:
+    """A name that the change replaces is looked up in a loaded function and on the disk."""
+    path = tmp_path / "workbench" / "a.py"
+    path.parent.mkdir()
+    path.write_text("def f(x):\n    return x < 1\n", encoding="utf-8")
+    space: dict = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    forked.loaded.cache_clear()
+    before = path.stat().st_mtime_ns
+
+    listeners: list = []
+
+    def protocol(item, nextitem) -> None:
+        same = not space["f"](1) and "<=" not in path.read_text(encoding="utf-8")
+        crash = SimpleNamespace(message="assert 1 == 2\nmore")
+        report = SimpleNamespace(failed=not same, nodeid=item.nodeid)
+        report.longrepr = SimpleNamespace(reprcrash=crash)
+        listeners[-1].pytest_runtest_logreport(report)
+
+    hook = SimpleNamespace(pytest_runtest_protocol=protocol)
+    plugins = SimpleNamespace(register=listeners.append)
+    config = SimpleNamespace(hook=hook, pluginmanager=plugins)
+    item = SimpleNamespace(nodeid="a.py::test", config=config)
+
+    assert forked.tried(CHANGES[0], tmp_path, [item], 60.0) == "a.py::test - assert 1 == 2"
+    assert forked.tried(CHANGES[0], tmp_path, [], 60.0) is None
+    assert forked.forked([item], 60.0) is None and space["f"](0) and not space["f"](1)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_fork_that_dies_or_does_not_end_is_seen() -> None:
+    assert forked.forked([], 60.0, lambda: os._exit(3)) == "the process ended"
+    assert forked.forked([], 0.1, lambda: time.sleep(60)) == "no end within 0 s"
 
 
 def test_a_change_that_only_raises_is_in_no_rate(capsys) -> None:
     def verdict(file: str, killed_by: str | None):
-        change = draw.Change(file, 1, 0, 1, "<", "<=", "<", ("f", 2))
+        change = draw.Change(file, 1, 0, 1, "<", "<=", "<", ("f", 2), "")
         return run.Verdict(change, killed_by, 1.0)
 
     good = [verdict("workbench/data/a.py", "t.py::t - assert 1 == 2")] * 9
