@@ -3,7 +3,6 @@ them. `make test` puts the older version beside the environment."""
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
