@@ -95,12 +95,12 @@ def check_results(
     if not changed:
         return
     with closing(Checks(min(cpu_count(), len(changed)))) as checks:
-        each = [_Check(checks, one, dtype, limits) for one in changed]
+        each = [_UnderCheck(checks, one, dtype, limits) for one in changed]
         for one in each:
             yield one.result()
 
 
-class _Check:
+class _UnderCheck:
     """The check of one Impl, which is under way."""
 
     def __init__(self, checks: Checks, of: ChangedImpl, dtype: str, limits: Limits) -> None:
@@ -137,22 +137,22 @@ class _Check:
 
     def result(self) -> ImplCheck:
         """Wait for what was found."""
-        state, reason = self._found(self._begun)
+        state, reason = self._worst(self._begun)
         if state != "wrong" or not self._second:
             return ImplCheck(self._of.impl.title, state, reason)
-        own, _ = self._found(self._begin(self._second[0]))
+        own, _ = self._worst(self._begin(self._second[0]))
         if own == "right":
             state = "other reference"
             reason = f"right by its own Spec, and by the baseline's not: {reason}"
         return ImplCheck(self._of.impl.title, state, reason)
 
-    def _found(self, begun: Sequence[tuple[CheckRequest, Future[Any]]]) -> tuple[State, str]:
+    def _worst(self, begun: Sequence[tuple[CheckRequest, Future[Any]]]) -> tuple[State, str]:
         """Return the worst of all configs, and the reason."""
         if not begun:
             return "unchecked", "its defaults take none of the sizes to check"
         each = [_of_config(request, compared) for request, compared in begun]
         order: tuple[State, ...] = ("wrong", "unchecked", "right")
-        return min(each, key=lambda found: order.index(found[0]))
+        return min(each, key=lambda one: order.index(one[0]))
 
 
 def _of_config(request: CheckRequest, compared: Future[Any]) -> tuple[State, str]:

@@ -40,7 +40,12 @@ from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.processes import COMPILE_TIMEOUT_S
 from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
-from workbench.commands.console import SweepConsole, doing, plain_console
+from workbench.commands.console import (
+    SweepConsole,
+    doing,
+    plain_console,
+    say_result,
+)
 from workbench.commands.in_process import main_unseen
 from workbench.commands.options import FunctionOptions, OptionError, SweepOptions
 from workbench.commands.run import (
@@ -145,7 +150,7 @@ def run(options: FunctionOptions) -> int:
             more[name] = getattr(options, name)
     more["fresh"] = options.fresh
     tuned = tune(kernel, (), grid=grid_of(options.grid), configs=configs, **more)
-    print(tuned.config.all_kwargs())
+    say_result(plain_console(), str(tuned.config.all_kwargs()))
     return PASSED
 
 

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -342,7 +342,9 @@ def _ptxas(name: str) -> str | None:
 
 def _home(package: str) -> Path | None:
     """Return the folder of an installed package, which is not imported."""
-    spec = importlib.util.find_spec(package)
+    spec = None
+    with suppress(ImportError):
+        spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 

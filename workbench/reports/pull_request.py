@@ -80,11 +80,11 @@ def markdown(result: GateResult) -> str:
 def _of_checks(checks: Sequence[ImplCheck]) -> Iterator[str]:
     """Yield what is wrong first, then what was not checked, and the number of those that are
     right."""
-    told = [check for check in worst_first(checks) if check.state != "right"]
-    lines, more = _fitting([f"- {escaped(check.line)}" for check in told], LIST_ROOM)
+    others = [check for check in worst_first(checks) if check.state != "right"]
+    lines, more = _fitting([f"- {escaped(check.line)}" for check in others], LIST_ROOM)
     if more:
         lines.append(f"- {more} more")
-    if right := len(checks) - len(told):
+    if right := len(checks) - len(others):
         lines.append(f"- right: {counted(right, 'changed Impl')} at the sizes to check")
     if lines:
         yield "\n".join(lines)
