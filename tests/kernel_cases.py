@@ -46,10 +46,12 @@ def patch_once_a_launch() -> None:
     from triton.runtime import interpreter
 
     patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    done: list[set[int]] = [set()]  # by launch, the innermost last
+    done: list[set[int]] = [set()]  # by launch, the innermost last; the first is of no launch
 
     def patched(function: Any) -> Any:
         module = id(function.__globals__)
+        if len(done) == 1:  # a launch whose programs are traced: it looks at each by itself
+            return patch(function)
         if module in done[-1]:
             return None  # the launch alone looks at it, and is the first
         done[-1].add(module)
