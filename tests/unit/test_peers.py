@@ -140,3 +140,21 @@ def test_what_was_compiled_ahead_is_checked_and_launched_without_another_compila
     assert torch.equal(impl(x, config=impl.config()), checked)
     assert torch.allclose(checked, torch.softmax(x, -1))
     assert (len(compilations), len(launches)) == (1, 2)
+
+
+def test_a_launcher_that_calls_itself_compiled_is_guarded_as_all_others():
+    """Its attribute is its own to set; the memory of its outputs is poisoned all the same."""
+    import torch
+
+    from workbench.measurement import correctness
+
+    def launch(x, *, config=None):
+        return torch.empty_like(x)
+
+    launch.compile_only = lambda *given: None
+    spec = catalog.spec_of("softmax")
+    for impl in spec.impls[:1], [i for i in spec.impls if i.name == "torch"]:
+        changed = replace(impl[0], launch=launch)
+        assert not correctness.is_traced(changed)
+        (output,) = correctness.launch(changed, None, (torch.randn(4, 8),)).outputs
+        assert torch.isnan(output).all()

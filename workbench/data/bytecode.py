@@ -16,13 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-PREWARMED = (
-    "torch",
-    "triton",
-    "sympy",
-    "numpy",
-    "networkx",
-)  # a command imports 2,500 of their files
+PREWARMED = ("torch", "triton", "sympy", "numpy", "networkx")  # 2,500 of their files are imported
 UNUSED = r"/(tests?|testing/_internal)/"
 LEAST_CPUS = 8  # it takes 15 s of CPU; a command alone compiles for some 9 s
 
@@ -56,10 +50,8 @@ def prewarm_bytecode() -> Iterator[None]:
     but not there yet: in processes of their own, on half of the CPUs, if there are LEAST_CPUS or
     more. What is unfinished at its end stays undone."""
     spec, cpus = _torch(), os.cpu_count() or 1
-    if spec is None or not sys.pycache_prefix or cpus < LEAST_CPUS:
-        yield
-        return
-    if Path(cache_from_source(spec)).exists():
+    wanted = sys.pycache_prefix and cpus >= LEAST_CPUS
+    if spec is None or not wanted or Path(cache_from_source(spec)).exists():
         yield
         return
     python = sys.executable, "-I", "-S", "-X", f"pycache_prefix={sys.pycache_prefix}"

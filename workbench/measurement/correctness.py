@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from workbench.dsl import CompiledCall
 from workbench.measurement import inputs as inputs_
 from workbench.measurement import reference
 from workbench.measurement.reference import as_tuple
@@ -125,10 +126,11 @@ def launch(
 
 
 def is_traced(impl: Impl) -> bool:
-    """Return whether an Impl is under torch.compile. Its code allocates without an operator, so
-    that `Poisoned` sees nothing, and it is traced again for a call in that mode: 1 s on an H100's
-    host."""
-    return hasattr(impl.launch, "compile_only")
+    """Return whether an Impl is a library's version under torch.compile. Its code allocates without
+    an operator, so that `Poisoned` sees nothing, and it is traced again for a call in that mode:
+    1 s on an H100's host. What a launcher says of itself does not count: a check would be left out.
+    """
+    return impl.backend == "torch" and isinstance(impl.launch, CompiledCall)
 
 
 def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> Fault | None:
