@@ -5,6 +5,7 @@
     python tests/run.py --all             what `make test-all` runs: `nightly` tests, too
     KERNELS=softmax python tests/run.py interpret compile    the tests of one kernel
 
+Two groups run at the same time, for each begins with seconds of one core that collect its tests.
 Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
 and on those that `make test` puts beside it (`.venv/triton-3.6.0`). On the older, `make test` runs
 those that are marked `smoke`; `--all` and KERNELS run all but those that are marked `newest`.
@@ -19,17 +20,20 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-GROUPS = ("unit", "web", "interpret", "compile", "emulated", "gpu", "metal")
+GROUPS = ("unit", "compile", "interpret", "web", "emulated", "gpu", "metal")  # the longest first
+OF_A_DEVICE = ("gpu", "metal")  # nothing runs beside these
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Three on the two cores of continuous integration: many tests wait for processes that they started.
-# Two where none waits: each fork of the tests of pages starts a browser.
-FORKS = {"web": "2", "interpret": "2"}
+AT_ONCE = 2
+# Four forks on the two cores of continuous integration: many tests wait for processes that they
+# started.
+FORKS = max(2, os.cpu_count() or 2)
 NOTHING_COLLECTED = 5  # pytest's exit code
 # Images of containers tell Python to write no bytecode. Then each worker compiles all tests again,
 # 13 s of CPU for those of tests/unit, and each of some hundred commands that they start the
@@ -112,14 +116,11 @@ def jobs(group: str, everything: bool = False) -> Iterator[Job | str]:
             if path:
                 environment["PYTHONPATH"] = path
             older = minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None
-            yield Job(group, title, environment, (*in_forks(group), *chosen(everything, older)))
+            options = ("--forks", str(FORKS), *chosen(everything, older))
+            yield Job(group, title, environment, options)
     else:
-        yield Job(group, group, options=(*in_forks(group), *chosen(everything)))
-
-
-def in_forks(group: str) -> tuple[str, ...]:
-    """The options of pytest that run a group's tests side by side; none for tests of one GPU."""
-    return () if group == "gpu" else ("--forks", FORKS.get(group, "3"))
+        forks = () if group in OF_A_DEVICE else ("--forks", str(FORKS))
+        yield Job(group, group, options=(*forks, *chosen(everything)))
 
 
 def chosen(everything: bool, older: bool = False) -> tuple[str, ...]:
@@ -138,21 +139,34 @@ def run(job: Job) -> dict[str, int]:
     environment |= job.environment
     if before and "PYTHONPATH" in job.environment:
         environment["PYTHONPATH"] += os.pathsep + before
-    print(f"\n== {job.title}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", *job.options, f"--junitxml={report}"]
-        done = subprocess.run(
-            [*command, *files_of(job)], cwd=TESTS.parent, env=environment, check=False
-        )
+        code = printed(job.title, [*command, *files_of(job)], environment)
         counts = counted(report)
-    if done.returncode == NOTHING_COLLECTED and os.environ.get("KERNELS"):
+    if code == NOTHING_COLLECTED and os.environ.get("KERNELS"):
         print(f"{job.title}: no test of the kernels that KERNELS names")
-    elif done.returncode == NOTHING_COLLECTED:
+    elif code == NOTHING_COLLECTED:
         print(f"{job.title}: the folder has test files, and pytest found no test in them")
-    if done.returncode and not counts["failed"]:
+    if code and not counts["failed"]:
         counts["failed"] = 1
     return counts
+
+
+def printed(title: str, command: list[str], environment: dict[str, str]) -> int:
+    """Print each line of a command behind a title, and return its exit code."""
+    with subprocess.Popen(
+        command,
+        cwd=TESTS.parent,
+        env=environment,
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        for line in process.stdout or ():
+            print(f"{title} | {line.rstrip()}", flush=True)
+    return process.returncode
 
 
 def files_of(job: Job) -> list[str]:
@@ -177,21 +191,25 @@ def counted(report: Path) -> dict[str, int]:
     return counts
 
 
+def results(asked: Sequence[Job]) -> Iterator[dict[str, int]]:
+    """Run the jobs, two at a time, those of a device last and alone, and yield their counts."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(run, [job for job in asked if job.group not in OF_A_DEVICE])
+    yield from map(run, [job for job in asked if job.group in OF_A_DEVICE])
+
+
 def main(words: list[str]) -> int:
     everything, groups = "--all" in words, [word for word in words if word != "--all"]
     unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
         return 2
+    asked = [job for group in groups or GROUPS for job in jobs(group, everything)]
+    left_out = [reason for reason in asked if isinstance(reason, str)]
     total = {"passed": 0, "failed": 0, "skipped": 0}
-    left_out = []
-    for group in groups or GROUPS:
-        for job in jobs(group, everything):
-            if isinstance(job, str):
-                left_out.append(job)
-                continue
-            for outcome, number in run(job).items():
-                total[outcome] += number
+    for counts in results([job for job in asked if isinstance(job, Job)]):
+        for outcome, number in counts.items():
+            total[outcome] += number
     print(f"\nnot run here: {', '.join(left_out) or 'nothing'}")
     print(", ".join(f"{number} {outcome}" for outcome, number in total.items()))
     return 1 if total["failed"] or not total["passed"] else 0
