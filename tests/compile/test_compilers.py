@@ -157,17 +157,20 @@ def test_a_killed_run_goes_on_from_what_it_had(repository):
 
 
 def test_a_wrong_result_is_the_first_word_of_the_gate_whatever_its_code(repository):
-    """A factor of 1.05 has the same registers and the same predicted time. A copy that is right
-    in another way is right."""
+    """A factor of 1.05 has the same registers and the same predicted time."""
     file = repository / "toy.py"
-    text = file.read_text()
-    file.write_text(_stored(text, "1.05 * "))
+    file.write_text(_stored(file.read_text(), "1.05 * "))
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200")
     assert done.returncode == document["exit_code"] == 1
     (wrong,) = [check for check in document["checks"] if check["state"] == "wrong"]
     lines = done.stdout.splitlines()
     assert lines[1].startswith(f"WRONG  {wrong['title']}: at ")
-    file.write_text(_stored(text, "0.0 + "))
+
+
+@pytest.mark.nightly
+def test_a_result_that_is_right_in_another_way_is_right(repository):
+    file = repository / "toy.py"
+    file.write_text(_stored(file.read_text(), "0.0 + "))
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200")
     assert {check["state"] for check in document["checks"]} == {"right"}
     assert done.returncode == 0, done.stdout

@@ -157,7 +157,7 @@ SEVERAL = (
 STRAIGHT = {"_expand", "_maxima", "_group_maxima", "_counted"}  # without a loop or a branch
 
 
-@pytest.mark.parametrize("title", at_night(SEVERAL, lambda title: title in SEVERAL[::3]))
+@pytest.mark.parametrize("title", at_night(SEVERAL, lambda title: title in SEVERAL[4::3]))
 def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
     """At sizes to time and to check. The barriers of code that has neither loops nor branches are
     those of its PTX, within a third, as Triton's versions differ."""

@@ -103,6 +103,7 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.newest
 @pytest.mark.parametrize("results", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):

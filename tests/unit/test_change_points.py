@@ -37,6 +37,7 @@ def test_the_noise_about_two_levels_is_that_of_the_points_and_not_of_their_numbe
     assert change_points._noise(series[:4], []).sigma == pytest.approx(math.sqrt(1 / 3))
 
 
+@pytest.mark.nightly
 def test_steps_of_3_percent_are_located_in_19_of_20_histories():
     """The seed is fixed; benchmarks/history_site.py counts 2,000 histories of each kind."""
     dice = np.random.default_rng(3)

@@ -80,6 +80,7 @@ def runs(place):
         return sorted(((r, history.outcomes(r.id)) for r in found), key=lambda x: x[0].started)
 
 
+@pytest.mark.nightly
 def test_two_workers_give_the_table_of_one_and_outcomes_name_the_gpu(
     hosts, place, capsys, tmp_path
 ):

@@ -173,6 +173,7 @@ def test_an_experiment(copy_for) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_page(copy_for, tmp_path: Path) -> None:
     copy = copy_for("page")
     (path,) = copy.write()
@@ -205,6 +206,7 @@ def test_a_device(copy_for) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_command(copy_for) -> None:
     copy = copy_for("command")
     paths = copy.write()

@@ -51,7 +51,7 @@ def in_turn(*kinds, of: int = 1):
     ]
 
 
-@pytest.mark.parametrize("turn, name, kind", in_turn("many", "few", of=4))
+@pytest.mark.parametrize("turn, name, kind", in_turn("many", "few", of=8))
 def test_every_kernel_has_a_page(turn: int, name: str, kind: str) -> None:
     """Of many outcomes of all Impls and of few of the last, one of the two measured and one
     predicted, by turns."""

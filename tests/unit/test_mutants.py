@@ -174,6 +174,7 @@ def test_each_operator_finds_its_places():
     assert {c.function for c in changes} == {("f", 4), ("h", 17)}  # above the decorator
 
 
+@pytest.mark.nightly
 def test_a_draw_is_the_same_for_a_seed_and_each_change_is_a_program(tmp_path: Path) -> None:
     changes = draw.drawn(7, 150)
     assert changes == draw.drawn(7, 150) != draw.drawn(8, 150)

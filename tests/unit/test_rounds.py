@@ -264,7 +264,9 @@ def words(count, **wanted):
 ROUGH = Weather(drift=0.1, drift_s=3.0, outliers=0.02, noise=0.01, throttle_every_s=0.5)
 
 
-@pytest.mark.parametrize("weather", [Weather(), ROUGH], ids=["usual", "rough"])
+@pytest.mark.parametrize(
+    "weather", [pytest.param(Weather(), marks=pytest.mark.nightly), ROUGH], ids=["usual", "rough"]
+)
 def test_the_same_code_is_called_slow_or_fast_at_most_once_in_a_hundred(weather):
     text, longest_s = words(100, weather=weather)
     assert text["SLOW"] + text["FAST"] + text["CLOCK"] <= 1

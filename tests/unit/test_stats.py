@@ -151,6 +151,7 @@ def test_interval_covers_the_median_of_correlated_samples(rho, n):
         assert covered(median_interval, rows) < 0.8, "counting each as independent does not"
 
 
+@pytest.mark.nightly
 def test_bootstrap_covers_long_correlated_series():
     rows = series(0.6, 400, rows=150)
     assert 0.87 <= covered(bootstrap_interval, rows) <= 0.98
