@@ -1,19 +1,20 @@
 """How near the launch that workbench.ops takes comes to the best config of a sweep of all Impls.
 
-    python benchmarks/ops_choice.py --seed 1 --count 60 --out ops_choice.json    on a GPU
-    python benchmarks/ops_choice.py --read ops_choice.json                       anywhere
+    python benchmarks/ops_choice.py --seed 1 --count 60 --out ops_choice.json.xz    on a GPU
+    python benchmarks/ops_choice.py --read ops_choice.json.xz                       anywhere
 
 Sizes are drawn by a seed over all kernels that have several Impls: rows from 1 to 16,384, widths
 from 128 to 200,000, one in four of them ragged. Each is swept with default options in a new HOME,
 so that nothing is tuned. The sweep times what launches without a config run today in its final, in
-turns with the others. `--read` asks for the choice once more, as the sources are now, and takes its time from the
-stored sweep; a config that was not timed there is counted apart.
+turns with the others. `--read` asks for the choice once more, as the sources are now, and takes its
+time from the stored sweep; a config that was not timed there is counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import random
 import sys
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import launched, save, say, show
+from runs import launched, say, show
 
 LIMIT_S = 180.0
 NEAR, FAR = 1.03, 1.10
@@ -91,11 +92,12 @@ def swept(kernel: str, sizes: Sizes) -> dict[str, Any]:
         words += ["--dtype", dtype_of(kernel), "--out", folder, "--json", str(path)]
         command = [sys.executable, "-m", "workbench.sweep", *words]
         ended = launched(command, LIMIT_S, HOME=folder)
-        result = {"kernel": kernel, "sizes": sizes, "wall_s": ended.wall_s, "times": []}
+        result = {"kernel": kernel, "sizes": sizes, "dtype": dtype_of(kernel), "times": []}
         if ended.code or not path.exists():
             return {**result, "failure": ended.reason}
         run = json.loads(path.read_text(encoding="utf-8"))["runs"][0]
-    return {**result, "device": run["run"]["device"], "times": list(map(timed, run["measured"]))}
+    ours = (record for record in run["measured"] if record["case"]["backend"] == "triton")
+    return {**result, "device": run["run"]["device"], "times": list(map(timed, ours))}
 
 
 def timed(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,11 +105,9 @@ def timed(record: Mapping[str, Any]) -> dict[str, Any]:
     case, timing = record["case"], record["timing"]
     return {
         "impl": case["impl"],
-        "backend": case["backend"],
         "config": case["config"],
-        "same_as": record.get("same_as"),
         "phase": record["phase"],
-        "us": timing["median_s"] * 1e6,
+        "us": round(timing["median_s"] * 1e6, 3),
     }
 
 
@@ -144,7 +144,7 @@ def chosen(kernel: str, sizes: Sizes, device: str) -> tuple[str, dict[str, Any]]
 def ratio(problem: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the Impls taken and best, and the time of the choice over the best one's; None where
     the choice was not timed. Times of a final are compared where both have one."""
-    ours = [one for one in problem["times"] if one["backend"] == "triton"]
+    ours = problem["times"]
     finals = [one for one in ours if one["phase"] == "final"]
     choice = chosen(problem["kernel"], problem["sizes"], problem["device"])
     if not ours or choice is None:
@@ -181,11 +181,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="leave out so many of them")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds, of all")
-    parser.add_argument("--out", default="ops_choice.json")
+    parser.add_argument("--out", default="ops_choice.json.xz")
     parser.add_argument("--read", type=Path)
     options = parser.parse_args(given)
     if options.read:
-        read(json.loads(options.read.read_text(encoding="utf-8")))
+        read(json.loads(lzma.decompress(options.read.read_bytes())))
         return 0
     problems, until = [], time.monotonic() + options.limit
     for kernel, sizes in list(drawn(options.seed, options.count))[options.first :]:
@@ -193,8 +193,8 @@ def main(given: Sequence[str] | None = None) -> int:
             break
         problems.append(swept(kernel, sizes))
         last = problems[-1]
-        say(f"{kernel} {text_of(sizes)}: {last['wall_s']:.0f} s {last.get('failure', '')}")
-        save(options.out, problems)
+        say(f"{kernel} {text_of(sizes)} {last.get('failure', '')}")
+        Path(options.out).write_bytes(lzma.compress(json.dumps(problems).encode()))
     read([one for one in problems if one["times"]])
     return 0
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import lzma
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +24,11 @@ from typing import Any
 import workbench
 import workbench.api
 from workbench import catalog
+from workbench.device.hardware import device_named
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
+from workbench.tuner.choice import default_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -37,6 +40,7 @@ OPS = ROOT / "workbench" / "ops"
 EVALUATE = ROOT / "docs" / "evaluate.md"
 DATA = ROOT / "benchmarks" / "data"
 MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
+DRAWN = DATA / "ops_choice_h100.json.xz"
 API = ROOT / "docs" / "api.md"
 RESULT = ROOT / "docs" / "result.schema.json"
 ARGUMENT = r"^    ([\w, ]+): (.*(?:\n        .*)*)"  # one of a docstring
@@ -180,8 +184,31 @@ def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
         order = [*sorted(final, key=final.__getitem__), *sorted(rest, key=rest.__getitem__)]
         plain = dict(kernel=goal.kernel, sizes=dict(goal.sizes), dtype=goal.dtype, impls=order)
         lines.append(json.dumps(plain))
+    lines += map(json.dumps, drawn_cases())
     cases = ",\n".join(lines)
     return f'{{"arch": "sm_90", "cases": [\n{cases}\n]}}\n'
+
+
+def drawn_cases() -> Iterator[dict[str, Any]]:
+    """The Impls at sizes that were drawn, each by the time of its default where that was timed,
+    else by its best: that is what runs where nothing is tuned."""
+    device = device_named("h100")
+    for problem in json.loads(lzma.decompress(DRAWN.read_bytes())):
+        kernel, sizes, dtype = (problem[key] for key in ("kernel", "sizes", "dtype"))
+        times = dict[str, float]()
+        for impl in catalog.spec_of(kernel).impls:
+            config = values(default_of(impl, device.limits, dtype, sizes)[0])
+            ours = [
+                one
+                for one in problem["times"]
+                if one["impl"] == impl.name and one["phase"] == "first_pass"  # one state of clocks
+            ]
+            usual = [one for one in ours if one["config"] == config]
+            if ours:
+                times[impl.name] = min(one["us"] for one in usual or ours)
+        if len(times) > 1:
+            order = sorted(times, key=times.__getitem__)
+            yield {"kernel": kernel, "sizes": sizes, "dtype": dtype, "impls": order}
 
 
 def functions() -> str:

@@ -11,12 +11,12 @@ NaN in a row makes its lse NaN, +inf makes it +inf, and -inf adds nothing to it;
 see them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from workbench.dsl import FLA, baseline, meta, strides, tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
 
 
 def reference(logits, target):
@@ -129,8 +129,17 @@ def _joined(
 
 @dataclass(frozen=True)
 class Looped:
-    block_v: int = tile(1024, 16_384, default=4096)
+    """AUTO: a short row in one step. Rows of 440 and of 1024 take 2.4 us on an H100 with blocks of
+    1024, and 4.6 and 2.8 with blocks of 4096."""
+
+    block_v: int = tile(1024, 16_384, default=AUTO)
     num_warps: int = threads(2, 16, default=4)
+
+
+def size_looped(config, limits, *, itemsize, M, V):
+    """Return the config with what is AUTO chosen by the length of the rows."""
+    short = max(1024, min(4096, triton.next_power_of_2(V)))
+    return replace(config, block_v=given(config.block_v, short))
 
 
 @dataclass(frozen=True)
@@ -162,7 +171,7 @@ def outputs(logits):
     return logits.new_empty(M, dtype=torch.float32), logits.new_empty(M, dtype=torch.float32)
 
 
-@cross_entropy.impl(Looped, refuse=refuse_blocks, work=looped_work)
+@cross_entropy.impl(Looped, resolve=size_looped, refuse=refuse_blocks, work=looped_work)
 def looped(logits, target, *, config):
     """One program a row, with one running maximum for all lanes: one exponential an element."""
     (M, V), (loss, lse) = logits.shape, outputs(logits)

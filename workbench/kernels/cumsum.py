@@ -9,12 +9,12 @@ A NaN makes NaN of all that follows in its row, and an infinity stays one; what 
 other rows do not see them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from workbench.dsl import baseline, meta, tl, triton
-from workbench.spec import Spec, Tensor, Work, of_rms, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Work, given, of_rms, threads, tile
 
 
 def reference(x):
@@ -66,8 +66,22 @@ def _carried(x_ptr, before_ptr, y_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.con
 
 @dataclass(frozen=True)
 class Looped:
-    block_n: int = tile(256, 8192, default=2048)
-    num_warps: int = threads(1, 16, default=8)
+    """AUTO: a short row in one step, see `size_looped`."""
+
+    block_n: int = tile(256, 8192, default=AUTO)
+    num_warps: int = threads(1, 16, default=AUTO)
+
+
+def size_looped(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the length of the rows.
+
+    On an H100 43 rows of 2832 take 2.4 us in one step and 3.6 in two, and 633 rows of 1920 take 3.3
+    with 4 warps and 5.0 with 8.
+    """
+    whole = max(256, triton.next_power_of_2(N))
+    block_n = given(config.block_n, whole if whole <= 4096 else 2048)
+    suited = max(1, min(4, block_n // 256)) if block_n >= N and block_n <= 2048 else 8
+    return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
 
 
 def refuse_blocks(config, limits, *, itemsize, M, N):
@@ -84,10 +98,10 @@ def looped_work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096)}
+CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
 
 
-@cumsum.impl(Looped, refuse=refuse_blocks, work=looped_work, defaults=CDNA)
+@cumsum.impl(Looped, resolve=size_looped, refuse=refuse_blocks, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
     """One row a program, block by block with the sum carried along: x is read once."""
     M, N = x.shape
@@ -98,8 +112,19 @@ def looped(x, *, config):
 
 @dataclass(frozen=True)
 class Slices:
-    block_n: int = tile(1024, 8192, default=4096)
-    num_warps: int = threads(2, 16, default=8)
+    """AUTO: short slices where long ones leave cores idle, see `size_slices`."""
+
+    block_n: int = tile(1024, 8192, default=AUTO)
+    num_warps: int = threads(2, 16, default=AUTO)
+
+
+def size_slices(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the number of slices: 6 rows of 189,312 take
+    8.5 us on an H100 in slices of 4096, and 7.1 in slices of 1024."""
+    few = 4 * 4096 * limits.cores > M * N
+    block_n = given(config.block_n, 1024 if few else 4096)
+    suited = 8 if block_n >= 4096 else 4
+    return replace(config, block_n=block_n, num_warps=given(config.num_warps, suited))
 
 
 def slices_work(config, limits, *, itemsize, M, N):
@@ -107,7 +132,7 @@ def slices_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M * -(-N // config.block_n), steps=2, load_bytes=moved, store_bytes=moved)
 
 
-@cumsum.impl(Slices, refuse=refuse_blocks, work=slices_work)
+@cumsum.impl(Slices, resolve=size_slices, refuse=refuse_blocks, work=slices_work)
 def slices(x, *, config):
     """Sums of slices first, then each slice with what comes before it: few rows fill the device."""
     M, N = x.shape

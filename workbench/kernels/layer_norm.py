@@ -177,7 +177,8 @@ def size_rows(config, limits, *, itemsize, M, N):
     block_m = given(config.block_m, short)
     held = block_m * padded(N)
     widest = limits.threads_per_block // limits.warp_size if N > 16_384 else 16
-    suited = max(1, min(8, held // 512), min(widest, held // 1024))
+    share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
+    suited = max(1, min(8, held // share), min(widest, held // 1024))
     num_warps = given(config.num_warps, suited)
     early = given(config.early, int(M < 1024))
     return replace(config, block_m=block_m, num_warps=num_warps, early=early)

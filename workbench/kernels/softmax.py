@@ -282,7 +282,8 @@ def size_rows(config, limits, *, itemsize, M, N):
     short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
     block_m = given(config.block_m, short)
     held = block_m * padded(N)
-    suited = max(1, min(8, held // 512), min(16, held // 1024))
+    share = 256 if limits.cores >= M else 512  # a row for each core waits for its loads alone
+    suited = max(1, min(8, held // share), min(16, held // 1024))
     num_warps = given(config.num_warps, suited)
     return replace(config, block_m=block_m, num_warps=num_warps)
 
