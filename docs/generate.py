@@ -28,7 +28,7 @@ from workbench.device.hardware import device_named
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
-from workbench.tuner.choice import default_of
+from workbench.tuner.choice import choices_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -196,16 +196,15 @@ def drawn_cases() -> Iterator[dict[str, Any]]:
     for problem in json.loads(lzma.decompress(DRAWN.read_bytes())):
         kernel, sizes, dtype = (problem[key] for key in ("kernel", "sizes", "dtype"))
         times = dict[str, float]()
-        for impl in catalog.spec_of(kernel).impls:
-            config = values(default_of(impl, device.limits, dtype, sizes)[0])
-            ours = [
-                one
-                for one in problem["times"]
-                if one["impl"] == impl.name and one["phase"] == "first_pass"  # one state of clocks
-            ]
-            usual = [one for one in ours if one["config"] == config]
+        timed = [one for one in problem["times"] if one["phase"] == "first_pass"]
+        nothing = Path("nothing-is-tuned.json")
+        for choice in choices_of(
+            catalog.spec_of(kernel), device, dtype, sizes, path=nothing, versions={}
+        ):
+            ours = [one for one in timed if one["impl"] == choice.impl.name]
             if ours:
-                times[impl.name] = min(one["us"] for one in usual or ours)
+                usual = [one for one in ours if one["config"] == dict(values(choice.config))]
+                times[choice.impl.name] = min(one["us"] for one in usual or ours)
         if len(times) > 1:
             order = sorted(times, key=times.__getitem__)
             yield {"kernel": kernel, "sizes": sizes, "dtype": dtype, "impls": order}

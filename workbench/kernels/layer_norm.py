@@ -255,7 +255,7 @@ def size_blocks(config, limits, *, itemsize, M, N):
     when they are read again, beside w and b; shorter rows of four do so too.
     """
     long = N > 16_384
-    block_n = given(config.block_n, 8192 if long else 4096)
+    block_n = given(config.block_n, 8192 if long else max(512, min(4096, padded(N))))
     suited = max(1, min(32, block_n // 256))
     num_warps = given(config.num_warps, suited)
     return replace(config, block_n=block_n, num_warps=num_warps)

@@ -336,12 +336,27 @@ class Clusters:
 
 @dataclass(frozen=True)
 class SplitK:
-    block_n: int = tile(16, 64, default=32)
-    block_k: int = tile(32, 128, default=64)
+    """AUTO: larger blocks where there are more than 64 rows, see `size_split_k`."""
+
+    block_n: int = tile(16, 64, default=AUTO)
+    block_k: int = tile(32, 128, default=AUTO)
     splits: int = among(8, 16, 32, default=16)
-    num_warps: int = threads(2, 8, default=4)
+    num_warps: int = threads(2, 8, default=AUTO)
     pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
     tf32: int = among(0, 1, default=0)  # products of fp32 as three of tf32, by the matrix unit
+
+
+def size_split_k(config, limits, *, itemsize, M, N, K, r):
+    """Return the config with what is AUTO chosen by the number of rows: on an H100 1866 rows at
+    K 10,496, N 5888, r 32 take 1.9 times as long with blocks of 32 and 64 and 4 warps as with
+    blocks of 64 and 128 and 2 warps, 82 rows at K 1536, N 9472, r 64 2.7 times."""
+    many = M > 64
+    return replace(
+        config,
+        block_n=given(config.block_n, 64 if many else 32),
+        block_k=given(config.block_k, 128 if many else 64),
+        num_warps=given(config.num_warps, 2 if many else 4),
+    )
 
 
 def columns_of(r):
@@ -543,7 +558,9 @@ def clusters(x, a, b, *, config):
     return y
 
 
-@lora_delta.impl(SplitK, refuse=refuse_split_k, work=split_k_work, defaults=DEFAULTS)
+@lora_delta.impl(
+    SplitK, resolve=size_split_k, refuse=refuse_split_k, work=split_k_work, defaults=DEFAULTS
+)
 def split_k(x, a, b, *, config):
     """Two launches: x A^T once, in parts of K, then their sum times B^T; the same time at any
     rank."""

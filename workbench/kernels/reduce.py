@@ -114,8 +114,19 @@ PROGRAMS = 2048  # that fill the largest GPUs several times
 
 @dataclass(frozen=True)
 class Slices:
-    block_n: int = tile(512, 8192, default=4096)
-    num_warps: int = threads(2, 16, default=8)
+    """AUTO: short slices of short rows, see `size_slices`."""
+
+    block_n: int = tile(512, 8192, default=AUTO)
+    num_warps: int = threads(2, 16, default=AUTO)
+
+
+def size_slices(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the length of the rows: 34 rows of 70,656 take
+    a fifth longer on an H100 in slices of 4096 than in slices of 1024."""
+    block_n = given(config.block_n, 1024 if N <= 1 << 18 else 4096)
+    return replace(
+        config, block_n=block_n, num_warps=given(config.num_warps, 8 if block_n > 2048 else 4)
+    )
 
 
 def refuse_slices(config, limits, *, itemsize, M, N):
@@ -142,7 +153,7 @@ def sliced(M, N, block_n):
     return span, -(-N // span)
 
 
-@reduce.impl(Slices, refuse=refuse_slices, work=slices_work)
+@reduce.impl(Slices, resolve=size_slices, refuse=refuse_slices, work=slices_work)
 def slices(x, *, config):
     """A row is summed by many programs, and their sums by one: few long rows fill the device."""
     M, N = x.shape

@@ -356,7 +356,7 @@ def size_blocks(config, limits, *, itemsize, M, N):
     H200, 80.0 with one; four programs of 16 warps, whose rows overflow that cache, 79.2.
     """
     long = N > 16_384
-    block_n = given(config.block_n, 16_384 if long else 4096)
+    block_n = given(config.block_n, 16_384 if long else max(512, min(4096, padded(N))))
     suited = max(1, min(32, block_n // (512 if long else 256)))
     num_warps = given(config.num_warps, suited)
     return replace(config, block_n=block_n, num_warps=num_warps)
