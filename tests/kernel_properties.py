@@ -156,6 +156,12 @@ def promises(impls: Iterable[Impl] | None = None) -> list[tuple[Promise, Impl]]:
     ]
 
 
+def is_promised_by_day(promise: Promise, impl: Impl) -> bool:
+    """Return whether every run tries a promise with this Impl: with one of its kernel in turn."""
+    ours = [i for p, i in promises() if p is promise and i.spec is impl.spec]
+    return impl is ours[promise.place % len(ours)]
+
+
 def size_by_day(promise: Promise, impl: Impl) -> int:
     """Return the place of the size to check at which every run tries a promise: another one for
     another promise or Impl, but the first, the least sizes, which say little."""

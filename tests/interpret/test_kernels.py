@@ -42,7 +42,7 @@ from kernel_cases import (
     verify,
     well_posed,
 )
-from kernel_properties import PROPERTIES, Subject, load, promises, size_by_day
+from kernel_properties import PROPERTIES, Subject, is_promised_by_day, load, promises, size_by_day
 from nightly import at_night
 
 from workbench import catalog, dsl
@@ -186,8 +186,13 @@ def test_right_with_every_choice_of_every_knob(impl):
         verify(impl, [config], PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i))
 
 
+def meets_by_day(impl):
+    """Return whether an Impl stands for its kernel; that of sample_topk_topp takes 6 s."""
+    return is_one_of_each(impl) and impl.spec.name != "sample_topk_topp"
+
+
 @pytest.mark.newest
-@one_of_each
+@pytest.mark.parametrize("impl", at_night(IMPLS.values(), meets_by_day), ids=IMPLS)
 def test_right_where_a_block_is_met_again(impl):
     """With each length of each block, at a size of two or three of them and a part; inputs dense
     and in layouts of their own by turns."""
@@ -394,7 +399,14 @@ def narrow(impl):
 each_promise = pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
 
 
-@each_promise
+@pytest.mark.parametrize(
+    ("promise", "impl"),
+    [
+        pytest.param(*p, marks=() if is_promised_by_day(*p) else pytest.mark.nightly)
+        for p in promises()
+    ],
+    ids=named,
+)
 def test_promise(promise, impl):
     """At one of the sizes to check."""
     promised_at({size_by_day(promise, impl)}, promise, impl)

@@ -529,6 +529,7 @@ def test_a_stopped_command_continues(place, after):
     assert len(place.timed) + len(first) <= len(whole.timed) + 9, "one size at most is timed again"
 
 
+@pytest.mark.nightly
 def test_a_second_stop_forgets_nothing(place):
     """Also one that comes before the sizes of the first command are reached again."""
 

@@ -374,6 +374,7 @@ def test_without_dask_a_sentence_names_the_extra(monkeypatch, tmp_path):
         SweepCommand(options(workers=2), SweepConsole(True)).go()
 
 
+@pytest.mark.nightly
 def test_the_extra_is_imported_by_no_other_command():
     code = "import sys, workbench.commands.sweep, workbench.commands.workload_tune; "
     code += "print([m for m in ('distributed', 'dask') if m in sys.modules])"

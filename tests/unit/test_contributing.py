@@ -186,6 +186,7 @@ def test_a_page(copy_for, tmp_path: Path) -> None:
     assert len(html.split("<pre>")[1].splitlines()) == len(kinds)
 
 
+@pytest.mark.nightly
 def test_a_device(copy_for) -> None:
     copy = copy_for("device")
     (block,) = copy.blocks

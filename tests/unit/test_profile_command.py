@@ -124,6 +124,7 @@ def test_ctrl_c_leaves_the_trace(tmp_path):
     assert read([running.files / "torch.pt.trace.json"]).activities
 
 
+@pytest.mark.nightly
 def test_a_kernel_is_checked_and_its_reference_recorded(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(
         "workbench.commands.profiled_kernel.backend_for", lambda *_: Null(predicts=True)

@@ -306,6 +306,7 @@ def test_exactly_the_marked_dispatches_pass(counts):
 # Names of counters
 
 
+@pytest.mark.nightly
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(CHIPS.values())), st.data())
 def test_every_name_of_a_chip_is_taken_as_it_is(chip, data):

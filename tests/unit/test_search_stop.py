@@ -340,6 +340,7 @@ def test_failures_that_are_tried_again_may_change_the_answer(place):
     assert place.labels("time"), "they are not taken for tried"
 
 
+@pytest.mark.nightly
 def test_the_document_holds_the_finding(place, tmp_path):
     place.sweep(fate, json=tmp_path / "out.json")
     (stored,) = json.loads((tmp_path / "out.json").read_text())["runs"]
