@@ -43,7 +43,7 @@ from kernel_cases import (
     well_posed,
 )
 from kernel_properties import PROPERTIES, Subject, is_promised_by_day, load, promises, size_by_day
-from nightly import at_night
+from nightly import at_night, nightly
 
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
@@ -401,10 +401,7 @@ each_promise = pytest.mark.parametrize(("promise", "impl"), promises(), ids=name
 
 @pytest.mark.parametrize(
     ("promise", "impl"),
-    [
-        pytest.param(*p, marks=() if is_promised_by_day(*p) else pytest.mark.nightly)
-        for p in promises()
-    ],
+    [pytest.param(*p, marks=() if is_promised_by_day(*p) else nightly) for p in promises()],
     ids=named,
 )
 def test_promise(promise, impl):

@@ -37,7 +37,7 @@ STOPPED = 130  # as shells say it: 128 + SIGINT
 COPIED = (
     "workbench", "metal_shim", "tests", "benchmarks", "docs", "examples", "pyproject.toml",
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
-    ".gitignore",
+    ".gitignore", ".github",
 )  # fmt: skip
 
 
