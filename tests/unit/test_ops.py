@@ -90,7 +90,7 @@ def test_every_impl_that_a_measured_size_allows_was_measured_there():
         size = limits, case["dtype"], case["sizes"]
         impls = [i for i in spec_of(case["kernel"]).impls if i.backend == "triton"]
         allowed = {i.name for i in impls if allows(i, *size)}
-        assert set(case["impls"]) == allowed, case
+        assert allowed <= set(case["impls"]), case
     assert len(cases) > 80
 
 
