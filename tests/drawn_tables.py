@@ -20,6 +20,7 @@ from typing import Any
 
 import drawn_experiments
 import drawn_numbers
+from drawn_launches import launch_lines
 from table_text import text_of
 
 from workbench import catalog
@@ -46,11 +47,11 @@ from workbench.compile.sass_registers import register_use
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.data.trace_summary import summarise
 from workbench.device.cost_model import guessed, guesses
-from workbench.device.hardware import described
+from workbench.device.hardware import Device, described
 from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
 from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
-from workbench.spec import ConfigError, Impl, brief, sizes_text, values
+from workbench.spec import ConfigError, Impl, Sizes, brief, sizes_text, values
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule
@@ -75,7 +76,7 @@ def kernel_table(kernel: str) -> Iterator[str]:
             dtype = dice.choice(sorted(impl.spec.tolerance))
             sizes = drawn_sizes(impl, dice)
             yield f"{impl.title} {device.name} {dtype} {sizes_text(sizes)}"
-            yield f"  {declared(impl, device, dtype, sizes, None if number % 2 else dice)}"
+            yield from declared(impl, device, dtype, sizes, None if number % 2 else dice)
 
 
 def drawn_sizes(impl: Impl, dice: random.Random) -> dict[str, int]:
@@ -87,24 +88,30 @@ def drawn_sizes(impl: Impl, dice: random.Random) -> dict[str, int]:
     return impl.spec.near(sizes)
 
 
-def declared(impl: Impl, device: Any, dtype: str, sizes: Any, dice: random.Random | None) -> str:
-    """Return what an Impl says of its default, or of a drawn config."""
+def declared(
+    impl: Impl, device: Device, dtype: str, sizes: Sizes, dice: random.Random | None
+) -> Iterator[str]:
+    """Yield what an Impl says of its default, or of a drawn config, and what it launches."""
     try:
         config = impl.default(device.limits, dtype, sizes)
         if dice is not None:
             point = {name: dice.choice(few) for name, few in sorted(impl.choices().items())}
             config = impl.resolved(impl.created(point), device.limits, dtype, sizes)
     except ConfigError as error:
-        return str(error)
+        yield f"  {error}"
+        return
     text = brief(values(config))
     if reason := impl.rejection_reason(config, device.limits, dtype, sizes):
-        return f"{text}: refused: {reason}"
+        yield f"  {text}: refused: {reason}"
+        return
     works = impl.work_of(config, device.limits, dtype, sizes)
     if impl.backend == "metal":
-        return f"{text}: {text_of(works)}"
+        yield f"  {text}: {text_of(works)}"
+        return
     found = text_of(guesses(impl, config, device, dtype, sizes))
     seconds = guessed(impl, config, device, dtype, sizes)
-    return f"{text}: {text_of(works)} {found} {seconds:.6g} s"
+    yield f"  {text}: {text_of(works)} {found} {seconds:.6g} s"
+    yield from (f"    {line}" for line in launch_lines(impl, config, device, dtype, sizes))
 
 
 # Rules, at the limits of each and beside them

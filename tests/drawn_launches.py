@@ -1,0 +1,57 @@
+"""What a launcher hands to its kernels, on tensors without memory: nothing is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from table_text import text_of
+
+from workbench.compile.dedup import Dedup
+from workbench.compile.launches import Launch, captured
+from workbench.device.hardware import Device
+from workbench.measurement import inputs
+from workbench.spec import Impl, Sizes
+
+
+class Uncompiled(Dedup):
+    """Takes launches that have no machine code."""
+
+    def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
+        pass
+
+    def end(self, kernel: Any) -> None:
+        pass
+
+
+def launches_of(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> tuple[list[Launch], Any]:
+    """Return the launches of a config in order, and its outputs."""
+    from triton.runtime.jit import JITFunction
+
+    real, JITFunction.run = JITFunction.run, lambda self, *args, **kwargs: None
+    try:
+        with captured(device, Uncompiled()) as launches:
+            outputs = impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    finally:
+        JITFunction.run = real
+    return launches, outputs
+
+
+def launch_lines(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> tuple[str, ...]:
+    """Return a line for each launch, and one for the outputs."""
+    launches, outputs = launches_of(impl, config, device, dtype, sizes)
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    formed = [(x.dtype, tuple(x.shape), x.stride()) for x in several]
+    return *map(launch_text, launches), f"gives {text_of(formed)}"
+
+
+def launch_text(launch: Launch) -> str:
+    """Return grid, constants, options and arguments of a launch."""
+    constants = {name: getattr(v, "__name__", v) for name, v in launch.constants.items()}
+    return (
+        f"{launch.function} {launch.grid} {text_of(constants)} {text_of(launch.options)} "
+        f"{launch.arguments}"
+    )
