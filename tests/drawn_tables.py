@@ -20,6 +20,7 @@ from typing import Any
 
 import drawn_experiments
 import drawn_numbers
+import torch
 from drawn_launches import launch_lines
 from table_text import text_of
 
@@ -48,13 +49,15 @@ from workbench.data.code_facts import CodeFacts, Marked
 from workbench.data.trace_summary import summarise
 from workbench.device.cost_model import guessed, guesses
 from workbench.device.hardware import Device, described
+from workbench.measurement.correctness import PreparedProblem
 from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
 from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
-from workbench.spec import ConfigError, Impl, Sizes, brief, sizes_text, values
+from workbench.spec import ConfigError, Impl, Sizes, Spec, brief, sizes_text, values
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule
+VALUES = 3  # sizes of a kernel whose values are looked at
 GPUS = ("h200", "b200", "a100", "rtx4090", "mi300x", "rx7900xtx", "mi250x")
 MACS = ("m1", "m2max", "m5")
 
@@ -68,7 +71,9 @@ def impls(kernel: str) -> list[Impl]:
 
 
 def kernel_table(kernel: str) -> Iterator[str]:
-    """Yield what each Impl of a kernel refuses, chooses, declares and is predicted to take."""
+    """Yield the values of a kernel's check, and what each of its Impls refuses, chooses, declares,
+    launches and is predicted to take."""
+    yield from checked_values(catalog.spec_of(kernel))
     for impl in impls(kernel):
         dice = random.Random(impl.title)
         for number in range(ROWS):
@@ -77,6 +82,24 @@ def kernel_table(kernel: str) -> Iterator[str]:
             sizes = drawn_sizes(impl, dice)
             yield f"{impl.title} {device.name} {dtype} {sizes_text(sizes)}"
             yield from declared(impl, device, dtype, sizes, None if number % 2 else dice)
+
+
+def checked_values(spec: Spec) -> Iterator[str]:
+    """Yield what is in the inputs and in the expected outputs of the smallest sizes to check."""
+    dtype = sorted(spec.tolerance)[-1]
+    by_bytes = sorted(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))
+    for number, sizes in enumerate(by_bytes[:VALUES]):
+        problem = PreparedProblem.of(spec, sizes, dtype, "cpu", number)
+        yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
+        yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected))
+
+
+def values_text(x: torch.Tensor) -> str:
+    """Return the form of a tensor, its mean size, and some of its elements."""
+    flat = x.double().flatten()
+    some = flat[:: max(1, len(flat) // 7)][:8].tolist()
+    mean = float(flat.nan_to_num(0, 0, 0).abs().mean())
+    return f"{x.dtype} {tuple(x.shape)} {text_of((mean, some))}"
 
 
 def drawn_sizes(impl: Impl, dice: random.Random) -> dict[str, int]:
