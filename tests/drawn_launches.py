@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from table_text import text_of
@@ -55,3 +56,26 @@ def launch_text(launch: Launch) -> str:
         f"{launch.function} {launch.grid} {text_of(constants)} {text_of(launch.options)} "
         f"{launch.arguments}"
     )
+
+
+def planned_lines(impl: Impl, config: Any, dtype: str, sizes: Sizes) -> Iterator[str]:
+    """Yield a line for each dispatch of a Metal kernel, and one for the outputs, or the reason why
+    it is not launched."""
+    from metal_shim.emulate import LaunchRejected, planning
+
+    try:
+        with planning() as launches:
+            outputs = impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    except (LaunchRejected, ValueError) as error:
+        yield f"refused: {error}"
+        return
+    for launch in launches:
+        call = launch.call
+        arrays = [(a.shape, a.dtype) for a in (*call.inputs, *call.outputs)]
+        counts = launch.threads, launch.threadgroups, launch.threadgroup_bytes
+        yield (
+            f"{call.function} {launch.grid} {launch.group} {text_of(dict(call.template))} "
+            f"{text_of(arrays)} {counts} {launch.refusal()}"
+        )
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    yield f"gives {text_of([(x.dtype, tuple(x.shape)) for x in several])}"

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import drawn_experiments
 import drawn_numbers
 import torch
-from drawn_launches import launch_lines
+from drawn_launches import launch_lines, planned_lines
 from table_text import text_of
 
 from workbench import catalog
@@ -130,6 +129,7 @@ def declared(
     works = impl.work_of(config, device.limits, dtype, sizes)
     if impl.backend == "metal":
         yield f"  {text}: {text_of(works)}"
+        yield from (f"    {line}" for line in planned_lines(impl, config, dtype, sizes))
         return
     found = text_of(guesses(impl, config, device, dtype, sizes))
     seconds = guessed(impl, config, device, dtype, sizes)
