@@ -85,7 +85,7 @@ def add_dispatch(row: Row, trace: Trace) -> None:
     grid = pick(row, "grd", "GRD", "Grid_Size")
     threads = integer(block) if block else 0
     geometry = Geometry(
-        (integer(grid) // threads, 1, 1) if grid and threads > 0 else None,
+        (-(-integer(grid) // threads), 1, 1) if grid and threads > 0 else None,
         (threads, 1, 1) if threads > 0 else None,
         _whole(pick(row, "arch_vgpr", "Arch_VGPR", "vgpr", "VGPR_Count")),
         _whole(pick(row, "lds", "LDS", "LDS_Per_Workgroup", "LDS_Block_Size")),
