@@ -19,6 +19,7 @@ from pathlib import Path
 
 import drawn_experiments
 import drawn_numbers
+import drawn_traces
 import torch
 from drawn_launches import launch_lines, planned_lines
 from table_text import text_of
@@ -336,6 +337,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
        for path in LISTINGS},
     **drawn_numbers.TABLES,
     **drawn_experiments.TABLES,
+    **drawn_traces.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
