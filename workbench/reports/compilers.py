@@ -80,7 +80,8 @@ def conclusion(changes: CodeChanges) -> str:
     text = f"{counted(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
     text += f": {words}." if words else ": nothing to compare."
     if changes.unchanged:
-        text += f" {counted(changes.unchanged, 'config')} of the same source were not compiled."
+        verb = "was" if changes.unchanged == 1 else "were"
+        text += f" {counted(changes.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
         text += f" {counted(len(again), 'tuned config')} must be tuned again."
     if changes.interrupted and len(pairs) == changes.of:
