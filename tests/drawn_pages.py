@@ -28,10 +28,13 @@ from workbench import __version__, cli
 from workbench.commands.report import draw
 from workbench.commands.traces import as_run
 from workbench.data.database import open_history
-from workbench.data.record import Failure, Measured, Outcome, Record, Run
+from workbench.data.record import Chart, Failure, Measured, Outcome, Record, Run, Series
 from workbench.data.trace_summary import summarise
 from workbench.readers import read
 from workbench.reports.figures import roofline_points
+from workbench.reports.figures.calibration import HeldPoint, regrets
+from workbench.reports.figures.curve import Curve, RateLine, curve_svg
+from workbench.reports.figures.experiment import chart
 from workbench.reports.figures.paper import paper
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, sheet_of
 from workbench.reports.history_site import file_of
@@ -209,6 +212,53 @@ def site() -> Mapping[str, str]:
     return files
 
 
+def chart_of(**scales: bool) -> str:
+    """Return a chart with a line of each kind, two of which have intervals."""
+    kinds = ("measured", "predicted", "computed", "datasheet", "measured", "profiled")
+    series = []
+    for n, kind in enumerate(kinds):
+        y = tuple(10.0 * (n + 1) * x for x in (1, 2, 4, 8))
+        ends = {"low": tuple(0.9 * t for t in y), "high": tuple(1.2 * t for t in y)}
+        more = ends if n in (0, 1) else {}
+        series.append(Series(f"line {n}", (1.0, 16.0, 256.0, 3e4), y, kind=kind, **more))
+    return chart(Chart("lines", "size", "rate, GB/s", tuple(series), **scales), "c")
+
+
+def curve_of(unit: str, count: int) -> str:
+    """Return a curve of many Impls and libraries, measured and predicted."""
+    xs = tuple(1024 * n for n in range(1, count))
+    lines = [
+        RateLine(f"impl {n} of a name that is long", xs, tuple((n + 1.0) * x for x in xs),
+                 tuple((n + 0.9) * x for x in xs) if n % 2 else (),
+                 tuple((n + 1.2) * x for x in xs) if n % 2 else (), n % 3 > 0, n > 5)
+        for n in range(12)
+    ]  # fmt: skip
+    bound = RateLine("roofline bound:\nDRAM", xs, tuple(20.0 * x for x in xs))
+    return curve_svg(Curve("N", "M=4096, bf16", unit, tuple(lines), bound), "c")
+
+
+def held_figure() -> str:
+    """Return the figure of a calibration of two kernels."""
+    points = [HeldPoint(f"M={n}", *pair) for n, pair in
+              enumerate(((1.0, 1.5), (1.1, None), (None, 3.0), (2.0, 4.0)))]  # fmt: skip
+    assert regrets([("none", [HeldPoint("M=1", None, None)])], "h") is None
+    return str(regrets([("matmul in bf16", points), ("copy in fp32", points[:2])], "h"))
+
+
+def code_page(*words: str) -> str:
+    """Return the page that `workbench code` writes."""
+    folder = Path(tempfile.mkdtemp())
+    for packed in FOLDER.parent.glob("*.gfx942.amdgcn.gz"):
+        (folder / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        given = [word.replace("FOLDER", str(folder)) for word in words]
+        assert cli.main(["code", *given, "--out", str(folder / "out")]) == 0
+    (path,) = (folder / "out").rglob("code.html")
+    text = path.read_text(encoding="utf-8").replace(str(folder), "FOLDER")
+    shutil.rmtree(folder)
+    return "\n".join(lasting(text))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "small_sweep": lambda: sweep_page(*small()),
     "small_screens": lambda: sweep_page(*small(finals=False)),
@@ -226,7 +276,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "site_softmax": lambda: site()[file_of("softmax")],
     "site_said": lambda: f"<pre>{site()['said']}{site()['json']}</pre>",
     **{f"trace_{name}": partial(trace, file) for name, file in TRACES.items()},
-}
+    "chart": chart_of, "chart_log": partial(chart_of, x_log=True, y_log=True),
+    "curve": partial(curve_of, "GB/s", 6), "curve_many": partial(curve_of, "TFLOP/s", 24),
+    "curve_times": partial(curve_of, "µs", 4), "calibration": held_figure,
+    "code_page": partial(code_page, "FOLDER/copy.gfx942.amdgcn"),
+    "code_page_pair": partial(code_page, "FOLDER/copy.gfx942.amdgcn", "--against",
+                              "FOLDER/copy_ragged.gfx942.amdgcn"),
+}  # fmt: skip
 
 
 def drawn(name: str) -> list[str]:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import drawn_experiments
+import drawn_figures
 import drawn_numbers
 import drawn_traces
 import torch
@@ -52,6 +53,7 @@ from workbench.device.hardware import Device, described
 from workbench.measurement.correctness import PreparedProblem
 from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
+from workbench.reports.figures.code import flow_dot, flow_svg, live_svg
 from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
 from workbench.spec import ConfigError, Impl, Sizes, Spec, brief, sizes_text, values
 
@@ -286,6 +288,15 @@ def listing_table(name: str) -> Iterator[str]:
     yield text_of(kinds(gzip.decompress((CODE / name).read_bytes()).decode(), code.arch))
 
 
+def flow_table(name: str) -> Iterator[str]:
+    """Yield the control flow of a golden listing, and registers live in it, as they are drawn."""
+    code = golden_code(name)
+    live = tuple(n % 7 for n in range(len(code.listing.instructions)))
+    yield from flow_dot(code).splitlines()
+    for drawn in (flow_svg(code), live_svg(replace(code, live=live, registers=9))):
+        yield from str(drawn).replace("><", ">\n<").splitlines()
+
+
 def differences_table() -> Iterator[str]:
     """Yield what is said of pairs of golden listings."""
     codes = [golden_code(path.name) for path in LISTINGS]
@@ -335,9 +346,12 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **{f"rule_{n}": partial(code_table, n, rule) for n, rule in code_rules().items()},
     **{f"code_{path.name.removesuffix('.gz')}": partial(listing_table, path.name)
        for path in LISTINGS},
+    **{f"flow_{path.name.removesuffix('.gz')}": partial(flow_table, path.name)
+       for path in LISTINGS},
     **drawn_numbers.TABLES,
     **drawn_experiments.TABLES,
     **drawn_traces.TABLES,
+    **drawn_figures.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
