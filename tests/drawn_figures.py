@@ -275,7 +275,7 @@ def curves() -> Rows:
                 counts = {"flops": 0, "bytes": 0} if number == 4 else {}
                 one = replace(record, case=case, key=f"{impl}{rows}", phase=phase, **counts)
                 made.append(one if run.predicted else replace(one, timing=timing))
-        yield from map(text_of, curve_data.curves_of(run, made))
+        yield from (text_of(c).replace("\n", " / ") for c in curve_data.curves_of(run, made))
         groups = curve_data.groups_of(run, made)
         for group in groups:
             yield f"  {group.name} {text_of([group.ceiling(r) for r in group.records])}"
