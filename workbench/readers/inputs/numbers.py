@@ -35,7 +35,9 @@ def integer(text: str) -> int:
         return int(text)
     except (ValueError, OverflowError):
         bare = str(text).strip()
-        value = Decimal(bare.replace(",", "") if PLAIN.match(bare) else "x")
+        if not PLAIN.match(bare):
+            raise ValueError(f"{bare[:40]!r} is no whole number") from None
+        value = Decimal(bare.replace(",", ""))
     except TypeError:
         raise ValueError(f"{text!r} is no number") from None
     if value != value.to_integral_value() or abs(value) >= 2**63:
