@@ -22,8 +22,10 @@ from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
 from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
-from workbench.reports import calibration, compare, compilers, run_index
+from workbench.reports import calibration, compare, compilers, figure, run_index
 from workbench.reports.compilers import CodeChanges
+from workbench.reports.experiment import _untold as untold
+from workbench.reports.experiment import failure_lines
 from workbench.reports.figures import (
     code,
     curve,
@@ -282,6 +284,33 @@ def curves() -> Rows:
             yield f"  {text_of([group.against(r) for r in group.records])}"
 
 
+def scales() -> Rows:
+    """Yield the limits and ticks that axes have for times and sizes at the limits of a scale."""
+    run, outcomes = synthetic.softmax()
+    record = next(o for o in outcomes if isinstance(o, Record))
+    for high in (1.0, 2.999, 3.0, 3.001, 20.0):
+        times = [replace(record, timing=synthetic.measured(3e-5 * by, n=8, noise=0.0))
+                 for by in (1.0, high)]  # fmt: skip
+        board = sweep.Board({}, ("rows",), (1e-6, "µs"), record, {})
+        ax = figure(400, 300).add_axes((0.1, 0.1, 0.8, 0.8))
+        sweep._time_scale(ax, board, times)
+        yield f"{high} {ax.get_yscale()} {text_of(ax.get_ylim())} {text_of(list(ax.get_yticks()))}"
+    ax = figure(400, 300).add_axes((0.1, 0.1, 0.8, 0.8))
+    sweep._time_scale(ax, board, [])
+    yield f"{ax.get_yscale()} {text_of(ax.get_ylim())}"
+    for last in (8190, 8191, 8192, 16_384):
+        sizes = (1024, 2048, last)
+        line = curve.RateLine("a", sizes, (1.0, 2.0, 3.0))
+        ax = curve.curve_figure(curve.Curve("N", "bf16", "GB/s", (line,))).axes[0]
+        yield f"{last} {ax.get_xscale()} {[t.get_text() for t in ax.get_xticklabels()]}"
+    failures = [Failure(record.case, "f", run.id, synthetic.AT, "check", reason)
+                for reason in ("it is off.", "it broke", "it broke")]  # fmt: skip
+    told = SimpleNamespace(caveats=["No time of a: it is off.", "Other."])
+    for predicted_ in (True, False):
+        left = untold(replace(run, predicted=predicted_), failures, [told])  # type: ignore[list-item]
+        yield text_of(failure_lines(left))
+
+
 def indices() -> Rows:
     """Yield the rows of an index of runs, from pages that say more and less."""
     facts = '{"kernel": "softmax", "sizes": "M=1", "started": "2026-11-21T09:30:12", "odd": 3}'
@@ -305,5 +334,5 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "report_ticks": ticks, "report_lanes": lanes, "report_calibrations": calibrations,
     "report_code_changes": code_changes, "report_comparisons": comparisons,
     "report_rounds": round_figures, "report_comments": comments, "report_curves": curves,
-    "report_indices": indices,
+    "report_indices": indices, "report_scales": scales,
 }  # fmt: skip

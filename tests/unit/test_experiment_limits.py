@@ -20,7 +20,7 @@ from workbench.experiments.analysis.timeline import Timeline, word_of
 from workbench.experiments.analysis.times import Span, over, quotient
 from workbench.experiments.expected import expected, fastest
 from workbench.experiments.intensity import IntensityPoint, bend
-from workbench.experiments.lora_rank import Layer
+from workbench.experiments.lora_rank import Layer, layer
 from workbench.experiments.memory_vs_compute import (
     Shares,
     Times,
@@ -111,6 +111,26 @@ def test_a_line_has_intervals_where_all_have():
     assert series.low == pytest.approx((9.0, 18.0)) and series.high == pytest.approx((11.0, 22.0))
     mixed = analysis.line("a", {**measured, 3: text(variant(), 3e-5)}, 1e-6, "predicted")
     assert mixed.low == mixed.high == () and mixed.y == pytest.approx((10.0, 20.0, 30.0))
+
+
+def test_the_least_of_several_is_that_of_each_end():
+    some = [took(variant(), 4.0, half=0.5), failed(variant()), took(variant(), 3.0, half=0.1)]
+    assert analysis.least_of(some) == Span(3.0, 2.0, pytest.approx(3.3))
+    assert analysis.least_of(some[1:2]) is None and analysis.quickest(some[1:2]) is None
+    assert analysis.quickest(some) is some[2]
+
+
+def test_ours_and_the_libraries_are_apart_at_each_rank():
+    def at(impl, rank, time_s):
+        one = Variant(f"{impl} {rank}", "lora", impl, {"M": 1, "r": rank}, "bf16")
+        return took(one, time_s) if time_s else failed(one)
+
+    results = [at("tiles", 4, 2e-5), at("fused", 4, 1e-5), at("torch", 4, 3e-5),
+               at("tiles", 8, None), at("torch", 8, 4e-5), at("tiles", 16, 5e-5)]  # fmt: skip
+    other = took(Variant("other", "lora", "tiles", {"M": 2, "r": 4}, "bf16"), 1e-9)
+    found = layer({"M": 1}, {str(n): r for n, r in enumerate([*results, other])})
+    assert {rank: r.time_s for rank, r in found.ours.items()} == {4: 1e-5, 16: 5e-5}
+    assert {rank: r.time_s for rank, r in found.library.items()} == {4: 3e-5, 8: 4e-5}
 
 
 # What limits a kernel
@@ -297,6 +317,8 @@ def test_packing_costs_what_its_interval_says(span, kind, word):
     [
         ((1.0, 1.004, 1.006), lambda v, t: took(v, t), (1,)),
         ((1.0, 1.004, 1.006, 1.019, 1.021), lambda v, t: text(v, t), (1, 2, 3)),
+        ((1.0, 1.005), lambda v, t: took(v, t), (1,)),
+        ((1.0, 1.02), lambda v, t: text(v, t), (1,)),
         ((1.0, 1.1, 1.5), lambda v, t: took(v, t, half=0.1), (1,)),
     ],
 )  # fmt: skip

@@ -9,7 +9,14 @@ import torch
 
 from workbench.data import stats, verdict
 from workbench.device.hardware import device_named
-from workbench.measurement import back_to_back, metal_worker, reference, transfers, worker
+from workbench.measurement import (
+    back_to_back,
+    metal_worker,
+    mutated,
+    reference,
+    transfers,
+    worker,
+)
 from workbench.measurement.back_to_back import BackToBack
 from workbench.measurement.bench import Bench, BenchTime, _otherwise
 from workbench.measurement.candidate import Candidate, Refusal, Untimed
@@ -26,6 +33,7 @@ from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, Warm
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rehearsal import RehearsalDriver
 from workbench.measurement.rounds import Window, compare, play, settle, stable
+from workbench.measurement.stream import FirstCall
 from workbench.measurement.worker import MeasureJob
 from workbench.spec import Spec, Tensor, Tolerance
 
@@ -448,6 +456,38 @@ def test_a_time_below_the_bound_of_its_regime_is_impossible(median, regime, poss
     assert one.measured(timed, windows, regime, "sustained", brief=True).stable is True
     odd = [*windows[:5], replace(windows[5], sm_mhz=None)]
     assert one.measured(timed, odd, regime).window_mhz == ()
+
+
+@pytest.mark.parametrize(
+    ("graph", "copies", "restores", "seconds"),
+    [
+        (None, None, None, 40e-6 + 8e-6 / 4),  # one of four calls is after a flush
+        ("graph", None, None, 40e-6 + 8e-6),
+        (None, "copies", None, 40e-6 + 8e-6 + 3e-6),
+        ("graph", "copies", "restores", 40e-6 + 8e-6 + 3e-6 * 2 * 4),
+    ],
+)
+def test_a_sample_lasts_with_its_flushes_and_restores(graph, copies, restores, seconds):
+    held = SimpleNamespace(seconds=3e-6) if copies else None
+    rotation = SimpleNamespace(flush=SimpleNamespace(seconds=8e-6), copies=held, sets=[1, 2, 3, 4])
+    timed = BenchTime("graph", rotation, 4, 10e-6, None, graph, restores)
+    assert timed.sample_s == pytest.approx(seconds)
+    rotation.flush = None
+    assert timed.sample_s == pytest.approx(seconds - (2e-6 if seconds < 45e-6 else 8e-6))
+
+
+def test_copies_that_are_there_are_not_made_again(monkeypatch):
+    """Room for three: two thousand bytes, of which half may be taken, hold them of 512 bytes."""
+    free, made = [2 * 3 * 512], []
+    monkeypatch.setattr(mutated, "free_bytes", lambda: free[0])
+    monkeypatch.setattr(mutated, "first_call", lambda step: FirstCall(1e-6, 2e-6, False))
+    real = mutated.stacked
+    monkeypatch.setattr(mutated, "stacked", lambda x, n: made.append(n) or real(x, n))
+    working = mutated.Working({"x": torch.ones(4)})
+    assert working.copies(("x",), 8).count == 3
+    free[0] = 1 << 20
+    assert working.copies(("x",), 3).count == 3 and made == [3]
+    assert working.copies(("x",), 4).count == 4 and made == [3, 4]
 
 
 # Tasks

@@ -14,7 +14,7 @@ from workbench import dsl, source
 from workbench.block_clusters import blocks_apart
 from workbench.declared import flops_fault, misfit, size_fault
 from workbench.device.hardware import described
-from workbench.interpreter import _TRUTHS, _meanings, _with_truths
+from workbench.interpreter import _TRUTHS, _meanings, _rounded_to_tf32, _with_truths
 from workbench.spec import (
     AUTO,
     Extent,
@@ -23,11 +23,14 @@ from workbench.spec import (
     Tensor,
     Tolerance,
     Work,
+    among,
     brief,
     is_number,
     label,
     short,
     solved,
+    stages,
+    threads,
     tile,
 )
 
@@ -209,6 +212,23 @@ def test_configs_are_named_by_their_blocks(config, long, cell):
 @dataclass(frozen=True)
 class Tiled:
     block_m: int = tile(16, 128, default=AUTO)
+
+
+def test_knobs_are_whole_numbers_from_the_smaller_to_the_larger():
+    assert tile(3, 17, default=8).metadata["choices"] == (2, 4, 8, 16)
+    assert threads(1, 4, default=AUTO).metadata["choices"] == (1, 2, 4)
+    assert stages(2, 4, default=3).metadata["choices"] == (2, 3, 4)
+    assert [one.metadata["knob"] for one in (tile(1, 1, 1), threads(1, 1, 1), stages(1, 1, 1))] == [
+        tile, threads, stages]  # fmt: skip
+    for make in (tile, threads, stages):
+        for low, high in ((0, 4), (4, 2), (1.0, 4), (1, "4")):
+            with pytest.raises(ValueError, match="the ends are whole numbers above 0"):
+                make(low, high, default=2)
+    for choices, default, words in (((1, 2.0), 1, "2.0 is no whole"), ((1, 2), 3, "not among"),
+                                    ((1, True), 1, "True is no whole")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            among(*choices, default=default)
+    assert among(1, 2, default=AUTO).default == AUTO
 
 
 def test_an_axis_that_is_too_long_for_indices_is_refused():
@@ -456,6 +476,21 @@ def test_a_mask_of_integers_becomes_one_of_truths():
     buffer = memoryview(b"ab")
     access(None, "pointer", Handle(buffer, "i1"), "other")
     assert given[-1][1].data is buffer
+
+
+def test_operands_are_rounded_to_ten_bits_and_ties_to_even():
+    class Handle:
+        def __init__(self, data, dtype):
+            self.data, self.dtype = data, SimpleNamespace(scalar=dtype)
+
+    bits = 2.0**-10
+    given = [1 + bits, 1 + bits / 2, 1 + 1.5 * bits, 1 + bits / 2 + 2.0**-23, 1 + 0.49 * bits,
+             -1 - 1.5 * bits, math.inf, math.nan, 0.0]  # fmt: skip
+    rounded = [1 + bits, 1.0, 1 + 2 * bits, 1 + bits, 1.0, -1 - 2 * bits, math.inf]
+    data = _rounded_to_tf32(Handle(np.array(given, np.float32), "fp32")).data
+    assert data[:7].tolist() == rounded and math.isnan(data[7]) and data[8] == 0.0
+    wide = Handle(np.array([1 + bits / 2]), "fp64")
+    assert _rounded_to_tf32(wide) is wide
 
 
 def test_rows_of_a_cluster_lie_in_blocks_of_their_own():
