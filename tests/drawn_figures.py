@@ -311,6 +311,25 @@ def scales() -> Rows:
         yield text_of(failure_lines(left))
 
 
+def details() -> Rows:
+    """Yield the ticks of finalists, and the part of a trace that is drawn in detail."""
+    for n in (1, 2, 59, 60, 61, 119, 120, 121, 200):
+        times = synthetic.measured(3e-5, n=2 * n, seed=n)
+        for timing in (replace(times, window_sizes=(2,) * n), times):
+            record: Any = SimpleNamespace(timing=timing)
+            ticks_ = sweep._ticks(timing)
+            yield f"{n} {len(ticks_)} {text_of(ticks_[:3])} {text_of(sweep._spread(record))}"
+    for count in (60, 61, 100, 101):
+        starts = [10 * k for k in range(count)]
+        ends = [10 * k + 5 + 200 * (k == count // 2 + 3) for k in range(count)]
+        whole = SimpleNamespace(order=range(count), end=ends[-1])
+        table_ = SimpleNamespace(activities=SimpleNamespace(starts=starts, ends=ends))
+        repeats = [SimpleNamespace(start=20, end=920, count=n) for n in (1, 2, 7)]
+        for some in ([], *([repeat] for repeat in repeats)):
+            summary: Any = SimpleNamespace(times=whole, trace=table_, repeats=some)
+            yield f"{count} {len(some)} {trace.detail_window(summary)}"
+
+
 def indices() -> Rows:
     """Yield the rows of an index of runs, from pages that say more and less."""
     facts = '{"kernel": "softmax", "sizes": "M=1", "started": "2026-11-21T09:30:12", "odd": 3}'
@@ -334,5 +353,5 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "report_ticks": ticks, "report_lanes": lanes, "report_calibrations": calibrations,
     "report_code_changes": code_changes, "report_comparisons": comparisons,
     "report_rounds": round_figures, "report_comments": comments, "report_curves": curves,
-    "report_indices": indices, "report_scales": scales,
+    "report_indices": indices, "report_scales": scales, "report_details": details,
 }  # fmt: skip

@@ -158,6 +158,21 @@ def sheet() -> roofline_points.Sheet:
     return sheet_of([RunWithOutcomes(run, few(outcomes)) for run, outcomes in runs])
 
 
+def crowded() -> roofline_points.Sheet:
+    """Return a roofline of all times of several runs: of kernels with FLOPs and without, of two
+    devices, predicted and measured."""
+    runs = [small(), synthetic.softmax(), synthetic.softmax(predicted=True, device="mi300x")]
+    for name, slower in (("copy", 1.0), ("fill", 0.6), ("gather", 9.0)):
+        run, outcomes = synthetic.copy()
+        changed = [
+            replace(o, key=f"{name} {o.key}", case=replace(o.case, kernel=name),
+                    timing=synthetic.measured(o.time_s * slower, n=8, seed=len(name)))
+            for o in outcomes if isinstance(o, Record)
+        ]  # fmt: skip
+        runs.append((replace(run, kernel=name, id=f"{run.id}-{name}"), list(changed)))
+    return sheet_of([RunWithOutcomes(run, few(outcomes)) for run, outcomes in runs], (), True)
+
+
 def sizes_measured() -> tuple[Run, list[Outcome]]:
     """Return a measurement of one kernel at four sizes, beside a library."""
     run, outcomes = synthetic.softmax()
@@ -268,6 +283,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "two_fields": lambda: sweep_page(*synthetic.copy()),
     "sizes": lambda: measure_page(*sizes_measured()),
     "roofline": lambda: roofline_page(sheet()),
+    "roofline_all": lambda: roofline_page(crowded()),
     "paper": lambda: paper(sheet(), "svg").decode(),
     "roofline_table": lambda: "<pre>" + csv_text(sheet()) + "</pre>",
     **{f"stored_{name}": partial(stored, name) for name in RUNS},
