@@ -35,7 +35,7 @@ from workbench.measurement.rehearsal import RehearsalDriver
 from workbench.measurement.rounds import Window, compare, play, settle, stable
 from workbench.measurement.stream import FirstCall
 from workbench.measurement.worker import MeasureJob
-from workbench.spec import Spec, Tensor, Tolerance
+from workbench.spec import Spec, SpecFault, Tensor, Tolerance
 
 pytestmark = pytest.mark.unit
 
@@ -332,20 +332,21 @@ def test_bits_tell_any_element_and_any_two_that_changed_places(count):
 
 
 def test_a_reference_gives_what_the_spec_declares():
-    spec = spec_of_two()
     x = torch.ones(3, dtype=torch.float64)
-    asked = []
-    for given, words in (
-        ((x, x), None), ((x,), "1"), ((x, x, x), "3"), ((x, x.float()), "float32"),
-        ((x, torch.ones(4, dtype=torch.float64)), "(4,)"), ("text", "1 outputs"),
+
+    def given(outputs):
+        spec = replace(spec_of_two(), reference=lambda x: outputs)
+        return reference.expected(spec, (x,), {"N": 3})
+
+    assert len(given((x, x))) == 2
+    for outputs, words in (
+        ((x,), "returned 1 outputs where 2 were expected"), ((x, x, x), "returned 3 outputs"),
+        ((x, x.float()), "float32"), ((x, torch.ones(4, dtype=torch.float64)), "(4,)"),
+        ("text", "returned 1 outputs"),
     ):  # fmt: skip
-        each = replace(spec, reference=lambda x, given=given: given)
-        try:
-            assert len(reference.expected(each, (x,), {"N": 3})) == 2 and words is None
-        except Exception as error:
-            assert words is not None and words in str(error), str(error)
-        asked.append(words)
-    assert len(asked) == 6
+        with pytest.raises(SpecFault) as error:
+            given(outputs)
+        assert words in str(error.value)
 
 
 # Bench
