@@ -59,6 +59,7 @@ from workbench.spec import ConfigError, Impl, Sizes, Spec, brief, sizes_text, va
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule
+DEFAULTS = 60  # drawn sizes of one Impl
 VALUES = 3  # sizes of a kernel whose values are looked at
 GPUS = ("h200", "b200", "a100", "rtx4090", "mi300x", "rx7900xtx", "mi250x")
 MACS = ("m1", "m2max", "m5")
@@ -77,6 +78,7 @@ def kernel_table(kernel: str) -> Iterator[str]:
     launches and is predicted to take."""
     yield from checked_values(catalog.spec_of(kernel))
     for impl in impls(kernel):
+        yield from chosen_defaults(impl)
         dice = random.Random(impl.title)
         for number in range(ROWS):
             device = described(dice.choice(GPUS if impl.backend == "triton" else MACS))
@@ -84,6 +86,22 @@ def kernel_table(kernel: str) -> Iterator[str]:
             sizes = drawn_sizes(impl, dice)
             yield f"{impl.title} {device.name} {dtype} {sizes_text(sizes)}"
             yield from declared(impl, device, dtype, sizes, None if number % 2 else dice)
+
+
+def chosen_defaults(impl: Impl) -> Iterator[str]:
+    """Yield the default of an Impl at sizes around powers of two, where it follows from them."""
+    dice = random.Random(f"defaults of {impl.title}")
+    for _ in range(DEFAULTS if impl.auto else 0):
+        device = described(dice.choice(GPUS if impl.backend == "triton" else MACS))
+        dtype = dice.choice(sorted(impl.spec.tolerance))
+        sizes = {axis: max(1, (1 << dice.randrange(15)) + dice.choice((-1, 0, 0, 0, 1)))
+                 for axis in impl.spec.axes}  # fmt: skip
+        sizes = impl.spec.near(sizes)
+        try:
+            chosen = brief(values(impl.default(device.limits, dtype, sizes)))
+        except ConfigError as error:
+            chosen = str(error)
+        yield f"{impl.name} {device.name} {dtype} {sizes_text(sizes)}: {chosen}"
 
 
 def checked_values(spec: Spec) -> Iterator[str]:

@@ -29,6 +29,7 @@ from workbench.measurement.correctness import (
 )
 from workbench.measurement.energy import Clock, Meter, Rules, WentBack
 from workbench.measurement.graphs import NotCapturable
+from workbench.measurement.halving import survivors
 from workbench.measurement.metal_timing import MetalEntrant, MetalProtocol, WarmUp, chain_length
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rehearsal import RehearsalDriver
@@ -153,6 +154,17 @@ def test_a_comparison_ends_at_its_seconds_after_the_fewest_pairs(step: float) ->
     times = compare(Entrant(1.0), Entrant(1.0), right, protocol, None, ticking(step))
     assert len(times.left) == len(times.again) == len(times.right) == (fewest if step else 192)
     assert times.verdict.word == "INCONCLUSIVE"
+
+
+def test_who_is_not_surely_slower_stays_in_a_race():
+    """The fastest is between 1 and 3; 3 to 5 meets it, 3.1 to 5 does not."""
+    windows = {"a": [Window((1.0,)), Window((3.0,))] * 4, "b": [Window((3.0,)), Window((5.0,))] * 4,
+               "c": [Window((3.1,)), Window((5.0,))] * 4}  # fmt: skip
+    high = stats.windowed_interval([w.samples_s for w in windows["a"]])[1]
+    low = stats.windowed_interval([w.samples_s for w in windows["b"]])[0]
+    assert (low, high) == (3.0, 3.0)
+    assert survivors(["c", "b", "a"], windows, 3) == ["b", "a"]
+    assert survivors(["c", "b", "a"], windows, 1) == ["a"]
 
 
 # Energy

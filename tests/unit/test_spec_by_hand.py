@@ -4,13 +4,13 @@ at limits and beside them."""
 import ast
 import math
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from workbench import dsl, source
+from workbench import catalog, dsl, source
 from workbench.block_clusters import blocks_apart
 from workbench.declared import flops_fault, misfit, size_fault
 from workbench.device.hardware import described
@@ -496,6 +496,79 @@ def test_operands_are_rounded_to_ten_bits_and_ties_to_even():
 def test_rows_of_a_cluster_lie_in_blocks_of_their_own():
     assert blocks_apart(1, 3) == [] and blocks_apart(2, 1) == [[1]]
     assert blocks_apart(8, 3) == [[1, 0, 0], [2, 0, 0], [4, 0, 0]]
+
+
+# Files of kernels
+
+
+def test_a_file_is_one_kernel():
+    """Specs of other files that a module imports are not its own; one with two names is one."""
+
+    def module(*specs):
+        made = ModuleType("mine")
+        for n, spec in enumerate(specs):
+            setattr(made, f"spec{n}", spec)
+            spec.impls[:] = [replace(i, launch=launcher(home)) for i, home in zip(
+                spec.impls, ("mine", "theirs"), strict=False)]  # fmt: skip
+        return made
+
+    def launcher(home):
+        def launch(x):
+            return x
+
+        launch.__module__ = home
+        return launch
+
+    def one(name, backend="triton"):
+        spec = spec_of(name=name)
+        spec.impl(name="ours", backend=backend)(lambda x: x)
+        return spec
+
+    first, second = one("a"), one("b")
+    assert catalog._spec_in(module(first, first), "mine") is first
+    with pytest.raises(catalog.CatalogError, match=r"mine holds 2 Specs \(a, b\)"):
+        catalog._spec_in(module(first, second), "mine")
+    with pytest.raises(catalog.CatalogError, match="has no Triton impl and no Metal impl"):
+        catalog._spec_in(module(one("c", "torch")), "mine")
+    with pytest.raises(catalog.CatalogError, match="mine lacks a Spec"):
+        catalog._spec_in(ModuleType("mine"), "mine")
+    with pytest.raises(catalog.CatalogError, match="mine lacks an impl"):
+        catalog._spec_in(module(spec_of()), "mine")
+
+
+def test_modules_of_a_sibling_checkout_are_forgotten(tmp_path, monkeypatch):
+    main, sibling = tmp_path / "main", tmp_path / "sibling"
+    (main / ".git" / "worktrees" / "s").mkdir(parents=True)
+    sibling.mkdir()
+    (sibling / ".git").write_text(f"gitdir: {main}/.git/worktrees/s\n", encoding="utf-8")
+    other = tmp_path / "other"
+    (other / ".git").mkdir(parents=True)
+    known = {}
+    for name, folder in (("_kernel_mine", sibling), ("installed", tmp_path / "site-packages"),
+                         ("ours", main), ("theirs", sibling), ("more", sibling),
+                         ("foreign", other), ("workbench.more", sibling)):  # fmt: skip
+        known[name] = ModuleType(name)
+        folder.mkdir(exist_ok=True)
+        known[name].__file__ = str(folder / f"{name}.py")
+    known["none"] = ModuleType("none")
+    monkeypatch.setattr(catalog, "sys", SimpleNamespace(modules=known))
+    catalog._drop_siblings(main)
+    assert list(known) == ["_kernel_mine", "installed", "ours", "foreign", "workbench.more", "none"]
+    assert catalog._store(sibling) == main / ".git" == catalog._store(main)
+    assert catalog._moved(sibling, main) == main and catalog._moved(other, main) == other
+
+
+@pytest.mark.parametrize(
+    ("mutates", "words"),
+    [(("x",), None), (["x"], None), ((), None), ("x", "is a tuple of names"),
+     (("x", 3), "is a tuple of names"), (("x", "q"), "mutates names 'q'")],
+)  # fmt: skip
+def test_what_a_launch_changes_are_inputs(mutates, words):
+    if words is None:
+        spec_of()._check_mutates(mutates)
+    else:
+        with pytest.raises(ValueError, match=words):
+            spec_of()._check_mutates(mutates)
 
 
 # Code that counts for a launcher
