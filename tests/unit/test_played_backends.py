@@ -853,7 +853,7 @@ def halving(limit_n, tile=lambda s: 1):
 def test_sizes_are_halved_the_largest_first_and_the_tile_last():
     assert halving(1) == {"N": 1024, "M": 512}  # 2**22 by three halves: 2**19
     assert halving(2048) == {"N": 2048, "M": 256}
-    assert halving(8192) == {"N": 4096, "M": 128}
+    assert halving(8192) == {"N": 4096, "M": 1024}, "none that is smaller is taken"
     assert halving(1, lambda s: min(s["N"], 4096)) == {"N": 4096, "M": 128}
     assert halving(1, lambda s: s["M"]) == {"N": 512, "M": 1024}
 
