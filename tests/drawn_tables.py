@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import drawn_choices
+import drawn_data
 import drawn_experiments
 import drawn_numbers
 from table_text import text_of
@@ -306,6 +308,8 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
        for path in LISTINGS},
     **drawn_numbers.TABLES,
     **drawn_experiments.TABLES,
+    **drawn_data.TABLES,
+    **drawn_choices.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
