@@ -144,12 +144,12 @@ def true_time(point: Candidate, dice: random.Random) -> float:
 
 
 def searches() -> Rows:
-    for seed, name in itertools.product(range(4), ("exhaustive", "model", "random")):
+    for seed, name in itertools.product((0, 3), ("exhaustive", "model", "random")):
         dice = random.Random(seed)
         every = points(dice, 60)
         one = search.search_of(search.Strategy(name), every, seed, predicts=seed == 3)
         ready: list[Candidate] = []
-        for turn in range(16):
+        for turn in range(12):
             ready += one.order(dice.choice((1, 2, 4)))
             for point in ready[-2:]:
                 one.revise(

@@ -22,6 +22,7 @@ import drawn_choices
 import drawn_data
 import drawn_experiments
 import drawn_numbers
+import drawn_printed
 from table_text import text_of
 
 from workbench import catalog
@@ -310,6 +311,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **drawn_experiments.TABLES,
     **drawn_data.TABLES,
     **drawn_choices.TABLES,
+    **drawn_printed.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},
