@@ -67,7 +67,9 @@ def drawn_trace(seed: int) -> Trace:
         trace = drawn_data.timeline_of(dice, 30, 1000)
     elif seed % 5 == 2:
         for n in range(dice.choice((1, 3, 22))):
-            dispatch = Dispatch(f"kernel_{n % 4}" * (1 + n % 12), str(n), duration_ns=dice.choice((None, 1e3, 5e6)))
+            dispatch = Dispatch(
+                f"kernel_{n % 4}" * (1 + n % 12), str(n), duration_ns=dice.choice((None, 1e3, 5e6))
+            )
             dispatch.geometry = dice.choice((Geometry(), Geometry((4, 2, 1), (64, 1, 1))))
             dispatch.counters = {
                 name: drawn_data.CounterValue(name, float(dice.choice((0, 7, 4096))), "%" if "pct" in name else "byte",
@@ -79,12 +81,17 @@ def drawn_trace(seed: int) -> Trace:
             trace.dispatches.append(dispatch)
     elif seed % 5 == 3:
         kind = dice.choice((ActivityKind.KERNEL, ActivityKind.CALL))
-        trace.totals = [Total(kind, f"total{n}", n, 1e4 * n, "0", dice.choice((None, 1.0)), 2e4) for n in range(1, 25)]
+        trace.totals = [
+            Total(kind, f"total{n}", n, 1e4 * n, "0", dice.choice((None, 1.0)), 2e4)
+            for n in range(1, 25)
+        ]
     else:
         for n in range(26):
             name = f"aten::op{n % 23}"
             trace.activities.add(ActivityKind.OP, name, 100 * n, 100 * n + 50 + n, "", "1", "p")
-            trace.activities.add(ActivityKind.RANGE, f"Range{n % 12}", 100 * n, 100 * n + 90, "", "1", "p")
+            trace.activities.add(
+                ActivityKind.RANGE, f"Range{n % 12}", 100 * n, 100 * n + 90, "", "1", "p"
+            )
     trace.title = "a format"
     trace.files = [TraceFile(f"file{n}", n, "hash") for n in range(dice.choice((1, 5, 6)))]
     trace.devices = {"0": {"name": "NVIDIA H200"}, "1": dice.choice(({"arch": "sm_90"}, {}))}
@@ -93,7 +100,9 @@ def drawn_trace(seed: int) -> Trace:
     if seed % 3 == 0:
         records = [CheckerRecord("error", "Race", "k", 16, "k.py", n) for n in range(12)]
         records[1] = CheckerRecord("warning", "Leak")
-        trace.checker = CheckerResult(dice.choice(("memcheck", "")), records, dice.choice((None, 0, 2)), 0, 1)
+        trace.checker = CheckerResult(
+            dice.choice(("memcheck", "")), records, dice.choice((None, 0, 2)), 0, 1
+        )
     return trace
 
 
@@ -104,13 +113,19 @@ def printed_traces() -> Rows:
         kept = traces.as_run(summary, "read", "file.json", "read")
         yield f"{seed} {kept.run.device} {kept.run.source}"
         for quiet in (False, True):
-            yield from (f"  {line}" for line in printed(
-                lambda to: trace_tables.print_trace(to, summary, kept.findings), quiet=quiet))  # noqa: B023
+            yield from (
+                f"  {line}"
+                for line in printed(
+                    lambda to: trace_tables.print_trace(to, summary, kept.findings), quiet=quiet
+                )
+            )  # noqa: B023
         yield from (f"  {text_of(replace(f, at='', run=''))}" for f in kept.findings)
         yield from (f"  {text_of(replace(p, at='', run=''))}" for p in kept.profiles[:6])
         report = diagnose_trace.of_trace(summary, "the title")
         yield f"  {report.heads} {text_of(report.results)} {report.notes}"
-    for value, unit in itertools.product((None, 0.0, 0.1234, 12.5, 12_345.6), ("1", "s", "kernels", "copies", "cycle", "B", "B/s")):
+    for value, unit in itertools.product(
+        (None, 0.0, 0.1234, 12.5, 12_345.6), ("1", "s", "kernels", "copies", "cycle", "B", "B/s")
+    ):
         yield f"{value} {unit}: {trace_tables.shown(value, unit)}"
 
 
@@ -158,14 +173,29 @@ def printed_diagnoses() -> Rows:
         missing = [diagnosed.NotEvaluable(f"r{n}", (f"need{n % (1 + seed % 7)}",) * (1 + n % 2), "do" * (n % 2))
                    for n in range(dice.choice((0, 1, 5, 8, 20)))]  # fmt: skip
         report = FewRules("title", ("head",), results, tuple(missing), ("note",))
-        counts = len(diagnosed.rules()) + len(diagnosed.kernel_rules()) + len(diagnosed.code_rules())
+        counts = (
+            len(diagnosed.rules()) + len(diagnosed.kernel_rules()) + len(diagnosed.code_rules())
+        )
         for everything, quiet in itertools.product((False, True), repeat=2):
             yield f"{seed} {everything} {quiet}"
-            yield from (f"  {line}" for line in printed(
-                lambda to: diagnosed.say_report(to, report, everything), quiet=quiet))  # noqa: B023
+            yield from (
+                f"  {line}"
+                for line in printed(
+                    lambda to: diagnosed.say_report(to, report, everything), quiet=quiet
+                )
+            )  # noqa: B023
         whole = diagnosed.DiagnosisReport("", (), results, tuple(missing))
         yield f"  {whole.evaluated - counts} {len(report.plain()['diagnoses'])}"
-    for metric in ("duration", "dram_bytes", "occupancy", "stall_barrier", "programs", "matrix_flop", "l2_hit", "spill_share"):
+    for metric in (
+        "duration",
+        "dram_bytes",
+        "occupancy",
+        "stall_barrier",
+        "programs",
+        "matrix_flop",
+        "l2_hit",
+        "spill_share",
+    ):
         yield f"{metric}: {diagnosed.counters_of(metric)}"
 
 
@@ -180,8 +210,11 @@ def code_of(dice: random.Random) -> CompiledCode | str:
     resources = replace(
         base, registers=dice.choice((32, 64, 90)), spill_bytes=dice.choice((0, 8, 64))
     )
-    predicted = None if dice.random() < 0.3 else Predicted(
-        dice.choice((1e-5, 1.2e-5)), "m", 1e-6, 1e-6, None, 0.0, 1e-6, "memory")
+    predicted = (
+        None
+        if dice.random() < 0.3
+        else Predicted(dice.choice((1e-5, 1.2e-5)), "m", 1e-6, 1e-6, None, 0.0, 1e-6, "memory")
+    )
     return CompiledCode("code", resources, 1, {}, None, predicted, ())
 
 
@@ -202,8 +235,14 @@ def printed_code() -> Rows:
                               interrupted=seed % 5 == 0, of=60, unchanged=seed % 3)  # fmt: skip
         for width in (120, 149, 150, 199, 200, 260):
             yield f"{seed} {width}"
-            yield from (f"  {line}" for line in printed(lambda to: code_table.say_changes(to, changes), width))  # noqa: B023
-        yield from (f"  {text_of(code_table.expected_plain(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}" for p in ranked(pairs)[:6])
+            yield from (
+                f"  {line}"
+                for line in printed(lambda to: code_table.say_changes(to, changes), width)
+            )  # noqa: B023
+        yield from (
+            f"  {text_of(code_table.expected_plain(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
+            for p in ranked(pairs)[:6]
+        )
         yield f"  {sorted(plain_pair(pairs[0]))}"
     yield f"{sorted(MEANINGS)}"
 
@@ -217,11 +256,26 @@ def outcomes_of(dice: random.Random, many: int) -> list[Outcome]:
     records = [o for o in some if isinstance(o, Record)]
     for n in range(many):
         base = dice.choice(records)
-        case = replace(base.case, impl=dice.choice(("rows", "torch")), backend=dice.choice(("triton", "triton", "torch")))
+        case = replace(
+            base.case,
+            impl=dice.choice(("rows", "torch")),
+            backend=dice.choice(("triton", "triton", "torch")),
+        )
         if dice.random() < 0.3:
-            result.append(Failure(case, f"k{n % 9}", "r", synthetic.AT, dice.choice(("refused", "check")), "no"))
+            result.append(
+                Failure(
+                    case, f"k{n % 9}", "r", synthetic.AT, dice.choice(("refused", "check")), "no"
+                )
+            )
         else:
-            result.append(replace(base, case=case, key=f"k{n % 9}", phase=dice.choice(("first_pass", "final", "hot"))))
+            result.append(
+                replace(
+                    base,
+                    case=case,
+                    key=f"k{n % 9}",
+                    phase=dice.choice(("first_pass", "final", "hot")),
+                )
+            )
     return result
 
 
@@ -249,7 +303,12 @@ def progress() -> Rows:
         yield console.breakdown_line(SimpleNamespace(seconds=seconds, configs_per_minute=minute))  # type: ignore[arg-type]
     for text in ("plain", "a\x1b[31mb", "tab\tkept\n", "\u202e", "é", "\x7f\x9f", "\x0a\x0b"):
         yield repr(console.clean(text))
-    for run, _ in (synthetic.softmax(), synthetic.softmax(predicted=True), synthetic.softmax(device="m2max"), synthetic.softmax(True, "m2max")):
+    for run, _ in (
+        synthetic.softmax(),
+        synthetic.softmax(predicted=True),
+        synthetic.softmax(device="m2max"),
+        synthetic.softmax(True, "m2max"),
+    ):
         yield console.plan_line(run)
 
 
@@ -264,8 +323,18 @@ def sweep_consoles() -> Rows:
         if seed % 3 == 1:
             impls[1].unchecked = "it is new"
         plan: Any = SimpleNamespace(
-            candidates=[SimpleNamespace(impl=i) for i in impls], left_out=seed % 2 * 5, refused=[1] * (seed % 3))
-        def go(to: Any, dice: random.Random = dice, seed: int = seed, quiet: bool = quiet, plan: Any = plan) -> None:
+            candidates=[SimpleNamespace(impl=i) for i in impls],
+            left_out=seed % 2 * 5,
+            refused=[1] * (seed % 3),
+        )
+
+        def go(
+            to: Any,
+            dice: random.Random = dice,
+            seed: int = seed,
+            quiet: bool = quiet,
+            plan: Any = plan,
+        ) -> None:
             one = console.SweepConsole(quiet)
             one.console, one._redirection = to, None
             one.begin(other if seed % 2 else run, plan, seed % 4)
@@ -279,11 +348,18 @@ def sweep_consoles() -> Rows:
             one.again(run)
             one._line._started = console.time.monotonic()
             one.stopped()
-            spent: Any = SimpleNamespace(seconds={"timed": 1.0} if seed % 2 else {}, configs_per_minute=None)
+            spent: Any = SimpleNamespace(
+                seconds={"timed": 1.0} if seed % 2 else {}, configs_per_minute=None
+            )
             one.conclude("the result.", {"measured": 2, "failed": 1, "refused": 0}, spent, Path("/p/index.html"),
                          Path("/e") if seed % 2 else None)  # fmt: skip
             served: Any = SimpleNamespace(ratio=1.0213, member="w 4")
-            chosen: Any = SimpleNamespace(members=["a", "b"][: 1 + seed % 2], served={"M=1": served}, exact=seed % 2 == 0, within=0.03)
+            chosen: Any = SimpleNamespace(
+                members=["a", "b"][: 1 + seed % 2],
+                served={"M=1": served},
+                exact=seed % 2 == 0,
+                within=0.03,
+            )
             one.portfolio(chosen, Path("/portfolio.json"))
 
         yield f"{seed} {quiet}"
@@ -302,7 +378,9 @@ def drawn_figure(fig: Any) -> Rows:
     for ax in fig.axes:
         yield f"  {ax.get_xlabel()!r} {ax.get_ylabel()!r} {ax.get_xscale()} {ax.get_yscale()} {text_of((ax.get_xlim(), ax.get_ylim()))}"
         for line in ax.lines:
-            data = text_of((list(map(str, line.get_xdata()))[:8], [float(y) for y in line.get_ydata()][:8]))
+            data = text_of(
+                (list(map(str, line.get_xdata()))[:8], [float(y) for y in line.get_ydata()][:8])
+            )
             yield f"    {line.get_label()} {line.get_marker()} {line.get_color()} {line.get_markerfacecolor()} {data}"
         for text in ax.texts:
             yield f"    {text.get_text()!r} {text_of(tuple(map(float, text.get_position())))}"
@@ -321,7 +399,9 @@ def drawn_figures() -> Rows:
         yield f"ceilings {predicted}"
         yield from drawn_figure(figures.ceilings_figure(run.ceilings))
     run, outcomes = synthetic.softmax()
-    yield from drawn_figure(figures.ranked_figure([o for o in outcomes if isinstance(o, Record)], None))
+    yield from drawn_figure(
+        figures.ranked_figure([o for o in outcomes if isinstance(o, Record)], None)
+    )
     for some in ([], outcomes[:1]):
         yield from drawn_figure(figures.times_figure([o for o in some if isinstance(o, Record)]))
     dice = random.Random(1)
@@ -342,7 +422,11 @@ def drawn_figures() -> Rows:
 def data_frames() -> Rows:
     for make in (synthetic.matmul, synthetic.softmax, synthetic.copy):
         _, outcomes = make()
-        yield from frames.outcomes_frame(outcomes[::7]).to_csv(index=False, float_format="%.6g").splitlines()
+        yield from (
+            frames.outcomes_frame(outcomes[::7])
+            .to_csv(index=False, float_format="%.6g")
+            .splitlines()
+        )
     _, outcomes = synthetic.softmax(predicted=True)
     yield from frames.outcomes_frame(outcomes).to_csv(index=False, float_format="%.6g").splitlines()
 
@@ -368,13 +452,22 @@ def workload_tuning() -> Rows:
         items = work_list(workload, dice.choice((0.5, 0.9, 1.0)), 4e12)
         one = tune.WorkloadTuning.__new__(tune.WorkloadTuning)
         predicts = seed % 3 == 0
-        one.options = SimpleNamespace(out=None, device="h200" if predicts else None, predicted=seed % 6 == 0)  # type: ignore[assignment]
-        one.items, one.device, one.spread, one.open_backend = items, drawn_numbers.described("h200"), None, print  # type: ignore[assignment]
+        one.options = SimpleNamespace(
+            out=None, device="h200" if predicts else None, predicted=seed % 6 == 0
+        )  # type: ignore[assignment]
+        one.items, one.device, one.spread, one.open_backend = (
+            items,
+            drawn_numbers.described("h200"),
+            None,
+            print,
+        )  # type: ignore[assignment]
         one.used = [i for i in items[::2] if i.launch_s is not None]
         done = [(i, tuned(dice, i)) for i in items if dice.random() < 0.9]
         one.journal = SimpleNamespace(results={r.digest: r for _, r in done})  # type: ignore[assignment]
         yield f"{seed} {predicts} {[len(g) for g in one._groups()]} left {len(one._left)}"
-        yield from (f"  {line}" for line in printed(lambda to: tune.print_plan(to, items, "NVIDIA H200")))  # noqa: B023
+        yield from (
+            f"  {line}" for line in printed(lambda to: tune.print_plan(to, items, "NVIDIA H200"))
+        )  # noqa: B023
         yield from (f"  {line}" for line in printed(lambda to: tune.print_done(to, done)))  # noqa: B023
         served = one._served(done)
         yield f"  {[(i.family, r.status) for i, r in served]}"
