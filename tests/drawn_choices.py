@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import synthetic
@@ -72,8 +71,17 @@ def drawn_run(dice: random.Random) -> tuple[Run, list[Outcome]]:
             is_default = n == 0 and backend == "triton" and dice.random() < 0.5
             if dice.random() < 0.15:
                 stage = dice.choice(("measure", "launch", "check", "compile", "refused"))
-                result.append(Failure(case, f"{impl}{n}", run.id, synthetic.AT, stage, f"no {stage}",
-                                      default=is_default))  # fmt: skip
+                result.append(
+                    Failure(
+                        case,
+                        f"{impl}{n}",
+                        run.id,
+                        synthetic.AT,
+                        stage,
+                        f"no {stage}",
+                        default=is_default,
+                    )
+                )
                 continue
             time_s = 1e-5 * dice.choice((1.0, 1.0, 1.004, 1.005, 1.006, 1.02, 1.3))
             for phase in dice.choice((("first_pass",), ("first_pass", "final"), ("final",))):
@@ -109,7 +117,8 @@ def selected() -> Rows:
         plain = replace(result, winner=None, fastest=None, default=None, default_failure=None,
                         baselines=(), untimed=(), ties=(), duplicates=(), unsteady=())  # fmt: skip
         yield f"  {text_of(plain)}"
-        yield f"  {[r.key for r in members(result)]} {[r.key for r in result.duplicates]} {[r.key for r in result.unsteady]}"
+        groups = members(result), result.duplicates, result.unsteady
+        yield "  " + " ".join(str([r.key for r in group]) for group in groups)
         yield f"  {[(b.record.key, f'{b.ratio:.4f}', b.phase) for b in result.baselines]}"
         yield f"  {[(o.key, getattr(o, 'phase', o.__class__.__name__)) for o in ranking(outcomes)]}"
         records = [o for o in outcomes if isinstance(o, Record)]
@@ -160,7 +169,8 @@ def searches() -> Rows:
                 break
             ready.remove(chosen)
             one.tell(chosen, None if turn % 5 == 4 else true_time(chosen, dice))
-            yield f"{name} {seed} {turn}: {chosen.key} of {len(ready)}; {one.chance_left(0.01):.3f} {one.chance_left(0.3):.3f}"
+            chances = f"{one.chance_left(0.01):.3f} {one.chance_left(0.3):.3f}"
+            yield f"{name} {seed} {turn}: {chosen.key} of {len(ready)}; {chances}"
         yield f"  {[p.key for p in one.order(100)]} {one.order(1)}"
 
 
@@ -216,7 +226,8 @@ def budgets() -> Rows:
         for now in (100.0, 104.99, 105.0, 109.0, 124.9, 125.0, 139.0, 141.0):
             first_pass.time = SimpleNamespace(monotonic=lambda now=now: now)  # type: ignore[assignment]
             plan = first_pass.SearchPlan(budget=budget, started=100.0)
-            yield f"  {now} {text_of((plan.left_s(), plan.libraries_s(), plan.over(2), plan.over(5)))} {text_of(plan.share(4).budget)}"
+            sums = plan.left_s(), plan.libraries_s(), plan.over(2), plan.over(5)
+            yield f"  {now} {text_of(sums)} {text_of(plan.share(4).budget)}"
         first_pass.time = clock
 
 
@@ -264,8 +275,16 @@ def thinnings() -> Rows:
         for n in range(dice.randrange(2, 14)):
             impl = dice.choice(impls)
             config = impl.default(described("h200").limits, "bf16", spec.bench[0])
-            legal.append(Candidate(Case("softmax", impl.name, "triton", {}, {}, "bf16", "h200"), f"k{n}",
-                                   impl, config, default=n == 3, predicted_s=dice.choice((1.0, 2.0, 2.0, 3.0))))  # fmt: skip
+            legal.append(
+                Candidate(
+                    Case("softmax", impl.name, "triton", {}, {}, "bf16", "h200"),
+                    f"k{n}",
+                    impl,
+                    config,
+                    default=n == 3,
+                    predicted_s=dice.choice((1.0, 2.0, 2.0, 3.0)),
+                )
+            )
         for most in (0, 1, 3, 5, len(legal)):
             kept = space.thinned(legal, most, (), ("k1",))
             yield f"{seed} {len(legal)} {most}: {[c.key for c in kept]}"
@@ -275,8 +294,27 @@ def thinnings() -> Rows:
 
 
 def entry(impl: str, fastest: bool, at: str, time_s: float, n: int) -> Entry:
-    return Entry("softmax", impl, {}, {"M": 64, "N": n}, "bf16", "h200", "", "", "", False, time_s,
-                 None, None, "", "", "", at, 1, fastest=fastest)  # fmt: skip
+    return Entry(
+        "softmax",
+        impl,
+        {},
+        {"M": 64, "N": n},
+        "bf16",
+        "h200",
+        "",
+        "",
+        "",
+        False,
+        time_s,
+        None,
+        None,
+        "",
+        "",
+        "",
+        at,
+        1,
+        fastest=fastest,
+    )
 
 
 def orders() -> Rows:
@@ -288,17 +326,31 @@ def orders() -> Rows:
         some = []
         for impl in impls:
             config = impl.default(device.limits, "bf16", sizes)
-            held = entry(impl.name, dice.random() < 0.4, f"2026-11-0{dice.randrange(1, 9)}",
-                         dice.choice((1e-5, 2e-5)), dice.choice((512, 4096)))  # fmt: skip
-            some.append(choice.LaunchChoice(impl, config, "text", held if dice.random() < 0.4 else None,
-                                            dice.choice((None, 1e-5, 1.1e-5, 3e-5))))  # fmt: skip
+            held = entry(
+                impl.name,
+                dice.random() < 0.4,
+                f"2026-11-0{dice.randrange(1, 9)}",
+                dice.choice((1e-5, 2e-5)),
+                dice.choice((512, 4096)),
+            )
+            some.append(
+                choice.LaunchChoice(
+                    impl,
+                    config,
+                    "text",
+                    held if dice.random() < 0.4 else None,
+                    dice.choice((None, 1e-5, 1.1e-5, 3e-5)),
+                )
+            )
         found = choice.ordered(
             spec, some, described(dice.choice(("h200", "a100", "mi300x"))), "bf16", sizes
         )
         yield f"{seed} {sizes}: {[(c.impl.name, c.time_s) for c in found]} {found[0].text}"
     case = choice.MeasuredCase("softmax", {"M": 64, "N": 64}, "bf16", ["b", "a"])
     for m, n in ((64, 64), (64, 90), (64, 91), (32, 64), (45, 64), (46, 64), (45, 90)):
-        yield f"{m} {n} {case.octaves({'M': m, 'N': n}):.4f} {case.is_near('bf16', {'M': m, 'N': n})} {case.is_near('fp16', {'M': m, 'N': n})}"
+        sizes = {"M": m, "N": n}
+        near = [case.is_near(dtype, sizes) for dtype in ("bf16", "fp16")]
+        yield f"{m} {n} {case.octaves(sizes):.4f} {near[0]} {near[1]}"
 
 
 # Evaluations
@@ -321,6 +373,12 @@ def evaluations() -> Rows:
 
 
 TABLES: dict[str, Callable[[], Rows]] = {
-    "selected": selected, "searches": searches, "posteriors": posteriors, "budgets": budgets,
-    "designs": designs, "thinnings": thinnings, "orders": orders, "evaluations": evaluations,
-}  # fmt: skip
+    "selected": selected,
+    "searches": searches,
+    "posteriors": posteriors,
+    "budgets": budgets,
+    "designs": designs,
+    "thinnings": thinnings,
+    "orders": orders,
+    "evaluations": evaluations,
+}

@@ -81,13 +81,15 @@ def timelines() -> Rows:
         dice = random.Random(seed)
         trace = timeline_of(dice, (3, 6, 12, 24, 40)[seed % 5], (1, 1000, 400)[seed % 3])
         launches = trace.activities.launches()
-        yield f"{seed} {len(trace.activities)} {[str(s.sentence) for s in shortfall.shortfalls(trace, launches)]}"
+        sentences = [str(s.sentence) for s in shortfall.shortfalls(trace, launches)]
+        yield f"{seed} {len(trace.activities)} {sentences}"
         for launched_only, name in itertools.product((True, False), ("", "ProfilerStep#", "load")):
             within = timeline.named_ranges(trace, name) if name else None
             for device in timeline.devices(trace):
                 try:
-                    times = timeline.device_times(trace, device, launched_only=launched_only,
-                                                  within=within, launches=launches)  # fmt: skip
+                    times = timeline.device_times(
+                        trace, device, launched_only=launched_only, within=within, launches=launches
+                    )
                 except ValueError as error:
                     yield f"  {device} {launched_only} {name}: {error}"
                     continue
@@ -139,13 +141,22 @@ def unions() -> Rows:
         cut = sorted((dice.randrange(22), dice.randrange(22)))
         # the same by sets of whole numbers
         points = [{t for s, e in of for t in range(s, e)} for of in (left, right)]
-        found = [{t for s, e in of.pairs() for t in range(s, e)} for of in (
-            a, b, spans.intersection(a, b), spans.difference(a, b), spans.clipped(a, *cut))]  # fmt: skip
+        found = [
+            {t for s, e in of.pairs() for t in range(s, e)}
+            for of in (
+                a,
+                b,
+                spans.intersection(a, b),
+                spans.difference(a, b),
+                spans.clipped(a, *cut),
+            )
+        ]
         cut_points = points[0] & set(range(*cut))
         assert found == [*points, points[0] & points[1], points[0] - points[1], cut_points]
         yield text_of([list(of.pairs()) for of in (a, b, spans.intersection(a, b),
                        spans.difference(a, b), spans.difference(b, a))])  # fmt: skip
-        yield f"  {cut} {text_of(list(spans.clipped(a, *cut).pairs()))} {text_of(list(spans.gaps(a)))} {a.length}"
+        inside = list(spans.clipped(a, *cut).pairs())
+        yield f"  {cut} {text_of(inside)} {text_of(list(spans.gaps(a)))} {a.length}"
 
 
 def impossible_times() -> Rows:
@@ -170,15 +181,20 @@ def impossible_times() -> Rows:
             kind = dice.choice((ActivityKind.KERNEL, ActivityKind.OP, ActivityKind.SYNC))
             trace.activities.add(kind, "odd", start, end, "0" if kind == 0 else "", "7", "p", 3)
         dispatch = Dispatch("k", duration_ns=dice.choice((None, -1.0, 0.0, 5.0, float("inf"))))
-        for name, value in (("a.pct_of_peak_x", dice.choice((-0.1, 0.0, 110.0, 110.1))),
-                            ("l2_hit_rate", dice.choice((50.0, 400.0))), ("other", 400.0),
-                            ("x throughput", dice.choice((None, 111.0)))):  # fmt: skip
+        for name, value in (
+            ("a.pct_of_peak_x", dice.choice((-0.1, 0.0, 110.0, 110.1))),
+            ("l2_hit_rate", dice.choice((50.0, 400.0))),
+            ("other", 400.0),
+            ("x throughput", dice.choice((None, 111.0))),
+        ):
             dispatch.counters[name] = CounterValue(name, value, dice.choice("%%s"), str(value))
         trace.dispatches.append(dispatch)
         plausible.drop_impossible(trace)
         rows = [(a.name, a.start - base, a.end - base) for a in trace.activities]
-        yield f"{seed}: {rows} {dispatch.duration_ns} {[c.value for c in dispatch.counters.values()]}"
-        yield f"  {trace.tally.sentences()} {text_of(trace.tally.shares())} {sorted(trace.tally.lost)}"
+        counters = [c.value for c in dispatch.counters.values()]
+        yield f"{seed}: {rows} {dispatch.duration_ns} {counters}"
+        tally = trace.tally
+        yield f"  {tally.sentences()} {text_of(tally.shares())} {sorted(tally.lost)}"
 
 
 def lacking() -> Rows:
@@ -243,14 +259,40 @@ def lacking() -> Rows:
         launches = table.launches()
         yield f"{seed}: {text_of(shortfall.shortfalls(trace, launches))}"
         kernels = list(table.of_kind(ActivityKind.KERNEL))
-        yield f"  {shortfall.lone_kernel(table, kernels)} | {shortfall.lone_kernel(table, kernels[:9])}"
+        lone = [shortfall.lone_kernel(table, some) for some in (kernels, kernels[:9])]
+        yield f"  {lone[0]} | {lone[1]}"
 
 
-NUMBERS = sorted({
-    x * by for x in (1e-9, 1e-7, 1e-6, 1e-3, 1e-2, 0.99, 0.995, 1.0, 9.95, 9.99, 10.0, 99.5, 100.0,
-                     999.5, 1000.0, 9999.0, 1e4, 1e6, 1e9, 1e12, 1e15)
-    for by in (0.9995, 1.0, 1.0005, 1.234567)
-} | {0.0, 2.0, 7.0})  # fmt: skip
+NUMBERS = sorted(
+    {
+        x * by
+        for x in (
+            1e-9,
+            1e-7,
+            1e-6,
+            1e-3,
+            1e-2,
+            0.99,
+            0.995,
+            1.0,
+            9.95,
+            9.99,
+            10.0,
+            99.5,
+            100.0,
+            999.5,
+            1000.0,
+            9999.0,
+            1e4,
+            1e6,
+            1e9,
+            1e12,
+            1e15,
+        )
+        for by in (0.9995, 1.0, 1.0005, 1.234567)
+    }
+    | {0.0, 2.0, 7.0}
+)
 
 
 def readings() -> Rows:
@@ -263,7 +305,8 @@ def readings() -> Rows:
         names = ("s", "%", "1", "B", "B/s", "FLOP/B", "kernels", "copies", "lane")
         yield f"  {' | '.join(units.reading(value, unit) for unit in names)}"
         yield f"  {' | '.join(units.reading(value, unit, 4) for unit in names)}"
-        yield f"  {units.quantity(value, 'B/s')} {units.quantity(value, 's')} {units.reading(-value, 's')}"
+        printed = [units.quantity(value, unit) for unit in ("B/s", "s")]
+        yield f"  {' '.join(printed)} {units.reading(-value, 's')}"
         scale, symbol = units.unit_of(value)
         yield f"  {units.text_of(value, scale)} {symbol} {units.span_text(value, 2 * value, 1e-6)}"
     yield f"{[units.counted(n, 'config') for n in (0, 1, 2)]}"
@@ -275,27 +318,52 @@ def readings() -> Rows:
 def profile(dice: random.Random, name: str) -> Profile:
     median = dice.choice((None, 1e-5, 1.05e-5, 1.06e-5, 1.3e-5, 9.5e-6, 0.0))
     ends = dice.choice((None, 0.01, 0.06))
-    metrics = [Evidence(n, dice.choice(values), unit, "profiled") for n, values, unit in (
-        ("stall_a", (10.0, 10.2, 20.0), "cycles"), ("stall_b", (1.0, 1.1), "cycles"),
-        ("share", (0.5, 0.51, 0.511), "1"), ("bytes", (100.0, 101.0, 102.0), "B"), ("zero", (0.0,), "B"))]  # fmt: skip
+    metrics = [
+        Evidence(n, dice.choice(values), unit, "profiled")
+        for n, values, unit in (
+            ("stall_a", (10.0, 10.2, 20.0), "cycles"),
+            ("stall_b", (1.0, 1.1), "cycles"),
+            ("share", (0.5, 0.51, 0.511), "1"),
+            ("bytes", (100.0, 101.0, 102.0), "B"),
+            ("zero", (0.0,), "B"),
+        )
+    ]
     return Profile(
-        "run", synthetic.AT, "ncu", "1", dice.choice(("H200", "H200", "H100")), name,
-        dice.choice(("", "", "1", "2", "x")), dice.choice((0, 1, 4, 5)),
-        dice.choice((None, 4e-5, 5e-5)), median,
+        "run",
+        synthetic.AT,
+        "ncu",
+        "1",
+        dice.choice(("H200", "H200", "H100")),
+        name,
+        dice.choice(("", "", "1", "2", "x")),
+        dice.choice((0, 1, 4, 5)),
+        dice.choice((None, 4e-5, 5e-5)),
+        median,
         None if ends is None or median is None else median * (1 - ends),
         None if ends is None or median is None else median * (1 + ends),
         metrics=tuple(metrics) if dice.random() < 0.3 else (),
-    )  # fmt: skip
+    )
 
 
 def finding(dice: random.Random, group: str, incomplete: bool) -> Finding:
     total = dice.choice((1.0, 1.05, 1.06, 1.25, 1.3, 2.0, 3.0, 0.8, 0.7))
-    rows = [Evidence("total time", total, "s", "profiled", group=group),
-            Evidence("copies", 2.0, dice.choice(("copies", "B")), "profiled", group=group)]  # fmt: skip
+    rows = [
+        Evidence("total time", total, "s", "profiled", group=group),
+        Evidence("copies", 2.0, dice.choice(("copies", "B")), "profiled", group=group),
+    ]
     if dice.random() < 0.5:
         middle = dice.choice((0.1, 0.101, 0.11, 0.2))
-        rows.append(Evidence(dice.choice(("ProfilerStep#", "load")), middle, "s", "profiled",
-                             dice.choice((None, 0.09)), dice.choice((None, 0.11, 0.21)), "ranges"))  # fmt: skip
+        rows.append(
+            Evidence(
+                dice.choice(("ProfilerStep#", "load")),
+                middle,
+                "s",
+                "profiled",
+                dice.choice((None, 0.09)),
+                dice.choice((None, 0.11, 0.21)),
+                "ranges",
+            )
+        )
         rows.append(Evidence("kernels of ProfilerStep#", dice.choice((4.0, 5.0)), "kernels",
                              "profiled", group="ranges"))  # fmt: skip
     word = "incomplete" if incomplete else "host-bound"
@@ -317,7 +385,8 @@ def trace_comparisons() -> Rows:
         result = compared(*operands, dice.choice((0.01, 0.05, 0.1)))
         yield f"{seed}: {result.word}: {result.reason}"
         for kernel in result.kernels:
-            yield f"  {kernel.name} {kernel.word} {text_of((kernel.ratio, kernel.low, kernel.high, kernel.is_timed, kernel.difference_s))}"
+            ratios = kernel.ratio, kernel.low, kernel.high, kernel.is_timed, kernel.difference_s
+            yield f"  {kernel.name} {kernel.word} {text_of(ratios)}"
         yield f"  {text_of([(f.name, f.ratio) for f in result.figures])}"
         yield f"  {text_of([(n, [(c.name, c.ratio) for c in of]) for n, of in result.metrics])}"
     for name in ("f_0d1d", "f [clone .1]", "f{lambda(int)#3}", "k.kd", "g 0xff  h", "plain_3"):
@@ -334,28 +403,48 @@ def metrics_of_rules() -> Rows:
         dice = random.Random(seed)
         counters = {
             name: dice.choice((0.0, 1.0, 64.0, 4096.0))
-            for name in ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum",
-                         "sm__ops_path_tensor_src_bf16.sum", "sm__ops_path_tensor_src_fp8.sum",
-                         "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
-                         "launch__grid_size", "launch__waves_per_multiprocessor")
+            for name in (
+                "dram__bytes_read.sum",
+                "dram__bytes_write.sum",
+                "gpu__time_duration.sum",
+                "sm__ops_path_tensor_src_bf16.sum",
+                "sm__ops_path_tensor_src_fp8.sum",
+                "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+                "launch__grid_size",
+                "launch__waves_per_multiprocessor",
+            )
             if dice.random() < 0.7
-        }  # fmt: skip
+        }
         dispatch = Dispatch(dice.choice(("gemm_kernel", "softmax", "flash_attn")), "1",
                             geometry=dice.choice((Geometry(), Geometry((4, 2, 1), (128, 1, 1)))),
                             duration_ns=dice.choice((None, 2000.0)))  # fmt: skip
         for name, value in counters.items():
             dispatch.counters[name] = CounterValue(name, value, "byte" if "bytes" in name else "")
         if dice.random() < 0.4:
-            dispatch.opcodes = {op: float(dice.randrange(9)) for op in (
-                "FADD", "HMMA", "MUFU", "F2F", "ATOM", "MEMBAR", "SHFL", "LDGSTS", "PRMT")}  # fmt: skip
+            dispatch.opcodes = {
+                op: float(dice.randrange(9))
+                for op in (
+                    "FADD",
+                    "HMMA",
+                    "MUFU",
+                    "F2F",
+                    "ATOM",
+                    "MEMBAR",
+                    "SHFL",
+                    "LDGSTS",
+                    "PRMT",
+                )
+            }
         if dice.random() < 0.6:
             dispatch.instructions = instructions_of(dice)
         yield f"{seed} {dispatch.name} {sorted(counters)} {bool(dispatch.instructions)}"
         values = rule_metrics(dispatch, "ncu", dice.choice((None, plain)))
         yield f"  {text_of(dict(sorted(values.items())))}"
         yield f"  {text_of(stored_metrics(dispatch, 'ncu', plain))}"
-    some = [{"call_launches": 2.0, "duration": 1.0, "dram_bytes": 8.0, "sm_clock": 2.0},
-            {"call_launches": 2.0, "duration": 3.0, "dram_bytes": 16.0, "sm_clock": 4.0}]  # fmt: skip
+    some = [
+        {"call_launches": 2.0, "duration": 1.0, "dram_bytes": 8.0, "sm_clock": 2.0},
+        {"call_launches": 2.0, "duration": 3.0, "dram_bytes": 16.0, "sm_clock": 4.0},
+    ]
     yield text_of(call_metrics(some, plain))
     yield text_of(call_metrics([some[0], {"duration": 3.0}], plain))
     yield text_of(call_metrics([{**s, "duration": 0.0} for s in some], {}))
@@ -367,10 +456,21 @@ OPS = ("LDG.E.128 R4, [R2]", "LDG.E.U16 R8, [R2]", "STG.E.U8 [R2], R4", "LDGSTS.
        "HMMA.16816.F32 R4, R8, R12, R4", "FFMA R1, R2, R3, R4", "UTMASTG.2D [R2]",
        "LDTM.x16 R4, tmem[UR4]", "FADD R5, R4, R6", "FADD R40, R20, R6", "ATOMG.ADD R2",
        "UTMACMDFLUSH", "DEPBAR.LE SB0", "BAR.SYNC 0x0", "@P0 MUFU.EX2 R1, R2")  # fmt: skip
-HEADS = ("# Inst Executed", "inst_executed", "Instructions Executed", "Avg. Thread Executed",
-         "thread_inst_executed_true", "Thread Instructions Executed", "# Samples", "Warp Stall Sampling (All Samples)",
-         "stall_barrier", "stall_long_sb", "L2 Theoretical Sectors Global",
-         "L2 Theoretical Sectors Global Excessive", "L2 Theoretical Sectors Local")  # fmt: skip
+HEADS = (
+    "# Inst Executed",
+    "inst_executed",
+    "Instructions Executed",
+    "Avg. Thread Executed",
+    "thread_inst_executed_true",
+    "Thread Instructions Executed",
+    "# Samples",
+    "Warp Stall Sampling (All Samples)",
+    "stall_barrier",
+    "stall_long_sb",
+    "L2 Theoretical Sectors Global",
+    "L2 Theoretical Sectors Global Excessive",
+    "L2 Theoretical Sectors Local",
+)
 
 
 def instructions_of(dice: random.Random) -> InstructionTable:
@@ -440,15 +540,23 @@ def series() -> Rows:
         for record in records:
             taken.add(record)
         commits = [f"c{n:02}" for n in range(30)]
-        for order in (CommitOrder(), CommitOrder({c: i for i, c in enumerate(commits)},
-                      {"main": frozenset(commits[:20]), "dev": frozenset(commits[::2])})):  # fmt: skip
+        for order in (
+            CommitOrder(),
+            CommitOrder(
+                {c: i for i, c in enumerate(commits)},
+                {"main": frozenset(commits[:20]), "dev": frozenset(commits[::2])},
+            ),
+        ):
             for one in taken.series(order):
                 add_views(one, order)
-                yield f"{seed} {one.key.impl} {one.key.which} {one.key.phase} {one.reference} {one.sought_in}"
+                key = one.key
+                yield f"{seed} {key.impl} {key.which} {key.phase} {one.reference} {one.sought_in}"
                 yield f"  {[(p.name.text, p.name.dirty, p.runs) for p in one.points]}"
-                yield f"  {text_of([p.time for p in one.points])} {text_of([p.ratio for p in one.points])}"
+                times, ratios = [p.time for p in one.points], [p.ratio for p in one.points]
+                yield f"  {text_of(times)} {text_of(ratios)}"
                 yield f"  {text_of(one.views)}"
-        yield f"{taken.records} {taken.taken_over} {sorted(taken.problems)} {taken.has_final('softmax', 'M=8', 'bf16', 'H200')}"
+        final = taken.has_final("softmax", "M=8", "bf16", "H200")
+        yield f"{taken.records} {taken.taken_over} {sorted(taken.problems)} {final}"
 
 
 # Statistics of few and of equal values
@@ -469,7 +577,7 @@ def small_statistics() -> Rows:
 
 
 def predictions() -> Rows:
-    run, outcomes = synthetic.matmul(predicted=True)
+    _run, outcomes = synthetic.matmul(predicted=True)
     record = next(o for o in outcomes if isinstance(o, Record))
     for left, right in itertools.product(
         ((1.0, 2.0), (2.0, 3.0), (2.5, 4.0), (None, 1.0)), repeat=2
@@ -488,8 +596,15 @@ def predictions() -> Rows:
 
 
 TABLES: dict[str, Callable[[], Rows]] = {
-    "timelines": timelines, "sequences": sequences, "unions": unions, "readings": readings,
-    "impossible_times": impossible_times, "lacking": lacking,
-    "trace_comparisons": trace_comparisons, "metrics_of_rules": metrics_of_rules,
-    "series": series, "small_statistics": small_statistics, "predictions": predictions,
-}  # fmt: skip
+    "timelines": timelines,
+    "sequences": sequences,
+    "unions": unions,
+    "readings": readings,
+    "impossible_times": impossible_times,
+    "lacking": lacking,
+    "trace_comparisons": trace_comparisons,
+    "metrics_of_rules": metrics_of_rules,
+    "series": series,
+    "small_statistics": small_statistics,
+    "predictions": predictions,
+}

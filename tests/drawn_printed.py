@@ -44,6 +44,11 @@ from workbench.workload.tuning import TunedSignature
 Rows = Iterator[str]
 
 
+def to_console(say: Callable[..., None], *given: object) -> Callable[[Any], None]:
+    """Return `say` with what it says given, for a console to come."""
+    return lambda to: say(to, *given)
+
+
 def printed(call: Callable[[Any], object], width: int = 200, quiet: bool = False) -> list[str]:
     """Return the lines that a call prints to a console."""
     from rich.console import Console
@@ -72,12 +77,22 @@ def drawn_trace(seed: int) -> Trace:
             )
             dispatch.geometry = dice.choice((Geometry(), Geometry((4, 2, 1), (64, 1, 1))))
             dispatch.counters = {
-                name: drawn_data.CounterValue(name, float(dice.choice((0, 7, 4096))), "%" if "pct" in name else "byte",
-                                              str(n), scope="launch")
-                for name in ("dram__bytes_read.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-                             "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio", "odd", "other")
+                name: drawn_data.CounterValue(
+                    name,
+                    float(dice.choice((0, 7, 4096))),
+                    "%" if "pct" in name else "byte",
+                    str(n),
+                    scope="launch",
+                )
+                for name in (
+                    "dram__bytes_read.sum",
+                    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+                    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+                    "odd",
+                    "other",
+                )
                 if dice.random() < 0.6
-            }  # fmt: skip
+            }
             trace.dispatches.append(dispatch)
     elif seed % 5 == 3:
         kind = dice.choice((ActivityKind.KERNEL, ActivityKind.CALL))
@@ -116,9 +131,9 @@ def printed_traces() -> Rows:
             yield from (
                 f"  {line}"
                 for line in printed(
-                    lambda to: trace_tables.print_trace(to, summary, kept.findings), quiet=quiet
+                    to_console(trace_tables.print_trace, summary, kept.findings), quiet=quiet
                 )
-            )  # noqa: B023
+            )
         yield from (f"  {text_of(replace(f, at='', run=''))}" for f in kept.findings)
         yield from (f"  {text_of(replace(p, at='', run=''))}" for p in kept.profiles[:6])
         report = diagnose_trace.of_trace(summary, "the title")
@@ -134,12 +149,18 @@ def printed_operators() -> Rows:
         dice = random.Random(seed)
         rows = []
         for n in range(dice.choice((1, 4, 20, 21, 30))):
-            row = {"name": f"aten::op{n}" * dice.choice((1, 1, 9)), "device": dice.choice(("cpu", "cpu", "cuda")),
-                   "is_range": dice.random() < 0.1, "calls": float(dice.choice((1, 1500))),
-                   "cpu_s": 2e-3, "self_cpu_s": dice.choice((0.0, 1e-3)), "device_s": 3e-3,
-                   "self_device_s": dice.choice((0.0, 2e-3)) if seed % 2 else 0.0,
-                   "self_cpu_bytes": dice.choice((0.0, -512.0)) if seed % 3 else 0.0,
-                   "self_device_bytes": dice.choice((0.0, 4e6)) if seed % 3 else 0.0}  # fmt: skip
+            row = {
+                "name": f"aten::op{n}" * dice.choice((1, 1, 9)),
+                "device": dice.choice(("cpu", "cpu", "cuda")),
+                "is_range": dice.random() < 0.1,
+                "calls": float(dice.choice((1, 1500))),
+                "cpu_s": 2e-3,
+                "self_cpu_s": dice.choice((0.0, 1e-3)),
+                "device_s": 3e-3,
+                "self_device_s": dice.choice((0.0, 2e-3)) if seed % 2 else 0.0,
+                "self_cpu_bytes": dice.choice((0.0, -512.0)) if seed % 3 else 0.0,
+                "self_device_bytes": dice.choice((0.0, 4e6)) if seed % 3 else 0.0,
+            }
             if seed % 4 == 1:
                 row["shapes"] = "[8, 4]"
             rows.append(row)
@@ -149,13 +170,26 @@ def printed_operators() -> Rows:
 
 
 def drawn_diagnosed(dice: random.Random, n: int) -> diagnosed.Diagnosed:
-    evidence = tuple(Evidence(f"e{k}, share", dice.choice((0.5, 2e-6, 12345.0)), unit, "profiled")
-                     for k, unit in enumerate(dice.sample(("1", "B", "s", "FLOP", "B/s", "Hz", "kernels"), 3)))  # fmt: skip
+    evidence = tuple(
+        Evidence(f"e{k}, share", dice.choice((0.5, 2e-6, 12345.0)), unit, "profiled")
+        for k, unit in enumerate(dice.sample(("1", "B", "s", "FLOP", "B/s", "Hz", "kernels"), 3))
+    )
     gain = dice.choice((None, 0.0, 1e-5, 2e-3))
     return diagnosed.Diagnosed(
-        dice.choice(("", "kernel", "k" * 90)), f"rule{n}", f"word{n}", "A sentence.", evidence, "Do it.",
-        "small", "ncu", dice.choice(((), ("a.py:1", "b.py:2"))), gain,
-        dice.choice((None, 0.005, 0.25)), "window", dice.choice((1, 2)))  # fmt: skip
+        dice.choice(("", "kernel", "k" * 90)),
+        f"rule{n}",
+        f"word{n}",
+        "A sentence.",
+        evidence,
+        "Do it.",
+        "small",
+        "ncu",
+        dice.choice(((), ("a.py:1", "b.py:2"))),
+        gain,
+        dice.choice((None, 0.005, 0.25)),
+        "window",
+        dice.choice((1, 2)),
+    )
 
 
 class FewRules(diagnosed.DiagnosisReport):
@@ -170,8 +204,12 @@ def printed_diagnoses() -> Rows:
     for seed in range(24):
         dice = random.Random(seed)
         results = diagnosed.ranked(drawn_diagnosed(dice, n) for n in range(seed % 4))
-        missing = [diagnosed.NotEvaluable(f"r{n}", (f"need{n % (1 + seed % 7)}",) * (1 + n % 2), "do" * (n % 2))
-                   for n in range(dice.choice((0, 1, 5, 8, 20)))]  # fmt: skip
+        missing = [
+            diagnosed.NotEvaluable(
+                f"r{n}", (f"need{n % (1 + seed % 7)}",) * (1 + n % 2), "do" * (n % 2)
+            )
+            for n in range(dice.choice((0, 1, 5, 8, 20)))
+        ]
         report = FewRules("title", ("head",), results, tuple(missing), ("note",))
         counts = (
             len(diagnosed.rules()) + len(diagnosed.kernel_rules()) + len(diagnosed.code_rules())
@@ -181,9 +219,9 @@ def printed_diagnoses() -> Rows:
             yield from (
                 f"  {line}"
                 for line in printed(
-                    lambda to: diagnosed.say_report(to, report, everything), quiet=quiet
+                    to_console(diagnosed.say_report, report, everything), quiet=quiet
                 )
-            )  # noqa: B023
+            )
         whole = diagnosed.DiagnosisReport("", (), results, tuple(missing))
         yield f"  {whole.evaluated - counts} {len(report.plain()['diagnoses'])}"
     for metric in (
@@ -226,21 +264,48 @@ def printed_code() -> Rows:
         pairs = []
         for n in range(dice.choice((1, 5, 45))):
             word = dice.choice(ORDER)
-            case = Case(dice.choice(("softmax", "matmul")), "rows", "triton", {"w": n}, {"M": 8 * n}, "bf16",
-                        dice.choice(("h200", "a100")))  # fmt: skip
-            pairs.append(CodePair(case, code_of(dice), code_of(dice), word, ("registers 32 to 64",) if n % 2 else (),
-                                  ("spills 8 to 0 B",) if n % 3 == 0 else (), "2026-11-01" if n % 4 == 0 else ""))  # fmt: skip
-        changes = CodeChanges("title", "Triton 3.6", "Triton 3.9", ["h200", "a100"], pairs,
-                              [("it has no default", 2), ("odd", 1)], "compare", synthetic.AT, 9.0,
-                              interrupted=seed % 5 == 0, of=60, unchanged=seed % 3)  # fmt: skip
+            case = Case(
+                dice.choice(("softmax", "matmul")),
+                "rows",
+                "triton",
+                {"w": n},
+                {"M": 8 * n},
+                "bf16",
+                dice.choice(("h200", "a100")),
+            )
+            pairs.append(
+                CodePair(
+                    case,
+                    code_of(dice),
+                    code_of(dice),
+                    word,
+                    ("registers 32 to 64",) if n % 2 else (),
+                    ("spills 8 to 0 B",) if n % 3 == 0 else (),
+                    "2026-11-01" if n % 4 == 0 else "",
+                )
+            )
+        changes = CodeChanges(
+            "title",
+            "Triton 3.6",
+            "Triton 3.9",
+            ["h200", "a100"],
+            pairs,
+            [("it has no default", 2), ("odd", 1)],
+            "compare",
+            synthetic.AT,
+            9.0,
+            interrupted=seed % 5 == 0,
+            of=60,
+            unchanged=seed % 3,
+        )
         for width in (120, 149, 150, 199, 200, 260):
             yield f"{seed} {width}"
             yield from (
-                f"  {line}"
-                for line in printed(lambda to: code_table.say_changes(to, changes), width)
-            )  # noqa: B023
+                f"  {line}" for line in printed(to_console(code_table.say_changes, changes), width)
+            )
         yield from (
-            f"  {text_of(code_table.expected_plain(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
+            f"  {text_of(code_table.expected_plain(p))} {p.predicted_ratio} "
+            f"{p.is_predicted} {p.reasons}"
             for p in ranked(pairs)[:6]
         )
         yield f"  {sorted(plain_pair(pairs[0]))}"
@@ -293,7 +358,8 @@ def progress() -> Rows:
             line.counts = {w: dice.randrange(3) for w in (*console.COUNTED, "refused")}
             if seed % 6 == 5:
                 line.step = "final of 3"
-            yield f"{seed} {line.done}/{line.total} {line.plain} | {line.best.key if line.best else None}"
+            best = line.best.key if line.best else None
+            yield f"{seed} {line.done}/{line.total} {line.plain} | {best}"
             for width in (12, 20, 30, 40, 55, 60, 70, 80, 100, 140):
                 yield f"  {width}: {line.draw(width).plain}"
             yield f"  {line.draw(100, '#-').plain}"
@@ -318,8 +384,10 @@ def sweep_consoles() -> Rows:
     other, _ = synthetic.softmax(predicted=True)
     for seed, quiet in itertools.product(range(6), (False, True)):
         dice = random.Random(seed)
-        impls = [SimpleNamespace(name="rows", unchecked="it is new" if seed % 3 == 1 else ""),
-                 SimpleNamespace(name="split", unchecked="it is odd" if seed % 3 == 2 else "")]  # fmt: skip
+        impls = [
+            SimpleNamespace(name="rows", unchecked="it is new" if seed % 3 == 1 else ""),
+            SimpleNamespace(name="split", unchecked="it is odd" if seed % 3 == 2 else ""),
+        ]
         if seed % 3 == 1:
             impls[1].unchecked = "it is new"
         plan: Any = SimpleNamespace(
@@ -351,8 +419,13 @@ def sweep_consoles() -> Rows:
             spent: Any = SimpleNamespace(
                 seconds={"timed": 1.0} if seed % 2 else {}, configs_per_minute=None
             )
-            one.conclude("the result.", {"measured": 2, "failed": 1, "refused": 0}, spent, Path("/p/index.html"),
-                         Path("/e") if seed % 2 else None)  # fmt: skip
+            one.conclude(
+                "the result.",
+                {"measured": 2, "failed": 1, "refused": 0},
+                spent,
+                Path("/p/index.html"),
+                Path("/e") if seed % 2 else None,
+            )
             served: Any = SimpleNamespace(ratio=1.0213, member="w 4")
             chosen: Any = SimpleNamespace(
                 members=["a", "b"][: 1 + seed % 2],
@@ -376,12 +449,15 @@ def drawn_figure(fig: Any) -> Rows:
         return
     yield f"  size {text_of(tuple(fig.get_size_inches()))}"
     for ax in fig.axes:
-        yield f"  {ax.get_xlabel()!r} {ax.get_ylabel()!r} {ax.get_xscale()} {ax.get_yscale()} {text_of((ax.get_xlim(), ax.get_ylim()))}"
+        limits = text_of((ax.get_xlim(), ax.get_ylim()))
+        scales = f"{ax.get_xscale()} {ax.get_yscale()}"
+        yield f"  {ax.get_xlabel()!r} {ax.get_ylabel()!r} {scales} {limits}"
         for line in ax.lines:
             data = text_of(
                 (list(map(str, line.get_xdata()))[:8], [float(y) for y in line.get_ydata()][:8])
             )
-            yield f"    {line.get_label()} {line.get_marker()} {line.get_color()} {line.get_markerfacecolor()} {data}"
+            colors = f"{line.get_color()} {line.get_markerfacecolor()}"
+            yield f"    {line.get_label()} {line.get_marker()} {colors} {data}"
         for text in ax.texts:
             yield f"    {text.get_text()!r} {text_of(tuple(map(float, text.get_position())))}"
 
@@ -408,12 +484,29 @@ def drawn_figures() -> Rows:
     profiles = [drawn_data.profile(dice, f"kernel{n}" * (1 + n % 9)) for n in range(40)]
     yield from drawn_figure(figures.profiles_figure(profiles))
     yield from drawn_figure(figures.profiles_figure([]))
-    rows = [{"kernel": f"k{n % 5 % 4}" if n % 7 else "rare", "kind": "measured" if n % 3 else "predicted",
-             "at": f"2026-11-{1 + n % 28:02}T00:00:00+00:00", "time_s": 1e-5 * n or None} for n in range(30)]  # fmt: skip
+    rows = [
+        {
+            "kernel": f"k{n % 5 % 4}" if n % 7 else "rare",
+            "kind": "measured" if n % 3 else "predicted",
+            "at": f"2026-11-{1 + n % 28:02}T00:00:00+00:00",
+            "time_s": 1e-5 * n or None,
+        }
+        for n in range(30)
+    ]
     yield from drawn_figure(figures.history_figure(rows))
     yield from drawn_figure(figures.history_figure([]))
-    bars = [figures.ValueRow(f"row {n}" * (1 + 4 * (n % 3)), 1.0 + n, str(n), n % 2 == 0, 0.9 + n if n % 3 else None,
-                             1.2 + n if n % 4 else None, n) for n in range(26)]  # fmt: skip
+    bars = [
+        figures.ValueRow(
+            f"row {n}" * (1 + 4 * (n % 3)),
+            1.0 + n,
+            str(n),
+            n % 2 == 0,
+            0.9 + n if n % 3 else None,
+            1.2 + n if n % 4 else None,
+            n,
+        )
+        for n in range(26)
+    ]
     for log, many in itertools.product((True, False), (0, 1, 24, 25, 26)):
         yield f"bars {log} {many}"
         yield from drawn_figure(figures.bars_figure(bars[:many], "label", log))
@@ -438,10 +531,21 @@ def tuned(dice: random.Random, item: Any) -> TunedSignature:
     status = dice.choice(("faster", "predicted", "kept", "failed"))
     times = [MeasuredTime(t, 0.9 * t, 1.1 * t) for t in (2e-5, dice.choice((1e-5, 1.5e-5)))]
     has = status != "failed"
-    return TunedSignature(tune.digest_of(item), status, f"reason {status}", (("BLOCK_M", 64),), times[0] if has else None,
-                          (times[1] if status != "kept" else times[0]) if has else None, "p", "hash",
-                          dice.random() < 0.8, "at", "page", dice.choice(("", "node GPU 1")),
-                          dice.choice((None, (0.8, 1.4))))  # fmt: skip
+    return TunedSignature(
+        tune.digest_of(item),
+        status,
+        f"reason {status}",
+        (("BLOCK_M", 64),),
+        times[0] if has else None,
+        (times[1] if status != "kept" else times[0]) if has else None,
+        "p",
+        "hash",
+        dice.random() < 0.8,
+        "at",
+        "page",
+        dice.choice(("", "node GPU 1")),
+        dice.choice((None, (0.8, 1.4))),
+    )
 
 
 def workload_tuning() -> Rows:
@@ -466,8 +570,8 @@ def workload_tuning() -> Rows:
         one.journal = SimpleNamespace(results={r.digest: r for _, r in done})  # type: ignore[assignment]
         yield f"{seed} {predicts} {[len(g) for g in one._groups()]} left {len(one._left)}"
         yield from (
-            f"  {line}" for line in printed(lambda to: tune.print_plan(to, items, "NVIDIA H200"))
-        )  # noqa: B023
+            f"  {line}" for line in printed(to_console(tune.print_plan, items, "NVIDIA H200"))
+        )
         yield from (f"  {line}" for line in printed(lambda to: tune.print_done(to, done)))  # noqa: B023
         served = one._served(done)
         yield f"  {[(i.family, r.status) for i, r in served]}"
@@ -475,12 +579,18 @@ def workload_tuning() -> Rows:
         yield f"  {[(e.function, e.key, e.family, e.after_s.median, e.protocol) for e in entries]}"
         yield f"  {one._sentence(done, len(entries))}"
         yield f"  {one._sentence(done[:1], 1)} {one._timed(done)}"
-        yield f"  {[sorted(tune.plain_item(i).items(), key=str)[0] for i in items[:2]]} {tune.weight_of(items)}"
+        firsts = [sorted(tune.plain_item(i).items(), key=str)[0] for i in items[:2]]
+        yield f"  {firsts} {tune.weight_of(items)}"
 
 
 TABLES: dict[str, Callable[[], Rows]] = {
-    "printed_traces": printed_traces, "printed_operators": printed_operators,
-    "printed_diagnoses": printed_diagnoses, "printed_code": printed_code, "progress": progress,
-    "sweep_consoles": sweep_consoles, "drawn_figures": drawn_figures, "data_frames": data_frames,
+    "printed_traces": printed_traces,
+    "printed_operators": printed_operators,
+    "printed_diagnoses": printed_diagnoses,
+    "printed_code": printed_code,
+    "progress": progress,
+    "sweep_consoles": sweep_consoles,
+    "drawn_figures": drawn_figures,
+    "data_frames": data_frames,
     "workload_tuning": workload_tuning,
-}  # fmt: skip
+}

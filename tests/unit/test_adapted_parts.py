@@ -80,16 +80,33 @@ def test_accesses_are_elements_of_the_tensor_that_they_lie_in():
     assert trace.accesses["y"].stores[1][1].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("kind", "address", "words"), [
-    ("load", (256 + 32,), "add reads out of bounds: element 8 of x, which has 8, in program 1,234"),
-    ("store", (512 - 4,), "add writes out of bounds: element -1 of y, which has 4, in program 1,234"),
-    ("load", (512 - 8,), "element -2 of y"), ("load", (512 - 100,), "element -25 of y"),
-    ("load", (256 + 32 + 96,), "element 32 of x"),
-    ("load", (512 + 16,), "element 4 of y"), ("load", (256, 512), "add reads several tensors by one"),
-    ("load", (256, 256 + 32), "element 8 of x"),
-    ("store", (528 + (1 << 30),), "element 268,435,460 of y"),
-    ("store", (529 + (1 << 30),), "add writes out of bounds, far from all of its tensors, in program 1,234"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "address", "words"),
+    [
+        (
+            "load",
+            (256 + 32,),
+            "add reads out of bounds: element 8 of x, which has 8, in program 1,234",
+        ),
+        (
+            "store",
+            (512 - 4,),
+            "add writes out of bounds: element -1 of y, which has 4, in program 1,234",
+        ),
+        ("load", (512 - 8,), "element -2 of y"),
+        ("load", (512 - 100,), "element -25 of y"),
+        ("load", (256 + 32 + 96,), "element 32 of x"),
+        ("load", (512 + 16,), "element 4 of y"),
+        ("load", (256, 512), "add reads several tensors by one"),
+        ("load", (256, 256 + 32), "element 8 of x"),
+        ("store", (528 + (1 << 30),), "element 268,435,460 of y"),
+        (
+            "store",
+            (529 + (1 << 30),),
+            "add writes out of bounds, far from all of its tensors, in program 1,234",
+        ),
+    ],
+)
 def test_an_address_out_of_bounds_is_named_by_the_nearest_tensor(kind, address, words):
     trace = trace_of(("x", 8), ("y", 4))
     trace.begin(1234)
@@ -129,8 +146,12 @@ def test_programs_that_write_different_values_race():
 
 
 def test_a_program_that_reads_what_another_writes_races():
-    for loaded, words in (((3, 4), None), ((7, 2), "program 5 reads and 1 writes element 2 of x"),
-                          ((0,), None), ((1,), "program 5 reads and 0 writes element 1 of x")):  # fmt: skip
+    for loaded, words in (
+        ((3, 4), None),
+        ((7, 2), "program 5 reads and 1 writes element 2 of x"),
+        ((0,), None),
+        ((1,), "program 5 reads and 0 writes element 1 of x"),
+    ):
         trace = trace_of(("x", 8))
         stored(trace, 0, (1,), (1.0,))
         stored(trace, 1, (2,), (1.0,))
@@ -145,10 +166,13 @@ def test_what_is_loaded_before_the_program_stored_it_is_read_first():
     assert not each.read_first
     each.stores = [(0, np.array([1, 2]), None), (1, np.array([3]), None)]
     for loads, first in (
-        ([(0, np.array([1, 2]), 1)], False), ([(0, np.array([1, 3]), 2)], True),
-        ([(0, np.array([1]), 0)], True), ([(1, np.array([3]), 1)], True),
-        ([(1, np.array([3]), 2)], False), ([(0, np.array([2]), 2), (1, np.array([1]), 2)], True),
-    ):  # fmt: skip
+        ([(0, np.array([1, 2]), 1)], False),
+        ([(0, np.array([1, 3]), 2)], True),
+        ([(0, np.array([1]), 0)], True),
+        ([(1, np.array([3]), 1)], True),
+        ([(1, np.array([3]), 2)], False),
+        ([(0, np.array([2]), 2), (1, np.array([1]), 2)], True),
+    ):
         each.loads = loads
         assert each.read_first is first
 
@@ -159,8 +183,9 @@ def test_a_plan_orders_its_programs_and_ends_with_its_budget(monkeypatch):
     assert list(ProgramPlan().order(3)) == [0, 1, 2]
     assert list(ProgramPlan([4, 1], is_reversed=True).order(9)) == [1, 4]
     places, dims = [], []
-    builder = SimpleNamespace(set_grid_dim=lambda *d: dims.append(d),
-                              set_grid_idx=lambda *p: places.append(p))  # fmt: skip
+    builder = SimpleNamespace(
+        set_grid_dim=lambda *d: dims.append(d), set_grid_idx=lambda *p: places.append(p)
+    )
     monkeypatch.setattr(interpreter, "interpreter_builder", builder)
     clock = iter(range(100))
     monkeypatch.setattr(traced, "time", SimpleNamespace(process_time=lambda: float(next(clock))))
@@ -253,7 +278,7 @@ def test_numbers_of_configs_leave_out_what_is_equal():
     assert [(at["BLOCK"], at["TILE"]) for at in write.numbers_of(other)] == [(0, 0), (1, 1)]
 
 
-def add_kernel(x, n, BLOCK=8): ...  # noqa: N803
+def add_kernel(x, n, BLOCK=8): ...
 
 
 JIT = SimpleNamespace(arg_names=["x", "n", "BLOCK"], fn=add_kernel)
@@ -304,7 +329,7 @@ def test_values_travel_and_come_back():
     assert travel.pack([1, 2], "it") == {"tuple": [1, 2]}
     assert travel.unpack(travel.pack(tl.constexpr(3), "it")).value == 3
     for bad in (object(), tl.pointer_type(tl.float32), {"a": 1}):
-        with pytest.raises(AdaptedError, match="^it is .*, which does not travel"):
+        with pytest.raises(AdaptedError, match=r"^it is .*, which does not travel"):
             travel.pack(bad, "it")
 
 
@@ -313,7 +338,7 @@ def test_places_of_functions_are_found_again(tmp_path):
     assert place.name == "call_on" and place.find().__code__ is call_on.__code__
     with pytest.raises(AdaptedError, match="is not found at the top level of"):
         Place.of(lambda: None)
-    with pytest.raises(AdaptedError, match="is no function; give a @triton.jit function"):
+    with pytest.raises(AdaptedError, match=r"is no function; give a @triton\.jit function"):
         travel.base(5)
     package = tmp_path / "outer_pack" / "inner_pack"
     package.mkdir(parents=True)
@@ -458,16 +483,18 @@ def test_the_first_config_that_launches_is_expected_and_why_others_did_not(monke
             raise error
         doubles(self, memory, entry, plan)
 
-    for error, skipped in ((RuntimeError("no\nroom"), "RuntimeError: room"),
-                           (LaunchFault("it races."), "it races"),
-                           (AssertionError("n is odd"), "add stops: AssertionError: n is odd")):  # fmt: skip
+    for error, skipped in (
+        (RuntimeError("no\nroom"), "RuntimeError: room"),
+        (LaunchFault("it races."), "it races"),
+        (AssertionError("n is odd"), "add stops: AssertionError: n is odd"),
+    ):
         result = found(monkeypatch, tmp_path, second)
         assert (result.first, result.skipped) == (1, skipped)
         kind = discover.NotInterpreted if isinstance(error, RuntimeError) else AdaptedError
         with pytest.raises(kind):
             found(monkeypatch, tmp_path, second, entries=1)
     error = AdaptedError("sentence")
-    with pytest.raises(AdaptedError, match="^sentence$"):
+    with pytest.raises(AdaptedError, match=r"^sentence$"):
         found(monkeypatch, tmp_path, second)
 
 
@@ -511,8 +538,14 @@ def test_fillings_bits_and_differences():
     now = torch.tensor([1.0, -1.0, 0.0, -math.inf])
     assert discover._differs(now, before).tolist() == [False, False, True, True]
     assert discover._differs(ints + torch.tensor([0, 1]), ints).tolist() == [False, True]
-    call_ = call_on({"x": Layout((2,), (1,), "fp32")}, arguments=(
-        Argument("a", True, None, "x"), Argument("b", True, None, "x"), Argument("n", True, 3)))  # fmt: skip
+    call_ = call_on(
+        {"x": Layout((2,), (1,), "fp32")},
+        arguments=(
+            Argument("a", True, None, "x"),
+            Argument("b", True, None, "x"),
+            Argument("n", True, 3),
+        ),
+    )
     assert discover._passed_twice(call_) == ["x"]
 
 
@@ -604,10 +637,16 @@ def sample_trace(read_first=False, atomics=False, elements=(1, 3)):
     return SimpleNamespace(accesses={"y": each}, ran=[0, 5])
 
 
-@pytest.mark.parametrize(("more", "share", "declared", "use"), [
-    ({}, 4, (), None), ({"read_first": True}, 4, (), OutputUse(1.0, True)),
-    ({}, 2, (), OutputUse(0.5, False)), ({}, 2, ("y",), None), ({"read_first": True}, 4, None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "share", "declared", "use"),
+    [
+        ({}, 4, (), None),
+        ({"read_first": True}, 4, (), OutputUse(1.0, True)),
+        ({}, 2, (), OutputUse(0.5, False)),
+        ({}, 2, ("y",), None),
+        ({"read_first": True}, 4, None, None),
+    ],
+)
 def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, share, declared, use):
     layouts = {n: Layout((4,), (1,), "fp32") for n in "xy"}
     call_on(layouts).write(tmp_path)
@@ -627,7 +666,7 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
             sampled.discover_sample(*given, False, declared)
     result = sampled.discover_sample(*given, use is not None, declared)
     assert result.odd == ({} if use is None else {"y": use}) and result.outputs == ("y",)
-    clean = use is not None or declared == () and not more
+    clean = use is not None or (declared == () and not more)
     assert result.initial == {"y": "nothing" if clean else "zeros"} and result.unmoved
     assert torch.load(tmp_path / call.PROBES) == {"y": [1, 3]}
     if use is None:
@@ -705,8 +744,16 @@ def test_kept_tensors_are_given_and_their_results_known(tmp_path):
         "n": Layout((1, 2), (2, 1), "int32"),
         "y": Layout((2,), (1,), "fp32"),
     }
-    one = call_on(layouts, outputs=("y",), initial={"y": "nothing"}, arguments=(
-        Argument("px", True, None, "x"), Argument("pn", True, None, "n"), Argument("k", True, 3)))  # fmt: skip
+    one = call_on(
+        layouts,
+        outputs=("y",),
+        initial={"y": "nothing"},
+        arguments=(
+            Argument("px", True, None, "x"),
+            Argument("pn", True, None, "n"),
+            Argument("k", True, 3),
+        ),
+    )
     first, other = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
     assert kept.input("x", (2,), None, "cpu", first).tolist() == [1.0, 2.0]
     assert kept.input("x", (2,), None, "cpu", other).tolist() == [2.0, 3.0]
@@ -732,9 +779,15 @@ def test_kept_tensors_are_given_and_their_results_known(tmp_path):
 
 
 def test_extents_have_the_names_of_the_users_integers():
-    arguments = (Argument("x", True, None, "x"), Argument("rows", True, 8), Argument("cols", True, 4),
-                 Argument("also", True, 4), Argument("one", True, 1), Argument("flag", True, True),
-                 Argument("sizes", True, 16))  # fmt: skip
+    arguments = (
+        Argument("x", True, None, "x"),
+        Argument("rows", True, 8),
+        Argument("cols", True, 4),
+        Argument("also", True, 4),
+        Argument("one", True, 1),
+        Argument("flag", True, True),
+        Argument("sizes", True, 16),
+    )
     layouts = {"x": Layout((8, 4), (4, 1), "fp32"), "y": Layout((16,), (2,), "int32", 0, False)}
     one = call_on(layouts, arguments=arguments, outputs=("y",), initial={"y": "zeros"})
     assert kernel.extent_names(one) == {8: "rows"}
@@ -801,9 +854,19 @@ def test_a_reference_gives_the_outputs_in_order():
 
 def test_configs_of_an_autotuner_are_pruned_and_what_is_ignored_is_said():
     def tuner(**more):
-        return SimpleNamespace(**({"configs": [1, 2, 3], "arg_names": ["x", "n"], "early_config_prune": None,
-                                   "perf_model": None, "user_defined_pre_hook": None,
-                                   "user_defined_post_hook": None} | more))  # fmt: skip
+        return SimpleNamespace(
+            **(
+                {
+                    "configs": [1, 2, 3],
+                    "arg_names": ["x", "n"],
+                    "early_config_prune": None,
+                    "perf_model": None,
+                    "user_defined_pre_hook": None,
+                    "user_defined_post_hook": None,
+                }
+                | more
+            )
+        )
 
     given = ((7, 8), {})
     assert autotuned.configs_of(tuner(), given) == ([1, 2, 3], [])
@@ -829,7 +892,7 @@ def test_a_function_of_a_cell_is_written_with_what_it_names(tmp_path):
     assert parts("np", np) == "import numpy as np" and parts("N", 3) == "N = 3"
     assert parts("C", tl.constexpr(4)).endswith("C = triton.language.constexpr(4)")
     assert parts("f", math.sqrt) == "from math import sqrt as f"
-    with pytest.raises(AdaptedError, match="^x, which the function's cell names, is list"):
+    with pytest.raises(AdaptedError, match=r"^x, which the function's cell names, is list"):
         parts("x", [1])
 
 
@@ -1064,7 +1127,9 @@ def test_launchers_are_kept_up_to_a_number_and_an_operation_has_one_name(monkeyp
     x = torch.zeros(64)
     said = [launched(x[:n]) for n in (4, 4, 8, 12, 4)]
     assert said == ["cold", "warm", "cold", "cold", "cold"] and len(chosen) == 2
-    with pytest.raises(OperationError, match="There is an operation workbench.ops.softmax already"):
+    with pytest.raises(
+        OperationError, match=r"There is an operation workbench\.ops\.softmax already"
+    ):
         operation.operation_of(spec_of("softmax"))
 
 

@@ -161,10 +161,17 @@ def test_a_job_that_loses_its_gpu_too_often_is_an_error(spread_on):
     assert len(said) == spread.MOVES
 
 
-@pytest.mark.parametrize(("error", "usable", "waits", "errors"), [
-    (None, True, 0, 0), (GpuGone("x"), False, 1, 0), (WorkerDied("x"), False, 1, 0),
-    (WorkerRefused("x"), False, 1, 0), (KeyboardInterrupt(), False, 1, 0), (ValueError("x"), True, 0, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "usable", "waits", "errors"),
+    [
+        (None, True, 0, 0),
+        (GpuGone("x"), False, 1, 0),
+        (WorkerDied("x"), False, 1, 0),
+        (WorkerRefused("x"), False, 1, 0),
+        (KeyboardInterrupt(), False, 1, 0),
+        (ValueError("x"), True, 0, 1),
+    ],
+)
 def test_how_a_job_ends_on_a_gpu(spread_on, error, usable, waits, errors):
     one, _, _ = spread_on()
     first = job("first", *([error] if error is not None else []))
@@ -241,9 +248,17 @@ def test_options_of_clusters_exclude_each_other():
 
     assert not spread.wants_cluster(options()) and spread.wants_cluster(options(workers=2))
     assert spread.wants_cluster(options(scheduler="tcp://a:1", sanitize=False))
-    for more, words in (({"workers": 1, "scheduler": "x"}, "write one of them"),
-                        ({"workers": 1, "device": "h200"}, "With --device nothing is measured; leave out --device or --workers"),
-                        ({"scheduler": "x", "sanitize": True}, "With --sanitize it uses this machine's GPU; leave out --sanitize or --scheduler")):  # fmt: skip
+    for more, words in (
+        ({"workers": 1, "scheduler": "x"}, "write one of them"),
+        (
+            {"workers": 1, "device": "h200"},
+            "With --device nothing is measured; leave out --device or --workers",
+        ),
+        (
+            {"scheduler": "x", "sanitize": True},
+            "With --sanitize it uses this machine's GPU; leave out --sanitize or --scheduler",
+        ),
+    ):
         with pytest.raises(OptionError, match=words):
             spread.wants_cluster(options(**more))
 
@@ -301,8 +316,13 @@ def runner(monkeypatch, tmp_path):
         options = SimpleNamespace(
             at_once=at_once, rounds=rounds, policy="nearest", verify=False, json=None
         )
-        one = workload_runner.ProgramRunner(options, tmp_path / "t.json", workload_runner.MarkOptions(""),
-                                            ["python"], now=lambda: float(next(clock)))  # fmt: skip
+        one = workload_runner.ProgramRunner(
+            options,
+            tmp_path / "t.json",
+            workload_runner.MarkOptions(""),
+            ["python"],
+            now=lambda: float(next(clock)),
+        )
         return one, started, ended
 
     return make
@@ -325,9 +345,9 @@ def test_a_run_by_itself_has_a_folder_and_the_table_where_it_is_pinned(runner):
 
 
 def test_runs_that_import_at_once_are_those_that_follow(runner):
-    one, started, ended = runner(3)
+    one, started, _ended = runner(3)
     with one:
-        with one.once(0, False) as (folder, end, wall_s):
+        with one.once(0, False) as (_folder, end, wall_s):
             assert end == "waited" and wall_s == 1.0 and list(one.started) == [(0, True), (1, True)]
         with one.once(0, True):
             pass
@@ -373,8 +393,10 @@ def test_runs_that_are_long_in_importing_are_noted_each_minute(runner, monkeypat
     monkeypatch.setattr(workload_runner, "time", SimpleNamespace(sleep=sleep))
     with one:
         one._start(0, False)
-    assert [n[:49] for n in notes] == ["after 60 s 1 of 2 runs have not used the GPU thro",
-                                       "after 120 s 1 of 2 runs have not used the GPU thr"]  # fmt: skip
+    assert [n[:49] for n in notes] == [
+        "after 60 s 1 of 2 runs have not used the GPU thro",
+        "after 120 s 1 of 2 runs have not used the GPU thr",
+    ]
 
 
 def comparison(*runs):
@@ -442,8 +464,8 @@ def test_differences_of_outputs_as_text():
         say(difference("y", 2, 0, 0.5, 0.25)) == "largest difference 0.5 (relative 0.25) in 2 calls"
     )
     assert say(difference("y", 2, 1, 0.5, 0.25, 0.0)) == (
-        "largest difference 0.5 (relative 0.25) in 2 calls, 1 not compared; between runs without the "
-        "table 0"
+        "largest difference 0.5 (relative 0.25) in 2 calls, 1 not compared; "
+        "between runs without the table 0"
     )
 
 
@@ -461,16 +483,20 @@ def test_processes_that_choose_differently_are_named():
     assert "Processes 0 and 2" in workload_run.differing(other).replace("Process ", "Processes ")
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"action": "record", "files": ("f",), "program": ("p",)}, "f is one word too many"),
-    ({"action": "record"}, "No program is named"), ({"action": "record", "program": ("",)}, "No program"),
-    ({"action": "show", "files": ("f",), "program": ("p",)}, "takes files and no program"),
-    ({"action": "merge"}, "No file is named; write: workbench workload merge FILE"),
-    ({"action": "show", "files": ("f",), "out": Path("x")}, "`show` writes no file"),
-    ({"action": "merge", "files": ("f",), "profile_steps": -1}, "--profile-steps counts steps"),
-    ({"action": "merge", "files": ("f",), "profile_steps": 0}, None),
-    ({"action": "record", "program": ("p",), "profile_steps": 2}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"action": "record", "files": ("f",), "program": ("p",)}, "f is one word too many"),
+        ({"action": "record"}, "No program is named"),
+        ({"action": "record", "program": ("",)}, "No program"),
+        ({"action": "show", "files": ("f",), "program": ("p",)}, "takes files and no program"),
+        ({"action": "merge"}, "No file is named; write: workbench workload merge FILE"),
+        ({"action": "show", "files": ("f",), "out": Path("x")}, "`show` writes no file"),
+        ({"action": "merge", "files": ("f",), "profile_steps": -1}, "--profile-steps counts steps"),
+        ({"action": "merge", "files": ("f",), "profile_steps": 0}, None),
+        ({"action": "record", "program": ("p",), "profile_steps": 2}, None),
+    ],
+)
 def test_words_of_workload_fit_its_action(change, words):
     options = SimpleNamespace(
         **({"files": (), "program": (), "out": None, "profile_steps": 3} | change)
@@ -497,8 +523,11 @@ def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent():
             found.append(one._predicted(swept, "old", "new").reason)
         except TypeError:  # a faster one gets its times
             found.append("faster")
-    assert found == ["the config in use, old, stays: new is predicted within 2 %", "faster"] + [
-        "the config in use, old, stays: new is predicted within 2 %"] * 2  # fmt: skip
+    assert (
+        found
+        == ["the config in use, old, stays: new is predicted within 2 %", "faster"]
+        + ["the config in use, old, stays: new is predicted within 2 %"] * 2
+    )
 
 
 def test_what_is_decided_of_a_signature():
@@ -547,8 +576,11 @@ def test_the_budget_of_a_workload_is_shared(monkeypatch):
     clock.now = 600.0
     one._tune_in_budget("late")
     assert groups == ["group"]
-    for options, words in (({"budget": "9"}, "--budget is shared as time"), ({"cover": 0.0}, "--cover is a share"),
-                           ({"cover": 1.01}, "--cover is a share")):  # fmt: skip
+    for options, words in (
+        ({"budget": "9"}, "--budget is shared as time"),
+        ({"cover": 0.0}, "--cover is a share"),
+        ({"cover": 1.01}, "--cover is a share"),
+    ):
         with pytest.raises(OptionError, match=words):
             workload_tune.check_tuning(
                 replace(WorkloadOptions(action="tune", dry_run=True), **options)
@@ -612,7 +644,7 @@ def mark(what="the import", began_s=100.0, limit_s=5.0, is_program=False):
 
 
 def test_signals_are_passed_on_and_ctrl_c_only_later(supervised):
-    one, sent, _, clock, _ = supervised
+    one, sent, _, _clock, _ = supervised
     one._hit(signal.SIGQUIT, None)
     assert sent == [(7, signal.SIGQUIT)] and one._stop is None
     one._hit(signal.SIGINT, None)
@@ -656,7 +688,7 @@ def test_code_that_goes_on_after_a_stop_is_killed(supervised):
 
 
 def test_a_command_that_does_not_end_after_a_stop_is_killed(supervised):
-    one, sent, _, clock, running = supervised
+    one, _sent, _, clock, running = supervised
     one._hit(signal.SIGTERM, None)
     clock.now = 100.0 + supervisor.ENDING_S
     one._check()
@@ -673,11 +705,16 @@ def test_a_command_that_does_not_end_after_a_stop_is_killed(supervised):
     assert one._stop is None
 
 
-@pytest.mark.parametrize(("status", "code", "words"), [
-    (3 << 8, COULD_NOT_RUN, "the import ended the process (exit code 3)"),
-    (signal.SIGKILL, COULD_NOT_RUN, "(SIGKILL; the system may have run out of memory)"),
-    (signal.SIGSEGV, COULD_NOT_RUN, "(SIGSEGV);"), (signal.SIGTERM, 143, None), (signal.SIGINT, 130, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (3 << 8, COULD_NOT_RUN, "the import ended the process (exit code 3)"),
+        (signal.SIGKILL, COULD_NOT_RUN, "(SIGKILL; the system may have run out of memory)"),
+        (signal.SIGSEGV, COULD_NOT_RUN, "(SIGSEGV);"),
+        (signal.SIGTERM, 143, None),
+        (signal.SIGINT, 130, None),
+    ],
+)
 def test_how_a_child_ended(supervised, status, code, words):
     one, _, said, _, running = supervised
     running.append(mark())
@@ -731,11 +768,21 @@ def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: clock.now))
     said = []
-    one = SimpleNamespace(printed=("", 100.0), counts=Counter(),
-                          command=SimpleNamespace(console=SimpleNamespace(so_far=lambda r, n: said.append((r.key, n)))))  # fmt: skip
+    one = SimpleNamespace(
+        printed=("", 100.0),
+        counts=Counter(),
+        command=SimpleNamespace(
+            console=SimpleNamespace(so_far=lambda r, n: said.append((r.key, n)))
+        ),
+    )
     say = next(v for v in vars(sweep).values() if hasattr(v, "_say_so_far"))._say_so_far
-    for key, count, now in (("a", sweep.SO_FAR_CONFIGS - 1, 999.0), ("a", sweep.SO_FAR_CONFIGS, 100.0 + sweep.SO_FAR_S),
-                            ("a", 99, 999.0), ("b", 99, 100.0 + 2 * sweep.SO_FAR_S - 0.1), ("b", 99, 100.0 + 2 * sweep.SO_FAR_S)):  # fmt: skip
+    for key, count, now in (
+        ("a", sweep.SO_FAR_CONFIGS - 1, 999.0),
+        ("a", sweep.SO_FAR_CONFIGS, 100.0 + sweep.SO_FAR_S),
+        ("a", 99, 999.0),
+        ("b", 99, 100.0 + 2 * sweep.SO_FAR_S - 0.1),
+        ("b", 99, 100.0 + 2 * sweep.SO_FAR_S),
+    ):
         one.counts["measured"], clock.now = count, now
         say(one, SimpleNamespace(key=key))
     assert said == [("a", sweep.SO_FAR_CONFIGS), ("b", 99)]
@@ -743,8 +790,15 @@ def test_the_best_so_far_is_said_after_enough_configs_and_time(monkeypatch):
 
 def test_results_of_each_size_are_taken_over():
     def ended(n):
-        return SimpleNamespace(tables={n: [n]}, results=[n], sentences=[str(n)], seconds={n: {}}, run=n,
-                               selection=n, page=n)  # fmt: skip
+        return SimpleNamespace(
+            tables={n: [n]},
+            results=[n],
+            sentences=[str(n)],
+            seconds={n: {}},
+            run=n,
+            selection=n,
+            page=n,
+        )
 
     one = SimpleNamespace(
         tables={}, results=[], sentences=[], seconds={}, run=None, selection=None, page=None
@@ -773,8 +827,10 @@ def test_outcomes_are_counted_by_kind():
         sweep._exit_code([failure]) == COULD_NOT_RUN
         and sweep._exit_code([failure, record]) == PASSED
     )
-    for options, predicts, words in ((SweepOptions(same_bits_as="x"), False, "x is not known"),
-                                     (SweepOptions(same_bits_as="default"), True, "outputs of a GPU")):  # fmt: skip
+    for options, predicts, words in (
+        (SweepOptions(same_bits_as="x"), False, "x is not known"),
+        (SweepOptions(same_bits_as="default"), True, "outputs of a GPU"),
+    ):
         with pytest.raises(CommandError, match=words):
             sweep.bits_wanted(options, SimpleNamespace(predicts=predicts))
     assert (
@@ -800,9 +856,14 @@ def test_sizes_of_unlike_gpus_are_left_out_of_a_portfolio():
     )
 
 
-@pytest.mark.parametrize(("many", "bits", "expected"), [
-    (96, "", "exhaustive"), (97, "", "model"), (97, "default", "exhaustive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("many", "bits", "expected"),
+    [
+        (96, "", "exhaustive"),
+        (97, "", "model"),
+        (97, "default", "exhaustive"),
+    ],
+)
 def test_a_small_space_is_measured_whole(many, bits, expected):
     plan = SimpleNamespace(candidates=[0] * many, run=SimpleNamespace(same_bits_as=bits))
     backend = SimpleNamespace(device=SimpleNamespace(backend="triton"), predicts=False)
@@ -974,13 +1035,24 @@ def test_a_comparison_of_traces_is_printed():
     def operand(name, total, median):
         findings = [Finding("r", synthetic.AT, "timeline", "", {}, "", "w", "s",
                             (Evidence("total time", total, "s", "profiled"),))]  # fmt: skip
-        profiles = [replace(drawn_printed.drawn_data.profile(drawn_printed.random.Random(3), k), total_s=median, count=2,
-                            launch="", median_s=median, metrics=(Evidence("share", median * 1e4, "1", "profiled"),)) for k in ("a", name)]  # fmt: skip
+        profiles = [
+            replace(
+                drawn_printed.drawn_data.profile(drawn_printed.random.Random(3), k),
+                total_s=median,
+                count=2,
+                launch="",
+                median_s=median,
+                metrics=(Evidence("share", median * 1e4, "1", "profiled"),),
+            )
+            for k in ("a", name)
+        ]
         return TraceOperand(name, findings, profiles)
 
     result = compared(operand("old", 1.0, 1e-5), operand("new", 1.5, 2e-5), 0.01)
-    expected = [SimpleNamespace(state="met", text="less", before=1.0, after=2.0, unit="s"),
-                SimpleNamespace(state="not measured", text="more", before=None, after=2.0, unit="s")]  # fmt: skip
+    expected = [
+        SimpleNamespace(state="met", text="less", before=1.0, after=2.0, unit="s"),
+        SimpleNamespace(state="not measured", text="more", before=None, after=2.0, unit="s"),
+    ]
     text = "\n".join(lines_of(lambda to: trace_comparison._print(to, result, expected)))
     assert "before  old\nafter   new\n" in text and "total time  1.000 s  1.500 s   +50 %" in text
     assert (
@@ -1047,9 +1119,26 @@ def test_pairs_are_made_when_both_operands_are_compiled(monkeypatch):
 
 
 def entry(kernel="softmax", impl="rows", at="2026-11-01", **more):
-    given = {"kernel": kernel, "impl": impl, "config": {"w": 4}, "sizes": {"N": 8}, "dtype": "bf16", "device": "h200",
-             "torch": "2", "triton": "3", "source": "s", "predicted": False, "time_s": 1e-5, "low_s": None,
-             "high_s": None, "regime": "", "protocol": "p", "run": "r", "at": at, "configs": 1} | more  # fmt: skip
+    given = {
+        "kernel": kernel,
+        "impl": impl,
+        "config": {"w": 4},
+        "sizes": {"N": 8},
+        "dtype": "bf16",
+        "device": "h200",
+        "torch": "2",
+        "triton": "3",
+        "source": "s",
+        "predicted": False,
+        "time_s": 1e-5,
+        "low_s": None,
+        "high_s": None,
+        "regime": "",
+        "protocol": "p",
+        "run": "r",
+        "at": at,
+        "configs": 1,
+    } | more
     return Entry(**given)
 
 
@@ -1068,8 +1157,21 @@ def test_tuned_configs_are_shown_merged_and_forgotten(tmp_path, capsys):
     def use(**given):
         out = io.StringIO()
         to = Console(file=out, width=200, highlight=False)
-        options = SimpleNamespace(**({"export": None, "load": None, "code": False, "forget": False, "file": mine,
-                                      "kernel": None, "impl": None, "device": None} | given))  # fmt: skip
+        options = SimpleNamespace(
+            **(
+                {
+                    "export": None,
+                    "load": None,
+                    "code": False,
+                    "forget": False,
+                    "file": mine,
+                    "kernel": None,
+                    "impl": None,
+                    "device": None,
+                }
+                | given
+            )
+        )
         return tuned.use(options, to), out.getvalue()
 
     shown, text = use()
@@ -1087,9 +1189,12 @@ def test_tuned_configs_are_shown_merged_and_forgotten(tmp_path, capsys):
     assert len(use()[0]["entries"]) == 2 == len(Tuned.load(mine).entries)
     exported, text = use(export=tmp_path / "x.json", kernel="copy")
     assert "1 entries written to" in text and len(exported["entries"]) == 1
-    for given, words in (({"forget": True}, "--forget needs a kernel"), ({"load": other, "kernel": "copy"}, "takes a file whole"),
-                         ({"load": other, "device": "h200"}, "takes a file whole"),
-                         ({"code": True, "forget": True, "kernel": "copy"}, "--code and --forget are two things")):  # fmt: skip
+    for given, words in (
+        ({"forget": True}, "--forget needs a kernel"),
+        ({"load": other, "kernel": "copy"}, "takes a file whole"),
+        ({"load": other, "device": "h200"}, "takes a file whole"),
+        ({"code": True, "forget": True, "kernel": "copy"}, "--code and --forget are two things"),
+    ):
         with pytest.raises(TunedError, match=words):
             use(**given)
     assert "Nothing is tuned that matches" in use(kernel="none")[1]

@@ -6,6 +6,7 @@ from collections import Counter
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import synthetic
@@ -310,8 +311,8 @@ def test_gpus_of_a_host_and_more_workers_than_these(monkeypatch, named, count, n
 class Solo:
     """A measuring process: `fates` are what its next tasks end in."""
 
-    fates: dict[str, list] = {}
-    made: list["Solo"] = []
+    fates: ClassVar[dict[str, list]] = {}
+    made: ClassVar[list["Solo"]] = []
 
     def __init__(self, **given):
         self.given, self.calls = given, []
@@ -421,7 +422,7 @@ def test_what_a_problem_cannot_begin_with_is_a_sentence(solos):
     with pytest.raises(SpecFault):
         gpu.begin("job")
     assert gpu.lost == 0
-    with pytest.raises(CannotBegin, match="^the process that makes the inputs late$"):
+    with pytest.raises(CannotBegin, match=r"^the process that makes the inputs late$"):
         gpu.begin("job")
     assert gpu.lost == 1 and not gpu._begun
     gpu.wait_idle()
@@ -679,13 +680,20 @@ def test_a_check_asks_the_checker_then_the_runner_then_the_checker(monkeypatch):
 
     monkeypatch.setattr(checking, "Workers", Pool)
     refused = Refusal("check", "no")
-    answers = {"make_inputs": [[1], [2]], "launch": [["out"], refused, ["out"], None, TimeoutError(),
-               refused, "ran"], "compare_outputs": [["compared"], ["again"]], "compare": ["same"]}  # fmt: skip
+    answers = {
+        "make_inputs": [[1], [2]],
+        "launch": [["out"], refused, ["out"], None, TimeoutError(), refused, "ran"],
+        "compare_outputs": [["compared"], ["again"]],
+        "compare": ["same"],
+    }
     checks = checking.Checks(3, launch)
     request = checking.CheckRequest("toy", "bf16", ())
     assert checks.calls(request, "toy", "c", 7.0).result() == ["compared"]
-    assert asked == [("1 False", "make_inputs", 300.0), ("3 True", "launch", 7.0),
-                     ("1 False", "compare_outputs", 60.0)]  # fmt: skip
+    assert asked == [
+        ("1 False", "make_inputs", 300.0),
+        ("3 True", "launch", 7.0),
+        ("1 False", "compare_outputs", 60.0),
+    ]
     assert checks.calls(request, "toy", "c", 7.0).result() is refused
     assert len(asked) == 4, "inputs are made once"
     checks.restart(checker=False)
@@ -769,8 +777,11 @@ def test_the_checks_of_sanitizer_decide(results, state, reason):
 
 
 def test_the_largest_size_that_is_taken_is_checked_with_the_others_in_one_process(monkeypatch):
-    impl = SimpleNamespace(title="toy.blocks", name="blocks",
-                           rejection_reason=lambda config, limits, dtype, s: "no" if s["N"] > 64 else None)  # fmt: skip
+    impl = SimpleNamespace(
+        title="toy.blocks",
+        name="blocks",
+        rejection_reason=lambda config, limits, dtype, s: "no" if s["N"] > 64 else None,
+    )
     spec = SimpleNamespace(check=[{"N": 7}, {"N": 64}, {"N": 63}, {"N": 100}],
                            bytes=lambda sizes, dtype: sizes["N"])  # fmt: skip
     monkeypatch.setattr(sanitizing, "machine_here", lambda: SimpleNamespace(gpu="h200"))
@@ -845,8 +856,11 @@ def halving(limit_n, tile=lambda s: 1):
         return [SimpleNamespace(tiles=s["N"] * s["M"] // tile(s), steps=1, load_bytes=tile(s),
                                 store_bytes=0)]  # fmt: skip
 
-    impl = SimpleNamespace(spec=spec, work_of=works, rejection_reason=lambda config, limits, dtype, s:
-                           "small" if s["N"] < limit_n else None)  # fmt: skip
+    impl = SimpleNamespace(
+        spec=spec,
+        work_of=works,
+        rejection_reason=lambda config, limits, dtype, s: "small" if s["N"] < limit_n else None,
+    )
     return emulated.counted_sizes(impl, None, None, "fp32", {"N": 4096, "M": 1024})
 
 
@@ -968,10 +982,12 @@ def mac(monkeypatch):
 def test_a_mac_times_in_turns_and_each_alone_where_its_process_is_lost(mac, monkeypatch):
     one, other = candidate(1, "metal"), candidate(2, "metal")
     lost = TimeoutError("late")
-    backend, process = mac(measure_tasks=[[TIMED], lost, [TIMED], lost, lost],
-                           compare_tasks=[lost, metal_backend.MetalPair(TIMED, TIMED, "v")])  # fmt: skip
+    backend, process = mac(
+        measure_tasks=[[TIMED], lost, [TIMED], lost, lost],
+        compare_tasks=[lost, metal_backend.MetalPair(TIMED, TIMED, "v")],
+    )
     assert backend.timed(one, None, None, patience=3.0).result() == TIMED
-    name, limit_s, tasks, rules, rounds, driver, seed = process.calls[-1]
+    name, limit_s, tasks, _rules, rounds, driver, seed = process.calls[-1]
     assert (name, limit_s, len(tasks), rounds, driver) == ("measure_tasks", 360.0, 1, 2, "driver")
     assert tasks[0].regime == "cold" and tasks[0].sizes == {"N": 8} and seed == backend._seed
     refused = Refusal("measure", "the measuring process: late", cause="timeout")
@@ -1036,8 +1052,10 @@ def test_what_no_model_covers_is_said():
                                        ("triton", "hot", "device"))
     ]  # fmt: skip
     assert [w.partition(";")[0] for w in words] == [
-        "a library's own version has no prediction", "what the CPU takes to launch is not predicted",
-        "calls on cached data are not predicted"]  # fmt: skip
+        "a library's own version has no prediction",
+        "what the CPU takes to launch is not predicted",
+        "calls on cached data are not predicted",
+    ]
 
 
 def offline(predict, **impl):
@@ -1062,8 +1080,17 @@ def offline(predict, **impl):
     )
 
     def of(number, **more):
-        given = {"unchecked": False, "sampling": None, "knobs": lambda: knobs, "name": "blocks",
-                 "rejection_reason": lambda c, limits, d, s: None if s["N"] > 7 else "odd"} | impl | more  # fmt: skip
+        given = (
+            {
+                "unchecked": False,
+                "sampling": None,
+                "knobs": lambda: knobs,
+                "name": "blocks",
+                "rejection_reason": lambda c, limits, d, s: None if s["N"] > 7 else "odd",
+            }
+            | impl
+            | more
+        )
         one = candidate(number)
         base = {"backend": "triton", "title": "toy.blocks", "imports": ()} | given
         return replace(one, impl=SimpleNamespace(**base), config=number)

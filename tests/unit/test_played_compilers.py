@@ -144,8 +144,12 @@ def test_a_key_is_claimed_once(tmp_path):
 
 def test_tasks_of_several_problems_are_compiled_each_config_once():
     at, other = Problem("toy", None, {"N": 8}, "bf16"), Problem("toy", None, {"N": 9}, "bf16")
-    parts = [TimingTask(at, candidate(1)), TimingTask(other, candidate(2)), TimingTask(at, candidate(1), "hot"),
-             TimingTask(at, candidate(3, "torch"))]  # fmt: skip
+    parts = [
+        TimingTask(at, candidate(1)),
+        TimingTask(other, candidate(2)),
+        TimingTask(at, candidate(1), "hot"),
+        TimingTask(at, candidate(3, "torch")),
+    ]
     asked = []
 
     def compiles(pool, problem, candidates, device, timeout_s):
@@ -226,8 +230,10 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
             ("3.6", None),
             ("3.9", compilers.Path("/opt/t36")),
         ]
-        for error, words in ((TimeoutError("late"), r"installed Triton cannot be used \(importing it late\)"),
-                             (ImportError("no."), r"cannot be used \(ImportError: no\)")):  # fmt: skip
+        for error, words in (
+            (TimeoutError("late"), r"installed Triton cannot be used \(importing it late\)"),
+            (ImportError("no."), r"cannot be used \(ImportError: no\)"),
+        ):
             versions = [error, error]
             with pytest.raises(compilers.CompilerError, match=words):
                 both.versions()
@@ -319,10 +325,8 @@ def test_libraries_that_are_late_or_fail_are_refused(libraries):
     lost = Refusal("measure", "the process of the libraries late")
     assert found[:2] == [(late, None)] * 2
     assert (
-        found[2][1] is None
-        and found[2][0].reason.startswith("the winner could not be timed")
-        or found[2][0] == lost
-    )
+        found[2][1] is None and found[2][0].reason.startswith("the winner could not be timed")
+    ) or found[2][0] == lost
     second.answer = MemoryError("no room\nmore")
     assert "no room" in one.final("job", winner, others[2:], 5.0)[0][0].reason
     second.answer = (Refusal("measure", "odd"), TIMED)
@@ -406,7 +410,7 @@ def test_tasks_of_a_cluster_end_with_their_worker_or_the_command(cluster_gpu):
 
 
 def test_what_is_pending_is_dropped_when_the_gpu_is_gone(cluster_gpu, monkeypatch):
-    one, farm, worker = cluster_gpu
+    one, _farm, worker = cluster_gpu
     monkeypatch.setattr(remote, "POLL_S", 0.001)
     pool = remote.ClusterPool(one, [worker])
     pending = pool.submit(abs, -1, timeout_s=5.0)
@@ -470,8 +474,10 @@ def test_a_task_aside_sees_the_disk_or_is_refused(cluster_gpu, monkeypatch, tmp_
     assert pool.submit(abs, tmp_path, timeout_s=3.0).result(1) == ("aside", abs, (tmp_path,), 3.0)
     farm.missing = [tmp_path / "x"]
     assert isinstance(pool.submit(abs, tmp_path, timeout_s=3.0).exception(1), WorkerRefused)
-    assert farm.refused == [f"The worker node does not see {tmp_path}; name a folder on a disk that all hosts share: "
-                            "--out FOLDER."]  # fmt: skip
+    assert farm.refused == [
+        f"The worker node does not see {tmp_path}; name a folder on a disk that all hosts share: "
+        "--out FOLDER."
+    ]
     farm.missing = []
     monkeypatch.setattr(
         ClusterGpu, "perform", lambda self, name, *args: (_ for _ in ()).throw(WorkerDied("w"))
@@ -552,9 +558,16 @@ def test_the_owner_of_a_gpu_locks_and_reports_it(monkeypatch):
 # Processes that start before all else
 
 
-@pytest.mark.parametrize(("who", "cached", "started"), [
-    ("NOBODY", None, 0), ("OTHERS", None, 1), ("MEASURING", None, 0), ("MEASURING", "/cache", 1), ("NOBODY", "/cache", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("who", "cached", "started"),
+    [
+        ("NOBODY", None, 0),
+        ("OTHERS", None, 1),
+        ("MEASURING", None, 0),
+        ("MEASURING", "/cache", 1),
+        ("NOBODY", "/cache", 0),
+    ],
+)
 def test_processes_of_libraries_start_where_they_are_wanted(monkeypatch, who, cached, started):
     made = []
     closed = []
@@ -574,7 +587,7 @@ def test_processes_of_libraries_start_where_they_are_wanted(monkeypatch, who, ca
     one = prewarm.Prewarm("toy", prewarm.Libraries[who])
     one.gpu, one.compilers, one.libraries  # noqa: B018
     others = [m for m in made if m[0] == "LibraryProcesses"]
-    assert len(others) == started and made[0] == "preload" or "preload" in made
+    assert (len(others) == started and made[0] == "preload") or "preload" in made
     assert ("Measuring", "toy", "toy" if who == "MEASURING" else "") in made
     assert (one.libraries is not None) == (who == "OTHERS")
     assert [m[2] for m in others] == [who != "MEASURING"] * started
@@ -618,8 +631,13 @@ def test_tasks_for_a_target_are_predicted_but_for_those_that_no_model_covers(mon
         return future
 
     backend.timed = timed
-    parts = [TimingTask(at, candidate(0)), TimingTask(at, candidate(1)), TimingTask(at, candidate(2), "hot"),
-             TimingTask(at, candidate(3), clock="host"), TimingTask(at, candidate(4, "torch"))]  # fmt: skip
+    parts = [
+        TimingTask(at, candidate(0)),
+        TimingTask(at, candidate(1)),
+        TimingTask(at, candidate(2), "hot"),
+        TimingTask(at, candidate(3), clock="host"),
+        TimingTask(at, candidate(4, "torch")),
+    ]
     found = backend.measure_interleaved(parts)
     assert [getattr(r.result, "stage", "timed") for r in found] == [
         "timed",
@@ -673,8 +691,10 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
         return emulated.count_task("toy", candidate(1), {"N": 8}, "fp32", H200)
 
     assert count() == (["launch"], ({"N": 2}, emulated.Scales(8.0, 6.0)))
-    for error, stage, words in ((EmulationError("race"), "check", "at {'N': 2}: EmulationError: race"),
-                                (emulated.WorkbenchError("no"), "compile", "no")):  # fmt: skip
+    for error, stage, words in (
+        (EmulationError("race"), "check", "at {'N': 2}: EmulationError: race"),
+        (emulated.WorkbenchError("no"), "compile", "no"),
+    ):
         raised.append(error)
         refused = count()
         assert (refused.stage, refused.rule) == (stage, "process" if stage == "check" else None)
@@ -693,7 +713,7 @@ def test_calls_take_the_schedules_of_the_emulator_in_turn(monkeypatch):
         SCHEDULES = ("a", "b")
 
         @staticmethod
-        def EmulationOptions(schedule):  # noqa: N802
+        def EmulationOptions(schedule):
             return schedule
 
         @staticmethod

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, Future
 from multiprocessing import Pipe, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -188,7 +189,7 @@ def test_tasks_are_served_until_the_pipe_is_closed(monkeypatch):
 class OneTask:
     """Stands for a Solo."""
 
-    made: list["OneTask"] = []
+    made: ClassVar[list["OneTask"]] = []
 
     def __init__(self, **given):
         self.given, self.alive, self.steps = given, True, []
@@ -275,8 +276,17 @@ def begun(monkeypatch, environment, loaded=(), **given):
     for name in ("keep_bytecode", "_let_go", "limit_memory"):
         monkeypatch.setattr(workers, name, note(name))
     monkeypatch.setattr(workers, "watch", lambda marks: calls.append("watch"))
-    monkeypatch.setattr(workers, "os", SimpleNamespace(
-        environ=environment, open=note("open"), dup2=note("dup2"), devnull="/dev/null", O_WRONLY=1))  # fmt: skip
+    monkeypatch.setattr(
+        workers,
+        "os",
+        SimpleNamespace(
+            environ=environment,
+            open=note("open"),
+            dup2=note("dup2"),
+            devnull="/dev/null",
+            O_WRONLY=1,
+        ),
+    )
     monkeypatch.setattr(workers, "signal", SimpleNamespace(
         signal=note("signal"), SIGINT="INT", SIG_IGN="ignored"))  # fmt: skip
 

@@ -45,12 +45,21 @@ pytestmark = pytest.mark.unit
 
 def entry(number=1, **more):
     given = {
-        "arch": "sm_90", "device": "NVIDIA H200", "triton": triton.__version__, "torch": "2.11.0",
-        "module": "mine", "function": "add", "text_hash": "a" * 16, "key": ("1024", "torch.float32"),
+        "arch": "sm_90",
+        "device": "NVIDIA H200",
+        "triton": triton.__version__,
+        "torch": "2.11.0",
+        "module": "mine",
+        "function": "add",
+        "text_hash": "a" * 16,
+        "key": ("1024", "torch.float32"),
         "config": (("BLOCK", 64 * number), ("num_warps", 4)),
-        "before_s": MeasuredTime(4e-5, 3e-5, 5e-5), "after_s": MeasuredTime(2e-5, 1e-5, 3e-5),
-        "family": None, "protocol": "p1", "at": f"2026-11-0{number}T00:00:00+00:00",
-    } | more  # fmt: skip
+        "before_s": MeasuredTime(4e-5, 3e-5, 5e-5),
+        "after_s": MeasuredTime(2e-5, 1e-5, 3e-5),
+        "family": None,
+        "protocol": "p1",
+        "at": f"2026-11-0{number}T00:00:00+00:00",
+    } | more
     return PinnedEntry(**given)
 
 
@@ -147,10 +156,16 @@ def test_whole_numbers_have_64_bits(value, right):
 def test_limits_of_plain_data():
     assert strict.count(0, "n") == 0 and strict.wholes([0, 5], "n", 0) == (0, 5)
     assert strict.wholes([-1], "n") == (-1,) and strict.seconds(0, "s") == 0.0
-    for call in (lambda: strict.count(-1, "n"), lambda: strict.wholes([1, 0], "n", 1),
-                 lambda: strict.seconds(math.inf, "s"), lambda: strict.seconds(-1e-9, "s"),
-                 lambda: strict.entry_at("ab", 2, "e"), lambda: strict.entry_at("ab", -1, "e"),
-                 lambda: strict.one_of(1, "o", (True,)), lambda: strict.seconds(True, "s")):  # fmt: skip
+    for call in (
+        lambda: strict.count(-1, "n"),
+        lambda: strict.wholes([1, 0], "n", 1),
+        lambda: strict.seconds(math.inf, "s"),
+        lambda: strict.seconds(-1e-9, "s"),
+        lambda: strict.entry_at("ab", 2, "e"),
+        lambda: strict.entry_at("ab", -1, "e"),
+        lambda: strict.one_of(1, "o", (True,)),
+        lambda: strict.seconds(True, "s"),
+    ):
         with pytest.raises(strict.Damage):
             call()
     assert strict.entry_at("ab", 1, "e") == "b" and strict.one_of(True, "o", (1, True)) is True
@@ -432,8 +447,10 @@ def test_a_config_of_the_function_keeps_its_hook_and_another_needs_none():
 
 
 def test_the_nearest_key_is_inside_a_family_and_nearest_in_ratio():
-    some = [entry(key=(n, "64", "torch.float32"), family="f", config=(("BLOCK", b), ("num_warps", 4)))
-            for n, b in (("1024", 64), ("4096", 128))]  # fmt: skip
+    some = [
+        entry(key=(n, "64", "torch.float32"), family="f", config=(("BLOCK", b), ("num_warps", 4)))
+        for n, b in (("1024", 64), ("4096", 128))
+    ]
     alone = entry(key=("2100", "64", "torch.float32"))
     for number, place in ((1024, 0), (2047, 0), (2049, 1), (4096, 1), (1023, None), (4097, None)):
         near = pinned.nearest([*some, alone], (str(number), "64", "torch.float32"))
@@ -533,8 +550,13 @@ def test_the_architecture_is_asked_once_and_is_empty_without_a_gpu(monkeypatch):
 
 
 def test_a_table_as_python_runs_and_gives_its_configs():
-    some = [entry(2, key=("2048",)), entry(1), entry(1, function="a-b", module="mine"),
-            entry(1, function="a b"), entry(1, config=(("BLOCK", 8), ("num_stages", None)), key=())]  # fmt: skip
+    some = [
+        entry(2, key=("2048",)),
+        entry(1),
+        entry(1, function="a-b", module="mine"),
+        entry(1, function="a b"),
+        entry(1, config=(("BLOCK", 8), ("num_stages", None)), key=()),
+    ]
     text = exported.python_text(some)
     space = {}
     exec(text, space)
@@ -555,26 +577,42 @@ MOE = {"a_ptr": "bfloat16[64, 4096]", "b_ptr": "bfloat16[8, 3584, 4096]", "top_k
 MOE_CONFIG = tuple((n, 1) for n in exported.MOE_CONFIG)
 
 
-@pytest.mark.parametrize(("change", "config", "place"), [
-    ({}, MOE_CONFIG, ("E=8,N=1792,device_name=NVIDIA_H200.json", 64)),
-    ({"use_fp8_w8a8": "True", "use_int8_w8a8": "False"}, MOE_CONFIG,
-     ("E=8,N=1792,device_name=NVIDIA_H200,dtype=fp8_w8a8.json", 64)),
-    ({"a_ptr": "float32[7, 4096]", "group_n": "128", "group_k": "64"}, MOE_CONFIG,
-     ("E=8,N=1792,device_name=NVIDIA_H200,dtype=float32,block_shape=[128,64].json", 7)),
-    ({"group_n": "128", "group_k": "0"}, MOE_CONFIG, ("E=8,N=1792,device_name=NVIDIA_H200.json", 64)),
-    ({"top_k": "1", "MUL_ROUTED_WEIGHT": "False"}, MOE_CONFIG,
-     ("E=8,N=1792,device_name=NVIDIA_H200.json", 64)),
-    ({"top_k": "1"}, MOE_CONFIG, "it is the second product of its layer"),
-    ({"b_ptr": "bfloat16[8, 3583, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
-    ({"b_ptr": "bfloat16[8, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
-    ({"a_ptr": "None"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
-    ({"b_ptr": "bfloat16[0]"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
-    ({}, MOE_CONFIG[1:], "its config lacks one of BLOCK_SIZE_M,"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "config", "place"),
+    [
+        ({}, MOE_CONFIG, ("E=8,N=1792,device_name=NVIDIA_H200.json", 64)),
+        (
+            {"use_fp8_w8a8": "True", "use_int8_w8a8": "False"},
+            MOE_CONFIG,
+            ("E=8,N=1792,device_name=NVIDIA_H200,dtype=fp8_w8a8.json", 64),
+        ),
+        (
+            {"a_ptr": "float32[7, 4096]", "group_n": "128", "group_k": "64"},
+            MOE_CONFIG,
+            ("E=8,N=1792,device_name=NVIDIA_H200,dtype=float32,block_shape=[128,64].json", 7),
+        ),
+        (
+            {"group_n": "128", "group_k": "0"},
+            MOE_CONFIG,
+            ("E=8,N=1792,device_name=NVIDIA_H200.json", 64),
+        ),
+        (
+            {"top_k": "1", "MUL_ROUTED_WEIGHT": "False"},
+            MOE_CONFIG,
+            ("E=8,N=1792,device_name=NVIDIA_H200.json", 64),
+        ),
+        ({"top_k": "1"}, MOE_CONFIG, "it is the second product of its layer"),
+        ({"b_ptr": "bfloat16[8, 3583, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
+        ({"b_ptr": "bfloat16[8, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
+        ({"a_ptr": "None"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
+        ({"b_ptr": "bfloat16[0]"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
+        ({}, MOE_CONFIG[1:], "its config lacks one of BLOCK_SIZE_M,"),
+    ],
+)
 def test_entries_of_experts_have_a_file(change, config, place):
     one = entry(arguments=tuple((MOE | change).items()), config=config, device="NVIDIA H200")
     found = exported.moe_place(one)
-    assert found == place or isinstance(found, str) and found.startswith(place)
+    assert found == place or (isinstance(found, str) and found.startswith(place))
 
 
 def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
@@ -601,8 +639,12 @@ def test_of_entries_with_one_place_the_newest_is_kept(tmp_path):
         else:
             with pytest.raises(strict.Damage, match="a median outside of its interval"):
                 tuned_table._time(value, "t")
-    arguments = {"x": tensor((4, 2)), "n": S.PlainArgument("int", 3), "f": S.PlainArgument("float", "0.5"),
-                 "t": S.TupleArgument(())}  # fmt: skip
+    arguments = {
+        "x": tensor((4, 2)),
+        "n": S.PlainArgument("int", 3),
+        "f": S.PlainArgument("float", "0.5"),
+        "t": S.TupleArgument(()),
+    }
     assert tuned_table.argument_texts(arguments) == (
         ("f", "0.5"), ("n", "3"), ("x", "bfloat16[4, 2]"))  # fmt: skip
 
@@ -641,10 +683,19 @@ def test_random_floats_repeat_after_a_period(monkeypatch):
     assert drawn[3] == (drawn[1] * 3)[:11] and drawn[2] == (drawn[1] * 2)[:6]
 
 
-@pytest.mark.parametrize(("shape", "stride", "dense"), [
-    ((4, 3), (3, 1), True), ((4, 3), (1, 4), True), ((4, 3), (4, 1), False), ((1, 3), (9, 1), True),
-    ((2, 3, 4), (12, 4, 1), True), ((2, 3, 4), (4, 8, 1), True), ((5,), (2,), False), ((), (), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "stride", "dense"),
+    [
+        ((4, 3), (3, 1), True),
+        ((4, 3), (1, 4), True),
+        ((4, 3), (4, 1), False),
+        ((1, 3), (9, 1), True),
+        ((2, 3, 4), (12, 4, 1), True),
+        ((2, 3, 4), (4, 8, 1), True),
+        ((5,), (2,), False),
+        ((), (), True),
+    ],
+)
 def test_dense_tensors(shape, stride, dense):
     assert rebuilt._dense(held(shape, stride)) is dense
 
@@ -730,9 +781,17 @@ def test_grids_have_limits(monkeypatch):
 
 
 def test_neighbours_are_one_step_of_a_power_of_two():
-    table_ = {("BLOCK_N", 8): (4, 8, 16), ("BLOCK_N", 1): (1, 2), ("BM", 4): (2, 4, 8),
-              ("BLOCK_N", 6): (6,), ("BLOCK_N", 0): (0,), ("BMX", 4): (4,), ("tile_k", 2): (1, 2, 4),
-              ("GROUP_M", 8): (8,), ("BLOCK_N", -4): (-4,)}  # fmt: skip
+    table_ = {
+        ("BLOCK_N", 8): (4, 8, 16),
+        ("BLOCK_N", 1): (1, 2),
+        ("BM", 4): (2, 4, 8),
+        ("BLOCK_N", 6): (6,),
+        ("BLOCK_N", 0): (0,),
+        ("BMX", 4): (4,),
+        ("tile_k", 2): (1, 2, 4),
+        ("GROUP_M", 8): (8,),
+        ("BLOCK_N", -4): (-4,),
+    }
     assert {at: grids.neighbours(*at) for at in table_} == table_
 
 
@@ -800,18 +859,29 @@ def activity(name, duration, grid=None, block=None):
 
 def test_times_of_a_window_are_by_kernel_and_grid(monkeypatch):
     monkeypatch.setattr(gpu_time, "OTHERS", 2)
-    rows = [activity("add", 10, (2, 1, 1), (128, 1, 1)), activity("gemm", 50), activity("add", 30, (2, 1, 1), (128, 1, 1)),
-            activity("add", 5, (4, 1, 1), (128, 1, 1)), activity("copy", 7), activity("copy", 7),
-            activity("fill", 1), activity("mul", 100)]  # fmt: skip
+    rows = [
+        activity("add", 10, (2, 1, 1), (128, 1, 1)),
+        activity("gemm", 50),
+        activity("add", 30, (2, 1, 1), (128, 1, 1)),
+        activity("add", 5, (4, 1, 1), (128, 1, 1)),
+        activity("copy", 7),
+        activity("copy", 7),
+        activity("fill", 1),
+        activity("mul", 100),
+    ]
 
     class Activities(list):
         def of_kind(self, kind):
             return range(len(self))
 
     times = gpu_time.times_of(SimpleNamespace(activities=Activities(rows)), {"add", "mul"}, "steps")
-    assert [(k.name, k.grid, k.block, k.launches, round(k.seconds * 1e9)) for k in times.kernels] == [
-        ("mul", (0, 0, 0), (0, 0, 0), 1, 100), ("add", (2, 1, 1), (128, 1, 1), 2, 40),
-        ("add", (4, 1, 1), (128, 1, 1), 1, 5)]  # fmt: skip
+    assert [
+        (k.name, k.grid, k.block, k.launches, round(k.seconds * 1e9)) for k in times.kernels
+    ] == [
+        ("mul", (0, 0, 0), (0, 0, 0), 1, 100),
+        ("add", (2, 1, 1), (128, 1, 1), 2, 40),
+        ("add", (4, 1, 1), (128, 1, 1), 1, 5),
+    ]
     assert [(n, round(s * 1e9)) for n, s in times.others] == [("gemm", 50), ("copy", 14)]
     assert times.total_s == pytest.approx(210e-9)
     assert gpu_time.shares(times) == (
@@ -911,12 +981,18 @@ def test_the_gpu_time_of_a_kernel_goes_to_the_signatures_with_its_grid_and_warps
     assert row.gpu_s == pytest.approx(63.0) and row.origin == "autotune, 3 configs"
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({}, "autotune, 3 configs"), ({"choices": 1}, "autotune"),
-    ({"tuned": False}, "the first of autotune's 3"), ({"tuned": False, "choices": 1}, "autotune, 1 config"),
-    ({"origin": "call", "choices": 1}, "the call"), ({"origin": "inductor", "choices": 2}, "torch.compile, 2 configs"),
-    ({"origin": "heuristics", "tuned": False, "choices": 1}, "heuristics"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "autotune, 3 configs"),
+        ({"choices": 1}, "autotune"),
+        ({"tuned": False}, "the first of autotune's 3"),
+        ({"tuned": False, "choices": 1}, "autotune, 1 config"),
+        ({"origin": "call", "choices": 1}, "the call"),
+        ({"origin": "inductor", "choices": 2}, "torch.compile, 2 configs"),
+        ({"origin": "heuristics", "tuned": False, "choices": 1}, "heuristics"),
+    ],
+)
 def test_where_a_config_comes_from(change, words):
     assert table.origin_text(launch("add", 64, 8, **change)) == words
 
@@ -927,12 +1003,20 @@ def test_the_head_of_a_table_says_what_is_missing():
             f"{mode}.py", None, mode, device, "", 1.0, complete, {}
         )
 
-    some = [process("gpu", True, "H200"), process("gpu", False, "H100"), process("caught", False, "x"),
-            process("interpreted", True)]  # fmt: skip
+    some = [
+        process("gpu", True, "H200"),
+        process("gpu", False, "H100"),
+        process("caught", False, "x"),
+        process("interpreted", True),
+    ]
     function = launch("add", 8, 8).function
     whole = workload_file.RecordedWorkload(
-        some, [workload_file.CountedSignature(launch("add", 8, 8), 1500)], [],
-        [(function, 1000), (replace(function, name="b"), 234)], ["a note"])  # fmt: skip
+        some,
+        [workload_file.CountedSignature(launch("add", 8, 8), 1500)],
+        [],
+        [(function, 1000), (replace(function, name="b"), 234)],
+        ["a note"],
+    )
     lines = table.head_lines(whole)
     assert lines[0] == (
         "caught.py, gpu.py, interpreted.py: 2,734 launches, 1 distinct signatures, 4 processes; "
@@ -1269,7 +1353,7 @@ def test_where_launches_ran(recording, monkeypatch):
 
 
 def test_arguments_have_their_names_and_defaults():
-    def add(x, y, n=4, BLOCK=8): ...  # noqa: N803
+    def add(x, y, n=4, BLOCK=8): ...
 
     jit = SimpleNamespace(arg_names=["x", "y", "n", "BLOCK"], fn=add)
     assert triton_hooks.named_arguments(jit, (1, 2), {"BLOCK": 16, "num_warps": 4}) == {
@@ -1285,9 +1369,12 @@ def test_the_first_config_is_launched_where_nothing_can_be_timed():
     config = triton.Config(
         {"BLOCK": 64}, num_warps=8, pre_hook=lambda named: calls.append(named["x"])
     )
-    tuner = SimpleNamespace(arg_names=["x"], configs=[config, CONFIGS[0]],
-                            prune_configs=lambda kwargs: [],
-                            fn=SimpleNamespace(run=lambda *a, **k: (a, k["BLOCK"], k["num_warps"])))  # fmt: skip
+    tuner = SimpleNamespace(
+        arg_names=["x"],
+        configs=[config, CONFIGS[0]],
+        prune_configs=lambda kwargs: [],
+        fn=SimpleNamespace(run=lambda *a, **k: (a, k["BLOCK"], k["num_warps"])),
+    )
     assert triton_hooks._first_config(tuner, (5,), {"grid": 1}) == ((5,), 64, 8)
     assert calls == [5] and tuner.nargs is None and tuner.best_config is config
     tuner.prune_configs = lambda kwargs: [CONFIGS[1]]
@@ -1303,8 +1390,12 @@ def test_choices_of_inductor_are_counted_after_they_were_compiled():
     launcher = SimpleNamespace(config="second")
     for launchers, config in (([launcher], "second"), ([], "first")):
         tuner = SimpleNamespace(
-            launchers=launchers, configs=["first"], triton_meta={"signature": {"a": 1, "B": 2, "c": 3}},
-            fn=SimpleNamespace(constexprs=[1]), _interpret_args_grid=lambda args, c: (args, (c,)))  # fmt: skip
+            launchers=launchers,
+            configs=["first"],
+            triton_meta={"signature": {"a": 1, "B": 2, "c": 3}},
+            fn=SimpleNamespace(constexprs=[1]),
+            _interpret_args_grid=lambda args, c: (args, (c,)),
+        )
         found = triton_hooks.inductor_arguments(tuner, [7, 8])
         assert found == ({"a": 7, "c": 8}, (config,), config)
 
@@ -1330,8 +1421,9 @@ def other(x):
         jits = {}
         for name, part in (("inner", parts[1]), ("other", parts[2])):
             fn = space[name]
-            jits[name] = SimpleNamespace(fn=fn, arg_names=("x",), src="def " + part, params=None,
-                                         __module__="mine")  # fmt: skip
+            jits[name] = SimpleNamespace(
+                fn=fn, arg_names=("x",), src="def " + part, params=None, __module__="mine"
+            )
             space[name] = jits[name]
         return identity.text_hash(jits["other"])
 
@@ -1342,8 +1434,11 @@ def other(x):
         lambda t: t.replace("2 * x", "2*x  # c"),
     ):
         assert hashed(same) == first
-    for changed in (lambda t: t.replace("LIMIT = 3", "LIMIT = 4"), lambda t: t.replace("2 * x", "3 * x"),
-                    lambda t: t.replace("+ LIMIT", "- LIMIT")):  # fmt: skip
+    for changed in (
+        lambda t: t.replace("LIMIT = 3", "LIMIT = 4"),
+        lambda t: t.replace("2 * x", "3 * x"),
+        lambda t: t.replace("+ LIMIT", "- LIMIT"),
+    ):
         assert hashed(changed) != first
     params = [
         SimpleNamespace(name="x", is_constexpr=False),
