@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import synthetic
@@ -349,3 +350,17 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "selections": selections, "portfolios": portfolios, "corrections": corrections,
     "held_back": held_back, "recorded": recorded, "middles": middles, "grids": grids,
 }  # fmt: skip
+
+
+# What reading says of damaged files
+
+
+def damage_lines(lines: dict[str, list[str]]) -> list[str]:
+    """Return what was said of each place, a line each."""
+    return [f"{place}: {' | '.join(said)}" for place, said in lines.items()]
+
+
+def stored_damage(name: str) -> list[str]:
+    """Return the stored lines of a kind of file."""
+    path = Path(__file__).parent / "golden" / "damage" / f"{name}.txt"
+    return path.read_text(encoding="utf-8").splitlines()

@@ -17,9 +17,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import drawn_choices
+import drawn_data
 import drawn_experiments
 import drawn_figures
 import drawn_numbers
+import drawn_printed
 import drawn_traces
 import torch
 from drawn_launches import launch_lines, planned_lines
@@ -370,6 +373,9 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **drawn_experiments.TABLES,
     **drawn_traces.TABLES,
     **drawn_figures.TABLES,
+    **drawn_data.TABLES,
+    **drawn_choices.TABLES,
+    **drawn_printed.TABLES,
     "code_differences": differences_table,
     "code_steps": steps_table,
     **{f"trace_{name}": partial(trace_table, name) for name in TRACES},

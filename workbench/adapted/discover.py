@@ -287,7 +287,7 @@ def _differs(now: Any, before: Any) -> Any:
     finite = e.isfinite()
     size = e.where(finite, e.new_zeros(()))
     scale = size.square().mean().sqrt()
-    near = (a - e).abs() <= NEAR * e.abs() + NEAR * scale
+    near = finite & ((a - e).abs() <= NEAR * e.abs() + NEAR * scale)  # all is near infinity
     return ~(near | (bits(now) == bits(before)) | (a.isnan() & e.isnan()))
 
 

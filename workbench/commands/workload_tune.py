@@ -625,7 +625,7 @@ class WorkloadTuning:
             text += f", {tilde}{duration(share * step)} of {duration(step)}"
         lost = f"; {failed} could not be tuned" if failed else ""
         left = len(self.items) - len(done)
-        more = f"; {left} are left" if left else ""
+        more = f"; {left} {'is' if left == 1 else 'are'} left" if left else ""
         if self.predicts and not self.options.predicted:
             return f"{text}{lost}{more}. Nothing was measured, so no table is written."
         entries = "entry is" if written == 1 else "entries are"

@@ -18,7 +18,7 @@ from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
-FIGURES = 4  # bits of an extent that are kept: 1536, 8960 and 14336 have that few
+FIGURES = 4  # bits of an extent that are kept: 1536 and 14336 have that few
 ALIGNED = 16  # larger extents are multiples of it
 LEAST_S, MOST_S = 2e-7, 2e-3  # of the roofline bound of a call
 MOST_BYTES = 4 << 30  # inputs rotate through three times the cache
