@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.adapted.kernel import launched
 from workbench.compile import CompileError, read_resources
 from workbench.compile.code_work import launch_work
 from workbench.compile.launches import captured
-from workbench.compile.program_values import LaunchArguments
 from workbench.compile.ttgir import NotModelled
 from workbench.data.errors import first_sentence
 from workbench.device.code_model import predict_launch
@@ -62,8 +62,7 @@ class _PrunedCall:
         resources = read_resources(launch, launches, self._device, 0.0)
         if not resources.blocks_per_core:
             raise CompileError(f"does not fit {self._device.name}")
-        given = launch.given
-        known = LaunchArguments(given.scalars, given.tensors, self._contents)
+        known = replace(launch.given, contents=self._contents)
         stages = getattr(launch.kernel.metadata, "num_stages", 1)
         text = launch.kernel.asm["ttgir"]
         work = launch_work(text, launch.grid, known, self._device, resources, stages)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
         Launcher(call).fire(memory, call.entries[first])
     launch, edges = launches[0], _edges(call)
     contents = GivenIntegers(call, kept)
-    given = LaunchArguments(launch.given.scalars, launch.given.tensors, contents)
+    given = replace(launch.given, contents=contents)
     return examined(launch.kernel.asm["ttgir"], launch.grid, given, edges)
 
 

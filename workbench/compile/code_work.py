@@ -22,7 +22,14 @@ from workbench.device.code_model import LaunchWork, RegionWork, resident_program
 from workbench.device.hardware import Device
 
 FILES = (
-    *("code_work", "program_slices", "program_values", "program_walk", "ttgir"),
+    *(
+        "block_descriptors",
+        "code_work",
+        "program_slices",
+        "program_values",
+        "program_walk",
+        "ttgir",
+    ),
     "ttgir_layouts",
 )
 SAMPLES = 3  # programs that are walked in full

@@ -153,17 +153,21 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
 
 
 def _given(jit: Any, named: Mapping[str, Any]) -> LaunchArguments:
-    """Return a launch's scalars, and the bytes behind each of its pointers."""
+    """Return a launch's scalars, its descriptors, and the bytes behind each of its pointers."""
     scalars: dict[str, int | None] = {}
     tensors: dict[str, int] = {}
+    descriptors: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for name in jit.arg_names:
         value: Any = named.get(name)
+        if hasattr(value, "block_shape"):
+            descriptors[name] = tuple(value.shape), tuple(value.strides)
+            value = value.base
         if hasattr(value, "untyped_storage"):
             before = value.storage_offset() * value.element_size()
             tensors[name] = value.untyped_storage().nbytes() - before
         elif isinstance(value, (int, float)):
             scalars[name] = int(value) if isinstance(value, int) else None
-    return LaunchArguments(scalars, tensors)
+    return LaunchArguments(scalars, tensors, descriptors=descriptors)
 
 
 class _Absent:

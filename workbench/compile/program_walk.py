@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.compile.program_slices import every_op, needed_values
+from workbench.compile.program_slices import ACCESSES, every_op, needed_values
 from workbench.compile.program_values import (
     LaunchArguments,
     LoopHead,
@@ -57,7 +57,9 @@ FREE = frozenset(
         *("fence_async_shared", "warp_group_dot_wait", "memdesc_index", "memdesc_subslice"),
         *("memdesc_subview", "memdesc_trans", "memdesc_reshape", "barrier", "assume", "assert"),
         *("print", "poison", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
-        "int_to_ptr",
+        *("int_to_ptr", "global_scratch_alloc", "barrier_expect", "async_tma_store_wait"),
+        *("init_barrier", "inval_barrier", "reinterpret_tensor_descriptor"),
+        *("tensormap_create", "tensormap_fenceproxy_acquire"),
     )
 )
 
@@ -203,7 +205,7 @@ class SampledWalk(ProgramValues):
         return np.array([0.5])
 
 
-HEAVY = ("load", "store", "atomic_rmw", "async_copy_global_to_local", "dot", "warp_group_dot")
+HEAVY = (*ACCESSES, "dot", "warp_group_dot")
 
 
 def _less(after: Value, before: Value) -> Value:
@@ -260,7 +262,8 @@ class Tally:
     """Means of what one program does in one region, over all its executions."""
 
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    waits: int = 0  # loads in a row that each depend on the one before
+    waits: int = 0  # loads in a row of which each begins after the one before
+    blocks: set[int] = field(default_factory=set)  # loads of blocks, each of which is waited for
     wgmma: bool = False
     item_bytes: float = 0.0  # of the operands of products, the largest
     peak: str = ""  # their dtype as the device's peaks name it
@@ -304,10 +307,18 @@ class CostWalk(SampledWalk):
         one = TensorType((1,), kind.element, "") if not kind.shape else kind
         counts = np.array([self._count(one, kind, pointers, mask, i) for i in range(self.programs)])
         sectors, lines, instructions, apart, whole = counts.T
-        if what == "load" and kind.shape:  # what several threads hold is loaded by each of them
+        is_block = op.word.startswith("async_tma")
+        if is_block:  # the copy engine moves it: no thread's instruction, no line of the load unit
+            lines, instructions, apart, whole = 0 * lines, 0 * lines, sectors, 0 * lines
+            if what != "copy":  # copies' are counted beside their other bytes
+                self.add("shared_bytes", sectors * 32.0)
+        elif what == "load" and kind.shape:  # what several threads hold is loaded by each of them
             copies = max(1.0, self.layouts.registers(kind) * self.threads / kind.count)
             lines, instructions = lines * copies, instructions * copies
-        if what == "load":
+        if what == "load" and is_block:
+            self.tally[here].blocks.add(op.number)
+            self.tally[here].waits = max(self.tally[here].waits, len(self.tally[here].blocks))
+        elif what == "load":
             waits = 1 + max((self.level(n) for n in op.operands), default=0)
             self.tally[here].waits = max(self.tally[here].waits, waits)
         name = self.tensor_of(pointers) or ""
@@ -476,5 +487,6 @@ RULES = {
     "elementwise_inline_asm": _assembled,
     **{"dot": _product, "warp_group_dot": _product, "local_load": _read_shared},
     **{"local_alloc": _wrote_shared, "local_store": _wrote_shared},
-    **{"convert_layout": _converted, "async_wait": _waited, "reduce": _reduced, "scan": _reduced},
+    **{"convert_layout": _converted, "reduce": _reduced, "scan": _reduced},
+    **{"async_wait": _waited, "wait_barrier": _waited},
 }
