@@ -232,16 +232,16 @@ def refused(
     are."""
     if (entry := call.entry(values(config))) is None:
         return "not in the list of configs that was given"
-    if (reason := refused_grid(entry, limits)) is not None:
+    if (reason := refused_grid(entry.grid, limits)) is not None:
         return reason
     if sizes != created_at:
         return "the grids were computed for the tensors that were given; call tune() with others"
     return None
 
 
-def refused_grid(entry: ConfigEntry, limits: Limits) -> str | None:
-    """Return why a device cannot launch the grid of a config, or None."""
-    _, second, third = (*entry.grid, 1, 1)[:3]
+def refused_grid(grid: Sequence[int], limits: Limits) -> str | None:
+    """Return why a device cannot launch a grid, or None."""
+    _, second, third = (*grid, 1, 1)[:3]
     return limits.refuse_grid(second) or limits.refuse_grid(third, "third")
 
 

@@ -106,6 +106,10 @@ def threshold() -> Any:
     return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
 
 
+class CommandError(WorkbenchError):
+    """A command cannot be carried out: one sentence says why and what to do next."""
+
+
 class OptionError(WorkbenchError, ValueError):
     """An option has a value that it cannot have; one sentence says which it may have."""
 
@@ -713,6 +717,28 @@ class NewKernelOptions(Options):
 
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
+
+
+@dataclass(frozen=True)
+class PredictOptions(Options):
+    """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
+
+    COMMAND: ClassVar[str] = "predict"
+
+    kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
+    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, "Predict for this device; by default for the GPU here.")
+    arg: tuple[str, ...] = option(
+        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
+    )
+    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
+    config: tuple[str, ...] = option(
+        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    quiet: bool = quiet()
+    json: Path | None = json()
 
 
 @dataclass(frozen=True)

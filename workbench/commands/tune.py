@@ -47,7 +47,7 @@ from workbench.commands.console import (
     say_result,
 )
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import FunctionOptions, OptionError, SweepOptions
+from workbench.commands.options import FunctionOptions, OptionError, PredictOptions, SweepOptions
 from workbench.commands.run import (
     DEFAULT_TARGET,
     check_writable,
@@ -116,7 +116,7 @@ def tune(
     check_writable(out)
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
-    chosen, notes = _configs(tuner, given, configs)
+    chosen, notes = configs_of(tuner, given, configs)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
         stack.enter_context(main_unseen())
@@ -134,29 +134,45 @@ def tune(
     return TunedFunction(config, path)
 
 
-def run(options: FunctionOptions) -> int:
-    """Tune the function that the command line names; print the keyword arguments of a launch.
-    Returns the exit code. Raises OptionError where the words describe no launch."""
-    kernel = function_of(options.function)
+def described_launch(
+    options: FunctionOptions | PredictOptions,
+) -> tuple[Any, dict[str, Any], Grid, list[Any] | None]:
+    """Return the function that the command line names, its arguments by name, its grid and its
+    configs. Raises OptionError where the words describe no launch."""
+    words = options.kernel if isinstance(options, PredictOptions) else options.function
+    kernel = function_of(words)
     if not hasattr(kernel, "arg_names"):
-        raise OptionError(f"{options.function} is not a @triton.jit function.")
+        raise OptionError(f"{words} is not a @triton.jit function.")
     if not options.grid:
         raise OptionError("Name the grid of the launch: --grid 'cdiv(n, BLOCK)'.")
     given = arguments_of(options.arg, kernel.arg_names)
-    configs = [config_of(text) for text in options.config] or None
+    return (
+        kernel,
+        given,
+        grid_of(options.grid),
+        [config_of(text) for text in options.config] or None,
+    )
+
+
+def run(options: FunctionOptions) -> int:
+    """Tune the function that the command line names; print the keyword arguments of a launch.
+    Returns the exit code. Raises OptionError where the words describe no launch."""
+    kernel, given, grid, configs = described_launch(options)
     more: TuneOptions = {"kwargs": given, "out": options.out, "quiet": options.quiet}
     for name in ("device", "budget", "database"):
         if getattr(options, name) is not None:
             more[name] = getattr(options, name)
     more["fresh"] = options.fresh
-    tuned = tune(kernel, (), grid=grid_of(options.grid), configs=configs, **more)
+    tuned = tune(kernel, (), grid=grid, configs=configs, **more)
     say_result(plain_console(), str(tuned.config.all_kwargs()))
     return PASSED
 
 
-def _configs(
+def configs_of(
     tuner: Any | None, given: autotuned.Arguments, configs: Sequence[Any] | None
 ) -> tuple[list[Any], list[str]]:
+    """Return the configs to try, those of the autotuner where none are given, and notes. Raises
+    AdaptedError where there are none."""
     none: list[str] = []
     if configs is not None:
         result, notes = list(configs), none
@@ -239,7 +255,7 @@ def take_over(
 def _launchable(call: Call, limits: Limits) -> Call:
     """Return the call with the configs last that the device cannot launch: nothing is interpreted
     for them. Raises AdaptedError where they are all."""
-    refused = [refused_grid(entry, limits) for entry in call.entries]
+    refused = [refused_grid(entry.grid, limits) for entry in call.entries]
     if all(refused):
         raise AdaptedError(f"No config of {call.name} can be launched: {refused[0]}.")
     known = dict(zip(map(id, call.entries), refused, strict=True))

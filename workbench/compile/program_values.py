@@ -423,7 +423,7 @@ def _added_to(walk: ProgramValues, op: Op) -> Value:
     return None
 
 
-def _made_descriptor(walk: ProgramValues, op: Op) -> Value:
+def _created_descriptor(walk: ProgramValues, op: Op) -> Value:
     """Note the descriptor that is written to memory; its lists have the innermost axis first, and
     no stride of that one."""
     place, base = op.operands[:2]
@@ -497,7 +497,7 @@ VALUES: Mapping[str, Rule] = {
     **{"async_copy_global_to_local": _copied, "local_alloc": _allocated, "local_load": _local},
     **dict.fromkeys(("memdesc_index", "memdesc_subslice", "memdesc_subview"), _indexed),
     **dict.fromkeys(("memdesc_trans", "memdesc_reshape"), _indexed),
-    **{"tensormap_create": _made_descriptor, "reinterpret_tensor_descriptor": _same_descriptor},
+    **{"tensormap_create": _created_descriptor, "reinterpret_tensor_descriptor": _same_descriptor},
     "async_tma_copy_global_to_local": _copied_block,
     **dict.fromkeys(("async_tma_copy_local_to_global", "async_tma_reduce"), _stored_block),
 }
