@@ -14,7 +14,7 @@ from workbench import catalog
 from workbench.commands.options import CommandError, OptionError, PredictOptions
 from workbench.commands.predict import run
 from workbench.device.cost_model import guessed
-from workbench.device.hardware import device_named
+from workbench.device.hardware import UnknownDevice, device_named
 from workbench.tuner.prediction import NotPredicted, rank_configs
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
     [
         ({"dtype": "fp64"}, "no dtype 'fp64'"),
         ({"sizes": "M=4096"}, "lacks N"),
-        ({"device": "m2max"}, "`workbench sweep softmax --device m2max`"),
+        ({"device": "m2max"}, "`workbench sweep`, `measure`"),
         ({"grid": "1"}, "--grid is of a function"),
         ({"kernel": "nowhere.py:f"}, "is not FILE.py:FUNCTION of a file that is there"),
         ({"kernel": "nowhere.py:f", "sizes": "M=1"}, "--sizes is of a kernel"),
@@ -64,7 +64,7 @@ def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
 )
 def test_what_cannot_be_predicted_is_refused_in_a_sentence(more, sentence):
     options = {"kernel": "softmax", "device": "h200", **more}
-    with pytest.raises((CommandError, OptionError), match=sentence):
+    with pytest.raises((CommandError, OptionError, UnknownDevice), match=sentence):
         run(PredictOptions(**options))
 
 

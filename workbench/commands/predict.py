@@ -56,11 +56,6 @@ def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
     for name in ("arg", "grid", "config"):
         if getattr(options, name):
             raise CommandError(f"--{name} is of a function; {spec.name} takes --sizes.")
-    if device.backend == hardware.METAL:
-        raise CommandError(
-            f"`predict` knows no {device.title}; `workbench sweep {options.kernel} --device "
-            f"{device.name}` compiles its Metal kernels and predicts them."
-        )
     check_dtype(spec, options.dtype)
     sizes = sizes_of(spec, options.sizes)
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]

@@ -59,7 +59,7 @@ FREE = frozenset(
         *("print", "poison", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
         *("int_to_ptr", "global_scratch_alloc", "barrier_expect", "async_tma_store_wait"),
         *("init_barrier", "inval_barrier", "reinterpret_tensor_descriptor"),
-        *("tensormap_create", "tensormap_fenceproxy_acquire"),
+        "tensormap_fenceproxy_acquire",
     )
 )
 
@@ -455,6 +455,10 @@ def _waited(walk: CostWalk, op: Op) -> None:
     walk.add("barriers", 1)
 
 
+def _described(walk: CostWalk, op: Op) -> None:
+    walk.add("descriptors", 1)
+
+
 def _reduced(walk: CostWalk, op: Op) -> None:
     """Count a reduction or scan: in a thread, between lanes, between warps."""
     kind = (types_in(op.tail) or types_in(op.text))[0]
@@ -488,5 +492,5 @@ RULES = {
     **{"dot": _product, "warp_group_dot": _product, "local_load": _read_shared},
     **{"local_alloc": _wrote_shared, "local_store": _wrote_shared},
     **{"convert_layout": _converted, "reduce": _reduced, "scan": _reduced},
-    **{"async_wait": _waited, "wait_barrier": _waited},
+    **{"async_wait": _waited, "wait_barrier": _waited, "tensormap_create": _described},
 }
