@@ -522,7 +522,9 @@ class WorkloadOptions(Options):
     tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
     budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
     cover: float = option(0.95, "Of tune: share of the kernels' time that is tuned.")
-    device: str | None = option(None, "Of tune: compile and predict for it (h200), with no GPU.")
+    device: str | None = option(
+        None, "Of tune: predict for it, with no GPU. Of record: it answers for a missing GPU."
+    )
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
     workers: int | None = option(None, "Of tune: GPUs of this host that share it.", min=1)
     scheduler: str | None = option(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
