@@ -313,8 +313,9 @@ def checked_words(record: Record) -> str | None:
         return NOT_CHECKED
     if record.checked_programs is None or record.resources is None:
         return None
-    ran = f"{record.checked_programs:,} of {record.resources.programs:,} programs"
-    return f"checked on {ran}, no race, no access out of bounds"
+    ran, programs = record.checked_programs, record.resources.programs
+    of = f"all {programs:,} programs" if ran == programs else f"{ran:,} of {programs:,} programs"
+    return f"checked on {of}, no race, no access out of bounds"
 
 
 def sentence(result: Selection) -> str:
