@@ -115,6 +115,9 @@ def test_programs_that_write_different_values_to_one_element_race():
 def test_equal_values_written_twice_are_no_race():
     trace = run(overwrites, torch.randn(N), torch.empty(N), N, SAME=True)
     assert len(trace.accesses["y"].elements()) == N
+    assert trace.twice == [
+        "programs write equal values to one element, such as 0 and 1 to element 64 of y"
+    ]
 
 
 def test_a_program_that_reads_what_another_one_writes_races_with_it():

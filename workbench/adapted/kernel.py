@@ -231,7 +231,7 @@ def config_type(call: Call) -> type:
     return make_dataclass(
         "Config",
         [
-            (k.name, int, among(*k.choices, default=first[k.name], knob=WORDS.get(k.name)))
+            (k.name, int, among(*k.choices, default=int(first[k.name]), knob=WORDS.get(k.name)))
             for k in call.knobs
         ],
         frozen=True,

@@ -26,6 +26,7 @@ from workbench.compile.program_values import LaunchArguments
 from workbench.compile.program_writes import NOBODY, Footprint, footprint_of
 from workbench.compile.ttgir import NotModelled
 from workbench.device.hardware import Device
+from workbench.interpreter import RoundedProducts
 from workbench.measurement.packed import Packed
 
 WHOLE_S = 1.0  # launches that take longer in the interpreter are sampled
@@ -203,7 +204,9 @@ def discover_sample(
         else ("values" if bool(as_bytes(saved[n]).any()) else "zeros")
         for n in written
     }
-    return Discovered(compared, initial, first, None, UNMOVED, odd)
+    return Discovered(
+        compared, initial, first, None, UNMOVED, odd, RoundedProducts.happened, tuple(trace.twice)
+    )
 
 
 def _changes(trace: ProgramTrace, name: str) -> bool:

@@ -85,6 +85,7 @@ class ProgramTrace:
         self._memories = sorted(memories, key=lambda m: m.begin)
         self.accesses: dict[str, Accesses] = defaultdict(Accesses)
         self.program = 0  # the one that runs
+        self.twice: list[str] = []  # equal values that two programs wrote, in clauses
         self.ran: list[int] = []
         self.seconds: list[float] = []  # CPU time of each of them
 
@@ -142,6 +143,9 @@ class ProgramTrace:
         if not self._memories:
             return f"{self.name} {what} memory of no tensor{where}."
         near = min(self._memories, key=lambda m: max(m.begin - first, first - m.end + 1))
+        for memory in self._memories:  # the tensor that the other elements of this access are of
+            if ((address >= memory.begin) & (address < memory.end)).any():
+                near = memory
         if max(near.begin - first, first - near.end) > FAR:
             return (
                 f"{self.name} {what} out of bounds, far from all of its tensors, in program "
@@ -178,6 +182,13 @@ class ProgramTrace:
             i = int(np.flatnonzero(unequal)[0])
             pair = f"{int(programs[i]):,} and {int(programs[i + 1]):,}"
             return self._sentence(pair, f"write different values to element {element[i]:,}", name)
+        if same.any():
+            i = int(np.flatnonzero(same)[0])
+            pair = f"{int(programs[i]):,} and {int(programs[i + 1]):,}"
+            self.twice.append(
+                f"programs write equal values to one element, such as {pair} to element "
+                f"{element[i]:,} of {name}"
+            )
         for program, loaded, _ in each.loads:
             i = np.searchsorted(element, loaded)
             hit = (i < len(element)) & (element[np.minimum(i, len(element) - 1)] == loaded)

@@ -179,14 +179,9 @@ class Offline:
             if candidate.impl.sampling is not None:
                 return Timed(predicted, checked.error, by, programs=checked.programs)
             known = compiled.resources if candidate.impl.is_watched else None
-            return Timed(
-                predicted,
-                checked.error,
-                by,
-                checked.bits,
-                self._checks.seed,
-                programs=known and known.programs,
-            )
+            ran = known.programs if known else None
+            seed = self._checks.seed
+            return Timed(predicted, checked.error, by, checked.bits, seed, programs=ran)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set

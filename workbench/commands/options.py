@@ -101,6 +101,11 @@ def scheduler() -> Any:
     return option(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
 
 
+def config_from() -> Any:
+    """Return a field that declares `--config-from`."""
+    return option(None, "Take the configs of this function's @triton.autotune: other.py:kernel.")
+
+
 def threshold() -> Any:
     """Return a field that declares `--threshold`."""
     return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
@@ -739,6 +744,7 @@ class PredictOptions(Options):
     config: tuple[str, ...] = option(
         (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
     )
+    config_from: str | None = config_from()
     quiet: bool = quiet()
     json: Path | None = json()
 
@@ -757,6 +763,7 @@ class FunctionOptions(Options):
     config: tuple[str, ...] = option(
         (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
     )
+    config_from: str | None = config_from()
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     out: Path = out("Folder for pages and events.")

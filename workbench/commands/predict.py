@@ -53,9 +53,11 @@ def device_for(name: str | None) -> Device:
 
 
 def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
-    for name in ("arg", "grid", "config"):
+    for name in ("arg", "grid", "config", "config_from"):
         if getattr(options, name):
-            raise CommandError(f"--{name} is of a function; {spec.name} takes --sizes.")
+            raise CommandError(
+                f"--{name.replace('_', '-')} is of a function; {spec.name} takes --sizes."
+            )
     check_dtype(spec, options.dtype)
     sizes = sizes_of(spec, options.sizes)
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]

@@ -314,6 +314,8 @@ def checked_words(record: Record) -> str | None:
     if record.checked_programs is None or record.resources is None:
         return None
     ran, programs = record.checked_programs, record.resources.programs
+    if programs == 1:
+        return "checked on its one program, no access out of bounds"
     of = f"all {programs:,} programs" if ran == programs else f"{ran:,} of {programs:,} programs"
     return f"checked on {of}, no race, no access out of bounds"
 
