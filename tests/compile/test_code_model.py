@@ -84,6 +84,33 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 
 @triton.jit
+def tallied(x, y, N, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    tl.atomic_add(y + p // 32, tl.sum(tl.load(x + p * BLOCK + tl.arange(0, BLOCK))))
+
+
+@triton.jit
+def causal(x, y, N, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    row = N // BLOCK - 1 - tl.program_id(0) // GROUP % (N // BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, row):
+        total += tl.load(x + k * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), total)
+
+
+@triton.jit
+def in_one_row(x, M, K, STEP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    of_x = tl.make_tensor_descriptor(x, [M, K], [K, 1], [BM, BK])
+    k, m, total = 0, tl.program_id(0) * BM, tl.zeros((BM, BK), tl.float32)
+    for _ in range(0, tl.cdiv(M, STEP * BM) * (K // BK)):
+        total += of_x.load([m, k]).to(tl.float32)
+        k += BK
+        if k == K:
+            of_x.store([m, 0], total.to(x.dtype.element_ty))
+            k, m = 0, m + STEP * BM
+
+
+@triton.jit
 def blocks(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     of_a = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
     of_b = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BK, BN])
@@ -192,6 +219,27 @@ def test_a_block_that_no_loop_prefetches_is_waited_for_and_occupies_no_load_unit
     (loop,) = (r for r in plain.regions if r.is_loop)
     assert loop.get("load_bytes") == 2 * 2 * 64 * 64 and loop.waits == 2 and loop.executions == 4
     assert not any(r.get(f"{kind}_lines") for r in plain.regions for kind in ("load", "store"))
+
+
+def test_a_loop_that_chooses_its_tiles_trip_by_trip_is_not_ranked():
+    launch = launched(in_one_row, (4,), empty(1024, 256), 1024, 256, STEP=4, BM=64, BK=64)
+    with pytest.raises(NotModelled, match="chooses the coordinates of its blocks trip by trip"):
+        work_of(*launch)
+
+
+def test_sampled_programs_execute_every_loop_that_others_do():
+    """Programs 31, 63 and 95 of 128, which are evenly spaced, are all of the first row."""
+    x, y = empty(32 * 128), empty(4 * 32 * 128)
+    work = work_of(*launched(causal, (128,), x, y, 32 * 128, GROUP=1, BLOCK=128))
+    (trips,) = {r.executions for r in work.regions if r.is_loop}
+    assert trips == pytest.approx(15.5)
+    loaded = amount(work, "load_bytes") + amount(work, "copy_bytes")
+    assert loaded == pytest.approx(128 * 15.5 * 128 * 4, rel=0.02)
+
+
+def test_one_atomic_addition_a_program_counts_by_its_address():
+    work = work_of(*launched(tallied, (64,), empty(64 * 128), empty(2), 64 * 128, BLOCK=128))
+    assert sum(r.get("hot") * r.executions for r in work.regions) == pytest.approx(2 / 3)
 
 
 def test_a_descriptor_that_a_branch_chooses_is_not_ranked():

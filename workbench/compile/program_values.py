@@ -508,7 +508,15 @@ UNKNOWN = frozenset(
     (
         *("addf", "subf", "mulf", "divf", "remf", "negf", "maxnumf", "minnumf", "maximumf"),
         *("minimumf", "cmpf", "extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui"),
-        *("fp_to_fp", "clampf", "precise_sqrt", "precise_divf", "extern_elementwise", "mulhiui"),
+        *(
+            "fp_to_fp",
+            "clampf",
+            "precise_sqrt",
+            "precise_divf",
+            "approx_divf",
+            "extern_elementwise",
+            "mulhiui",
+        ),
         *("mulsi_extended", "mului_extended", "reduce", "scan", "dot", "warp_group_dot"),
         *("warp_group_dot_wait", "local_store", "local_dealloc", "async_wait"),
         *("async_commit_group", "fence_async_shared", "barrier", "join", "split", "cat", "gather"),

@@ -43,7 +43,13 @@ Region = tuple[Any, ...]  # the loops around an operation, and the part of the i
 COSTS: Mapping[str, tuple[float, float]] = {
     **{"exp2": (1, 1), "exp": (2, 1), "log": (4, 1), "log2": (2, 1), "sqrt": (4, 1)},
     **{"rsqrt": (3, 1), "divf": (6, 1), "erf": (22, 1), "sin": (12, 2), "cos": (12, 2)},
-    **{"tanh": (6, 2), "precise_sqrt": (8, 1), "precise_divf": (12, 1), "truncf": (0.6, 0)},
+    **{
+        "tanh": (6, 2),
+        "precise_sqrt": (8, 1),
+        "precise_divf": (12, 1),
+        "approx_divf": (2, 1),
+        "truncf": (0.6, 0),
+    },
     **{"fp_to_fp": (2, 0), "sitofp": (2, 0), "uitofp": (2, 0), "fptosi": (2, 0)},
     **{"fptoui": (2, 0), "divsi": (16, 1), "remsi": (18, 1), "divui": (14, 1)},
     **{"remui": (16, 1), "negf": (0.5, 0), "absf": (0.5, 0), "extern_elementwise": (12, 1)},
@@ -134,6 +140,7 @@ class SampledWalk(ProgramValues):
     def loop(self, op: Op, head: LoopHead) -> None:
         """Walk some trips of a loop, with weights."""
         trips, outer, place = head.trips, self.weight, self.region
+        self._refuse_uneven(op, head)
         start = [self.env.get(b) for _, b in head.pairs]
         self.region = region = (*self.here(), op.number)
         ended = self._trip(op, head, start, 0 * trips, (trips > 0) * outer)
@@ -150,6 +157,29 @@ class SampledWalk(ProgramValues):
         self.region, self.weight = place, outer
         for name, value in zip(op.results, _grown(start, growth, trips), strict=False):
             self.env[name] = value
+
+    def _refuse_uneven(self, op: Op, head: LoopHead) -> None:
+        """Raise NotModelled where blocks of descriptors are at coordinates that a loop chooses trip
+        by trip, as one does that walks the tiles of a persistent program in one row with their
+        steps: its carried integers do not grow evenly."""
+        body = op.regions[0]
+        if not any(each.word.startswith("async_tma") for each in every_op(body)):
+            return
+        known = {name: each for each in body for name in each.results}
+        waiting = [
+            passed
+            for (name, _), passed in zip(head.pairs, body[-1].operands, strict=False)
+            if name in self._needed
+        ]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if (source := known.get(name)) is None or name in seen:
+                continue
+            seen.add(name)
+            if source.word in ("select", "if"):
+                raise NotModelled("a loop chooses the coordinates of its blocks trip by trip")
+            waiting += source.operands
 
     def _trip(
         self, op: Op, head: LoopHead, carried: Sequence[Value], at: Any, weight: Any
@@ -358,6 +388,8 @@ class CostWalk(SampledWalk):
 
     def _hottest(self, pointers: Any, mask: Value, shape: tuple[int, ...]) -> None:
         """Note how often a program, in the mean, changes the address that is changed most often."""
+        if pointers.ndim == 1:  # one address a program
+            pointers, mask = pointers[:, None], None if mask is None else mask.reshape(-1, 1)
         every = np.broadcast_to(pointers, (self.programs, *shape)).reshape(self.programs, -1)
         weights = np.repeat(self.weight, every.shape[1]).reshape(every.shape)
         if mask is not None:
