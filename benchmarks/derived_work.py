@@ -25,7 +25,7 @@ NEAR = 0.1  # share by which derived and declared work may differ
 # Why derived bytes differ from the least of a call.
 REASONS = {
     "cumsum.slices": "its second launch reads the input again",
-    "empty.once": "it writes nothing, and the Spec counts a tensor",
+    "empty.once": "it does not read its input",
     "lora.tiles": "its launches pass the sums of the low rank through memory",
     "wkv6.chunked": "its launches pass the chunks' sums through memory",
     "wkv7.chunked": "its launches pass the chunks' sums through memory",
