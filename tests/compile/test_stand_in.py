@@ -10,7 +10,7 @@ from triton.runtime.driver import driver
 
 from workbench.adapted import travel
 from workbench.adapted.travel import AdaptedError, Place
-from workbench.compile.stand_in import HiddenTarget, standing_in
+from workbench.compile.stand_in import HiddenTarget, answering_for_gpu
 from workbench.device.hardware import device_named
 from workbench.workload import file as files
 from workbench.workload.options import RecordOptions
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 )
 def test_a_device_answers_for_the_gpu_until_the_end(name, target, capability, cores):
     before, real = driver._active, torch.cuda.get_device_properties
-    with standing_in(device_named(name)):
+    with answering_for_gpu(device_named(name)):
         known = driver.active.get_current_target()
         assert (known.backend, known.arch, known.warp_size) == target
         assert driver.active.get_active_torch_device() == torch.device("cpu")

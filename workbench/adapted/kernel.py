@@ -301,8 +301,9 @@ class Launcher:
     def fire_both_ways(
         self, memory: Mapping[str, Any], entry: ConfigEntry, plan: ProgramPlan | None = None
     ) -> dict[str, Any]:
-        """Launch once on this memory as `fire` does. Where programs use atomic operations, by which
-        they may order their accesses, launch again on copies with the programs in reversed order.
+        """Launch once on this memory, and return what `fire` returns. Where programs use atomic
+        operations, by which they may order their accesses, launch again on copies with the programs
+        in reversed order.
         Raises LaunchFault where that gives other results: other bits, or of floats, which atomic
         additions round in another order, others than the tolerance allows."""
         if not INTERPRETED:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from workbench.compile.stand_in import NO_GPU, HiddenTarget, standing_in
+from workbench.compile.stand_in import NO_GPU, HiddenTarget, answering_for_gpu
 from workbench.data.environment import gpu_shown
 from workbench.device.hardware import device_named
 from workbench.spec import WorkbenchError
@@ -130,7 +130,7 @@ class Place:
         except Exception as error:
             if not any(words in str(error) for words in NO_GPU) or gpu_shown():
                 raise
-        with standing_in(HiddenTarget.device or device_named("h200")):
+        with answering_for_gpu(HiddenTarget.device or device_named("h200")):
             return load()
 
     def _depth(self) -> int:

@@ -87,7 +87,7 @@ class StandInDriver(AbsentDriver):
 
 
 @contextmanager
-def standing_in(device: Device) -> Iterator[None]:
+def answering_for_gpu(device: Device) -> Iterator[None]:
     """Return a context manager in which this device answers for the GPU of this process."""
     undo = stand_in(device)
     try:
