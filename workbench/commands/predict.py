@@ -114,7 +114,7 @@ def say_ranking(
     with aloud(console):
         _table(console, ranking.configs[:1] if options.quiet else ranking.configs)
     if not options.quiet:
-        console.print(_how(ranking, first, device), soft_wrap=True)
+        console.print(_how(ranking, first), soft_wrap=True)
     return write_result(
         options,
         "predict",
@@ -141,7 +141,7 @@ def _table(console: Console, configs: Sequence[PredictedConfig]) -> None:
     console.print(table)
 
 
-def _how(ranking: ConfigRanking, first: PredictedConfig, device: Device) -> str:
+def _how(ranking: ConfigRanking, first: PredictedConfig) -> str:
     """Return where the times come from, in a sentence."""
     of = "Predicted from the compiled code" if not first.impl else "Predicted before compiling"
     if ranking.calibrated_by:
