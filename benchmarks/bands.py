@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from workbench.backend.offline import predicted_time
 from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.device.calibration import each_of, plain_numbers, resources_of
-from workbench.device.cost_model import guess, predict
+from workbench.device.correction import kernels_for
+from workbench.device.cost_model import guess, guessed, predict
 from workbench.device.hardware import Device, device_named
 from workbench.spec import values
 
@@ -90,6 +92,27 @@ def _pair(row: Mapping[str, str], device: Device, table: str) -> Pair:
         row["kernel"], row["impl"], row["sizes"], float(row["median_us"]) * 1e-6,
         predicted.predicted_s, bool(row["matrix_unit"]), table, row["binary"],
     )  # fmt: skip
+
+
+def estimates(name: str, device: str) -> Iterator[Pair]:
+    """Yield the times of a table, each beside what `workbench predict` says before compiling."""
+    known = device_named(device)
+    with gzip.open(DATA / name, "rt") as file:
+        for row in csv.DictReader(file):
+            spec, at, dtype = _spec_of(row["kernel"]), plain_numbers(row["sizes"]), row["dtype"]
+            impl = catalog.impl_of(spec, row["impl"])
+            config = impl.config(**plain_numbers(row["config"]))
+            kernel = next(kernels_for(spec, known, dtype, at), None)
+            if kernel is None:
+                predicted_s = guessed(impl, config, known, dtype, at)
+            else:
+                place = kernel.before_compiling(impl, config, known, at)
+                (predicted_s,) = kernel.seconds([place], known, dtype) if place else (math.inf,)
+            if math.isfinite(predicted_s):
+                yield Pair(
+                    row["kernel"], row["impl"], row["sizes"], float(row["median_us"]) * 1e-6,
+                    predicted_s, bool(row["matrix_unit"]), name,
+                )  # fmt: skip
 
 
 def launch_sized(device: str) -> Iterator[Pair]:
@@ -168,6 +191,8 @@ def bands(device: str) -> list[Computed]:
             result.append(_computed(title, kind, ours))
     if launches := list(launch_sized(device)):
         result.append(_computed("other launch-sized kernels", "launch", launches))
+    before = list(estimates(GOALS[device], device))
+    result.append(_computed("configs predicted before compiling", "estimate", before))
     return result
 
 

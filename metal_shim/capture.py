@@ -19,7 +19,7 @@ from metal_shim.check import DEVICE, metal_impls
 from workbench import catalog
 from workbench.backend.emulated import planned
 from workbench.commands.operands import Operand, operands_of
-from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import timestamp
 from workbench.data.environment import fingerprint
 from workbench.data.exits import COULD_NOT_RUN, PASSED

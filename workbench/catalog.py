@@ -51,27 +51,28 @@ def names_in(package: str) -> list[str]:
     return sorted(file.removesuffix(".py") for file in files - {"__init__.py"})
 
 
-def spec_of(kernel: str) -> Spec:
-    """Return the Spec of a kernel given by its name, dotted module or file path.
+def spec_of(kernel: str, metal: bool = True) -> Spec:
+    """Return the Spec of a kernel given by its name, dotted module or file path, without the Impl
+    that its `metal` version adds if that is False.
 
     Raises CatalogError where there is none, or where the file does not fit the format.
     """
-    return _spec_in(module_of(kernel), kernel)
+    return _spec_in(module_of(kernel, metal), kernel)
 
 
-def module_of(kernel: str) -> ModuleType:
+def module_of(kernel: str, metal: bool = True) -> ModuleType:
     """Return the module of a kernel: `matmul`, `package.module` or `path/to/mine.py`.
 
     Raises CatalogError where there is none, or where it cannot be imported.
     """
     with _one_thread:
-        return _module_of(kernel)
+        return _module_of(kernel, metal)
 
 
 _one_thread = threading.RLock()  # threads of a command on several GPUs import kernels
 
 
-def _module_of(kernel: str) -> ModuleType:
+def _module_of(kernel: str, metal: bool) -> ModuleType:
     if is_path(kernel):
         return _from_file(Path(kernel))
     if "." in kernel:
@@ -81,7 +82,7 @@ def _module_of(kernel: str) -> ModuleType:
         hint = example("kernel", kernel, "--kernel ")
         raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
     module = _imported(f"{folder}.{kernel}", kernel)
-    if kernel in names_in(METAL):
+    if metal and kernel in names_in(METAL):
         _imported(f"{METAL}.{kernel}", kernel)
     return module
 

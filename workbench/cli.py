@@ -101,13 +101,16 @@ def _run(options: Options) -> int:
         # The model's matrices are small, and threads that wait for each other beside twenty busy
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    options, more = options.resolved(), {}
+    options = options.resolved()
+    more: dict[str, Any] = {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
     with prewarm_bytecode() if gpu_shown() else nullcontext():
         if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
             from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 
             more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
+        if options.COMMAND == "predict":
+            more["process_ends"] = True
         module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
         code: int = module.run(options, **more)
     return code

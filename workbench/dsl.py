@@ -28,6 +28,17 @@ try:
 except ModuleNotFoundError:
 
     class _Missing:
+        """Stands in for the names of Triton; its functions of the host, which `work` and `refuse`
+        of a kernel call, return what Triton's do."""
+
+        @staticmethod
+        def cdiv(a: int, b: int) -> int:
+            return -(-a // b)
+
+        @staticmethod
+        def next_power_of_2(n: int) -> int:
+            return 1 << max(0, n - 1).bit_length()
+
         def __getattr__(self, name: str) -> _Missing:
             return self
 

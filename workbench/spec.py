@@ -473,6 +473,11 @@ class Impl:
         return None
 
     @property
+    def is_watched(self) -> bool:
+        """Return whether a check in the interpreter watches every access of all programs."""
+        return False
+
+    @property
     def title(self) -> str:
         """Name of this Impl in tables and messages: `matmul.tiles`."""
         return f"{self.spec.name}.{self.name}"

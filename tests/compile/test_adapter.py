@@ -1,9 +1,12 @@
 """A user's function tuned for a GPU that is not here: three lines of the user's code, a winner."""
 
 import importlib
+import json
 import os
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +16,17 @@ import triton
 import workbench as wb
 from workbench import tune
 from workbench.adapted import autotuned
+from workbench.adapted.call import with_words
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
 from workbench.commands import tune as command
+from workbench.commands.options import FunctionOptions, OptionError
 from workbench.compile import captured, compile_config
 from workbench.data.database import open_history
 from workbench.data.record import Failure
 from workbench.device.hardware import device_named
+from workbench.spec import label
 
 pytestmark = pytest.mark.compile
 
@@ -492,6 +498,25 @@ def test_a_grid_that_the_device_cannot_launch_is_refused_before_it_runs(large, t
         )  # fmt: skip
 
 
+def test_the_configs_of_another_functions_autotuner_are_taken(tmp_path, monkeypatch):
+    (tmp_path / "others.py").write_text(KERNELS)
+    monkeypatch.chdir(tmp_path)
+    words = FunctionOptions("others.py:add", grid="cdiv(n, BLOCK)", config=("BLOCK=32",))
+    *_, configs = command.described_launch(replace(words, config_from="others.py:accumulated"))
+    assert [(c.kwargs["BLOCK"], c.num_warps) for c in configs] == [
+        (32, 4), (64, 1), (64, 4), (256, 1), (256, 4),
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match=r"others\.py:add has no @triton\.autotune"):
+        command.described_launch(replace(words, config_from="others.py:add"))
+
+
+def test_words_of_knobs_print_as_they_are(tmp_path):
+    values = with_words({"P": 1, "WIDE": 0, "BLOCK": 1}, {"P": "tf32", "WIDE": False, "BLOCK": 1})
+    assert label(values) == "P tf32, WIDE False, BLOCK 1"
+    assert values == {"P": 1, "WIDE": 0, "BLOCK": 1} and json.dumps(values).count('"') == 6
+    assert label(pickle.loads(pickle.dumps(values))) == label(values)
+
+
 def test_the_command_line_describes_a_launch(large, tmp_path, monkeypatch, capsys):
     from workbench import cli
 
@@ -515,7 +540,7 @@ def test_the_command_line_describes_a_launch(large, tmp_path, monkeypatch, capsy
         .endswith("{'BM': 4, 'BN': 64, 'num_warps': 2, 'num_ctas': 1, 'num_stages': 3}")
     )
     (record,) = last(tmp_path)
-    assert record.case.dtype == "fp32" and record.checked_programs is None
+    assert record.case.dtype == "fp32" and record.checked_programs == 32, "all of them"
 
 
 @pytest.mark.parametrize(

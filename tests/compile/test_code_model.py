@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workbench.compile.code_work import launch_work
 from workbench.compile.launches import captured
 from workbench.compile.program_slices import every_op, needed_values
-from workbench.compile.program_values import LaunchArguments
 from workbench.compile.program_writes import NOBODY, footprint_of
 from workbench.compile.ttgir import NotModelled, read_ttgir
 from workbench.data.record import Resources
@@ -82,12 +83,60 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
     tl.store(c + m[:, None] * N + n[None], acc)
 
 
-def launched(kernel, grid, *args, contents=None, **more):
-    """The TTGIR of a launch for an H200, with what is known of its arguments."""
-    with captured(H200) as launches:
+@triton.jit
+def tallied(x, y, N, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    tl.atomic_add(y + p // 32, tl.sum(tl.load(x + p * BLOCK + tl.arange(0, BLOCK))))
+
+
+@triton.jit
+def causal(x, y, N, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    row = N // BLOCK - 1 - tl.program_id(0) // GROUP % (N // BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, row):
+        total += tl.load(x + k * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), total)
+
+
+@triton.jit
+def in_one_row(x, M, K, STEP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    of_x = tl.make_tensor_descriptor(x, [M, K], [K, 1], [BM, BK])
+    k, m, total = 0, tl.program_id(0) * BM, tl.zeros((BM, BK), tl.float32)
+    for _ in range(0, tl.cdiv(M, STEP * BM) * (K // BK)):
+        total += of_x.load([m, k]).to(tl.float32)
+        k += BK
+        if k == K:
+            of_x.store([m, 0], total.to(x.dtype.element_ty))
+            k, m = 0, m + STEP * BM
+
+
+@triton.jit
+def blocks(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    of_a = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
+    of_b = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BK, BN])
+    of_c = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(of_a.load([m, k]), of_b.load([k, n]), acc)
+    of_c.store([m, n], acc.to(c.dtype.element_ty))
+
+
+@triton.jit
+def host_blocks(of_a, of_b, of_c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(of_a.load([m, k]), of_b.load([k, n]), acc)
+    of_c.store([m, n], acc.to(of_c.dtype))
+
+
+def launched(kernel, grid, *args, contents=None, device=H200, **more):
+    """The TTGIR of a launch, with what is known of its arguments."""
+    with captured(device) as launches:
         kernel[grid](*args, **more)
     (launch,) = launches
-    given = LaunchArguments(launch.given.scalars, launch.given.tensors, contents or {})
+    given = replace(launch.given, contents=contents or {})
     return launch.kernel.asm["ttgir"], launch.grid, given
 
 
@@ -122,6 +171,82 @@ def test_flops_of_a_product_and_the_peak_of_its_operands():
         work = work_of(*launched(product, (4, 2), *tensors, 256, 128, 512, **config))
         assert work.flops == 2 * 256 * 128 * 512
         assert {r.peak for r in work.regions if r.peak} == {peak}
+
+
+def described(block, *shape):
+    return TensorDescriptor(empty(*shape, dtype=torch.bfloat16), [*shape], [shape[1], 1], block)
+
+
+SIZES, TILE = (
+    (250, 136, 520),
+    {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4},
+)  # no tile divides them
+
+
+def described_launches(device):
+    """One product through descriptors that its programs make, and through the caller's."""
+    (M, N, K), grid = SIZES, (4, 3)
+    kinds = [empty(*shape, dtype=torch.bfloat16) for shape in ((M, K), (K, N), (M, N))]
+    yield launched(blocks, grid, *kinds, M, N, K, device=device, **TILE)
+    given = [described([64, 64], *x.shape) for x in kinds]
+    yield launched(host_blocks, grid, *given, K, device=device, **TILE)
+
+
+@pytest.mark.parametrize("name", ["h200", "a100"])
+def test_a_product_by_descriptors_moves_what_lies_inside_of_their_tensors(name):
+    """An A100 has no copy engine: its compiler makes pointers and masks of a descriptor."""
+    device, (M, N, K) = device_named(name), SIZES
+    for launch in described_launches(device):
+        work = launch_work(*launch, device, SOME, 3)
+        assert work.flops == 2 * 256 * 192 * 576, "whole tiles are multiplied"
+        assert work.least_bytes == pytest.approx(2 * (M * K + K * N + M * N), rel=0.02)
+        written = footprint_of(*launch, lambda *_: np.array([0, M * N - 1]))
+        (c,) = written.tensors
+        assert (c.elements, c.beyond, c.shared) == (M * N, 0, None)
+        assert list(written.writers.values()) == [(0, 11)]
+
+
+def test_a_block_that_no_loop_prefetches_is_waited_for_and_occupies_no_load_unit():
+    staged, plain = (
+        work_of(*launched(blocks, (4, 3), *[empty(256, 256, dtype=torch.bfloat16)] * 3,
+                          256, 192, 256, **TILE, num_stages=stages))
+        for stages in (3, 1)
+    )  # fmt: skip
+    each = 4 * 2 * 2 * 64 * 64  # bytes of a program: four tiles of both operands
+    assert amount(staged, "copy_bytes") == amount(plain, "load_bytes") == 12 * each
+    (loop,) = (r for r in staged.regions if r.is_loop)
+    assert loop.get("copy_bytes") and not loop.get("load_bytes") and loop.waits == 0
+    (loop,) = (r for r in plain.regions if r.is_loop)
+    assert loop.get("load_bytes") == 2 * 2 * 64 * 64 and loop.waits == 2 and loop.executions == 4
+    assert not any(r.get(f"{kind}_lines") for r in plain.regions for kind in ("load", "store"))
+
+
+def test_a_loop_that_chooses_its_tiles_trip_by_trip_is_not_ranked():
+    launch = launched(in_one_row, (4,), empty(1024, 256), 1024, 256, STEP=4, BM=64, BK=64)
+    with pytest.raises(NotModelled, match="chooses the coordinates of its blocks trip by trip"):
+        work_of(*launch)
+
+
+def test_sampled_programs_execute_every_loop_that_others_do():
+    """Programs 31, 63 and 95 of 128, which are evenly spaced, are all of the first row."""
+    x, y = empty(32 * 128), empty(4 * 32 * 128)
+    work = work_of(*launched(causal, (128,), x, y, 32 * 128, GROUP=1, BLOCK=128))
+    (trips,) = {r.executions for r in work.regions if r.is_loop}
+    assert trips == pytest.approx(15.5)
+    loaded = amount(work, "load_bytes") + amount(work, "copy_bytes")
+    assert loaded == pytest.approx(128 * 15.5 * 128 * 4, rel=0.02)
+
+
+def test_one_atomic_addition_a_program_counts_by_its_address():
+    work = work_of(*launched(tallied, (64,), empty(64 * 128), empty(2), 64 * 128, BLOCK=128))
+    assert sum(r.get("hot") * r.executions for r in work.regions) == pytest.approx(2 / 3)
+
+
+def test_a_descriptor_that_a_branch_chooses_is_not_ranked():
+    ttgir, *rest = next(described_launches(H200))
+    odd = ttgir.replace("ttng.reinterpret_tensor_descriptor", "arith.index_cast", 1)
+    with pytest.raises(NotModelled, match="a descriptor comes from a loop or a branch"):
+        work_of(odd, *rest)
 
 
 def test_unequal_programs_are_scheduled():

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from workbench.adapted.kernel import INTERPRETED  # mends the interpreter
+from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
+from workbench.adapted.kernel import INTERPRETED, Launcher  # mends the interpreter
 from workbench.adapted.traced import (
     LaunchFault,
     Memory,
@@ -15,6 +16,7 @@ from workbench.adapted.traced import (
     traced,
     watch_interpreter,
 )
+from workbench.adapted.travel import Place
 from workbench.interpreter import RoundedProducts
 
 pytestmark = pytest.mark.interpret
@@ -113,6 +115,9 @@ def test_programs_that_write_different_values_to_one_element_race():
 def test_equal_values_written_twice_are_no_race():
     trace = run(overwrites, torch.randn(N), torch.empty(N), N, SAME=True)
     assert len(trace.accesses["y"].elements()) == N
+    assert trace.twice == [
+        "programs write equal values to one element, such as 0 and 1 to element 64 of y"
+    ]
 
 
 def test_a_program_that_reads_what_another_one_writes_races_with_it():
@@ -163,3 +168,66 @@ def test_operands_of_tf32_have_ten_bits_of_mantissa(monkeypatch):
     assert RoundedProducts.happened and not torch.equal(c, a)
     assert bool(((c - a).abs() <= a.abs() * 2.0**-11).all()), "to the nearest"
     assert not bool((c.view(torch.int32) & 0x1FFF).any())
+
+
+@triton.jit
+def ticket(x, y, count, B: tl.constexpr):
+    at = tl.atomic_add(count, 1)
+    tl.store(y + at, tl.load(x + tl.program_id(0)))
+
+
+@triton.jit
+def last_wins(x, y, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.atomic_add(y + 1, 1.0)
+    tl.store(y, tl.sum(tl.load(x + i)))
+
+
+@triton.jit
+def in_turn(x, y, turn, B: tl.constexpr):
+    p = tl.program_id(0)
+    while tl.atomic_add(turn, 0) != p:
+        pass
+    tl.store(y, tl.load(y) * 2 + tl.load(x + p))
+    tl.atomic_add(turn, 1)
+
+
+def both_ways(kernel, x, *others, programs=4):
+    """The tensors after a launch, which is repeated with its programs in reversed order."""
+    names = list(kernel.arg_names)
+    memory = dict(zip(names, (x, *others), strict=False))
+    arguments = tuple(Argument(n, True, tensor=n) for n in memory)
+    if "n" in names:
+        arguments += (Argument("n", True, N),)
+    words = {torch.float32: "fp32", torch.int32: "int32"}
+    layouts = {n: Layout(tuple(t.shape), t.stride(), words[t.dtype]) for n, t in memory.items()}
+    entry = ConfigEntry({}, {"B": 64}, (programs,))
+    place = Place(__file__, __name__, kernel.fn.__name__)
+    call = Call(kernel.fn.__name__, place, arguments, layouts, (entry,), ())
+    launcher = Launcher(call)
+    launcher.__dict__["kernel"] = kernel
+    return launcher.fire_both_ways(memory, entry)
+
+
+def test_sums_by_atomic_additions_agree_in_both_orders_of_programs():
+    x = torch.randn(N)
+    views = both_ways(summed, x, torch.zeros(1))
+    assert views["y"].item() == pytest.approx(x.sum().item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "others", "element"),
+    [
+        (ticket, (torch.zeros(4), torch.zeros(1, dtype=torch.int32)), "y, such as element 0"),
+        (last_wins, (torch.zeros(2),), "y, such as element 0"),
+    ],
+)
+def test_a_result_that_the_order_of_programs_decides_is_refused(kernel, others, element):
+    with pytest.raises(LaunchFault, match=f"gives other values of {element}, when its programs"):
+        both_ways(kernel, torch.arange(1.0, N + 1), *others)
+
+
+def test_programs_that_wait_for_one_another_run_in_their_order_alone():
+    x = torch.tensor([1.0, 2.0, 4.0, 8.0])
+    views = both_ways(in_turn, x, torch.zeros(1), torch.zeros(1, dtype=torch.int32))
+    assert views["y"].item() == ((1 * 2 + 2) * 2 + 4) * 2 + 8

@@ -91,7 +91,8 @@ for name in ("sweep", "measure", "compare", "experiment", "ceilings", "profile",
 words = {"measure": ["softmax"], "compare": ["a", "b"], "experiment": ["expected"]}
 for name in dir(wb):
     value = getattr(wb, name)
-    if f"workbench.commands.{name}" in sys.modules and name not in ("tune", "workload", "bench"):
+    others = ("tune", "workload", "bench", "predict")
+    if f"workbench.commands.{name}" in sys.modules and name not in others:
         print(type(value(*words.get(name, []), progress=False) if name != "history" else value()))
 sys.modules["workbench.commands.tune"].tune = lambda *a, **more: stub(SweepOptions())
 assert isinstance(wb.tune(None, (), grid=(1,)), wb.TuneResult)

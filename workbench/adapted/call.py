@@ -63,6 +63,32 @@ class Argument:
     descriptor: Any = None  # packed fields of a TensorDescriptor beside its base
 
 
+class WordNumber(int):
+    """The number of a knob's value that is a word or a truth: it prints as that value."""
+
+    word: str
+
+    def __new__(cls, number: int, word: str) -> WordNumber:
+        """Return the number with its word."""
+        self = super().__new__(cls, number)
+        self.word = word
+        return self
+
+    def __str__(self) -> str:
+        return self.word
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.word
+
+
+def with_words(values: Mapping[str, int], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """Return a config's numbers, of which those that stand for words print as the words."""
+    return {
+        n: WordNumber(v, str(kwargs[n])) if isinstance(kwargs.get(n), (bool, str)) else v
+        for n, v in values.items()
+    }
+
+
 @dataclass(frozen=True)
 class ConfigEntry:
     """One config of the user's list: as numbers, as Triton takes it, and its grid."""
@@ -143,8 +169,9 @@ class Call:
 
 
 def _entry(text: Mapping[str, Any]) -> ConfigEntry:
-    hook = text["pre_hook"]
-    return ConfigEntry(**{**_tuples(text), "pre_hook": Place(**hook) if hook else None})
+    hook, values = text["pre_hook"], with_words(text["values"], text["kwargs"])
+    place = Place(**hook) if hook else None
+    return ConfigEntry(**{**_tuples(text), "values": values, "pre_hook": place})
 
 
 def _tuples(text: Mapping[str, Any]) -> dict[str, Any]:

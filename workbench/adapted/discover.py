@@ -24,6 +24,7 @@ from workbench.adapted.kernel import Launcher
 from workbench.adapted.moved import moved, worse
 from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError
+from workbench.interpreter import RoundedProducts
 
 
 class NotInterpreted(AdaptedError):
@@ -68,6 +69,8 @@ class Discovered:
     unmoved: str | None = None  # why the second check uses the same values as the first
     # outputs that a launch reads or writes in part, and that nobody declared to be inputs, too
     odd: Mapping[str, OutputUse] = field(default_factory=dict)
+    rounded: bool = False  # operands of its products were rounded to tf32
+    twice: tuple[str, ...] = ()  # equal values that two programs write, in clauses
 
 
 def discover(
@@ -128,7 +131,9 @@ def discover(
         torch.save({n: x.cpu() for n, x in {**launch.saved, **poisoned}.items()}, folder / ARGS)
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
     unmoved = _second(launch, read, compared, folder)
-    return Discovered(tuple(compared), initial, first, skipped, unmoved, odd)
+    rounded = RoundedProducts.happened
+    twice = tuple(launch.twice)
+    return Discovered(tuple(compared), initial, first, skipped, unmoved, odd, rounded, twice)
 
 
 def _passed_twice(call: Call) -> list[str]:
@@ -166,6 +171,7 @@ class FirstLaunch:
         self._call, self.saved = call, saved
         self._launcher = Launcher(call)
         self._entry: ConfigEntry
+        self.twice: list[str] = []
         self.after: Mapping[str, Any]  # the tensors' memory after a launch on the saved values
 
     def begin(self) -> tuple[int, str | None]:
@@ -186,6 +192,7 @@ class FirstLaunch:
                 if isinstance(error, AssertionError):  # the kernel's own word on its arguments
                     faults.append(f"{self._call.name} stops: {reason}.")
             else:
+                self.twice = self._launcher.trace.twice if self._launcher.trace else []
                 return i, (faults[0].rstrip(".") if faults else reason)
         if faults:
             raise AdaptedError(faults[0])

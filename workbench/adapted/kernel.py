@@ -12,7 +12,15 @@ from typing import Any
 
 from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
 from workbench.adapted.kept import GivenIntegers, Kept
-from workbench.adapted.traced import Memory, ProgramPlan, ProgramTrace, traced, watch_interpreter
+from workbench.adapted.traced import (
+    LaunchFault,
+    Memory,
+    ProgramPlan,
+    ProgramsWait,
+    ProgramTrace,
+    traced,
+    watch_interpreter,
+)
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.compile.launches import without_target
 from workbench.dsl import INTERPRETED
@@ -99,6 +107,11 @@ class Listed(Impl):
             return None
         tasks = import_module(SAMPLE_CHECK)
         return Sampling(tasks.launch_sample, tasks.compare_sample)
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether a check in the interpreter watches every access of all programs."""
+        return self.sampling is None
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Yield the listed configs that differ from `default` only in the knobs to vary."""
@@ -218,7 +231,7 @@ def config_type(call: Call) -> type:
     return make_dataclass(
         "Config",
         [
-            (k.name, int, among(*k.choices, default=first[k.name], knob=WORDS.get(k.name)))
+            (k.name, int, among(*k.choices, default=int(first[k.name]), knob=WORDS.get(k.name)))
             for k in call.knobs
         ],
         frozen=True,
@@ -232,17 +245,21 @@ def refused(
     are."""
     if (entry := call.entry(values(config))) is None:
         return "not in the list of configs that was given"
-    if (reason := refused_grid(entry, limits)) is not None:
+    if (reason := refused_grid(entry.grid, limits)) is not None:
         return reason
     if sizes != created_at:
         return "the grids were computed for the tensors that were given; call tune() with others"
     return None
 
 
-def refused_grid(entry: ConfigEntry, limits: Limits) -> str | None:
-    """Return why a device cannot launch the grid of a config, or None."""
-    _, second, third = (*entry.grid, 1, 1)[:3]
+def refused_grid(grid: Sequence[int], limits: Limits) -> str | None:
+    """Return why a device cannot launch a grid, or None."""
+    _, second, third = (*grid, 1, 1)[:3]
     return limits.refuse_grid(second) or limits.refuse_grid(third, "third")
+
+
+WAITS = 10  # times the accesses of the first pass, after which a program of a second one waits
+USUAL = (1e-3, 1e-3)  # tolerance of a dtype for which none is given
 
 
 class Launcher:
@@ -270,7 +287,7 @@ class Launcher:
             raise AdaptedError(f"{values(config)} is not in the list of configs that was given")
         given = dict(zip(self.call.inputs, tensors, strict=True))
         memory = {n: given[n] if n in given else self._fresh(n, given) for n in self.call.tensors}
-        views = self.fire(memory, entry)
+        views = self.fire_both_ways(memory, entry)
         outputs = tuple(views[n] for n in self.call.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -281,12 +298,51 @@ class Launcher:
         layout, device = self.call.tensors[name], next(iter(given.values())).device
         return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
-    def fire(
+    def fire_both_ways(
         self, memory: Mapping[str, Any], entry: ConfigEntry, plan: ProgramPlan | None = None
+    ) -> dict[str, Any]:
+        """Launch once on this memory, and return what `fire` returns. Where programs use atomic
+        operations, by which they may order their accesses, launch again on copies with the programs
+        in reversed order.
+        Raises LaunchFault where that gives other results: other bits, or of floats, which atomic
+        additions round in another order, others than the tolerance allows."""
+        if not INTERPRETED:
+            return self.fire(memory, entry, plan)
+        copies = {name: x.clone() for name, x in memory.items()}
+        views = self.fire(memory, entry, plan)
+        first = self.trace
+        assert first is not None  # it ran in the interpreter
+        if first.has_atomics:
+            backwards = ProgramPlan(first.ran, is_reversed=True)
+            try:
+                others = self.fire(copies, entry, backwards, WAITS * first.count)
+            except ProgramsWait:  # for the one before it: they are made to run in order
+                others = views
+            self.trace = first
+            self._refuse_order(views, others)
+        return views
+
+    def _refuse_order(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        for name, x in first.items():
+            tolerance = self.call.tolerance.get(self.call.tensors[name].dtype)
+            differs = far_apart(x, second[name], tolerance)
+            if bool(differs.any()):
+                element = int(differs.reshape(-1).nonzero()[0])
+                raise LaunchFault(
+                    f"{self.call.name} gives other values of {name}, such as element {element:,}, "
+                    "when its programs run in reversed order, and nothing orders them on a GPU."
+                )
+
+    def fire(
+        self,
+        memory: Mapping[str, Any],
+        entry: ConfigEntry,
+        plan: ProgramPlan | None = None,
+        most: int | None = None,
     ) -> dict[str, Any]:
         """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw them.
         In the interpreter the launch is watched (`trace`), and runs only the planned programs;
-        raises LaunchFault where it is at fault."""
+        raises LaunchFault where it is at fault, and ProgramsWait after `most` accesses."""
         views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
         positional = [self._value(a, views) for a in self.call.arguments if a.positional]
         named = {a.name: self._value(a, views) for a in self.call.arguments if not a.positional}
@@ -301,7 +357,7 @@ class Launcher:
         if not INTERPRETED:
             launch()
             return views
-        self.trace = ProgramTrace(self.call.name, [Memory.of(n, v) for n, v in views.items()])
+        self.trace = ProgramTrace(self.call.name, [Memory.of(n, v) for n, v in views.items()], most)
         with traced(self.trace, plan):
             launch()
         return views
@@ -317,6 +373,19 @@ class Launcher:
         text = {k: unpack(v) for k, v in argument.descriptor.items()}
         lists = {k: list(v) if isinstance(v, tuple) else v for k, v in text.items()}
         return TensorDescriptor(view, **lists)
+
+
+def far_apart(x: Any, other: Any, tolerance: tuple[float, float] | None) -> Any:
+    """Return where two results differ: in their bits, or of floats by more than the tolerance, its
+    relative part and that of the rms."""
+    if not x.is_floating_point():
+        return x != other
+    a, b = x.double(), other.double()
+    finite = a[a.isfinite()]
+    relative, of_rms = tolerance or USUAL
+    rms = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    near = (a - b).abs() <= relative * a.abs() + of_rms * rms
+    return ~(near | (a == b) | (a.isnan() & b.isnan()))
 
 
 def launched(kernel: Any) -> Any:

@@ -42,7 +42,7 @@ def launch_sample(
     plan = ProgramPlan(numbers_of(footprint, math.prod(entry.grid)), OTHER_S)
     try:
         with user_code(f"the launch of {impl.title}", LIMIT_S):
-            launcher.fire(memory, entry, plan)
+            launcher.fire_both_ways(memory, entry, plan)
     except LaunchFault as fault:
         return Refusal("check", str(fault).rstrip("."))
     except Exception as error:

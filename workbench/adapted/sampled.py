@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from workbench.compile.program_values import LaunchArguments
 from workbench.compile.program_writes import NOBODY, Footprint, footprint_of
 from workbench.compile.ttgir import NotModelled
 from workbench.device.hardware import Device
+from workbench.interpreter import RoundedProducts
 from workbench.measurement.packed import Packed
 
 WHOLE_S = 1.0  # launches that take longer in the interpreter are sampled
@@ -95,7 +96,7 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
         Launcher(call).fire(memory, call.entries[first])
     launch, edges = launches[0], _edges(call)
     contents = GivenIntegers(call, kept)
-    given = LaunchArguments(launch.given.scalars, launch.given.tensors, contents)
+    given = replace(launch.given, contents=contents)
     return examined(launch.kernel.asm["ttgir"], launch.grid, given, edges)
 
 
@@ -203,7 +204,9 @@ def discover_sample(
         else ("values" if bool(as_bytes(saved[n]).any()) else "zeros")
         for n in written
     }
-    return Discovered(compared, initial, first, None, UNMOVED, odd)
+    return Discovered(
+        compared, initial, first, None, UNMOVED, odd, RoundedProducts.happened, tuple(trace.twice)
+    )
 
 
 def _changes(trace: ProgramTrace, name: str) -> bool:

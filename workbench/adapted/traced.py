@@ -2,7 +2,8 @@
 
 Each address that a mask lets through is compared with the memory of the tensors, reads too. At the
 end, elements that two programs stored to, or that one read and another one stored to, are races,
-unless the launch has atomic operations, by which programs may order their accesses.
+unless the launch has atomic operations, by which programs may order their accesses. Such a launch
+must give the same with its programs in reversed order (`Launcher.fire_both_ways`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from workbench.adapted.travel import AdaptedError
 
 Place = tuple[int, int, int]
 FAR = 1 << 30  # bytes between an address and every tensor, beyond which none of them is meant
-SYNCHRONISED = "its programs use atomic operations, so races were not looked for"
 
 
 class LaunchFault(AdaptedError):
     """A launch reads or writes out of bounds, or its programs race: the answer to its config."""
+
+
+class ProgramsWait(Exception):
+    """A program waits for what another one writes, and that one has not run."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,13 @@ class Accesses:
 class ProgramTrace:
     """What the programs of one launch did to memory."""
 
-    def __init__(self, name: str, memories: Iterable[Memory]) -> None:
-        """Begin a launch of the kernel `name` on these tensors."""
-        self.name = name
+    def __init__(self, name: str, memories: Iterable[Memory], most: int | None = None) -> None:
+        """Begin a launch of the kernel `name` on these tensors, of at most so many accesses."""
+        self.name, self.most, self.count = name, most, 0
         self._memories = sorted(memories, key=lambda m: m.begin)
         self.accesses: dict[str, Accesses] = defaultdict(Accesses)
         self.program = 0  # the one that runs
+        self.twice: list[str] = []  # equal values that two programs wrote, in clauses
         self.ran: list[int] = []
         self.seconds: list[float] = []  # CPU time of each of them
 
@@ -95,9 +100,13 @@ class ProgramTrace:
         self.ran.append(program)
 
     def note(self, kind: str, pointers: Any, mask: Any, values: Any = None) -> None:
-        """Note one access. Raises LaunchFault where it is out of bounds."""
+        """Note one access. Raises LaunchFault where it is out of bounds, and ProgramsWait where
+        there are too many."""
         import numpy as np
 
+        self.count += 1
+        if self.most is not None and self.count > self.most:
+            raise ProgramsWait
         at = np.broadcast_to(pointers, np.broadcast_shapes(np.shape(pointers), np.shape(mask)))
         on = np.broadcast_to(np.asarray(mask, dtype=bool), at.shape)
         address = at[on].astype(np.int64)
@@ -134,6 +143,9 @@ class ProgramTrace:
         if not self._memories:
             return f"{self.name} {what} memory of no tensor{where}."
         near = min(self._memories, key=lambda m: max(m.begin - first, first - m.end + 1))
+        for memory in self._memories:  # the tensor that the other elements of this access are of
+            if ((address >= memory.begin) & (address < memory.end)).any():
+                near = memory
         if max(near.begin - first, first - near.end) > FAR:
             return (
                 f"{self.name} {what} out of bounds, far from all of its tensors, in program "
@@ -170,6 +182,13 @@ class ProgramTrace:
             i = int(np.flatnonzero(unequal)[0])
             pair = f"{int(programs[i]):,} and {int(programs[i + 1]):,}"
             return self._sentence(pair, f"write different values to element {element[i]:,}", name)
+        if same.any():
+            i = int(np.flatnonzero(same)[0])
+            pair = f"{int(programs[i]):,} and {int(programs[i + 1]):,}"
+            self.twice.append(
+                f"programs write equal values to one element, such as {pair} to element "
+                f"{element[i]:,} of {name}"
+            )
         for program, loaded, _ in each.loads:
             i = np.searchsorted(element, loaded)
             hit = (i < len(element)) & (element[np.minimum(i, len(element) - 1)] == loaded)

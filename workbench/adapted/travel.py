@@ -15,6 +15,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from workbench.compile.stand_in import NO_GPU, HiddenTarget, answering_for_gpu
+from workbench.data.environment import gpu_shown
+from workbench.device.hardware import device_named
 from workbench.spec import WorkbenchError
 
 PLAIN = (bool, int, float, str, type(None))
@@ -101,7 +104,7 @@ class Place:
             sys.path.append(str(root))
         Importing.file = self.file
         try:
-            return module_from(name, self.file) if main else import_module(name)
+            return self._imported(name, main)
         except Exception as error:
             reason = (
                 str(error)
@@ -114,6 +117,21 @@ class Place:
             ) from error
         finally:
             Importing.file = None
+
+    def _imported(self, name: str, main: bool) -> ModuleType:
+        """Import the file; where that asks for a GPU that is not there, the device that is compiled
+        for answers, or else an H200."""
+
+        def load() -> ModuleType:
+            return module_from(name, self.file) if main else import_module(name)
+
+        try:
+            return load()
+        except Exception as error:
+            if not any(words in str(error) for words in NO_GPU) or gpu_shown():
+                raise
+        with answering_for_gpu(HiddenTarget.device or device_named("h200")):
+            return load()
 
     def _depth(self) -> int:
         return self.module.count(".") + (Path(self.file).name == "__init__.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
-from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
+from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout, with_words
 from workbench.adapted.grid import Grid
 from workbench.adapted.travel import AdaptedError, Place, base, described, pack
 from workbench.catalog import unknown
@@ -164,7 +164,7 @@ def entries_of(
             kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
             hook = Place.of_hook(config.pre_hook, kernel) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
-            created[tuple(at.values())] = ConfigEntry(at, kwargs, shape, hook)
+            created[tuple(at.values())] = ConfigEntry(with_words(at, kwargs), kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
     return tuple(created.values()), knobs
 

@@ -11,6 +11,7 @@ from workbench.api.calls import (
     experiment,
     history,
     measure,
+    predict,
     profile,
     prune,
     sweep,
@@ -21,6 +22,7 @@ from workbench.api.results import (
     CeilingsResult,
     ExperimentResult,
     HistoryResult,
+    PredictResult,
     ProfileResult,
 )
 from workbench.api.timing_results import (
@@ -57,6 +59,7 @@ __all__ = [
     "HistoryResult",
     "MeasureResult",
     "Measured",
+    "PredictResult",
     "Predicted",
     "Profile",
     "ProfileResult",
@@ -74,6 +77,7 @@ __all__ = [
     "experiment",
     "history",
     "measure",
+    "predict",
     "profile",
     "prune",
     "sweep",

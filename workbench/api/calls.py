@@ -13,7 +13,8 @@ KeyboardInterrupt after Ctrl-C.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -39,6 +40,7 @@ from workbench.api.results import (
     CeilingsResult,
     ExperimentResult,
     HistoryResult,
+    PredictResult,
     ProfileResult,
 )
 from workbench.api.timing_results import CompareResult, MeasureResult, SweepResult, TuneResult
@@ -48,6 +50,7 @@ from workbench.commands.options import (
     ExperimentOptions,
     HistoryOptions,
     MeasureOptions,
+    PredictOptions,
     ProfileOptions,
     SweepOptions,
 )
@@ -344,6 +347,51 @@ def tune(
     place = SweepOptions("full", out=out, database=database)  # the kernel's file comes with `run`
     called = call_in_process(place, "tune", run, options.get("progress"))
     return TuneResult(called, chosen[0])
+
+
+def predict(
+    kernel: Any,
+    args: Sequence[Any] = (),
+    *,
+    sizes: OneSize | None = None,
+    dtype: str = "bf16",
+    impl: Words = (),
+    grid: Grid | None = None,
+    configs: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> PredictResult:
+    """Return the fastest configs of a kernel by predicted time; nothing is run or checked.
+
+    A kernel that declares `work` is predicted before compiling, in milliseconds; the configs of a
+    `@triton.jit` function are compiled for the device first.
+
+    Args:
+        kernel: its name, `package.module`, or `path/to/mine.py`; or a function.
+        args: of a function: arguments of the launch; no config's own.
+        sizes: of a kernel: sizes of one problem.
+        dtype: of a kernel: `fp32`, `fp16` or `bf16`.
+        impl: of a kernel: these Impls only; all Triton Impls by default.
+        grid: of a function: the grid of `kernel[grid]`.
+        configs: of a function: `triton.Config`s; by default those of `@triton.autotune`.
+        kwargs: of a function: arguments of the launch by name.
+        device: predict for this device, with no GPU; by default for the GPU of this machine.
+
+    Raises WorkbenchError where nothing can be predicted.
+    """
+    if isinstance(kernel, (str, Path)):
+        options = PredictOptions(
+            str(kernel), impl=words(impl), sizes=one_size(sizes), dtype=dtype, device=device
+        )
+        return PredictResult(call(options, False))
+    if grid is None:
+        raise WorkbenchError("Name the grid of the launch: predict(kernel, args, grid=...).")
+    from workbench.commands.predict import predict_function
+
+    options = PredictOptions(getattr(kernel, "__name__", "function"), device=device)
+    given = tuple(args), dict(kwargs or {})
+    run = partial(predict_function, options, kernel, given, grid, configs)
+    return PredictResult(call_in_process(options, "predict", run, False))
 
 
 def prune(kernel: Any, device: str | None = None, *, most: int = 5) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.api.result import Result
 from workbench.data.record import Finding, Profile
-from workbench.data.units import quantity, reading
+from workbench.data.units import quantity, reading, rough
 from workbench.spec import brief, sizes_text
+from workbench.tuner.prediction import PredictedConfig
 
 if TYPE_CHECKING:
     import pandas
@@ -93,6 +95,45 @@ class CeilingsResult(Result):
             for name, c in known
         ]
         return ("ceiling", "value", "kind", "source"), list(rows)
+
+
+class PredictResult(Result):
+    """The fastest configs of a kernel by predicted time."""
+
+    @property
+    def configs(self) -> tuple[PredictedConfig, ...]:
+        """Up to five configs, the fastest first."""
+        return tuple(PredictedConfig(**one) for one in self._called.result.more["predictions"])
+
+    @property
+    def best(self) -> PredictedConfig:
+        """The config with the shortest predicted time."""
+        return self.configs[0]
+
+    @property
+    def predicted(self) -> bool:
+        """Whether times are predicted: always."""
+        return True
+
+    @property
+    def sentence(self) -> str:
+        """The best config with its time and what limits it."""
+        one = self.best
+        name = f"{one.impl} {brief(one.config)}".lstrip()
+        return f"{name}: ~{rough(one.time_s)} predicted, limited by {one.bound}."
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row a config."""
+        import pandas
+
+        return pandas.DataFrame([asdict(one) for one in self.configs])
+
+    def _table(self) -> Table:
+        rows = [
+            (f"~{rough(one.time_s)}", one.bound, f"{one.impl} {brief(one.config)}".lstrip())
+            for one in self.configs
+        ]
+        return ("predicted time", "limit", "config"), list(rows)
 
 
 class ProfileResult(Result):

@@ -178,7 +178,10 @@ class Offline:
             by = self._method.checked
             if candidate.impl.sampling is not None:
                 return Timed(predicted, checked.error, by, programs=checked.programs)
-            return Timed(predicted, checked.error, by, checked.bits, self._checks.seed)
+            known = compiled.resources if candidate.impl.is_watched else None
+            ran = known.programs if known else None
+            seed = self._checks.seed
+            return Timed(predicted, checked.error, by, checked.bits, seed, programs=ran)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set

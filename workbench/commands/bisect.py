@@ -21,7 +21,6 @@ from workbench.commands.comparison import (
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, OperandError, config_operand, repository_with
 from workbench.commands.options import BisectOptions
-from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
@@ -37,6 +36,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.worktree import WorktreeError, Worktrees
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED

@@ -19,7 +19,7 @@ from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import console_for, note, say_result
 from workbench.commands.options import CalibrateOptions, OptionError
-from workbench.commands.problem import check_dtype, sweep_named
+from workbench.commands.problem import sweep_named
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     DEFAULT_TARGET,
@@ -36,6 +36,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import check_dtype
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Measured, Outcome, Record, Resources, Run

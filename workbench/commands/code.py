@@ -12,7 +12,6 @@ from workbench import catalog
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, config_operand, operands_of, repository_with
 from workbench.commands.options import CodeOptions
-from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     DEFAULT_TARGET,
@@ -23,6 +22,7 @@ from workbench.commands.run import (
     require_triton,
     say_page,
 )
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.compile.amd_note import COUNTS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from workbench import catalog
 from workbench.backend.compilers import FactsJob
 from workbench.commands.operands import Operand
-from workbench.commands.problem import sizes_of
+from workbench.commands.sizes import sizes_of
 from workbench.data.record import Case
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device import hardware

@@ -29,7 +29,6 @@ from workbench.commands.config_profiles import (
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
 from workbench.commands.options import CompareOptions
-from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
@@ -45,6 +44,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_comparison import compare_traces, trace_operands
 from workbench.commands.worktree import Repository, Worktrees

@@ -24,8 +24,8 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import DiagnoseOptions
-from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.run import CommandError, require_triton
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.traces import HEALTHY
 from workbench.compile import CompileError, machine_codes_of
 from workbench.compile.code_reading import CodeError, code_of_file

@@ -14,7 +14,6 @@ from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
 from workbench.commands.options import SIZES, EvaluateOptions
-from workbench.commands.problem import parsed_sizes
 from workbench.commands.result import SCHEMA, write_result
 from workbench.commands.run import (
     DEFAULT_TARGET,
@@ -24,6 +23,7 @@ from workbench.commands.run import (
     gpu_present,
     require_triton,
 )
+from workbench.commands.sizes import parsed_sizes
 from workbench.compile import Compiled
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint

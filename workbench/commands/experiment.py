@@ -16,7 +16,6 @@ from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
-from workbench.commands.problem import sizes_of
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
@@ -33,6 +32,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import sizes_of
 from workbench.data.clock import folder_of, timestamp
 from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED

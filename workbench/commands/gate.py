@@ -30,7 +30,6 @@ from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_c
 from workbench.commands.gate_comment import write_comment
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import GateOptions
-from workbench.commands.problem import check_dtype
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
@@ -45,6 +44,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import check_dtype
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of

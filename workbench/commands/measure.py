@@ -24,7 +24,7 @@ from workbench.commands.config_profiles import (
 from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
-from workbench.commands.problem import check_dtype, own_impls, sizes_of
+from workbench.commands.problem import own_impls
 from workbench.commands.progress import show_part
 from workbench.commands.result import write_result
 from workbench.commands.run import (
@@ -43,6 +43,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
 from workbench.data.events import RunState

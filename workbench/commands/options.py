@@ -101,9 +101,18 @@ def scheduler() -> Any:
     return option(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
 
 
+def config_from() -> Any:
+    """Return a field that declares `--config-from`."""
+    return option(None, "Take the configs of this function's @triton.autotune: other.py:kernel.")
+
+
 def threshold() -> Any:
     """Return a field that declares `--threshold`."""
     return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
+
+
+class CommandError(WorkbenchError):
+    """A command cannot be carried out: one sentence says why and what to do next."""
 
 
 class OptionError(WorkbenchError, ValueError):
@@ -518,7 +527,9 @@ class WorkloadOptions(Options):
     tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
     budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
     cover: float = option(0.95, "Of tune: share of the kernels' time that is tuned.")
-    device: str | None = option(None, "Of tune: compile and predict for it (h200), with no GPU.")
+    device: str | None = option(
+        None, "Of tune: predict for it, with no GPU. Of record: it answers for a missing GPU."
+    )
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
     workers: int | None = option(None, "Of tune: GPUs of this host that share it.", min=1)
     scheduler: str | None = option(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
@@ -716,6 +727,29 @@ class NewKernelOptions(Options):
 
 
 @dataclass(frozen=True)
+class PredictOptions(Options):
+    """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
+
+    COMMAND: ClassVar[str] = "predict"
+
+    kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
+    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, "Predict for this device; by default for the GPU here.")
+    arg: tuple[str, ...] = option(
+        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
+    )
+    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
+    config: tuple[str, ...] = option(
+        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    config_from: str | None = config_from()
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
 class FunctionOptions(Options):
     """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
 
@@ -729,6 +763,7 @@ class FunctionOptions(Options):
     config: tuple[str, ...] = option(
         (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
     )
+    config_from: str | None = config_from()
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     out: Path = out("Folder for pages and events.")

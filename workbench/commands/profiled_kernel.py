@@ -12,7 +12,6 @@ from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.measure import Selected
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import ProfileOptions
-from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.run import (
     DEFAULT_TARGET,
     CommandError,
@@ -25,6 +24,7 @@ from workbench.commands.run import (
     repository_of,
     resources,
 )
+from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, default_path

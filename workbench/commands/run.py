@@ -23,6 +23,7 @@ from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import say_result
 from workbench.commands.instrumentation import completed, dispatched
+from workbench.commands.options import CommandError as CommandError
 from workbench.commands.result import Output, RunResult, is_stdout
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
@@ -36,7 +37,6 @@ from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, R
 from workbench.data.store import Entry, Store
 from workbench.device import hardware
 from workbench.reports import drawn_at_least
-from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 DEFAULT_TARGET = "h200"  # target if no GPU is present and no device was named
 
 Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
-
-
-class CommandError(WorkbenchError):
-    """A command cannot be carried out: one sentence says why and what to do next."""
 
 
 # Resources

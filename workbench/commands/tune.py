@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.adapted import autotuned, write
-from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry
+from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry, WordNumber
 from workbench.adapted.cell import in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
@@ -47,7 +47,7 @@ from workbench.commands.console import (
     say_result,
 )
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import FunctionOptions, OptionError, SweepOptions
+from workbench.commands.options import FunctionOptions, OptionError, PredictOptions, SweepOptions
 from workbench.commands.run import (
     DEFAULT_TARGET,
     check_writable,
@@ -59,7 +59,7 @@ from workbench.commands.tune_options import TunedFunction, TuneOptions
 from workbench.commands.tune_words import arguments_of, config_of, function_of, grid_of
 from workbench.data.exits import INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Failure, Outcome
+from workbench.data.record import Failure, Outcome, Record
 from workbench.data.temporary import temporary_folder
 from workbench.device.hardware import device_named
 from workbench.measurement.inputs import torch_dtype
@@ -87,6 +87,9 @@ STEPS: Mapping[str, Tolerance] = {
     "fp8_e5m2_fnuz": Tolerance(0.25, 1e-4),
 }
 EXACT = Tolerance(0.0)
+# Of fp32 outputs of products whose operands have the 10 bits of tf32: of a sum of 512 random
+# products the error is 3e-4 of the output's rms, and five times that of the worst of 1,000.
+ROUNDED = Tolerance(1e-3, 2e-3)
 
 _log = logging.getLogger("workbench")
 
@@ -116,7 +119,7 @@ def tune(
     check_writable(out)
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
-    chosen, notes = _configs(tuner, given, configs)
+    chosen, notes = configs_of(tuner, given, configs)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
         stack.enter_context(main_unseen())
@@ -134,29 +137,52 @@ def tune(
     return TunedFunction(config, path)
 
 
-def run(options: FunctionOptions) -> int:
-    """Tune the function that the command line names; print the keyword arguments of a launch.
-    Returns the exit code. Raises OptionError where the words describe no launch."""
-    kernel = function_of(options.function)
+def described_launch(
+    options: FunctionOptions | PredictOptions,
+) -> tuple[Any, dict[str, Any], Grid, list[Any] | None]:
+    """Return the function that the command line names, its arguments by name, its grid and its
+    configs. Raises OptionError where the words describe no launch."""
+    words = options.kernel if isinstance(options, PredictOptions) else options.function
+    kernel = function_of(words)
     if not hasattr(kernel, "arg_names"):
-        raise OptionError(f"{options.function} is not a @triton.jit function.")
+        raise OptionError(f"{words} is not a @triton.jit function.")
     if not options.grid:
         raise OptionError("Name the grid of the launch: --grid 'cdiv(n, BLOCK)'.")
     given = arguments_of(options.arg, kernel.arg_names)
-    configs = [config_of(text) for text in options.config] or None
+    configs = [config_of(text) for text in options.config]
+    if options.config_from is not None:
+        configs += _configs_from(options.config_from)
+    return kernel, given, grid_of(options.grid), configs or None
+
+
+def _configs_from(words: str) -> list[Any]:
+    """Return the configs of the autotuner around another function. Raises OptionError where it has
+    none."""
+    tuner = autotuned.autotuner_of(function_of(words))
+    if tuner is None:
+        raise OptionError(f"{words} has no @triton.autotune; name a function that has one.")
+    return list(tuner.configs)
+
+
+def run(options: FunctionOptions) -> int:
+    """Tune the function that the command line names; print the keyword arguments of a launch.
+    Returns the exit code. Raises OptionError where the words describe no launch."""
+    kernel, given, grid, configs = described_launch(options)
     more: TuneOptions = {"kwargs": given, "out": options.out, "quiet": options.quiet}
     for name in ("device", "budget", "database"):
         if getattr(options, name) is not None:
             more[name] = getattr(options, name)
     more["fresh"] = options.fresh
-    tuned = tune(kernel, (), grid=grid_of(options.grid), configs=configs, **more)
+    tuned = tune(kernel, (), grid=grid, configs=configs, **more)
     say_result(plain_console(), str(tuned.config.all_kwargs()))
     return PASSED
 
 
-def _configs(
+def configs_of(
     tuner: Any | None, given: autotuned.Arguments, configs: Sequence[Any] | None
 ) -> tuple[list[Any], list[str]]:
+    """Return the configs to try, those of the autotuner where none are given, and notes. Raises
+    AdaptedError where there are none."""
     none: list[str] = []
     if configs is not None:
         result, notes = list(configs), none
@@ -239,7 +265,7 @@ def take_over(
 def _launchable(call: Call, limits: Limits) -> Call:
     """Return the call with the configs last that the device cannot launch: nothing is interpreted
     for them. Raises AdaptedError where they are all."""
-    refused = [refused_grid(entry, limits) for entry in call.entries]
+    refused = [refused_grid(entry.grid, limits) for entry in call.entries]
     if all(refused):
         raise AdaptedError(f"No config of {call.name} can be launched: {refused[0]}.")
     known = dict(zip(map(id, call.entries), refused, strict=True))
@@ -345,7 +371,8 @@ def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call
     """Return the call with the results of its first launch."""
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
-    own = {k: wanted or STEPS[k] if k in STEPS else EXACT for k in (dtype, *kinds)}
+    usual = {**STEPS, "fp32": ROUNDED} if result.rounded else STEPS
+    own = {k: wanted or usual[k] if k in usual else EXACT for k in (dtype, *kinds)}
     tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
     return replace(
         call, outputs=result.outputs, initial=result.initial, dtype=dtype, tolerance=tolerance
@@ -363,13 +390,21 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
         )
     for name, use in result.odd.items():
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
+    notes += result.twice
+    if result.rounded:
+        of = f"{ROUNDED.relative:g}, and {ROUNDED.of_rms:g} of the rms, unless a tolerance is given"
+        notes.append(f"its products round to tf32, so fp32 outputs are compared within {of}")
     if result.unmoved:
         notes.append(f"the second check is on the same values as the first: {result.unmoved}")
     if result.skipped:
         notes.append(f"configs listed before that one do not launch: {result.skipped}")
     for knob in call.knobs:
         meant = {e.values[knob.name]: _value(e, knob.name) for e in call.entries}
-        meant = {number: value for number, value in meant.items() if value != number}
+        meant = {
+            number: value
+            for number, value in meant.items()
+            if value != number and not isinstance(number, WordNumber)  # which prints as it is
+        }
         if text := ", ".join(f"{k} is {v!r}" for k, v in sorted(meant.items())):
             notes.append(f"of {knob.name}, {text}")
     return notes
@@ -414,8 +449,27 @@ def _swept(
     if selection.winner is None:
         advice = _bounds_advice(command.outcomes)
         raise AdaptedError(f"{sentence(selection)}{advice} All reasons are listed in {page}.")
+    if options.get("reference") is None and (note := _other_majority(command.outcomes)):
+        _log.warning("%s: %s", call.name, note)
     at = write.numbers_of(configs).index(dict(selection.winner.case.config))
     return configs[at], selection.predicted
+
+
+def _other_majority(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence on configs that differ from the first one and agree among themselves, where
+    there are as many as agree with the first or more; None where there are not."""
+    groups: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Failure) and outcome.stage == "check":
+            groups.setdefault(outcome.reason, []).append(label(outcome.case.config))
+    reason, others = max(groups.items(), key=lambda one: len(one[1]), default=("", []))
+    right = sum(isinstance(outcome, Record) for outcome in outcomes)
+    if "expected" not in reason or len(others) < max(2, right):
+        return None
+    return (
+        f"{' and '.join(others)} give one other result, and {right} agree with the first config: "
+        "the first may be the wrong one; pass reference= to decide"
+    )
 
 
 def _bounds_advice(outcomes: Sequence[Outcome]) -> str:

@@ -16,8 +16,10 @@ from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
 from workbench.commands.workload_program import program_words, startup_variables
+from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.units import duration, percent
+from workbench.device.hardware import device_named
 from workbench.profilers.running.child import ChildEnd, run_child
 from workbench.profilers.running.expected import ending
 from workbench.profilers.running.workload import title_of
@@ -81,6 +83,8 @@ def check_options(options: WorkloadOptions) -> None:
         raise OptionError(f"No file is named; write: workbench workload {options.action} FILE.")
     if options.action == "show" and options.out is not None:
         raise OptionError("`show` writes no file; leave --out out.")
+    if recording and options.device is not None:
+        device_named(options.device)  # raises for an unknown one
     if options.profile_steps < 0:
         raise OptionError("--profile-steps counts steps; write 0 for none, or more.")
 
@@ -120,7 +124,7 @@ def record_program(options: WorkloadOptions) -> int:
 
 def recording_of(options: WorkloadOptions) -> RecordOptions:
     """Return what is recorded."""
-    return RecordOptions(options.profile_steps, options.values)
+    return RecordOptions(options.profile_steps, options.values, options.device)
 
 
 def recorded_in(folder: Path) -> RecordedWorkload | None:
@@ -140,6 +144,12 @@ def nothing_recorded(options: WorkloadOptions, end: ChildEnd) -> str:
     """Return why there is no workload, in one sentence."""
     title = title_of(options.program)
     failed = f", and it ended with {ending(end.code)}" if end.code else ""
+    if end.code and options.device is None and not gpu_shown():
+        return (
+            f"No Python process of {title} launched a Triton kernel{failed}. There is no GPU here; "
+            "if the program asks for one, as what it printed says, let a device answer: --device "
+            "h200."
+        )
     return (
         f"No Python process of {title} launched a Triton kernel{failed}; check that the part that "
         "launches runs, and that Python is not started with -S, -E or -I."

@@ -1,7 +1,7 @@
 """Derive from the code of a launch what it does: `LaunchWork`, which `device/code_model.py` times.
 
 Two walks of the TTGIR: one of all programs by the first elements of their tensors, for trips and
-for the tiles that programs share; one of three programs in full.
+for the tiles that programs share; one of three programs or some more in full.
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ from workbench.device.code_model import LaunchWork, RegionWork, resident_program
 from workbench.device.hardware import Device
 
 FILES = (
-    *("code_work", "program_slices", "program_values", "program_walk", "ttgir"),
+    *(
+        "block_descriptors",
+        "code_work",
+        "program_slices",
+        "program_values",
+        "program_walk",
+        "ttgir",
+    ),
     "ttgir_layouts",
 )
-SAMPLES = 3  # programs that are walked in full
+SAMPLES = 3  # programs that are walked in full, at least
 MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
 ALIKE = 0.02  # standard deviation of programs' work over its mean, up to which all are alike
 NEAR = 1 << 24  # bytes between accesses of one tensor that may be of the same tiles
@@ -56,7 +63,7 @@ def launch_work(
     few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
     many = np.unique(np.linspace(0, programs - 1, min(programs, MOST)).astype(np.int64))
     firsts = FirstElementWalk(function, places_of(grid, many), grid, given)
-    full = CostWalk(function, places_of(grid, few), grid, given)
+    full = CostWalk(function, places_of(grid, _covering(few, many, firsts)), grid, given)
     places = resident_programs(device, programs, resources) * device.limits.cores
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
@@ -69,6 +76,20 @@ def launch_work(
         least,
         _rounds(full, firsts, programs, places),
     )
+
+
+def _covering(few: Any, many: Any, firsts: FirstElementWalk) -> Any:
+    """Return the few programs and, for each region that none of them executes and others do, one
+    that does: evenly spaced programs can all be the short ones, as rows of a causal mask are."""
+    chosen = [int(n) for n in few]
+    for runs in firsts.runs.values():
+        each = np.broadcast_to(runs, (len(many),))
+        alive = np.flatnonzero(each > 0)
+        at = np.searchsorted(many, chosen).clip(max=len(many) - 1)
+        if alive.size and not (each[at] > 0).any():
+            usual = alive[np.argsort(each[alive], kind="stable")[alive.size // 2]]
+            chosen.append(int(many[usual]))
+    return np.unique(np.array(chosen, dtype=np.int64))
 
 
 def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> list[RegionWork]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.program_values import LaunchArguments
+from workbench.compile.stand_in import AbsentDriver, HiddenTarget
 from workbench.data.environment import FP_FUSION
 from workbench.device.hardware import Device
 
@@ -49,7 +49,7 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
 
     dedup = dedup or Dedup()
     launches: list[Launch] = []
-    absent = _Absent(device)
+    absent = AbsentDriver(device)
     backend = type(make_backend(absent.get_current_target()))
     real_run, real_stages = JITFunction.run, backend.add_stages
 
@@ -89,7 +89,7 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
 
 
 @contextmanager
-def _active(stand_in: _Absent) -> Iterator[None]:
+def _active(stand_in: AbsentDriver) -> Iterator[None]:
     from triton.runtime.driver import driver
 
     before = driver._active  # `reset_active` would look for a GPU and fail where there is none
@@ -108,13 +108,15 @@ def without_target() -> Iterator[None]:
     from triton.runtime.driver import driver
 
     target = driver._active
-    if not isinstance(target, _Absent):
+    if not isinstance(target, AbsentDriver):
         yield
         return
     driver._active = None  # it is looked for again where a file asks for it
+    HiddenTarget.device = target.device
     try:
         yield
     finally:
+        HiddenTarget.device = None
         driver.set_active(target)
 
 
@@ -153,35 +155,18 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
 
 
 def _given(jit: Any, named: Mapping[str, Any]) -> LaunchArguments:
-    """Return a launch's scalars, and the bytes behind each of its pointers."""
+    """Return a launch's scalars, its descriptors, and the bytes behind each of its pointers."""
     scalars: dict[str, int | None] = {}
     tensors: dict[str, int] = {}
+    descriptors: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for name in jit.arg_names:
         value: Any = named.get(name)
+        if hasattr(value, "block_shape"):
+            descriptors[name] = tuple(value.shape), tuple(value.strides)
+            value = value.base
         if hasattr(value, "untyped_storage"):
             before = value.storage_offset() * value.element_size()
             tensors[name] = value.untyped_storage().nbytes() - before
         elif isinstance(value, (int, float)):
             scalars[name] = int(value) if isinstance(value, int) else None
-    return LaunchArguments(scalars, tensors)
-
-
-class _Absent:
-    """A Triton driver for an absent GPU: it knows its target and can launch nothing."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        arch = self._device.limits.arch
-        number = int(arch.removeprefix("sm_")) if arch.startswith("sm_") else arch
-        return GPUTarget(self._device.backend, number, self._device.limits.warp_size)
-
-    def get_current_device(self) -> int:
-        # Triton keeps compiled kernels by device number, so each target has its own
-        return int(hashlib.sha256(self._device.limits.arch.encode()).hexdigest()[:6], 16)
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
+    return LaunchArguments(scalars, tensors, descriptors=descriptors)

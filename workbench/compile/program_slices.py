@@ -6,9 +6,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from workbench.compile.block_descriptors import names_in
 from workbench.compile.ttgir import BLOCK, Function, Op
 
-ACCESSED = ("load", "store", "atomic_rmw", "async_copy_global_to_local")
+LOADS = ("load", "async_copy_global_to_local", "async_tma_copy_global_to_local")
+WRITES = ("store", "atomic_rmw", "async_tma_copy_local_to_global", "async_tma_reduce")
+ACCESSES = (*LOADS, *WRITES)
 LOOPS = ("scf.for", "scf.while")
 LAST = ("scf.yield", "scf.condition")
 Chosen = Callable[[Op], bool]
@@ -42,7 +45,7 @@ def _read(ops: Sequence[Op], links: dict[str, set[str]], roots: set[str], chosen
     """Note what each value is computed from, and return whether an access is among these."""
     has_access = False
     for op in ops:
-        if op.word in ACCESSED and chosen(op):
+        if op.word in ACCESSES and chosen(op):
             roots.update(accessed_operands(op))
             has_access = True
         inner = [_read(region, links, roots, chosen) for region in op.regions]
@@ -57,14 +60,28 @@ def _read(ops: Sequence[Op], links: dict[str, set[str]], roots: set[str], chosen
             roots.update(op.operands[:1])
         for name in op.results:
             links[name].update(op.operands)
-        if op.word in ("async_copy_global_to_local", "local_store"):
-            links[op.operands[1]].add(op.operands[0])  # what a buffer holds
+        if (buffer := filled_buffer(op)) is not None:
+            links[buffer].update(n for n in op.operands if n != buffer)
+        elif op.word == "tensormap_create":
+            links[op.operands[0]].update(op.operands[1:])
     return has_access
+
+
+def filled_buffer(op: Op) -> str | None:
+    """Return the name of the buffer in shared memory that an operation fills."""
+    if op.word in ("async_copy_global_to_local", "local_store"):
+        return op.operands[1]
+    if op.word == "async_tma_copy_global_to_local":
+        return op.operands[1 + len(names_in(op.text)[0])]
+    return op.results[0] if op.word == "local_alloc" else None
 
 
 def accessed_operands(op: Op) -> list[str]:
     """Return the operands of an access that are its pointers and its mask."""
     names = op.operands
+    if op.word.startswith("async_tma"):
+        at = 1 + len(names_in(op.text)[0])
+        return [*names[:at], *names[at + 2 : at + 3]]
     if op.word == "load":
         return names[:2]
     if op.word == "async_copy_global_to_local":

@@ -8,13 +8,25 @@ given.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from workbench.compile.ttgir import BLOCK, Function, NotModelled, Op, pointer_type, types_in
+from workbench.compile.block_descriptors import BlockDescriptor, names_in
+from workbench.compile.program_slices import ACCESSES
+from workbench.compile.ttgir import (
+    BLOCK,
+    DESCRIPTOR,
+    Function,
+    NotModelled,
+    Op,
+    element_bytes,
+    pointer_type,
+    types_in,
+)
 
 BASE_BITS = 42  # an address is its tensor's number plus one, above the offset in bytes
 Value = Any  # an array, or None
@@ -27,6 +39,8 @@ class LaunchArguments:
     scalars: Mapping[str, int | None]  # None for a float
     tensors: Mapping[str, int]  # bytes from the pointer to the end of the memory behind it
     contents: Mapping[str, Any] = field(default_factory=dict)  # known integers, flat from there
+    # of tensor descriptors: extents and strides, these in elements
+    descriptors: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Return the names of the tensors, whose place is the number in an address."""
@@ -88,16 +102,49 @@ class ProgramValues:
         self._names = given.names()
         self._roots: dict[str, str] = {}  # buffer -> its allocation
         self._held: dict[str, Value] = {}  # allocation -> known integers in it
-        for name in function.parameters:
-            self.env[name] = self._parameter(name.removeprefix("%"))
+        self._descriptors: dict[str, BlockDescriptor] = {}
+        follow: Iterator[int] = iter(())  # the parameters that a descriptor is passed as, in order
+        for name, kind in zip(function.parameters, function.kinds, strict=True):
+            argument = name.removeprefix("%")
+            if argument in given.tensors or argument in given.scalars:
+                self.env[name] = self._argument(argument)
+            elif kind == "i1":  # whether a descriptor pads with NaN, or rounds to tf32
+                self.env[name] = None
+            elif (number := next(follow, None)) is not None:
+                self.env[name] = np.array([number], dtype=np.int64)
+            else:
+                raise NotModelled(f"its parameter {argument} is no argument of the launch")
+            if argument in given.descriptors:
+                follow = self._describe(name, kind)
 
-    def _parameter(self, name: str) -> Value:
+    def _argument(self, name: str) -> Value:
         if name in self.given.tensors:
             return np.array([(self._names.index(name) + 1) << BASE_BITS], dtype=np.int64)
-        if name not in self.given.scalars:
-            raise NotModelled(f"its parameter {name} is no argument of the launch")
         number = self.given.scalars[name]
         return None if number is None else np.array([int(number)], dtype=np.int64)
+
+    def _describe(self, name: str, kind: str) -> Iterator[int]:
+        """Note a descriptor among the parameters; yield the numbers of those after it, which the
+        compiler has once for a descriptor and twice where it replaces one by pointers."""
+        shape, strides = self.given.descriptors[name.removeprefix("%")]
+        if (block := DESCRIPTOR.search(kind)) is not None:
+            item = int(element_bytes(block.group(2)))
+            self._descriptors[name] = BlockDescriptor(
+                self.env[name],
+                [np.array([n]) for n in shape],
+                [np.array([n * item]) for n in strides],
+            )
+        return cycle((*shape, *strides))
+
+    def block_of(self, op: Op, at: Sequence[str]) -> tuple[Any, Any]:
+        """Return the addresses of a descriptor's block at the coordinates of these names, and which
+        of them are inside of its tensor. Raises NotModelled where they are unknown."""
+        descriptor = self._descriptors.get(op.operands[0])
+        if descriptor is None:
+            raise NotModelled("a descriptor comes from a loop or a branch")
+        extents = pointer_type(op).shape
+        extents = (1,) * len(extents) if self.firsts else extents
+        return descriptor.block([self.env.get(name) for name in at], extents)
 
     def tensor_of(self, pointers: Value) -> str | None:
         """Return the name of the tensor that pointers point into."""
@@ -252,8 +299,9 @@ class LoopHead:
 
 
 def _constant(walk: ProgramValues, op: Op) -> Value:
-    match = re.match(r"(?:dense<)?(-?\d+|true|false)>? : (.*)", op.text)
-    if not match or re.search(r"\bb?f\d+[,>]?", op.text.split(" : ")[1].split(",")[0]):
+    match = re.match(r"(?:dense<)?(-?\d+|true|false)>?(?: : (.*))?$", op.text)
+    kind = (match.group(2) or "i1") if match else ""  # `true` has no type
+    if not match or re.search(r"\bb?f\d+[,>]?", kind.split(",")[0]):
         return None
     word, kinds = match.group(1), types_in(op.text)
     value = int(word == "true") if word[0] in "tf" else int(word)
@@ -375,6 +423,47 @@ def _added_to(walk: ProgramValues, op: Op) -> Value:
     return None
 
 
+def _created_descriptor(walk: ProgramValues, op: Op) -> Value:
+    """Note the descriptor that is written to memory; its lists have the innermost axis first, and
+    no stride of that one."""
+    place, base = op.operands[:2]
+    _, extents, strides, _ = names_in(op.text)
+    _, element = re.findall(r"!tt\.ptr<(\w+)", op.text)[:2]  # of the place, and of the tensor
+    item = np.array([int(element_bytes(element))])
+    walk._descriptors[place] = BlockDescriptor(
+        walk.env.get(base),
+        [walk.env.get(n) for n in reversed(extents)],
+        [*(walk.env.get(n) for n in reversed(strides)), item],
+    )
+    return None
+
+
+def _same_descriptor(walk: ProgramValues, op: Op) -> Value:
+    walk._descriptors[op.results[0]] = walk._descriptors[op.operands[0]]
+    return None
+
+
+def _copied_block(walk: ProgramValues, op: Op) -> Value:
+    at = names_in(op.text)[0]
+    target, barrier, predicate = op.operands[1 + len(at) :][:3]
+    pointers, inside = walk.block_of(op, at)
+    taken = walk.env.get(predicate)
+    if taken is None:
+        raise NotModelled("which elements are read depends on data that is not given")
+    mask = inside & (beside(np.asarray(taken), pointers) != 0)
+    # a barrier of its own is waited for at once; one of several is of a loop that runs in stages
+    walk.access(op, pointers, mask, "load" if walk._roots.get(barrier) == barrier else "copy")
+    known = walk.content(op, pointers)
+    walk._held[walk._roots.get(target, "")] = None if known is None else known * inside
+    return None
+
+
+def _stored_block(walk: ProgramValues, op: Op) -> Value:
+    pointers, inside = walk.block_of(op, names_in(op.text)[0])
+    walk.access(op, pointers, inside, "atomic" if op.word == "async_tma_reduce" else "store")
+    return None
+
+
 def _allocated(walk: ProgramValues, op: Op) -> Value:
     walk._roots[op.results[0]] = op.results[0]
     walk._held[op.results[0]] = walk.env.get(op.operands[0]) if op.operands else None
@@ -408,8 +497,10 @@ VALUES: Mapping[str, Rule] = {
     **{"async_copy_global_to_local": _copied, "local_alloc": _allocated, "local_load": _local},
     **dict.fromkeys(("memdesc_index", "memdesc_subslice", "memdesc_subview"), _indexed),
     **dict.fromkeys(("memdesc_trans", "memdesc_reshape"), _indexed),
+    **{"tensormap_create": _created_descriptor, "reinterpret_tensor_descriptor": _same_descriptor},
+    "async_tma_copy_global_to_local": _copied_block,
+    **dict.fromkeys(("async_tma_copy_local_to_global", "async_tma_reduce"), _stored_block),
 }
-ACCESSES = ("load", "store", "atomic_rmw", "async_copy_global_to_local")
 ENDS = ("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "tt.return")
 FLOATS = ("math.", "ub.")
 # Operations that are modelled, and whose result is a float or is not followed.
@@ -417,10 +508,20 @@ UNKNOWN = frozenset(
     (
         *("addf", "subf", "mulf", "divf", "remf", "negf", "maxnumf", "minnumf", "maximumf"),
         *("minimumf", "cmpf", "extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui"),
-        *("fp_to_fp", "clampf", "precise_sqrt", "precise_divf", "extern_elementwise", "mulhiui"),
+        *(
+            "fp_to_fp",
+            "clampf",
+            "precise_sqrt",
+            "precise_divf",
+            "approx_divf",
+            "extern_elementwise",
+            "mulhiui",
+        ),
         *("mulsi_extended", "mului_extended", "reduce", "scan", "dot", "warp_group_dot"),
         *("warp_group_dot_wait", "local_store", "local_dealloc", "async_wait"),
         *("async_commit_group", "fence_async_shared", "barrier", "join", "split", "cat", "gather"),
-        *("histogram", "assert", "print"),
+        *("histogram", "assert", "print", "global_scratch_alloc", "tensormap_fenceproxy_acquire"),
+        *("init_barrier", "inval_barrier", "barrier_expect", "wait_barrier"),
+        "async_tma_store_wait",
     )
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.compile.program_slices import every_op, needed_values
+from workbench.compile.program_slices import ACCESSES, every_op, needed_values
 from workbench.compile.program_values import (
     LaunchArguments,
     LoopHead,
@@ -43,7 +43,13 @@ Region = tuple[Any, ...]  # the loops around an operation, and the part of the i
 COSTS: Mapping[str, tuple[float, float]] = {
     **{"exp2": (1, 1), "exp": (2, 1), "log": (4, 1), "log2": (2, 1), "sqrt": (4, 1)},
     **{"rsqrt": (3, 1), "divf": (6, 1), "erf": (22, 1), "sin": (12, 2), "cos": (12, 2)},
-    **{"tanh": (6, 2), "precise_sqrt": (8, 1), "precise_divf": (12, 1), "truncf": (0.6, 0)},
+    **{
+        "tanh": (6, 2),
+        "precise_sqrt": (8, 1),
+        "precise_divf": (12, 1),
+        "approx_divf": (2, 1),
+        "truncf": (0.6, 0),
+    },
     **{"fp_to_fp": (2, 0), "sitofp": (2, 0), "uitofp": (2, 0), "fptosi": (2, 0)},
     **{"fptoui": (2, 0), "divsi": (16, 1), "remsi": (18, 1), "divui": (14, 1)},
     **{"remui": (16, 1), "negf": (0.5, 0), "absf": (0.5, 0), "extern_elementwise": (12, 1)},
@@ -57,7 +63,9 @@ FREE = frozenset(
         *("fence_async_shared", "warp_group_dot_wait", "memdesc_index", "memdesc_subslice"),
         *("memdesc_subview", "memdesc_trans", "memdesc_reshape", "barrier", "assume", "assert"),
         *("print", "poison", "extsi", "extui", "trunci", "index_cast", "bitcast", "ptr_to_int"),
-        "int_to_ptr",
+        *("int_to_ptr", "global_scratch_alloc", "barrier_expect", "async_tma_store_wait"),
+        *("init_barrier", "inval_barrier", "reinterpret_tensor_descriptor"),
+        "tensormap_fenceproxy_acquire",
     )
 )
 
@@ -132,6 +140,7 @@ class SampledWalk(ProgramValues):
     def loop(self, op: Op, head: LoopHead) -> None:
         """Walk some trips of a loop, with weights."""
         trips, outer, place = head.trips, self.weight, self.region
+        self._refuse_uneven(op, head)
         start = [self.env.get(b) for _, b in head.pairs]
         self.region = region = (*self.here(), op.number)
         ended = self._trip(op, head, start, 0 * trips, (trips > 0) * outer)
@@ -148,6 +157,29 @@ class SampledWalk(ProgramValues):
         self.region, self.weight = place, outer
         for name, value in zip(op.results, _grown(start, growth, trips), strict=False):
             self.env[name] = value
+
+    def _refuse_uneven(self, op: Op, head: LoopHead) -> None:
+        """Raise NotModelled where blocks of descriptors are at coordinates that a loop chooses trip
+        by trip, as one does that walks the tiles of a persistent program in one row with their
+        steps: its carried integers do not grow evenly."""
+        body = op.regions[0]
+        if not any(each.word.startswith("async_tma") for each in every_op(body)):
+            return
+        known = {name: each for each in body for name in each.results}
+        waiting = [
+            passed
+            for (name, _), passed in zip(head.pairs, body[-1].operands, strict=False)
+            if name in self._needed
+        ]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if (source := known.get(name)) is None or name in seen:
+                continue
+            seen.add(name)
+            if source.word in ("select", "if"):
+                raise NotModelled("a loop chooses the coordinates of its blocks trip by trip")
+            waiting += source.operands
 
     def _trip(
         self, op: Op, head: LoopHead, carried: Sequence[Value], at: Any, weight: Any
@@ -203,7 +235,7 @@ class SampledWalk(ProgramValues):
         return np.array([0.5])
 
 
-HEAVY = ("load", "store", "atomic_rmw", "async_copy_global_to_local", "dot", "warp_group_dot")
+HEAVY = (*ACCESSES, "dot", "warp_group_dot")
 
 
 def _less(after: Value, before: Value) -> Value:
@@ -260,7 +292,8 @@ class Tally:
     """Means of what one program does in one region, over all its executions."""
 
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    waits: int = 0  # loads in a row that each depend on the one before
+    waits: int = 0  # loads in a row of which each begins after the one before
+    blocks: set[int] = field(default_factory=set)  # loads of blocks, each of which is waited for
     wgmma: bool = False
     item_bytes: float = 0.0  # of the operands of products, the largest
     peak: str = ""  # their dtype as the device's peaks name it
@@ -304,10 +337,18 @@ class CostWalk(SampledWalk):
         one = TensorType((1,), kind.element, "") if not kind.shape else kind
         counts = np.array([self._count(one, kind, pointers, mask, i) for i in range(self.programs)])
         sectors, lines, instructions, apart, whole = counts.T
-        if what == "load" and kind.shape:  # what several threads hold is loaded by each of them
+        is_block = op.word.startswith("async_tma")
+        if is_block:  # the copy engine moves it: no thread's instruction, no line of the load unit
+            lines, instructions, apart, whole = 0 * lines, 0 * lines, sectors, 0 * lines
+            if what != "copy":  # copies' are counted beside their other bytes
+                self.add("shared_bytes", sectors * 32.0)
+        elif what == "load" and kind.shape:  # what several threads hold is loaded by each of them
             copies = max(1.0, self.layouts.registers(kind) * self.threads / kind.count)
             lines, instructions = lines * copies, instructions * copies
-        if what == "load":
+        if what == "load" and is_block:
+            self.tally[here].blocks.add(op.number)
+            self.tally[here].waits = max(self.tally[here].waits, len(self.tally[here].blocks))
+        elif what == "load":
             waits = 1 + max((self.level(n) for n in op.operands), default=0)
             self.tally[here].waits = max(self.tally[here].waits, waits)
         name = self.tensor_of(pointers) or ""
@@ -347,6 +388,8 @@ class CostWalk(SampledWalk):
 
     def _hottest(self, pointers: Any, mask: Value, shape: tuple[int, ...]) -> None:
         """Note how often a program, in the mean, changes the address that is changed most often."""
+        if pointers.ndim == 1:  # one address a program
+            pointers, mask = pointers[:, None], None if mask is None else mask.reshape(-1, 1)
         every = np.broadcast_to(pointers, (self.programs, *shape)).reshape(self.programs, -1)
         weights = np.repeat(self.weight, every.shape[1]).reshape(every.shape)
         if mask is not None:
@@ -444,6 +487,10 @@ def _waited(walk: CostWalk, op: Op) -> None:
     walk.add("barriers", 1)
 
 
+def _described(walk: CostWalk, op: Op) -> None:
+    walk.add("descriptors", 1)
+
+
 def _reduced(walk: CostWalk, op: Op) -> None:
     """Count a reduction or scan: in a thread, between lanes, between warps."""
     kind = (types_in(op.tail) or types_in(op.text))[0]
@@ -476,5 +523,6 @@ RULES = {
     "elementwise_inline_asm": _assembled,
     **{"dot": _product, "warp_group_dot": _product, "local_load": _read_shared},
     **{"local_alloc": _wrote_shared, "local_store": _wrote_shared},
-    **{"convert_layout": _converted, "async_wait": _waited, "reduce": _reduced, "scan": _reduced},
+    **{"convert_layout": _converted, "reduce": _reduced, "scan": _reduced},
+    **{"async_wait": _waited, "wait_barrier": _waited, "tensormap_create": _described},
 }

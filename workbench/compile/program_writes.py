@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.compile.code_work import places_of
-from workbench.compile.program_slices import every_op, needed_values
+from workbench.compile.program_slices import WRITES, every_op, filled_buffer, needed_values
 from workbench.compile.program_values import (
     LaunchArguments,
     LoopHead,
@@ -29,7 +29,6 @@ CHUNK = 1 << 21  # elements of one store whose addresses are computed at a time
 MOST = 1 << 28  # elements that all programs may write
 MOST_TRIPS = 4096  # of a loop around a store
 NOBODY = -1
-WRITES = ("store", "atomic_rmw")
 Elements = Mapping[str, Any]  # indices from the pointer on, by the name of the argument
 
 
@@ -158,13 +157,10 @@ class _WriteWalk(ProgramValues):
         )
         if stores or self._needed.intersection(op.results) or op.name == "cf.cond_br":
             super().step(op)
-        elif op.word in ("local_store", "async_copy_global_to_local", "local_alloc"):
-            self.held_by(op)
-
-    def held_by(self, op: Op) -> None:
-        """Follow integers into shared memory."""
-        if any(name in self._needed for name in op.operands[1:] + op.results):
-            super().step(op)
+        else:  # integers in shared memory, and descriptors
+            holder = op.operands[0] if op.word == "tensormap_create" else filled_buffer(op)
+            if holder in self._needed:
+                super().step(op)
 
     def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
         if what not in ("store", "atomic"):

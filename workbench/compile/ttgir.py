@@ -15,6 +15,7 @@ OP = re.compile(r'^(?:(%[\w.$-]+)(?::(\d+))? = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
 NAME = re.compile(r"%[\w.$-]+(?:#\d+)?")
 PARAMETER = re.compile(r"(%[\w.$-]+): ([^,{)]+)")
 TYPE = re.compile(r"(?:tensor|memdesc)<")
+DESCRIPTOR = re.compile(r"!tt\.tensordesc<(?:tensor<)?((?:\d+x)+)(\w+)")  # 3.6 has `tensor<`
 BLOCK = "block"  # the pseudo-operation of a label, whose results are the block's arguments
 
 
@@ -199,8 +200,11 @@ def _type(inside: str) -> TensorType:
 
 
 def pointer_type(op: Op) -> TensorType:
-    """Return the type of what an access takes as its pointers: of a tensor of them, or of one.
-    Raises NotModelled where it takes none."""
+    """Return the type of what an access takes as its pointers: of a tensor of them, of one, or of a
+    descriptor's block. Raises NotModelled where it takes none."""
+    if (block := DESCRIPTOR.search(op.text)) is not None:
+        shape = tuple(int(n) for n in block.group(1).split("x") if n)
+        return TensorType(shape, f"ptr<{block.group(2)}>", "")
     if kinds := types_in(op.text):
         return kinds[0]
     match = re.search(r"!tt\.ptr<([^>,]*)", op.text)

@@ -39,6 +39,7 @@ class CodeConstants:
     unrolled: float = 0.7  # share of a wait in a loop of which the compiler unrolls some trips
     hot_s: float = 2.5e-9  # between two atomic operations of one address
     shuffle_slots: float = 4.0
+    descriptor_s: float = 0.8e-6  # to write a tensor descriptor and have the copy engine see it
 
 
 C = CodeConstants()
@@ -259,7 +260,7 @@ class _CodeModel:
 
     def _latency_s(self, region: RegionWork, alone: float, cache: float) -> float:
         """Return the seconds that one program takes if nothing else is on its core."""
-        waited = region.waits * C.wait_s
+        waited = region.waits * C.wait_s + region.get("descriptors") * C.descriptor_s
         if region.get("copy_bytes") and region.is_loop:
             stages = max(1, self.work.stages - 1)
             return max(alone, (CONSTANTS.latency_s + alone) / stages) + waited

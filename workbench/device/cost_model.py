@@ -223,23 +223,32 @@ def guesses(
 
 def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
     """Return the seconds that the model predicts before compiling; infinite if it cannot."""
-    each = guesses(impl, config, device, dtype, sizes)
-    if not each:
-        return math.inf
     try:
-        works = impl.work_of(config, device.limits, dtype, sizes)
-        assert works is not None
-        return predict_call(
-            device,
-            works,
-            each,
-            dtype=dtype,
-            stages=values(config).get("num_stages", 1),
-            flops=impl.spec.flops(**sizes),
-            bytes_=impl.spec.bytes(sizes, dtype),
-        ).predicted_s
-    except Exception:  # the device lacks a figure
+        predicted = estimated(impl, config, device, dtype, sizes)
+    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
         return math.inf
+    return math.inf if predicted is None else predicted.predicted_s
+
+
+def estimated(
+    impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
+) -> Predicted | None:
+    """Return the time that the model predicts before compiling; None if the kernel declares no
+    work. Raises ValueError where the device lacks a figure, and what the kernel's `work` raises."""
+    works = impl.work_of(config, device.limits, dtype, sizes)
+    if not works:
+        return None
+    knobs = values(config)
+    warps, stages = knobs.get("num_warps", 4), knobs.get("num_stages", 1)
+    return predict_call(
+        device,
+        works,
+        [guess(device, work, dtype, warps=warps, stages=stages) for work in works],
+        dtype=dtype,
+        stages=stages,
+        flops=impl.spec.flops(**sizes),
+        bytes_=impl.spec.bytes(sizes, dtype),
+    )
 
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:

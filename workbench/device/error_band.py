@@ -9,7 +9,7 @@ without bands was never compared with the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Measured, Record, Resources
@@ -50,6 +50,22 @@ def _band(case: Case, kind: BandKind) -> Band | None:
     return own_band or next((band for band in bands if band.kind == kind), None)
 
 
+def estimate_band(device: Device) -> Band | None:
+    """Return the band of times that are predicted before compiling; None where the device was never
+    compared."""
+    return next((band for band in device.bands if band.kind == "estimate"), None)
+
+
+def code_band(device: Device) -> Band | None:
+    """Return the band of times that are predicted from compiled code, without declared work."""
+    return next((band for band in device.bands if band.kind == "code"), None)
+
+
+def ends_of(band: Band | None, predicted_s: float) -> tuple[float, float] | None:
+    """Return the seconds between which a measured time is expected; None without a band."""
+    return None if band is None else (band.low * predicted_s, band.high * predicted_s)
+
+
 def band_words(record: Record) -> str:
     """Return the error of a record's predicted time in a clause: `measured times of attention are
     0.81 to 1.6 times the predicted`, or `never validated on this device`."""
@@ -64,8 +80,7 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None:
         return None
-    band = band_of(record)
-    return None if band is None else (band.low * record.time_s, band.high * record.time_s)
+    return ends_of(band_of(record), record.time_s)
 
 
 def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | None:
@@ -74,8 +89,9 @@ def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | No
     if code.predicted is None:
         return None
     predicted_s = code.predicted.predicted_s
-    band = _band(case, _kind(predicted_s, code.resources, code.predicted.model))
-    return None if band is None else (band.low * predicted_s, band.high * predicted_s)
+    return ends_of(
+        _band(case, _kind(predicted_s, code.resources, code.predicted.model)), predicted_s
+    )
 
 
 def expected_words(record: Record) -> str:
@@ -118,7 +134,8 @@ def device_words(name: str, kernels: str = "") -> str:
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
-    of = _of(device, set(kernels.split(", "))) if kernels else device.bands
+    compiled = [band for band in device.bands if band.kind != "estimate"]
+    of = _of(compiled, set(kernels.split(", "))) if kernels else compiled
     bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of)
     return (
         "Measured over predicted time, 5th to 95th percentile (all, if fewer than 20): "
@@ -126,12 +143,12 @@ def device_words(name: str, kernels: str = "") -> str:
     )
 
 
-def _of(device: Device, kernels: set[str]) -> list[Band]:
+def _of(bands: Sequence[Band], kernels: set[str]) -> list[Band]:
     """Return the bands of these kernels, and those of kinds if any of them has none of its own."""
-    own = [b for b in device.bands if b.kind is None and kernels & {*b.kernels}]
+    own = [b for b in bands if b.kind is None and kernels & {*b.kernels}]
     if kernels <= {kernel for band in own for kernel in band.kernels}:
         return own
-    return own + [b for b in device.bands if b.kind]
+    return own + [b for b in bands if b.kind]
 
 
 def _clause(band: Band) -> str:

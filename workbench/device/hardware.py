@@ -37,7 +37,7 @@ class Quantity:
     kind: Kind = "datasheet"
 
 
-BandKind = Literal["product", "stream", "launch", "code"]
+BandKind = Literal["product", "stream", "launch", "code", "estimate"]
 
 
 @dataclass(frozen=True)

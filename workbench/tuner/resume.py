@@ -68,7 +68,8 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
     missing = {c.older_key: c.key for c in candidates if c.key not in stored and c.older_key}
     older = history.find(list(missing), phase)
     renamed = {missing[k]: replace(o, key=missing[k], older_key=True) for k, o in older.items()}
-    return {**renamed, **stored}
+    cases = {c.key: c.case for c in candidates}  # whose numbers of words print as the words
+    return {**renamed, **{key: replace(o, case=cases[key]) for key, o in stored.items()}}
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:

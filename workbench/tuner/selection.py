@@ -313,8 +313,11 @@ def checked_words(record: Record) -> str | None:
         return NOT_CHECKED
     if record.checked_programs is None or record.resources is None:
         return None
-    ran = f"{record.checked_programs:,} of {record.resources.programs:,} programs"
-    return f"checked on {ran}, no race, no access out of bounds"
+    ran, programs = record.checked_programs, record.resources.programs
+    if programs == 1:
+        return "checked on its one program, no access out of bounds"
+    of = f"all {programs:,} programs" if ran == programs else f"{ran:,} of {programs:,} programs"
+    return f"checked on {of}, no race, no access out of bounds"
 
 
 def sentence(result: Selection) -> str:

@@ -12,6 +12,7 @@ class RecordOptions:
 
     profile_steps: int = 3  # steps under torch.profiler; 0 for none
     values: bool = False  # keep the values of small integer tensors
+    device: str | None = None  # that answers for the GPU, by its name
 
     def text(self) -> str:
         """Return the options as JSON, for the processes of a program."""

@@ -26,7 +26,13 @@ def begin(text: str) -> None:
     """Record this process until its end, by the text of `handed_on`."""
     given = json.loads(text)
     path = Path(given["folder"]) / f"process.{os.getpid()}.workload"
-    recorder = LaunchRecorder(path, RecordOptions.of(given["options"]))
+    options = RecordOptions.of(given["options"])
+    if options.device is not None:
+        from workbench.compile.stand_in import stand_in
+        from workbench.device.hardware import device_named
+
+        stand_in(device_named(options.device))
+    recorder = LaunchRecorder(path, options)
     recorder.__enter__()
     atexit.register(recorder.end)
     _end_before_exit(recorder)

@@ -1,0 +1,89 @@
+"""The `predict` command: which configs it names, and with which times and intervals."""
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench import catalog
+from workbench.commands.options import CommandError, OptionError, PredictOptions
+from workbench.commands.predict import run
+from workbench.device.cost_model import guessed
+from workbench.device.hardware import UnknownDevice, device_named
+from workbench.tuner.prediction import NotPredicted, rank_configs
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_without_a_calibration_all_configs_are_ranked_by_the_model():
+    device, spec = device_named("a100"), catalog.spec_of("transpose")
+    sizes, (impl, *_) = dict(spec.bench[0]), spec.impls
+    choices = [f.metadata["choices"] for f in fields(impl.config)]
+    every = [impl.config(*point) for point in itertools.product(*choices)]
+    times = [
+        guessed(impl, config, device, "fp32", sizes)
+        for config in {*every, impl.default(device.limits, "fp32", sizes)}
+        if impl.rejection_reason(config, device.limits, "fp32", sizes) is None
+    ]
+    ranking = rank_configs(spec, [impl], device, "fp32", sizes)
+    assert [one.time_s for one in ranking.configs] == sorted(times)[:5]
+    assert ranking.tried == len(times) > 20 and not ranking.calibrated_by
+    assert all(one.expected_s is None for one in ranking.configs), "an A100 was never compared"
+
+
+def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
+    device = device_named("h200")
+    (band,) = (b for b in device.bands if b.kind == "estimate")
+    result = wb.predict("softmax", sizes={"M": 4096, "N": 8192}, device="h200")
+    assert len(result.configs) == 5 and result.plain()["calibrated_by"] == "h100"
+    assert result.best == min(result.configs, key=lambda one: one.time_s)
+    for one in result.configs:
+        assert one.expected_s == (band.low * one.time_s, band.high * one.time_s)
+        assert one.bound == "memory"
+    least_s = 2 * 4096 * 8192 * 2 / device.dram.value
+    assert least_s < result.best.time_s < 1.5 * least_s
+    assert result.predicted and "predicted, limited by memory." in result.sentence
+    assert list(result.frame()["time_s"]) == [one.time_s for one in result.configs]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"dtype": "fp64"}, "no dtype 'fp64'"),
+        ({"sizes": "M=4096"}, "lacks N"),
+        ({"device": "m2max"}, "`workbench sweep`, `measure`"),
+        ({"grid": "1"}, "--grid is of a function"),
+        ({"kernel": "nowhere.py:f"}, "is not FILE.py:FUNCTION of a file that is there"),
+        ({"kernel": "nowhere.py:f", "sizes": "M=1"}, "--sizes is of a kernel"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_a_sentence(more, sentence):
+    options = {"kernel": "softmax", "device": "h200", **more}
+    with pytest.raises((CommandError, OptionError, UnknownDevice), match=sentence):
+        run(PredictOptions(**options))
+
+
+def test_a_kernel_without_work_is_sent_to_the_sweep():
+    spec = catalog.spec_of("copy")
+    bare = [replace(impl, work=None) for impl in spec.impls]
+    with pytest.raises(NotPredicted, match=r"copy declares no `work`.*workbench sweep copy"):
+        rank_configs(spec, bare, device_named("h200"), "bf16", dict(spec.bench[0]))
+
+
+def test_the_command_needs_neither_torch_nor_triton_and_says_the_same():
+    """Kernels' files get stand-ins for both, with which their `work` counts alike."""
+    code = (
+        "import sys; from workbench.cli import main; "
+        "main('predict rope --device h200 --json -'.split()); "
+        "sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    here = wb.predict("rope", device="h200").plain()
+    assert json.loads(done.stdout)["predictions"] == here["predictions"]

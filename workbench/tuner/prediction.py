@@ -1,0 +1,155 @@
+"""Rank the configs of a kernel by predicted time before any is compiled.
+
+Resources are those that a config had when it was measured for a calibration, or else the model's
+estimates. Where the device's architecture has a calibration of the kernel, the configs are those
+that were measured for it and the defaults, and their times are corrected by it; else all configs of
+all Impls take part, as in a sweep of all knobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.data.record import Predicted
+from workbench.device.correction import CalibratedKernel, ModelledConfig, kernels_for
+from workbench.device.cost_model import estimated
+from workbench.device.error_band import ends_of, estimate_band
+from workbench.device.hardware import Device
+from workbench.spec import Impl, Sizes, Spec, WorkbenchError, sizes_text, values
+from workbench.sweeps.full import SWEEP
+
+FIRST = 5  # configs that are named
+KNOBS = tuple(SWEEP.vary)
+
+
+class NotPredicted(WorkbenchError):
+    """No time can be predicted before compiling; one sentence says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class PredictedConfig:
+    """A config with its predicted time."""
+
+    impl: str  # empty for a function without a Spec
+    config: Mapping[str, Any]
+    time_s: float
+    bound: str  # the name of the largest term of the model
+    # within which a measured time is expected; None where the device was never compared
+    expected_s: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class ConfigRanking:
+    """The fastest predicted configs, the best first, of how many, and whose calibration corrected
+    them."""
+
+    configs: tuple[PredictedConfig, ...]
+    tried: int
+    calibrated_by: str = ""
+
+
+@dataclass(frozen=True)
+class _EstimatedConfig:
+    impl: Impl
+    config: Any
+    seconds: float
+    bound: Callable[[], str]
+
+
+def rank_configs(
+    spec: Spec, impls: Sequence[Impl], device: Device, dtype: str, sizes: Sizes
+) -> ConfigRanking:
+    """Return the fastest predicted configs of these Impls at these sizes. Raises NotPredicted where
+    none of them declares `work` or takes the sizes, ValueError where the device lacks a figure, and
+    CalibrationError."""
+    kernel = next(kernels_for(spec, device, dtype, sizes), None)
+    refusals: list[str] = []
+    at = _PredictedPlace(device, dtype, sizes, refusals)
+    every = at.estimates(impls) if kernel is None else at.corrected(impls, kernel)
+    if not every:
+        raise NotPredicted(_nothing(spec, at, refusals))
+    best = sorted(every, key=lambda one: one.seconds)[:FIRST]
+    band = estimate_band(device)
+    configs = tuple(
+        PredictedConfig(
+            one.impl.name, values(one.config), one.seconds, one.bound(), ends_of(band, one.seconds)
+        )
+        for one in best
+    )
+    return ConfigRanking(configs, len(every), kernel.device.name if kernel else "")
+
+
+@dataclass(frozen=True)
+class _PredictedPlace:
+    """Where configs are to run."""
+
+    device: Device
+    dtype: str
+    sizes: Sizes
+    refusals: list[str]
+
+    def estimates(self, impls: Sequence[Impl]) -> list[_EstimatedConfig]:
+        """Return all configs that run here, by the model. Raises ValueError where the device lacks
+        a figure."""
+        results = []
+        for impl in impls:
+            for config in self._configs(impl, None):
+                predicted = estimated(impl, config, self.device, self.dtype, self.sizes)
+                assert predicted is not None  # it declares work
+                results.append(_estimate(impl, config, predicted))
+        return results
+
+    def corrected(self, impls: Sequence[Impl], kernel: CalibratedKernel) -> list[_EstimatedConfig]:
+        """Return the configs of a calibration that run here, by the corrected model."""
+        device, sizes = self.device, self.sizes
+        places: list[ModelledConfig] = []
+        for impl in impls:
+            default = impl.default(device.limits, self.dtype, sizes)
+            for config in self._configs(impl, kernel):
+                new = config == default or impl.name not in kernel.impls
+                resources_of = kernel.before_compiling if new else kernel.remembered
+                if (place := resources_of(impl, config, device, sizes)) is not None:
+                    places.append(place)
+        seconds = kernel.seconds(places, device, self.dtype)
+        return [
+            _EstimatedConfig(p.impl, p.config, s, lambda p=p: p.predicted(device, self.dtype).bound)  # type: ignore[misc]
+            for p, s in zip(places, seconds, strict=True)
+            if math.isfinite(s)
+        ]
+
+    def _configs(self, impl: Impl, kernel: CalibratedKernel | None) -> Iterator[Any]:
+        """Yield the configs of an Impl that can run here: those of a calibration and the default,
+        or all."""
+        limits, dtype, sizes = self.device.limits, self.dtype, self.sizes
+        if impl.work is None:
+            return
+        default = impl.default(limits, dtype, sizes)
+        calibrated = kernel is not None and impl.name in kernel.impls
+        space = kernel.configs(impl) if calibrated and kernel else impl.space(default, KNOBS)
+        for config in dict.fromkeys((default, *space)):
+            if (reason := impl.rejection_reason(config, limits, dtype, sizes)) is None:
+                yield config
+            else:
+                self.refusals.append(reason)
+
+
+def _estimate(impl: Impl, config: Any, predicted: Predicted) -> _EstimatedConfig:
+    return _EstimatedConfig(impl, config, predicted.predicted_s, lambda: predicted.bound)
+
+
+def _nothing(spec: Spec, at: _PredictedPlace, refusals: Sequence[str]) -> str:
+    """Return why no config of a kernel has a prediction, and what to do."""
+    name, device = spec.name, at.device.name
+    if not refusals:
+        return (
+            f"{name} declares no `work`, by which a time is predicted before compiling; declare "
+            f"it, or compile its configs: workbench sweep {name} --device {device}."
+        )
+    usual = max(set(refusals), key=refusals.count)
+    return (
+        f"No config of {name} can take {sizes_text(at.sizes)} in {at.dtype} on {device}: {usual}; "
+        "name other sizes with --sizes."
+    )
