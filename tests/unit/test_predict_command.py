@@ -42,10 +42,11 @@ def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
     result = wb.predict("softmax", sizes={"M": 4096, "N": 8192}, device="h200")
     assert len(result.configs) == 5 and result.plain()["calibrated_by"] == "h100"
     assert result.best == min(result.configs, key=lambda one: one.time_s)
-    for one in result.configs:
-        assert one.expected_s == (band.low * one.time_s, band.high * one.time_s)
-        assert one.bound == "memory"
     least_s = 2 * 4096 * 8192 * 2 / device.dram.value
+    for one in result.configs:
+        assert one.expected_s == (max(band.low * one.time_s, least_s), band.high * one.time_s)
+        assert one.bound == "memory"
+    assert result.best.expected_s[0] == least_s, "the band alone would be below what is possible"
     assert least_s < result.best.time_s < 1.5 * least_s
     assert result.predicted and "predicted, limited by memory." in result.sentence
     assert list(result.frame()["time_s"]) == [one.time_s for one in result.configs]

@@ -15,6 +15,7 @@ from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Measured, Record, Resources
 from workbench.data.units import rough
 from workbench.device import code_model
+from workbench.device.bounds import bound_s
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
@@ -61,9 +62,14 @@ def code_band(device: Device) -> Band | None:
     return next((band for band in device.bands if band.kind == "code"), None)
 
 
-def ends_of(band: Band | None, predicted_s: float) -> tuple[float, float] | None:
-    """Return the seconds between which a measured time is expected; None without a band."""
-    return None if band is None else (band.low * predicted_s, band.high * predicted_s)
+def ends_of(
+    band: Band | None, predicted_s: float, least_s: float = 0.0
+) -> tuple[float, float] | None:
+    """Return the seconds between which a measured time is expected, neither of them less than
+    `least_s`, which no call can undercut; None without a band."""
+    if band is None:
+        return None
+    return max(band.low * predicted_s, least_s), max(band.high * predicted_s, least_s)
 
 
 def band_words(record: Record) -> str:
@@ -75,12 +81,15 @@ def band_words(record: Record) -> str:
 
 def expected_s(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a measured time of a predicted record is expected: the
-    prediction times the ends of its band. None for a measured record, for a prediction that is an
-    interval of its own, and where the device was never compared."""
+    prediction times the ends of its band, but no less than the roofline bound. None for a measured
+    record, for a prediction that is an interval of its own, and where the device was never
+    compared."""
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None:
         return None
-    return ends_of(band_of(record), record.time_s)
+    device = _known(record.case.device)
+    least_s = bound_s(device, record.bytes, record.flops, record.case.dtype) if device else 0.0
+    return ends_of(band_of(record), record.time_s, least_s)
 
 
 def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | None:

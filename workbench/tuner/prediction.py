@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data.record import Predicted
+from workbench.device.bounds import bound_s
 from workbench.device.correction import CalibratedKernel, ModelledConfig, kernels_for
 from workbench.device.cost_model import estimated
 from workbench.device.error_band import ends_of, estimate_band
@@ -73,9 +74,14 @@ def rank_configs(
         raise NotPredicted(_nothing(spec, at, refusals))
     best = sorted(every, key=lambda one: one.seconds)[:FIRST]
     band = estimate_band(device)
+    least_s = bound_s(device, spec.bytes(sizes, dtype), spec.flops(**sizes), dtype)
     configs = tuple(
         PredictedConfig(
-            one.impl.name, values(one.config), one.seconds, one.bound(), ends_of(band, one.seconds)
+            one.impl.name,
+            values(one.config),
+            one.seconds,
+            one.bound(),
+            ends_of(band, one.seconds, least_s),
         )
         for one in best
     )
