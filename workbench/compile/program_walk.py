@@ -1,8 +1,8 @@
 """Walk a kernel's TTGIR for some programs of a launch, and count what one program does.
 
 Loops are not run: their trips are computed, and at most six of them are walked, with weights: the
-first, the middle one and the last four, where prefetches past the end are masked. Integers that a
-loop carries are taken to grow by as much in each trip as in the first.
+first, the last four, where prefetches past the end are masked, and the middle one of the others.
+Integers that a loop carries are taken to grow by as much in each trip as in the first.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class SampledWalk(ProgramValues):
         growth += [None] * (len(start) - len(growth))
         for slot in range(1, SLOTS):
             few = trips <= SLOTS
-            places = [0, trips // 2, trips - 4, trips - 3, trips - 2, trips - 1]
+            places = [0, (trips - 4) // 2, trips - 4, trips - 3, trips - 2, trips - 1]
             at = np.where(few, slot, places[slot])
             weight = np.where(few, slot < trips, [1, trips - 5, 1, 1, 1, 1][slot]) * outer
             if weight.any():
