@@ -114,7 +114,7 @@ def test_no_compiler_is_one_sentence(capsys, tmp_path, monkeypatch):
     context = Place(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("workbench.catalog.names_in", lambda package: ["tile_size"])
-    monkeypatch.setattr("workbench.catalog.module_of", lambda kernel: kernel_module(context))
+    monkeypatch.setattr("workbench.catalog.module_of", lambda *_: kernel_module(context))
     assert "Triton is not installed" in sentence(capsys, *sweep_words(context))
 
 

@@ -499,7 +499,7 @@ def test_processes_that_choose_differently_are_named():
 )
 def test_words_of_workload_fit_its_action(change, words):
     options = SimpleNamespace(
-        **({"files": (), "program": (), "out": None, "profile_steps": 3} | change)
+        **({"files": (), "program": (), "out": None, "profile_steps": 3, "device": None} | change)
     )
     if words is None:
         workload.check_options(options)
@@ -1249,8 +1249,8 @@ def test_configs_that_a_device_cannot_launch_come_last():
     assert tune._restored(tuner) == ("a", "b") and tune._restored(None) == ()
     for configs, given_tuner in (([], None), (None, None)):
         with pytest.raises(tune.AdaptedError, match="There are no configs to try"):
-            tune._configs(given_tuner, ((), {}), configs)
-    assert tune._configs(None, ((), {}), [1]) == ([1], [])
+            tune.configs_of(given_tuner, ((), {}), configs)
+    assert tune.configs_of(None, ((), {}), [1]) == ([1], [])
 
 
 # Calibrations

@@ -1084,6 +1084,7 @@ def offline(predict, **impl):
             {
                 "unchecked": False,
                 "sampling": None,
+                "is_watched": False,
                 "knobs": lambda: knobs,
                 "name": "blocks",
                 "rejection_reason": lambda c, limits, d, s: None if s["N"] > 7 else "odd",
