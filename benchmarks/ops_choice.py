@@ -26,6 +26,11 @@ from typing import Any
 
 from runs import launched, say, show
 
+from workbench import catalog
+from workbench.device.hardware import device_named
+from workbench.spec import values
+from workbench.tuner.choice import LaunchChoice, choices_of
+
 LIMIT_S = 180.0
 NEAR, FAR = 1.03, 1.10
 ROWS = ("cross_entropy", "cumsum", "fused_add_rms_norm", "layer_norm", "reduce", "rms_norm")
@@ -121,24 +126,13 @@ def text_of(sizes: Mapping[str, int]) -> str:
     return ",".join(f"{axis}={extent}" for axis, extent in sizes.items())
 
 
-def chosen(kernel: str, sizes: Sizes, device: str) -> tuple[str, dict[str, Any]] | None:
-    """Return Impl and config that `workbench.ops` takes where nothing is tuned; None where every
-    Impl refuses the sizes."""
-    from workbench import catalog
-    from workbench.device.hardware import device_named
-    from workbench.spec import values
-    from workbench.tuner.choice import choices_of
-
-    nothing = Path(tempfile.gettempdir(), "nothing-tuned.json")
-    all_of = choices_of(
-        catalog.spec_of(kernel),
-        device_named(device),
-        dtype_of(kernel),
-        sizes,
-        path=nothing,
-        versions={},
-    )
-    return (all_of[0].impl.name, dict(values(all_of[0].config))) if all_of else None
+def untuned(problem: Mapping[str, Any]) -> list[LaunchChoice]:
+    """Return the Impls that take a problem's sizes with the configs that they are launched with
+    where nothing is tuned, the one that `workbench.ops` takes first."""
+    spec, device = catalog.spec_of(problem["kernel"]), device_named(problem["device"])
+    nothing = Path(tempfile.gettempdir(), "nothing-is-tuned", "tuned.json")
+    at = problem["dtype"], problem["sizes"]
+    return choices_of(spec, device, *at, path=nothing, versions={})
 
 
 def ratio(problem: Mapping[str, Any]) -> tuple[str, float | None]:
@@ -146,10 +140,10 @@ def ratio(problem: Mapping[str, Any]) -> tuple[str, float | None]:
     the choice was not timed. Times of a final are compared where both have one."""
     ours = problem["times"]
     finals = [one for one in ours if one["phase"] == "final"]
-    choice = chosen(problem["kernel"], problem["sizes"], problem["device"])
-    if not ours or choice is None:
+    choices = untuned(problem)
+    if not ours or not choices:
         return "nothing was timed", None
-    impl, config = choice
+    impl, config = choices[0].impl.name, dict(values(choices[0].config))
     best = min(finals or ours, key=lambda one: one["us"])
     words = f"{impl} for {best['impl']}" if impl != best["impl"] else impl
     taken = [o for o in (*finals, *ours) if o["impl"] == impl and o["config"] == config]

@@ -24,15 +24,14 @@ from typing import Any
 import workbench
 import workbench.api
 from workbench import catalog
-from workbench.device.hardware import device_named
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
-from workbench.tuner.choice import choices_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import kernels  # noqa: E402
+import ops_choice  # noqa: E402
 from result_schema import result_schema  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
@@ -190,24 +189,19 @@ def ranked(measured: Sequence[Mapping[str, Any]]) -> str:
 
 
 def drawn_cases() -> Iterator[dict[str, Any]]:
-    """The Impls at sizes that were drawn, each by the time of its default where that was timed,
-    else by its best: that is what runs where nothing is tuned."""
-    device = device_named("h100")
+    """The Impls at sizes that were drawn, each by the time of the config that runs where nothing is
+    tuned if that was timed, else by its best."""
     for problem in json.loads(lzma.decompress(DRAWN.read_bytes())):
-        kernel, sizes, dtype = (problem[key] for key in ("kernel", "sizes", "dtype"))
-        times = dict[str, float]()
         timed = [one for one in problem["times"] if one["phase"] == "first_pass"]
-        nothing = Path("nothing-is-tuned.json")
-        for choice in choices_of(
-            catalog.spec_of(kernel), device, dtype, sizes, path=nothing, versions={}
-        ):
+        times = dict[str, float]()
+        for choice in ops_choice.untuned(problem):
             ours = [one for one in timed if one["impl"] == choice.impl.name]
             if ours:
                 usual = [one for one in ours if one["config"] == dict(values(choice.config))]
                 times[choice.impl.name] = min(one["us"] for one in usual or ours)
         if len(times) > 1:
             order = sorted(times, key=times.__getitem__)
-            yield {"kernel": kernel, "sizes": sizes, "dtype": dtype, "impls": order}
+            yield {**{key: problem[key] for key in ("kernel", "sizes", "dtype")}, "impls": order}
 
 
 def functions() -> str:

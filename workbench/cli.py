@@ -109,7 +109,7 @@ def _run(options: Options) -> int:
             from workbench.backend.prewarm import begin_prewarm  # before the slow imports
 
             more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
-        if options.COMMAND == "predict":
+        if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
             more["process_ends"] = True
         module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
         code: int = module.run(options, **more)

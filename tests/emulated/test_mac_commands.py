@@ -14,11 +14,11 @@ from workbench.commands.gate import GateCommand
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.options import (
     CeilingsOptions,
+    CommandError,
     ExperimentOptions,
     GateOptions,
     MeasureOptions,
 )
-from workbench.commands.run import CommandError
 from workbench.data.database import open_history
 from workbench.data.record import Record
 from workbench.experiments import (

@@ -16,8 +16,7 @@ from rich.console import Console
 from workbench import cli
 from workbench.commands.bisect import BisectCommand
 from workbench.commands.bisection import Bisection, Decision
-from workbench.commands.options import BisectOptions
-from workbench.commands.run import CommandError
+from workbench.commands.options import BisectOptions, CommandError
 from workbench.commands.worktree import Repository, WorktreeError, Worktrees
 from workbench.data.database import open_history
 

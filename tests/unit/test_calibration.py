@@ -21,9 +21,9 @@ from workbench import catalog
 from workbench.backend.offline import model_time
 from workbench.backend.protocol import Problem
 from workbench.commands.calibrate import KERNELS, CalibrateCommand
-from workbench.commands.options import CalibrateOptions, OptionError
+from workbench.commands.options import CalibrateOptions, CommandError, OptionError
 from workbench.commands.problem import sweep_named
-from workbench.commands.run import CommandError, new_run
+from workbench.commands.run import new_run
 from workbench.compile import Compiled
 from workbench.data.record import Resources
 from workbench.data.stats import median

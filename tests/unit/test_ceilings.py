@@ -16,9 +16,8 @@ from workbench import catalog
 from workbench.commands import ceilings as command
 from workbench.commands import experiment
 from workbench.commands.ceilings import CeilingsCommand
-from workbench.commands.options import CeilingsOptions
+from workbench.commands.options import CeilingsOptions, CommandError
 from workbench.commands.report import draw
-from workbench.commands.run import CommandError
 from workbench.compile.loops import Code, Counts
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read

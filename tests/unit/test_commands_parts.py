@@ -38,13 +38,13 @@ from workbench.commands import (
     workload_tune,
 )
 from workbench.commands.options import (
+    CommandError,
     OptionError,
     ProfileOptions,
     SweepOptions,
     WorkloadOptions,
 )
 from workbench.commands.profile import ProfileCommand
-from workbench.commands.run import CommandError
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.trace import Dispatch, Trace

@@ -22,9 +22,8 @@ from workbench.commands.changed_kernels import has_kernel, importers
 from workbench.commands.compare import CompareCommand
 from workbench.commands.gate import GateCommand
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
-from workbench.commands.options import CompareOptions, GateOptions
+from workbench.commands.options import CommandError, CompareOptions, GateOptions
 from workbench.commands.report import draw
-from workbench.commands.run import CommandError
 from workbench.commands.worktree import WORKING
 from workbench.data import exits, verdict
 from workbench.data.database import open_history

@@ -17,8 +17,7 @@ from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.compare import CompareCommand
 from workbench.commands.compiler_comparison import CompilerComparison, folder_of_version
 from workbench.commands.console import plain_console
-from workbench.commands.options import CompareOptions, GateOptions
-from workbench.commands.run import CommandError
+from workbench.commands.options import CommandError, CompareOptions, GateOptions
 from workbench.data.events import ConfigCompiled, read
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice

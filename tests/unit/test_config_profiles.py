@@ -20,9 +20,14 @@ from workbench.commands import config_profiles
 from workbench.commands.compare import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
 from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import CompareOptions, MeasureOptions, ReportOptions, SweepOptions
+from workbench.commands.options import (
+    CommandError,
+    CompareOptions,
+    MeasureOptions,
+    ReportOptions,
+    SweepOptions,
+)
 from workbench.commands.report import make, stored_run
-from workbench.commands.run import CommandError
 from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Evidence, Profile, Record
 from workbench.profilers import ToolRun, profilers

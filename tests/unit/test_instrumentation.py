@@ -29,6 +29,7 @@ from workbench.commands.instrumentation import completed, dispatched, op_path
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.options import (
     CeilingsOptions,
+    CommandError,
     CompareOptions,
     EvaluateOptions,
     ExperimentOptions,
@@ -38,7 +39,6 @@ from workbench.commands.options import (
     commands,
 )
 from workbench.commands.result import MEANINGS, json_text
-from workbench.commands.run import CommandError
 from workbench.commands.sweep import SweepCommand
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.clock import timestamp

@@ -14,9 +14,8 @@ from rich.console import Console
 from workbench import catalog
 from workbench.commands.measure import MeasureCommand, problems_of
 from workbench.commands.operands import OperandError
-from workbench.commands.options import MeasureOptions
+from workbench.commands.options import CommandError, MeasureOptions
 from workbench.commands.report import draw
-from workbench.commands.run import CommandError
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Measured, Predicted, Record, Run

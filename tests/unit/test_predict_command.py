@@ -58,9 +58,9 @@ def test_a_calibration_corrects_the_times_and_the_band_is_that_of_estimates():
         ({"dtype": "fp64"}, "no dtype 'fp64'"),
         ({"sizes": "M=4096"}, "lacks N"),
         ({"device": "m2max"}, "`workbench sweep`, `measure`"),
-        ({"grid": "1"}, "--grid is of a function"),
+        ({"grid": "1"}, "--grid describes the launch of a FILE.py:FUNCTION"),
         ({"kernel": "nowhere.py:f"}, "is not FILE.py:FUNCTION of a file that is there"),
-        ({"kernel": "nowhere.py:f", "sizes": "M=1"}, "--sizes is of a kernel"),
+        ({"kernel": "nowhere.py:f", "sizes": "M=1"}, "--sizes is for a kernel"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_sentence(more, sentence):

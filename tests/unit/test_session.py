@@ -18,8 +18,8 @@ from nullside import CONFIGS, Place
 
 from workbench import catalog
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import SweepOptions
-from workbench.commands.run import CommandError, check_writable
+from workbench.commands.options import CommandError, SweepOptions
+from workbench.commands.run import check_writable
 from workbench.commands.sizes import sizes_of
 from workbench.commands.sweep import SweepCommand
 from workbench.data.database import History, HistoryError, open_history

@@ -16,11 +16,10 @@ from typing import Any, cast
 
 from workbench.backend.protocol import Backend, GpuPlace, Problem
 from workbench.commands.console import console_for, note
-from workbench.commands.options import MeasureOptions
+from workbench.commands.options import CommandError, MeasureOptions
 from workbench.commands.progress import show_part
 from workbench.commands.result import write_result
 from workbench.commands.run import (
-    CommandError,
     OpenResources,
     Recorder,
     drawn,

@@ -20,10 +20,9 @@ from workbench.commands.comparison import (
 )
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, OperandError, config_operand, repository_with
-from workbench.commands.options import BisectOptions
+from workbench.commands.options import BisectOptions, CommandError
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
-    CommandError,
     Opener,
     OpenResources,
     Recorder,

@@ -18,7 +18,8 @@ from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.operands import Operand, OperandError
-from workbench.commands.run import CommandError, require_triton
+from workbench.commands.options import CommandError
+from workbench.commands.run import require_triton
 from workbench.commands.worktree import Repository, WorktreeError, Worktrees
 from workbench.data.clock import run_id
 from workbench.data.compiled_code import CompiledCode

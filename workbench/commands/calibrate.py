@@ -18,12 +18,10 @@ from workbench import catalog
 from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import console_for, note, say_result
-from workbench.commands.options import CalibrateOptions, OptionError
+from workbench.commands.options import DEFAULT_TARGET, CalibrateOptions, CommandError, OptionError
 from workbench.commands.problem import sweep_named
 from workbench.commands.result import write_result
 from workbench.commands.run import (
-    DEFAULT_TARGET,
-    CommandError,
     Opener,
     OpenResources,
     Recorder,

@@ -22,11 +22,9 @@ from workbench.commands.experiment import (
     timed_in_states,
     variant_problem,
 )
-from workbench.commands.options import CeilingsOptions
+from workbench.commands.options import DEFAULT_TARGET, CeilingsOptions, CommandError
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
-    DEFAULT_TARGET,
-    CommandError,
     OpenResources,
     Recorder,
     check_outputs,

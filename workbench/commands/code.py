@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, config_operand, operands_of, repository_with
-from workbench.commands.options import CodeOptions
+from workbench.commands.options import DEFAULT_TARGET, CodeOptions, CommandError
 from workbench.commands.result import write_result
-from workbench.commands.run import (
-    DEFAULT_TARGET,
-    CommandError,
-    check_file,
-    check_writable,
-    gpu_present,
-    require_triton,
-    say_page,
-)
+from workbench.commands.run import check_file, check_writable, gpu_present, require_triton, say_page
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of

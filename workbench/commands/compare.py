@@ -28,10 +28,9 @@ from workbench.commands.config_profiles import (
 )
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
-from workbench.commands.options import CompareOptions
+from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
-    CommandError,
     Opener,
     OpenResources,
     Recorder,

@@ -11,8 +11,8 @@ from workbench import catalog
 from workbench.backend.protocol import Measures, Problem
 from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
+from workbench.commands.options import CommandError
 from workbench.commands.run import (
-    CommandError,
     Opener,
     Recorder,
     any_backend,

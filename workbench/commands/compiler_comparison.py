@@ -30,9 +30,9 @@ from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
-from workbench.commands.options import CompareOptions
+from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_result
-from workbench.commands.run import CommandError, check_outputs, gpu_present, require_triton
+from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
 from workbench.commands.version_verdicts import MeasuredPair, VersionVerdicts, run_of_verdicts
 from workbench.data.clock import folder_of, run_id, timestamp

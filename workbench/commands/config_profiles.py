@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from workbench import __version__, catalog
 from workbench.backend.protocol import Backend
 from workbench.commands.console import say
-from workbench.commands.options import ProfileOptions
-from workbench.commands.run import CommandError
+from workbench.commands.options import CommandError, ProfileOptions
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.events import EventLog

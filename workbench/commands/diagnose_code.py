@@ -23,8 +23,8 @@ from workbench.commands.diagnosed import (
     without_timeline,
 )
 from workbench.commands.operands import Operand, config_operand
-from workbench.commands.options import DiagnoseOptions
-from workbench.commands.run import CommandError, require_triton
+from workbench.commands.options import CommandError, DiagnoseOptions
+from workbench.commands.run import require_triton
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.traces import HEALTHY
 from workbench.compile import CompileError, machine_codes_of

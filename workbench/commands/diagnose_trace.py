@@ -20,8 +20,8 @@ from workbench.commands.diagnosed import (
     without_counters,
     without_timeline,
 )
+from workbench.commands.options import CommandError
 from workbench.commands.report import StoredRun
-from workbench.commands.run import CommandError
 from workbench.commands.traces import (
     HEALTHY,
     MOST_KERNELS,

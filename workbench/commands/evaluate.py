@@ -13,16 +13,9 @@ from workbench.backend.sanitizing import call_of, sanitized
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
-from workbench.commands.options import SIZES, EvaluateOptions
+from workbench.commands.options import DEFAULT_TARGET, SIZES, CommandError, EvaluateOptions
 from workbench.commands.result import SCHEMA, write_result
-from workbench.commands.run import (
-    DEFAULT_TARGET,
-    CommandError,
-    check_files,
-    check_sanitizer,
-    gpu_present,
-    require_triton,
-)
+from workbench.commands.run import check_files, check_sanitizer, gpu_present, require_triton
 from workbench.commands.sizes import parsed_sizes
 from workbench.compile import Compiled
 from workbench.data.clock import run_id, timestamp

@@ -29,10 +29,9 @@ from workbench.commands.console import console_for, say_result
 from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
 from workbench.commands.operands import Operand, OperandError
-from workbench.commands.options import GateOptions
+from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
-    CommandError,
     Opener,
     OpenResources,
     Recorder,

@@ -18,9 +18,9 @@ from workbench.commands.code_table import finish, pairs_as_compiled
 from workbench.commands.console import say_result
 from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
-from workbench.commands.options import GateOptions
+from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
-from workbench.commands.run import CommandError, check_outputs, require_triton
+from workbench.commands.run import check_outputs, require_triton
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.code_pair import CodePair, exit_code_of

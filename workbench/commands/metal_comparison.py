@@ -15,8 +15,8 @@ from workbench.backend.emulated import planned
 from workbench.commands.console import say_result
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
-from workbench.commands.options import CompareOptions, MeasureOptions
-from workbench.commands.run import CommandError, Recorder
+from workbench.commands.options import CommandError, CompareOptions, MeasureOptions
+from workbench.commands.run import Recorder
 from workbench.commands.sizes import check_dtype
 from workbench.commands.worktree import WORKING
 from workbench.data import verdict

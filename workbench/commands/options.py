@@ -111,6 +111,9 @@ def threshold() -> Any:
     return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
 
 
+DEFAULT_TARGET = "h200"  # where no GPU is present and no device was named
+
+
 class CommandError(WorkbenchError):
     """A command cannot be carried out: one sentence says why and what to do next."""
 

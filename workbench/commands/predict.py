@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.catalog import CatalogError
 from workbench.commands.console import aloud, console_for
-from workbench.commands.options import CommandError, PredictOptions
+from workbench.commands.options import DEFAULT_TARGET, CommandError, PredictOptions
 from workbench.commands.result import write_result
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.environment import gpu_shown
@@ -26,8 +26,6 @@ from workbench.tuner.prediction import ConfigRanking, PredictedConfig, rank_conf
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-DEFAULT = "h200"  # without a GPU
 
 
 def run(options: PredictOptions, process_ends: bool = False) -> int:
@@ -49,14 +47,15 @@ def device_for(name: str | None) -> Device:
     """Return the device of this name; of None the GPU of this machine, or an H200 without one."""
     if name is not None:
         return hardware.device_named(name)
-    return (hardware.live() if gpu_shown() else None) or hardware.device_named(DEFAULT)
+    return (hardware.live() if gpu_shown() else None) or hardware.device_named(DEFAULT_TARGET)
 
 
 def _kernel(options: PredictOptions, spec: Spec, device: Device) -> int:
     for name in ("arg", "grid", "config", "config_from"):
         if getattr(options, name):
+            word = f"--{name.replace('_', '-')}"
             raise CommandError(
-                f"--{name.replace('_', '-')} is of a function; {spec.name} takes --sizes."
+                f"{word} describes the launch of a FILE.py:FUNCTION; {spec.name} takes --sizes."
             )
     check_dtype(spec, options.dtype)
     sizes = sizes_of(spec, options.sizes)
@@ -75,7 +74,9 @@ def _function(options: PredictOptions) -> int:
 
     if options.sizes or options.impl:
         named = "--sizes" if options.sizes else "--impl"
-        raise CommandError(f"{named} is of a kernel; a function takes --arg and --grid.")
+        raise CommandError(
+            f"{named} is for a kernel with a Spec; a FILE.py:FUNCTION takes --arg and --grid."
+        )
     kernel, given, grid, configs = described_launch(options)
     return predict_function(options, kernel, ((), given), grid, configs)
 

@@ -7,8 +7,8 @@ from importlib import import_module
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.options import SweepOptions
-from workbench.commands.run import CommandError, target_backend
+from workbench.commands.options import CommandError, SweepOptions
+from workbench.commands.run import target_backend
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text

@@ -11,10 +11,8 @@ from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.measure import Selected
 from workbench.commands.operands import Operand, operands_of
-from workbench.commands.options import ProfileOptions
+from workbench.commands.options import DEFAULT_TARGET, CommandError, ProfileOptions
 from workbench.commands.run import (
-    DEFAULT_TARGET,
-    CommandError,
     OpenResources,
     Recorder,
     backend_for,

@@ -23,7 +23,7 @@ from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import say_result
 from workbench.commands.instrumentation import completed, dispatched
-from workbench.commands.options import CommandError as CommandError
+from workbench.commands.options import DEFAULT_TARGET, CommandError
 from workbench.commands.result import Output, RunResult, is_stdout
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from workbench.backend.prewarm import LiveProcesses
     from workbench.measurement.protocol import Protocol as Rules
 
-DEFAULT_TARGET = "h200"  # target if no GPU is present and no device was named
 
 Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 

@@ -28,7 +28,7 @@ from workbench.commands.config_profiles import (
     timed_configs,
 )
 from workbench.commands.console import SweepConsole, console_for, prints_aside
-from workbench.commands.options import SweepOptions
+from workbench.commands.options import CommandError, SweepOptions
 from workbench.commands.page_drawing import PageDrawing, page_of
 from workbench.commands.problem import (
     check_sweep,
@@ -40,7 +40,6 @@ from workbench.commands.problem import (
 )
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
-    CommandError,
     Opener,
     OpenResources,
     Recorder,

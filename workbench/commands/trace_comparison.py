@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from workbench.catalog import unknown
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
-from workbench.commands.options import CompareOptions
+from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_result
-from workbench.commands.run import CommandError, check_outputs, say_page
+from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import plain_table, short, shown
 from workbench.commands.traces import as_run

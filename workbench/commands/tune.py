@@ -47,13 +47,14 @@ from workbench.commands.console import (
     say_result,
 )
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import FunctionOptions, OptionError, PredictOptions, SweepOptions
-from workbench.commands.run import (
+from workbench.commands.options import (
     DEFAULT_TARGET,
-    check_writable,
-    gpu_present,
-    require_triton,
+    FunctionOptions,
+    OptionError,
+    PredictOptions,
+    SweepOptions,
 )
+from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
 from workbench.commands.tune_words import arguments_of, config_of, function_of, grid_of

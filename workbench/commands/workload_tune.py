@@ -25,7 +25,7 @@ from workbench.commands.console import (
     prints_aside,
     say_result,
 )
-from workbench.commands.options import OptionError, SweepOptions, WorkloadOptions
+from workbench.commands.options import DEFAULT_TARGET, OptionError, SweepOptions, WorkloadOptions
 from workbench.commands.problem import problems_of
 from workbench.commands.result import write_result
 from workbench.commands.run import (
@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from workbench.backend.workers import Pool
 
 DEFAULT_TABLE = Path("tuned.json")
-DEFAULT_DEVICE = "h200"
 LEAST_S = 20.0  # of a signature on a GPU: inputs of 1.6 GB take 6 s of it
 MOVES = (GpuGone, WorkerRefused)  # end no signature
 _ADOPTING = threading.Lock()  # imports the program's modules
@@ -155,7 +154,7 @@ def device_of(options: WorkloadOptions) -> hardware.Device:
     """Return the device that is tuned for."""
     if options.device is None and (live := hardware.live()) is not None:
         return live
-    return hardware.device_named(options.device or DEFAULT_DEVICE)
+    return hardware.device_named(options.device or DEFAULT_TARGET)
 
 
 def digest_of(item: WorkItem) -> str:

@@ -81,14 +81,15 @@ def band_words(record: Record) -> str:
 
 def expected_s(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a measured time of a predicted record is expected: the
-    prediction times the ends of its band, but no less than the roofline bound. None for a measured
-    record, for a prediction that is an interval of its own, and where the device was never
-    compared."""
+    prediction times the ends of its band, but no less than the roofline bound of declared work.
+    None for a measured record, for a prediction that is an interval of its own, and where the
+    device was never compared."""
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None:
         return None
-    device = _known(record.case.device)
-    least_s = bound_s(device, record.bytes, record.flops, record.case.dtype) if device else 0.0
+    device, least_s = _known(record.case.device), 0.0
+    if device and kind_of(record) != "code":  # a function may read less than its tensors hold
+        least_s = bound_s(device, record.bytes, record.flops, record.case.dtype)
     return ends_of(band_of(record), record.time_s, least_s)
 
 
