@@ -9,7 +9,7 @@ prints the table of docs/facts.md; no GPU takes part.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -89,10 +89,15 @@ def derived(impl: Impl, config: object, dtype: str) -> DerivedWork:
     return DerivedWork(impl.title, moved, flops / products if products else None)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="default: all")
+    kernels, known = parser.parse_args(given).kernels, catalog.kernel_names()
+    for name in set(kernels) - set(known):
+        parser.error(catalog.unknown("kernel", name, known))
     print("| Impl | bytes | FLOPs of products | |\n|---|---|---|---|")
-    for work in works(sys.argv[1:]):
+    for work in works(kernels):
         if work.not_modelled:
             print(f"| {work.title} | | | not derived: {work.not_modelled} |")
             continue

@@ -36,6 +36,7 @@ SCRIPTS = (
     "workload_loop",
     "cluster",
     "main_loop",
+    "ops_choice",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)

@@ -303,9 +303,8 @@ class Launcher:
     ) -> dict[str, Any]:
         """Launch once on this memory, and return what `fire` returns. Where programs use atomic
         operations, by which they may order their accesses, launch again on copies with the programs
-        in reversed order.
-        Raises LaunchFault where that gives other results: other bits, or of floats, which atomic
-        additions round in another order, others than the tolerance allows."""
+        in reversed order. Raises LaunchFault where that gives other bits, or, of floats, which
+        atomic additions round in another order, values farther apart than the tolerance."""
         if not INTERPRETED:
             return self.fire(memory, entry, plan)
         copies = {name: x.clone() for name, x in memory.items()}
