@@ -64,7 +64,7 @@ class Argument:
 
 
 class WordNumber(int):
-    """The number of a knob's value that is a word or a truth: it prints as that value."""
+    """The number of a knob's value that is a string or a bool: it prints as that value."""
 
     word: str
 
