@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +207,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--seed", type=int, nargs="+", required=True)
+    parser.add_argument("--count", type=int, default=150, help="changes of each seed")
     parser.add_argument("--at-once", type=int, default=2, help="changes tried at a time")
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--log", type=Path, help="append each verdict to this file, as JSON; those "
                         "that it has are not tried again")  # fmt: skip
     wanted = parser.parse_args()
-    changes = draw.drawn(wanted.seed, wanted.count)
+    changes = list(dict.fromkeys(chain.from_iterable(
+        draw.drawn(seed, wanted.count) for seed in wanted.seed
+    )))  # fmt: skip
     tests = executed(changes, wanted.groups)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         log = wanted.log or Path(folder, "log")
