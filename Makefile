@@ -68,14 +68,12 @@ sweep: $(VENV)/.installed
 	@$(BIN)/python -m workbench.sweep $(SWEEP) --kernel $(KERNEL)
 
 lint: $(VENV)/.installed-tests
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(BIN)/python tests/run.py lint
 
-test: lint
+test: $(VENV)/.installed-tests
 	@$(BIN)/python tests/run.py
 
-test-all: lint
+test-all: $(VENV)/.installed-tests
 	@$(BIN)/python tests/run.py --all
 
 site: $(VENV)/.installed-tests

@@ -6,6 +6,7 @@
     KERNELS=softmax python tests/run.py interpret compile    the tests of one kernel
 
 Two groups run at the same time, for each begins with seconds of one core that collect its tests.
+The linters are the first group.
 Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
 and on those that `make test` puts beside it (`.venv/triton-3.6.0`). On the older, `make test` runs
 those that are marked `smoke`; `--all` and KERNELS run all but those that are marked `newest`.
@@ -26,7 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-GROUPS = ("unit", "compile", "interpret", "web", "emulated", "gpu", "metal")  # the longest first
+# The longest first, but for lint, whose faults a contributor sees within a minute.
+GROUPS = ("lint", "unit", "compile", "interpret", "web", "emulated", "gpu", "metal")
+LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 OF_A_DEVICE = ("gpu", "metal")  # nothing runs beside these
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -53,6 +56,8 @@ class Job:
 
 def obstacle(group: str) -> str | None:
     """Why a group cannot run on this machine, in a few words; None when it can."""
+    if group == "lint":
+        return None
     if not any((TESTS / group).rglob("test_*.py")):
         return "no tests"
     if group == "web" and not any(map(shutil.which, BROWSERS)):
@@ -118,6 +123,8 @@ def jobs(group: str, everything: bool = False) -> Iterator[Job | str]:
             older = minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None
             options = ("--forks", str(FORKS), *chosen(everything, older))
             yield Job(group, title, environment, options)
+    elif group == "lint":
+        yield Job(group, group)
     else:
         forks = () if group in OF_A_DEVICE else ("--forks", str(FORKS))
         yield Job(group, group, options=(*forks, *chosen(everything)))
@@ -133,6 +140,17 @@ def chosen(everything: bool, older: bool = False) -> tuple[str, ...]:
 
 
 def run(job: Job) -> dict[str, int]:
+    """Passed, failed and skipped of one job."""
+    return linted() if job.group == "lint" else tested(job)
+
+
+def linted() -> dict[str, int]:
+    """How many of the linters passed and failed."""
+    codes = [printed("lint", [sys.executable, "-m", *words], dict(os.environ)) for words in LINT]
+    return {"passed": codes.count(0), "failed": len(codes) - codes.count(0), "skipped": 0}
+
+
+def tested(job: Job) -> dict[str, int]:
     """Passed, failed and skipped of one call of pytest. A call that broke down is one failure."""
     environment = {k: v for k, v in os.environ.items() if k not in NOT_HANDED_ON}
     before = environment.get("PYTHONPATH", "")

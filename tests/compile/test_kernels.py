@@ -182,11 +182,11 @@ def test_a_work_for_each_launch_has_the_barriers_of_its_code(title):
                 assert work.barriers == pytest.approx(counted, rel=1 / 3, abs=1), launch.function
 
 
-SMOKE = one_of_each_kernel()[::3]
+SMOKE = one_of_each_kernel()[::6]
 
 
 def marked():
-    """Yield every Impl, nightly but for one of each kernel, of which every third is `smoke`."""
+    """Yield every Impl, nightly but for one of each kernel, of which every sixth is `smoke`."""
     for impl in triton_impls():
         marks = pytest.mark.smoke if impl in SMOKE else ()
         yield pytest.param(impl, marks=marks if impl in one_of_each_kernel() else nightly)

@@ -363,7 +363,7 @@ def test_strides_are_right_or_refused(impl, layout):
     assert refused == {n for n in impl.spec.inputs if layout in REFUSED.get((impl.title, n), ())}
 
 
-@each_impl
+@one_of_each
 def test_no_input_is_read_by_the_strides_of_another(impl):
     """Every input in another layout, so that no two of them have the same strides."""
     dtype = narrow(impl)
@@ -442,7 +442,7 @@ def test_promise_at_any_sizes(promise, impl, data):
 # Addresses
 
 
-@each_impl
+@one_of_each
 def test_addresses_beyond_2_31_elements(impl, monkeypatch):
     """Along one axis of each input."""
     right_beyond(one_axis_of_each(impl), impl, monkeypatch)

@@ -79,26 +79,10 @@ OPERATIONS = Path(__file__).parents[1] / "workload_operations.py"
 WITHOUT_EFFECT = {"chunk_hgrn_fwd_kernel_o"}
 
 
-EACH = pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
-
-
-@pytest.mark.parametrize(
-    ("library", "functions"),
-    [("liger", 31), pytest.param("fla", 27, marks=pytest.mark.nightly)],
-)
-def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, library, functions):
-    """Every sixteenth of them."""
-    adopted_with_an_answer(tmp_path, library, functions, by_day=True)
-
-
-@pytest.mark.nightly  # 60 functions in the interpreter: 110 s for each library
+@pytest.mark.nightly  # 58 functions in the interpreter: 120 s for each library
 @pytest.mark.timeout(900)
-@EACH
-def test_every_other_launch_is_adopted_with_an_answer(tmp_path, library, functions):
-    adopted_with_an_answer(tmp_path, library, functions, by_day=False)
-
-
-def adopted_with_an_answer(tmp_path, library, functions, by_day):
+@pytest.mark.parametrize(("library", "functions"), [("liger", 31), ("fla", 27)])
+def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, library, functions):
     """Recorded as a compiled program launches them; the answers are the interpreter's."""
     path = tmp_path / "a.workload"
     plain = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -106,9 +90,7 @@ def adopted_with_an_answer(tmp_path, library, functions, by_day):
     launches = [s.signature for s in read(path).signatures]
     signatures = {(s.function.module, s.function.name): s for s in launches}
     assert len(signatures) == functions
-    for place, ((module, name), signature) in enumerate(signatures.items()):
-        if (place % 16 == 0) != by_day:
-            continue
+    for (module, name), signature in signatures.items():
         # another process has their texts with what the interpreter replaces in them
         launch = rebuilt(signature, trust=True)
         configs = list(launch.configs)
