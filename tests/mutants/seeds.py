@@ -95,7 +95,8 @@ def pytest(group: str, tree: Path, words: Sequence[str], **more: str) -> None:
     environment["PYTHONPATH"] = os.pathsep.join((str(tree), str(draw.HERE)))
     environment |= {"TRITON_INTERPRET": "1"} if group == "interpret" else {}
     command = [sys.executable, *(word for word in run.PYTEST if word != "-x"), *words]
-    subprocess.run(command, cwd=tree, env=environment, check=False, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=tree, env=environment, check=False,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
 
 def by_number(lines: Sequence[str]) -> dict[int, Tests]:
