@@ -275,8 +275,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
             else:
                 result = _meanings()[name](*np.broadcast_arrays(*arrays))
                 handle = _rounded_to(kind, result)
-        shapes = [tuple(map(int, t.shape)) for t in tensors if t.shape]
-        shape = np.broadcast_shapes(*shapes) if shapes else ()
+        shape = np.broadcast_shapes(*(tuple(map(int, t.shape)) for t in tensors))
         return tl.tensor(handle, tl.block_type(kind, list(shape)) if shape else kind)
 
     called.__name__ = name

@@ -134,3 +134,16 @@ def test_a_mask_may_be_joined_with_a_condition_of_the_loop():
     out = torch.zeros(2, 4)
     doubly_masked[(1,)](torch.ones(4), out, 1, 3, B=4)
     assert out.tolist() == [[2, 2, 2, 0], [0, 0, 0, 0]]
+
+
+@triton.jit
+def angles(y_ptr, x_ptr, out):
+    y, x = tl.load(y_ptr + tl.arange(0, 2)), tl.load(x_ptr + tl.arange(0, 4))
+    each = tl.extra.libdevice.atan2(y[:, None], x[None, :])
+    tl.store(out + tl.arange(0, 2), tl.sum(each, axis=1) + tl.extra.libdevice.atan2(0.0, 1.0))
+
+
+def test_operands_of_libdevice_are_broadcast():
+    y, x, out = torch.tensor([1.0, -2.0]), torch.tensor([1.0, 2.0, -3.0, 4.0]), torch.empty(2)
+    angles[(1,)](y, x, out)
+    torch.testing.assert_close(out, torch.atan2(y[:, None], x[None, :]).sum(1))

@@ -197,3 +197,9 @@ def test_warps_share_rows_as_many_as_run_in_one_round():
     # one row of x: 256, 896, 1024 and 1792 groups of 16 rows
     shared = [q4_k_matmul.shared_by(limits, 1, g, b) for g, b in ((256, 16), (896, 16), (1024, 18))]
     assert shared == [8, 4, 2] and q4_k_matmul.shared_by(limits, 1, 1792, 32) == 4
+
+
+def test_warps_of_q4_k_follow_the_rows_and_the_blocks_of_each():
+    at = [(16, 99), (17, 99), (32, 99), (33, 16), (33, 17), (64, 16)]
+    assert [q4_k_matmul.warps_of_rows(*each) for each in at] == [16, 12, 12, 12, 16, 12]
+    assert [q4_k_matmul.warps_at_once(rows) for rows in (1, 2, 3)] == [28, 28, 16]
