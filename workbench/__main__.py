@@ -4,12 +4,18 @@ Worker processes import the main module of the command that started them. Neithe
 `workbench.sweep` imports the command line before it is called.
 """
 
+import os
 import signal
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    with suppress(OSError):  # the folder is gone, which a command says in a sentence
+        if sys.path[0] == os.getcwd():  # of `python -m`: a `random.py` there is not the library's
+            sys.path.append(sys.path.pop(0))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before the command has begun
     from workbench.cli import run

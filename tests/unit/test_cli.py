@@ -442,3 +442,15 @@ def test_last_is_the_last_run_of_its_kind_in_this_project(tmp_path, monkeypatch,
     monkeypatch.chdir(there)
     with open_history(url) as history:
         assert last_run(history, ANY_RUN).id == "d-run"
+
+
+SHADOWS = ("random", "queue", "copy", "token", "socket", "struct", "tempfile")
+
+
+def test_a_file_here_is_not_taken_for_a_module_of_python(tmp_path):
+    """`python -m` puts the current folder first, where `types.py` ends Python itself."""
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    command = [sys.executable, "-m", "workbench", "devices"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "h200" in done.stdout, done.stderr
