@@ -19,6 +19,7 @@ from pathlib import Path
 
 import drawn_choices
 import drawn_data
+import drawn_device
 import drawn_experiments
 import drawn_figures
 import drawn_numbers
@@ -374,6 +375,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **drawn_traces.TABLES,
     **drawn_figures.TABLES,
     **drawn_data.TABLES,
+    **drawn_device.TABLES,
     **drawn_choices.TABLES,
     **drawn_printed.TABLES,
     "code_differences": differences_table,
