@@ -198,7 +198,7 @@ def corrections() -> Rows:
                    for m, n in ((64, 1), (32, 1), (64, 4), (640, 3))])  # fmt: skip
     for name in GPUS:
         yield f"{name}: {[d.name for d in same_architecture(described(name))]}"
-    for kernel, name, dtype in (("softmax", "h100", "fp16"), ("matmul", "h100", "bf16")):
+    for kernel, name, dtype in (("softmax", "h100", "bf16"), ("matmul", "h100", "bf16")):
         device, spec = described(name), spec_of(kernel)
         known = calibration_of(name)
         assert known is not None
