@@ -115,15 +115,23 @@ def drawn_work(dice: random.Random) -> Work:
     dot = dice.choice((None, None, (16, 16, 16), (32, 64, 16), (64, 64, 32), (128, 128, 64),
                        (63, 256, 64), (256, 64, 64)))  # fmt: skip
     return Work(
-        tiles=dice.choice((1, 64, 131, 132, 133, 264, 1000, 4096)), steps=dice.choice((0, 1, 2, 32)),
+        tiles=dice.choice((1, 64, 131, 132, 133, 264, 1000, 4096)),
+        steps=dice.choice((0, 1, 2, 32)),
         load_bytes=dice.choice((0, 2048, 32_768)) if dot is None else sum(dot[:2]) * dot[2] * 2,
-        store_bytes=dice.choice((0, 1024, 65_536)), dot=dot, band=dice.choice((1, 4, 8)),
-        vector_ops=dice.choice((0, 0, 5000, 100_000)), special_ops=dice.choice((0, 0, 900, 50_000)),
-        overlapped=dice.random() < 0.4, stages=dice.choice((None, None, 1, 2, 3)),
-        products=dice.choice((1, 1, 2)), barriers=dice.choice((0, 2)), waits=dice.choice((0, 1, 3)),
-        hits=dice.choice((0, 0, 4)), passed_bytes=dice.choice((0, 10**6, 10**9)),
+        store_bytes=dice.choice((0, 1024, 65_536)),
+        dot=dot,
+        band=dice.choice((1, 4, 8)),
+        vector_ops=dice.choice((0, 0, 5000, 100_000)),
+        special_ops=dice.choice((0, 0, 900, 50_000)),
+        overlapped=dice.random() < 0.4,
+        stages=dice.choice((None, None, 1, 2, 3)),
+        products=dice.choice((1, 1, 2)),
+        barriers=dice.choice((0, 2)),
+        waits=dice.choice((0, 1, 3)),
+        hits=dice.choice((0, 0, 4)),
+        passed_bytes=dice.choice((0, 10**6, 10**9)),
         memory_bytes=dice.choice((0, 10**6)),
-    )  # fmt: skip
+    )
 
 
 def cost_models() -> Rows:
@@ -136,8 +144,12 @@ def cost_models() -> Rows:
         each = tuple(
             resources(dice, dice.choice((w.tiles, w.tiles, max(1, w.tiles // 3)))) for w in works
         )
-        costs = dict(dtype=dtype, flops=dice.choice((0, 10**6, 10**10)), stages=dice.choice((1, 2, 3)),
-                     bytes_=dice.choice((10**5, 10**7, 10**8, 10**9)))  # fmt: skip
+        costs = dict(
+            dtype=dtype,
+            flops=dice.choice((0, 10**6, 10**10)),
+            stages=dice.choice((1, 2, 3)),
+            bytes_=dice.choice((10**5, 10**7, 10**8, 10**9)),
+        )
         result = attempt(
             lambda d=device, w=works, e=each, c=costs: cost_model.predict_call(d, w, e, **c)
         )
@@ -163,7 +175,8 @@ def model_sizes() -> Rows:
             each = [
                 call(one, 10**8, 10**11, dtype) for call in (bounds.bound_s, bounds.hot_bound_s)
             ]
-            yield f"{name} {dtype} {text_of(each)} {text_of(bounds.arithmetic_s(one, 10**9, dtype))}"
+            alone = bounds.arithmetic_s(one, 10**9, dtype)
+            yield f"{name} {dtype} {text_of(each)} {text_of(alone)}"
         for some in ({"tf32": 1.0, "fp32": 3.0}, {"fp32": 3.0}, {"fp32_matrix": 2.0}):
             peaks = {n: hardware.Quantity(1e12 * v, "FLOP/s", "here") for n, v in some.items()}
             found = bounds.arithmetic_s(replace(device, peaks=peaks), 10**12, "fp32")
@@ -265,22 +278,38 @@ def sets_of_ceilings() -> Rows:
     """Yield what sets of drawn ceilings choose and draw."""
     dice = random.Random(35)
     every = [
-        one(f"{stem}{'_boost' if state == 'boost' else ''}_measured", level, value * by, state=state,
-            dtype=dtype)
-        for stem, level, value, dtype in (
-            ("dram_copy", "dram", 4e12, ""), ("dram_read", "dram", 4.4e12, ""),
-            ("dram", "dram", 3.9e12, ""), ("dram_triad", "dram", 4.1e12, ""),
-            ("cache", "cache", 8e12, ""), ("shared", "shared", 3e13, ""),
-            ("compute_bf16", "compute", 8e14, "bf16"), ("compute_fp8", "compute", 1.6e15, "fp8"),
-            ("launch", "launch", 1e-6, ""), ("launch_graph", "launch", 1.2e-6, ""),
-            ("launch_eager", "launch", 4e-6, ""), ("mine", "dram", 3e12, ""),
+        one(
+            f"{stem}{'_boost' if state == 'boost' else ''}_measured",
+            level,
+            value * by,
+            state=state,
+            dtype=dtype,
         )
-        for state, by in (("sustained", 1.0), ("boost", 1.01 if stem == "dram_copy" else 1.2),
-                          ("", 0.9))
-    ]  # fmt: skip
-    every += [one("dram", "dram", 4.8e12, origin="datasheet"),
-              one("compute_bf16", "compute", 9.9e14, origin="datasheet", dtype="bf16", state="boost"),
-              one("cache", "cache", 7e12, origin="published")]  # fmt: skip
+        for stem, level, value, dtype in (
+            ("dram_copy", "dram", 4e12, ""),
+            ("dram_read", "dram", 4.4e12, ""),
+            ("dram", "dram", 3.9e12, ""),
+            ("dram_triad", "dram", 4.1e12, ""),
+            ("cache", "cache", 8e12, ""),
+            ("shared", "shared", 3e13, ""),
+            ("compute_bf16", "compute", 8e14, "bf16"),
+            ("compute_fp8", "compute", 1.6e15, "fp8"),
+            ("launch", "launch", 1e-6, ""),
+            ("launch_graph", "launch", 1.2e-6, ""),
+            ("launch_eager", "launch", 4e-6, ""),
+            ("mine", "dram", 3e12, ""),
+        )
+        for state, by in (
+            ("sustained", 1.0),
+            ("boost", 1.01 if stem == "dram_copy" else 1.2),
+            ("", 0.9),
+        )
+    ]
+    every += [
+        one("dram", "dram", 4.8e12, origin="datasheet"),
+        one("compute_bf16", "compute", 9.9e14, origin="datasheet", dtype="bf16", state="boost"),
+        one("cache", "cache", 7e12, origin="published"),
+    ]
     for _ in range(120):
         some = tuple(dice.sample(every, dice.randint(1, 14)))
         known = CeilingSet("h200", some, None, (), dice.choice(("sustained", "boost")))
@@ -312,9 +341,11 @@ def limits_of_loads() -> Rows:
     ):
         known = CeilingSet("h200", tuple(some), 60e6)
         for moved, flops, state, host in (
-            (share * 1e8, 0, "sustained", False), (share * 5e7, share * 1e10, "boost", True),
-            (share * 1e8, share * 5e9, "boost", False), (share * 1e8, 1e10 * share, "sustained", True),
-        ):  # fmt: skip
+            (share * 1e8, 0, "sustained", False),
+            (share * 5e7, share * 1e10, "boost", True),
+            (share * 1e8, share * 5e9, "boost", False),
+            (share * 1e8, 1e10 * share, "sustained", True),
+        ):
             load = Load(1e-4, 1.02e-4, int(flops), int(moved), "bf16", regime, host, state)
             held = ceilings.diagnose(load, known)
             yield f"{share} {text_of(load)} {held.word} {text_of((held.share, held.gain_s))}"
@@ -351,10 +382,15 @@ def error_bands() -> Rows:
 def live_gpus() -> Rows:
     """Yield devices as drivers describe them: with figures left out, doubled and unheard of."""
     dice = random.Random(36)
-    names = {"sm_90": ("NVIDIA H200", "NVIDIA H20"), "sm_100": ("NVIDIA B200", "NVIDIA B300"),
-             "sm_75": ("Tesla T4",), "sm_121": ("NVIDIA  Spark (x)",),
-             "gfx942": ("AMD Instinct MI300X", "AMD Instinct MI308X"),
-             "gfx1100": ("AMD Radeon RX 7900 XTX", "AMD Radeon PRO"), "gfx803": ("Fiji",)}  # fmt: skip
+    names = {
+        "sm_90": ("NVIDIA H200", "NVIDIA H20"),
+        "sm_100": ("NVIDIA B200", "NVIDIA B300"),
+        "sm_75": ("Tesla T4",),
+        "sm_121": ("NVIDIA  Spark (x)",),
+        "gfx942": ("AMD Instinct MI300X", "AMD Instinct MI308X"),
+        "gfx1100": ("AMD Radeon RX 7900 XTX", "AMD Radeon PRO"),
+        "gfx803": ("Fiji",),
+    }
     for arch, _ in itertools.product(names, range(8)):
         cuda = arch.startswith("sm_")
         figures = {
@@ -372,8 +408,13 @@ def live_gpus() -> Rows:
             k: v for k, v in figures.items() if k == "multi_processor_count" or dice.random() < 0.8
         }
         number = int(arch.removeprefix("sm_")) if cuda else 0
-        driver = SimpleNamespace(name=dice.choice(names[arch]), major=number // 10,
-                                 minor=number % 10, gcnArchName=f"{arch}:xnack-", **some)  # fmt: skip
+        driver = SimpleNamespace(
+            name=dice.choice(names[arch]),
+            major=number // 10,
+            minor=number % 10,
+            gcnArchName=f"{arch}:xnack-",
+            **some,
+        )
         assert hardware._arch(driver, hip=not cuda) == arch
         kin = [d for d in hardware.DEVICES.values() if d.limits.arch == arch]
         known = next((d for d in kin if d.has_name(driver.name)), None)
@@ -393,7 +434,8 @@ def stated_figures() -> Rows:
         yield f"  {[(c.name, text_of(c.value), c.state) for c in ceilings.stated(name, device)]}"
     for text in ("H 200", "h-300", "zzz", "m2max", "rtx"):
         for find in (hardware.device_named, described):
-            yield f"{text} {attempt(lambda t=text, f=find: f(t).name)} {hardware.backend_of(text)!r}"
+            found = attempt(lambda t=text, f=find: f(t).name)
+            yield f"{text} {found} {hardware.backend_of(text)!r}"
 
 
 TABLES: dict[str, Callable[[], Rows]] = {

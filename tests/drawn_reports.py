@@ -127,11 +127,13 @@ def sweeps_drawn() -> Rows:
         best = min(records, key=lambda r: r.time_s)
         board = board_of(outcomes, best, ranked)
         yield f"{name} {ranked} {text_of([board.over_best(r) for r in records[:9]])}"
-        yield f"  {[board.shown(r) for r in records[:9]]} {[board.text(s) for s in (1e-6, 99.996e-6, 1e-4, 0.01, 9e-7)]}"
+        times = [board.text(s) for s in (1e-6, 99.996e-6, 1e-4, 0.01, 9e-7)]
+        yield f"  {[board.shown(r) for r in records[:9]]} {times}"
         fields = [f for f in ("block_m", "block_k", "num_warps") if f in records[0].case.config]
         if len(fields) > 1:
             impl = records[0].case.impl
-            yield f"  {sorted(sweep.blanks([o for o in outcomes if o.case.impl == impl], tuple(fields[:2])))}"
+            mine = [o for o in outcomes if o.case.impl == impl]
+            yield f"  {sorted(sweep.blanks(mine, tuple(fields[:2])))}"
             yield from drawn(sweep.heat_map, board, outcomes, tuple(fields[:2]), impl, "h")
         own = [r for r in records if fields and fields[0] in r.case.config]
         if own:
@@ -164,10 +166,16 @@ def energies() -> Rows:
             if known is None or not isinstance(record.timing, Measured):
                 continue
             by = dice.choice((0.8, 1.0, 1.0, 1.2))
-            changed = replace(known, joules=by * known.joules, low_joules=by * known.low_joules,
-                              high_joules=by * known.high_joules, step_s=0.02,
-                              regime=dice.choice(("cold", "warm")), source=dice.choice(("nvml", "x")),
-                              window_joules=tuple(by * j for j in known.window_joules))  # fmt: skip
+            changed = replace(
+                known,
+                joules=by * known.joules,
+                low_joules=by * known.low_joules,
+                high_joules=by * known.high_joules,
+                step_s=0.02,
+                regime=dice.choice(("cold", "warm")),
+                source=dice.choice(("nvml", "x")),
+                window_joules=tuple(by * j for j in known.window_joules),
+            )
             some[n] = replace(record, timing=replace(record.timing, energy=changed))
         some += records_of(none, "final")[: number % 3]
         winner = dice.choice((*some, None))
@@ -206,10 +214,16 @@ def plain(dice: random.Random, name: str, level: str, unit: str, value: float) -
 def ceilings_shown() -> Rows:
     """Yield the sentences, cells, bars and lines of drawn ceilings in both states."""
     dice = random.Random(DICE)
-    stems = (("dram_read", "dram", "B/s", 4.4e12), ("dram_copy", "dram", "B/s", 4.1e12),
-             ("cache", "cache", "B/s", 9e12), ("shared", "shared", "B/s", 3e13),
-             ("compute_bf16", "compute", "FLOP/s", 8e14), ("compute_int8", "compute", "OP/s", 1.5e15),
-             ("launch", "launch", "s", 1.1e-6), ("h2d_pinned", "link", "B/s", 5.5e10))  # fmt: skip
+    stems = (
+        ("dram_read", "dram", "B/s", 4.4e12),
+        ("dram_copy", "dram", "B/s", 4.1e12),
+        ("cache", "cache", "B/s", 9e12),
+        ("shared", "shared", "B/s", 3e13),
+        ("compute_bf16", "compute", "FLOP/s", 8e14),
+        ("compute_int8", "compute", "OP/s", 1.5e15),
+        ("launch", "launch", "s", 1.1e-6),
+        ("h2d_pinned", "link", "B/s", 5.5e10),
+    )
     run, outcomes = synthetic.copy()
     record = records_of(outcomes)[0]
     for value in (0.0123456, 0.99999, 1.0, 12.3456, 999.94, 1000.0, 12345.6):
@@ -260,8 +274,16 @@ def evidence(dice: random.Random, name: str, group: str) -> Evidence:
                     dice.choice(("", "> 80 %")), dice.choice((None, True, False)))  # fmt: skip
 
 
-NAMES = (*findings.BASELINE, "GEMM share", "products, share", "copies: host to device", "DRAM",
-         "peak memory beside inputs", "idle: host wait", "largest error, in tolerances")  # fmt: skip
+NAMES = (
+    *findings.BASELINE,
+    "GEMM share",
+    "products, share",
+    "copies: host to device",
+    "DRAM",
+    "peak memory beside inputs",
+    "idle: host wait",
+    "largest error, in tolerances",
+)
 
 
 def finding(dice: random.Random, n: int) -> Finding:
@@ -283,15 +305,30 @@ def findings_written() -> Rows:
     yield from findings.markdown([]).splitlines()
     for number, make in zip(range(18), itertools.cycle(
             (synthetic.matmul, synthetic.softmax, synthetic.copy)), strict=False):  # fmt: skip
-        run, outcomes = make() if number % 6 < 3 else (make(predicted=True) if make is not
-                                                       synthetic.copy else make(finals=False))  # fmt: skip
-        env = replace(run.environment, power_limit_w=dice.choice((None, 700.0)), others_on_gpu=number % 2,
-                      clock_policy=dice.choice(("unknown", "free")), dirty=number % 3 > 0,
-                      driver=dice.choice(("", "580.1")), commit=dice.choice(("", "abc")))  # fmt: skip
+        run, outcomes = (
+            make()
+            if number % 6 < 3
+            else (make(predicted=True) if make is not synthetic.copy else make(finals=False))
+        )
+        env = replace(
+            run.environment,
+            power_limit_w=dice.choice((None, 700.0)),
+            others_on_gpu=number % 2,
+            clock_policy=dice.choice(("unknown", "free")),
+            dirty=number % 3 > 0,
+            driver=dice.choice(("", "580.1")),
+            commit=dice.choice(("", "abc")),
+        )
         memory = {"memory": {"value": 4e12, "unit": "B/s"}} if number % 2 else {}
         files = ({"name": "a.json", "sha256": "0123456789abcdef"},) if number % 5 == 4 else ()
-        here = replace(run, environment=env, ceilings=memory, files=files, started=f"20{10 + number}",
-                       engine=dice.choice(("sweep", "measure")))  # fmt: skip
+        here = replace(
+            run,
+            environment=env,
+            ceilings=memory,
+            files=files,
+            started=f"20{10 + number}",
+            engine=dice.choice(("sweep", "measure")),
+        )
         few = dice.choice(([], outcomes[:7], outcomes[-9:], records_of(outcomes)[:41]))
         made = [finding(dice, n) for n in range(dice.randrange(5))]
         yield from findings.markdown([(here, few, made), (here, few[:1], made[:1])]).splitlines()

@@ -13,10 +13,26 @@ import synthetic
 from workbench.catalog import spec_of
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Predicted
-from workbench.device import bounds, ceilings, code_model, correction, cost_model, cuda_driver
+from workbench.device import (
+    bounds,
+    ceilings,
+    code_model,
+    correction,
+    cost_model,
+    cuda_driver,
+    hardware,
+)
 from workbench.device import error_band as E
-from workbench.device import hardware
-from workbench.device.calibration import _merged, calibration_of, load, not_held, save, sizes_in
+from workbench.device.calibration import (
+    Calibration,
+    CalibrationError,
+    _merged,
+    calibration_of,
+    load,
+    not_held,
+    save,
+    sizes_in,
+)
 from workbench.device.ceilings import CeilingSet, Load, ceiling_set, diagnose
 from workbench.device.hardware import DEVICES, UNCOMPILED, DeviceFileError, described, read_device
 from workbench.device.occupancy import occupancy, waves
@@ -258,9 +274,11 @@ def test_a_call_that_declares_nothing_is_a_launch():
     assert diagnose(replace(NO_LOAD, time_s=3e-6), launch).gain_s == 0.0
     alone = diagnose(NO_LOAD, CeilingSet("h200"))
     assert alone.gain_s is None and alone.sentence.endswith("are a launch.")
-    for load_, lacking in ((replace(NO_LOAD, bytes=1), "its memory"),
-                           (replace(NO_LOAD, flops=1), "bf16 arithmetic"),
-                           (replace(NO_LOAD, flops=1, regime="hot"), "the last-level cache, ")):  # fmt: skip
+    for load_, lacking in (
+        (replace(NO_LOAD, bytes=1), "its memory"),
+        (replace(NO_LOAD, flops=1), "bf16 arithmetic"),
+        (replace(NO_LOAD, flops=1, regime="hot"), "the last-level cache, "),
+    ):
         assert f"no ceiling of {lacking}" in diagnose(load_, launch).sentence.lower()
     assert NO_LOAD.intensity is None and replace(NO_LOAD, flops=6, bytes=2).intensity == 3.0
 
@@ -293,7 +311,7 @@ def test_a_call_above_a_copy_may_read_more(regime, moved, name):
 
 
 def predicted(kernel="matmul", seconds=1e-4, device="h200", model="analytic-4", **more):
-    run, outcomes = synthetic.matmul(predicted=True)
+    _, outcomes = synthetic.matmul(predicted=True)
     record = next(o for o in outcomes if hasattr(o, "timing"))
     timing = replace(record.timing, predicted_s=seconds, model=model, **more)
     return replace(record, case=replace(record.case, kernel=kernel, device=device), timing=timing,
@@ -363,8 +381,10 @@ def test_bands_of_several_kernels_have_those_of_kinds_where_one_lacks():
 # Drivers and files
 
 
-@pytest.mark.parametrize(("version", "built", "runs"), [(12, "12.8", True), (12, "13.0", False),
-                                                        (13, "12.8", True), (0, "12.8", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "built", "runs"),
+    [(12, "12.8", True), (12, "13.0", False), (13, "12.8", True), (0, "12.8", False)],
+)
 def test_a_driver_runs_what_was_built_for_its_version_or_an_older_one(version, built, runs):
     assert cuda_driver.CudaDriver((version, 9)).can_run(built) == runs
 
@@ -419,21 +439,50 @@ TEXT = (hardware.FOLDER / "h200.toml").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [("warp_size = 32", "warp_size = 32\nwarp_sizes = 32", "[limits] has the unknown key warp_sizes"),
-     ("value = 4.8", "value = 4.8\nkin = 1", "[dram] has the unknown key kin; is it kind?"),
-     ("low = 0.66", "low = 0.66\nlo = 1", "[[bands]] has the unknown key lo; is it low?"),
-     ("low = 0.66", "low = 1.41", "must have a low of at most its high, not 1.41 to 1.4."),
-     ("int8 = 1978.9", "int8 = 1978.9\ninth = 3", "[[peaks]] has the unknown key inth; is it int8?"),
-     ("cores = 132", "cores = 132\nmemry = 3", "h200.toml has the unknown key memry; is it memory?"),
-     ("cores = 132", "cores = 132\nzzzzz = 3", "h200.toml has the unknown key zzzzz."),
-     ('kind = "stream"', 'kind = "river"',
-      "must have one of product, stream, launch, code, estimate for the key kind, not 'river'."),
-     ("cores = 132", "cores = -1", "must have a whole number for the key cores, not -1."),
-     ('unit = "TB/s"', 'unit = "GB/s"', "must state the key value in the unit TB/s, not 'GB/s'."),
-     ('unit = "MiB"', 'unit = "KiB"', "must state the key value in the unit MiB or GiB, not 'KiB'."),
-     ('title = "NVIDIA H200 SXM 141 GB"', "title = 3", "must have a text for the key title, not 3."),
-     ("[[bands]]", "[bands]", "must write the key bands as [[bands]]")],
-)  # fmt: skip
+    [
+        (
+            "warp_size = 32",
+            "warp_size = 32\nwarp_sizes = 32",
+            "[limits] has the unknown key warp_sizes",
+        ),
+        ("value = 4.8", "value = 4.8\nkin = 1", "[dram] has the unknown key kin; is it kind?"),
+        ("low = 0.66", "low = 0.66\nlo = 1", "[[bands]] has the unknown key lo; is it low?"),
+        ("low = 0.66", "low = 1.41", "must have a low of at most its high, not 1.41 to 1.4."),
+        (
+            "int8 = 1978.9",
+            "int8 = 1978.9\ninth = 3",
+            "[[peaks]] has the unknown key inth; is it int8?",
+        ),
+        (
+            "cores = 132",
+            "cores = 132\nmemry = 3",
+            "h200.toml has the unknown key memry; is it memory?",
+        ),
+        ("cores = 132", "cores = 132\nzzzzz = 3", "h200.toml has the unknown key zzzzz."),
+        (
+            'kind = "stream"',
+            'kind = "river"',
+            "of product, stream, launch, code, estimate for the key kind, not 'river'.",
+        ),
+        ("cores = 132", "cores = -1", "must have a whole number for the key cores, not -1."),
+        (
+            'unit = "TB/s"',
+            'unit = "GB/s"',
+            "must state the key value in the unit TB/s, not 'GB/s'.",
+        ),
+        (
+            'unit = "MiB"',
+            'unit = "KiB"',
+            "must state the key value in the unit MiB or GiB, not 'KiB'.",
+        ),
+        (
+            'title = "NVIDIA H200 SXM 141 GB"',
+            "title = 3",
+            "must have a text for the key title, not 3.",
+        ),
+        ("[[bands]]", "[bands]", "must write the key bands as [[bands]]"),
+    ],
+)
 def test_each_mistake_in_a_file_is_named(tmp_path, old, new, words):
     text = TEXT.replace(old, new, 1) if new != "[bands]" else (
         TEXT[: TEXT.index("[[bands]]")] + "[bands]\n")  # fmt: skip
@@ -477,11 +526,102 @@ def test_a_bound_is_the_larger_of_bytes_and_flops(dtype):
 
 
 def test_each_launch_of_a_call_adds_to_its_prediction():
-    short, long = (code_model.LaunchWork(n, 4, 1, (code_model.RegionWork({"vector": 1e4}, 3.0, False),),
-                                         m, m) for n, m in ((1, 0.0), (132, 1e9)))  # fmt: skip
+    short, long = (
+        code_model.LaunchWork(n, 4, 1, (code_model.RegionWork({"vector": 1e4}, 3.0, False),), m, m)
+        for n, m in ((1, 0.0), (132, 1e9))
+    )
     parts = [code_model.predict_launch(H200, w, CREATED) for w in (short, long, short)]
     whole = code_model.predict_each(H200, [short, long, short], [CREATED] * 3)
     assert isinstance(whole, Predicted) and whole.bound == "memory" == parts[1].bound
     assert whole.predicted_s == pytest.approx(sum(p.predicted_s for p in parts))
     assert whole.dram_s == pytest.approx(1e9 / (4.8e12 * 0.895))
     assert whole.launch_s == pytest.approx(2.1e-6) and parts[0].bound != "memory"
+
+
+# Further parts of models and files
+
+
+@pytest.mark.parametrize(("warps", "cycles"), [(2, 150), (7, 150), (8, 160)])
+def test_blocks_start_one_after_the_other(warps, cycles):
+    """100 blocks of a core that do nothing: 20 cycles a warp each, 150 at least."""
+    work = code_model.LaunchWork(132, warps, 1, (), 0.0, 0.0)
+    ends, start = 600e-9 + 234 / 1.98e9, 100 * cycles / 1.98e9
+    expected = (ends**5.6 + start**5.6) ** (1 / 5.6)
+    found = code_model._CodeModel(H200, work, CREATED)._program_s(100)
+    assert found == pytest.approx(expected)
+    spilled = 2 * 256 * 960 / (18 * 1.98e9)
+    found = code_model._CodeModel(H200, work, replace(CREATED, spill_bytes=960))._program_s(1)
+    assert found == pytest.approx(ends + spilled, rel=1e-4)
+
+
+def test_resources_are_octaves_in_units_of_their_reaches():
+    some = replace(
+        CREATED, spill_bytes=3, blocks_per_core=2, threads=128, programs=1056, registers=64
+    )
+    assert correction._resources(some, H200.limits) == [2 / 8, 8 / 2, 2 / 6, 0.5]
+    none = replace(some, blocks_per_core=0, programs=0)
+    assert correction._resources(none, H200.limits)[1:3] == [7 / 2, -math.log2(132) / 6]
+
+
+def test_each_launch_of_a_measured_call_moves():
+    """Two launches of 10 and 20 tiles, the second by 8 programs: there are 30 and 5 tiles now."""
+    small, large = (replace(CREATED, programs=n) for n in (10, 8))
+    place = correction.ModelledConfig(None, "c", {"M": 1}, large, 2, (small, large))
+    before = [Work(n, 1, 1, 1) for n in (10, 20)]
+    now = [Work(n, 1, 1, 1) for n in (30, 5)]
+    moved = correction._moved(place, {"M": 2}, now, before)
+    assert [r.programs for r in moved.each] == [30, 5] and moved.resources == moved.each[1]
+    other = replace(place, resources=replace(large, registers=1))
+    assert correction._moved(other, {"M": 2}, now, before).resources == moved.each[0]
+    fewer = correction._moved(place, {"M": 2}, now[:1], before)
+    assert fewer.each == () and fewer.resources.programs == 8  # as measured: fewer than its tiles
+
+
+@pytest.mark.parametrize("damage", [{"median_s": 0.0}, {"median_s": 1e6}, {"sizes": {}},
+                                    {"sizes": {"M": 4, "N": 0}}])  # fmt: skip
+def test_an_impossible_line_of_a_calibration_is_damage(tmp_path, damage):
+    time = calibration_of("h100").times[0]
+    path = tmp_path / "x.csv.gz"
+    about = calibration_of("h100").about
+    save(Calibration(about, (replace(time, **damage),)), path)
+    with pytest.raises(CalibrationError, match=r"is damaged .the line"):
+        load(path)
+    named = replace(time, median_s=999_999.0, sizes={"M": 1},
+                    resources=replace(time.resources, binary="0123456789"))  # fmt: skip
+    save(Calibration(about, (named,)), path)
+    assert load(path).times[0].resources.binary == "01234567"
+
+
+def test_an_interval_has_the_shares_of_its_ends():
+    """100 MB at 1 TB/s take 100 us: half of 200 us, a quarter of 400 us."""
+    known = CeilingSet("h200", (drawn_device.one("dram_copy_measured", "dram", 1e12),))
+    load_ = Load(3e-4, 3e-4, 0, 10**8, "bf16", "predicted", span_s=(2e-4, 4e-4))
+    held = diagnose(load_, known)
+    assert held.sentence == "Predicted: 25 % to 50 % of DRAM (measured)."
+    assert held.word == "predicted as an interval" and held.share is None
+
+
+def test_a_call_passes_a_ceiling_beyond_it_only():
+    ceiling = drawn_device.one("dram_copy_measured", "dram", 2.0**40)
+    load_ = Load(2.0**-10, 2.0**-10, 0, 2**30, "bf16", "cold")
+    assert not ceilings._passed(load_, ceiling)
+    assert ceilings._passed(replace(load_, bytes=2**30 + 1), ceiling)
+    assert not ceilings._passed(replace(load_, bytes=2**30 + 1, high_s=2.0**-9), ceiling)
+    assert not ceilings._passed(replace(load_, bytes=2**30 + 1), replace(ceiling, high=2.0**41))
+    for cache, words in ((2.0**30, "fit into the last-level cache"), (2.0**30 - 1, "fewer bytes")):
+        known = CeilingSet("h200", (ceiling,), cache)
+        assert words in ceilings._above(load_, ceiling, known)
+
+
+def test_one_stated_ceiling_of_a_level_is_drawn():
+    one = drawn_device.one
+    some = [one(name, "cache", value, origin="datasheet") for name, value in
+            (("cache", 2e12), ("l2", 3e12))]  # fmt: skip
+    assert [c.name for c in CeilingSet("h200", tuple(some)).drawn()] == ["l2"]
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 1e300])
+def test_a_ceiling_is_any_positive_number(value):
+    assert ceilings.ceiling_of("h200", "dram", stated(value)).value == value
+    for bad in (0, -value, math.inf, "1", None):
+        assert ceilings.ceiling_of("h200", "dram", stated(bad)) is None

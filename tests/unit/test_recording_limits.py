@@ -17,8 +17,8 @@ from workbench.profilers import (
     ProfilerError,
     RecordingStatus,
     ToolRun,
-    _beside,
     _beginning,
+    _beside,
 )
 from workbench.profilers.running import child, expected, failures, permission, recorder
 from workbench.profilers.running.child import ChildEnd
@@ -76,10 +76,19 @@ def test_a_time_ends_before_2_to_the_60():
 
 @pytest.mark.parametrize(
     ("unit", "scale"),
-    [("Kbyte", (1e3, "byte")), ("MB/us", (1e12, "byte/s")), ("ms", (1e6, "ns")), ("GHz", (1e9, "hz")),
-     ("inst", (1.0, "inst")), ("byte/block", (1.0, "byte/block")), ("%", (1.0, "%")),
-     ("sector/ns", (1e9, "sector/s")), ("xbyte", (1.0, "xbyte")), ("byte/second", (1.0, "byte/s"))],
-)  # fmt: skip
+    [
+        ("Kbyte", (1e3, "byte")),
+        ("MB/us", (1e12, "byte/s")),
+        ("ms", (1e6, "ns")),
+        ("GHz", (1e9, "hz")),
+        ("inst", (1.0, "inst")),
+        ("byte/block", (1.0, "byte/block")),
+        ("%", (1.0, "%")),
+        ("sector/ns", (1e9, "sector/s")),
+        ("xbyte", (1.0, "xbyte")),
+        ("byte/second", (1.0, "byte/s")),
+    ],
+)
 def test_a_unit_has_a_base(unit, scale):
     assert numbers.base_scale(unit) == scale
 
@@ -182,7 +191,7 @@ def test_a_file_ends_at_its_limits(monkeypatch):
     with pytest.raises(ReadError, match="more than 3 events"):
         one.count()
     assert sum(map(len, source(b"x" * 4 * mib, limits).blocks())) == 4 * mib
-    with pytest.raises(ReadError, match="larger than 0.00390625 GiB"):
+    with pytest.raises(ReadError, match=r"larger than 0\.00390625 GiB"):
         list(source(b"x" * (4 * mib + 1), limits).blocks())
     clock = iter((10.0, 15.0, 15.1))
     monkeypatch.setattr("workbench.readers.inputs.source.time",
@@ -268,7 +277,7 @@ def trace_of(**kernels):
 
 def test_a_whole_script_has_two_launches_more():
     expected.check_whole(run_of(), trace_of(_rows=4, _rows_more=1))
-    with pytest.raises(ProfilerError, match="5 launches of _rows were expected.* 4 x _rows, 1 x a"):
+    with pytest.raises(ProfilerError, match=r"5 launches of _rows .* 4 x _rows, 1 x a"):
         expected.check_whole(run_of(), trace_of(_rows=4, a=1))
     with pytest.raises(ProfilerError, match="recorded is no kernel"):
         expected.check_whole(run_of(), trace_of())
@@ -289,7 +298,7 @@ def test_dispatches_are_counted_by_name():
         with pytest.raises(ProfilerError, match=words):
             expected.check_dispatches(run_of(), dispatches(*names))
     single = Workload((), "a.b", None, MarkedCalls(1, True, "", 1))
-    with pytest.raises(ProfilerError, match="1 launch were expected of 1 call of a.b"):
+    with pytest.raises(ProfilerError, match=r"1 launch .* of 1 call of a\.b"):
         expected.check_dispatches(run_of(single), dispatches("x", "y"))
     expected.check_dispatches(run_of(Workload((), "step.py")), dispatches("x"))
     with pytest.raises(ProfilerError, match=r"No kernel of step\.py was recorded"):
@@ -355,7 +364,8 @@ def test_a_tool_that_failed_says_so_by_its_words(tmp_path):
         failures.check_ended(run_of(folder=tmp_path, timed_out=True), "ncu")
     assert failures.failure("unrecognized option '--x'").startswith("This tool does not know --x,")
     assert len(failures.failure("Failed to find section " + "s" * 300)) < 300
-    text = "Unable to access the following 2 metrics: a, b,\nUnable to access the following 1 metric: c"
+    head = "Unable to access the following"
+    text = f"{head} 2 metrics: a, b,\n{head} 1 metric: c"
     assert failures.not_accessible(text) == ["a", "b", "c"]
 
 
@@ -486,15 +496,21 @@ def test_a_child_has_its_streams_and_variables(monkeypatch, tmp_path):
 
 def test_commands_beside_another_run_while_it_does(monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr("workbench.profilers.start_child",
-                        lambda argv, **more: calls.append(("start", argv[0])) or argv[0])  # fmt: skip
+    monkeypatch.setattr(
+        "workbench.profilers.start_child",
+        lambda argv, **more: calls.append(("start", argv[0])) or argv[0],
+    )
     monkeypatch.setattr(
         "workbench.profilers.wait_for_child", lambda c, s: calls.append(("wait", c, s))
     )
-    known = [Command(["a"], tmp_path / "a", beside=True),
-             Command(["b"], tmp_path / "b", lambda: False, beside=True),
-             Command(["c"], None, beside=True), Command(["d"], tmp_path / "d", beside=True),
-             Command(["e"], tmp_path / "e"), Command(["f"], tmp_path / "f", beside=True)]  # fmt: skip
+    known = [
+        Command(["a"], tmp_path / "a", beside=True),
+        Command(["b"], tmp_path / "b", lambda: False, beside=True),
+        Command(["c"], None, beside=True),
+        Command(["d"], tmp_path / "d", beside=True),
+        Command(["e"], tmp_path / "e"),
+        Command(["f"], tmp_path / "f", beside=True),
+    ]
     with _beside(known, 3.0, True, {}):
         calls.append("main")
     assert calls == [("start", "a"), ("start", "d"), "main", ("wait", "d", 3.0), ("wait", "a", 3.0)]
@@ -594,7 +610,19 @@ def test_a_program_that_was_interrupted_ends_by_that_signal(host, monkeypatch, e
 
 def test_options_of_a_recorder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = "torch --folder out --wait 1 --active 2 --shapes --stepping --data trace".split()
+    words = [
+        "torch",
+        "--folder",
+        "out",
+        "--wait",
+        "1",
+        "--active",
+        "2",
+        "--shapes",
+        "--stepping",
+        "--data",
+        "trace",
+    ]
     known = vars(recorder._options(words))
     assert known == {"tool": "torch", "folder": tmp_path / "out", "wait": 1, "warmup": None,
                      "active": 2, "shapes": True, "memory": False, "stacks": False,
@@ -620,14 +648,25 @@ START, STOP = ("start", "F/proton", "tree", "triton"), ("finalize", 7)
 
 @pytest.mark.parametrize(
     ("given", "steps", "calls", "recorded"),
-    [({}, 3, [START, STOP], "program"),
-     ({"active": 2}, 9, [START, STOP], "program"),
-     ({"active": 2, "stepping": True}, 9,
-      [START, ("enter_scope", "wb"), ("exit_scope",), STOP], "steps"),
-     ({"active": 2}, 1, [], ""), ({"active": 1, "wait": 0, "warmup": 0}, 1, [START, STOP], "program"),
-     ({"data": "inside", "active": 1, "stepping": True}, 5,
-      [("start", "F/proton", "instrumentation", "trace"), STOP], "program")],
-)  # fmt: skip
+    [
+        ({}, 3, [START, STOP], "program"),
+        ({"active": 2}, 9, [START, STOP], "program"),
+        (
+            {"active": 2, "stepping": True},
+            9,
+            [START, ("enter_scope", "wb"), ("exit_scope",), STOP],
+            "steps",
+        ),
+        ({"active": 2}, 1, [], ""),
+        ({"active": 1, "wait": 0, "warmup": 0}, 1, [START, STOP], "program"),
+        (
+            {"data": "inside", "active": 1, "stepping": True},
+            5,
+            [("start", "F/proton", "instrumentation", "trace"), STOP],
+            "program",
+        ),
+    ],
+)
 def test_proton_records_the_steps_of_a_schedule(monkeypatch, given, steps, calls, recorded):
     made, seen = proton(monkeypatch, **given)
     made.begin()
