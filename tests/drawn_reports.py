@@ -18,8 +18,11 @@ from table_text import text_of
 from workbench.data.energy import energy_of
 from workbench.data.record import Evidence, Failure, Finding, Measured, Outcome, Record
 from workbench.reports import ceilings, findings
+from workbench.reports import roofline as page
 from workbench.reports.figures import ceilings as bars
-from workbench.reports.figures import energy, limit_lines, sweep
+from workbench.reports.figures import energy, limit_lines, roofline, strip, sweep
+from workbench.reports.figures.profiled_traffic import Traffic
+from workbench.reports.figures.roofline_points import Arrow, RunWithOutcomes, Sheet, sheet_of
 from workbench.tuner.selection import config_key
 
 Rows = Iterator[str]
@@ -63,7 +66,7 @@ def drawn(call: Callable[..., Any], *arguments: Any, **more: Any) -> list[str]:
         return "drawn"
 
     with ExitStack() as stack:
-        for module in (bars, energy, limit_lines, sweep):
+        for module in (bars, energy, limit_lines, roofline, strip, sweep):
             stack.enter_context(patch.object(module, "figure_svg", keep))
         result = call(*arguments, **more)
     return seen if result == "drawn" else [f"  {result}"]
@@ -334,7 +337,78 @@ def findings_written() -> Rows:
         yield from findings.markdown([(here, few, made), (here, few[:1], made[:1])]).splitlines()
 
 
+def sheets() -> Iterator[tuple[str, Sheet]]:
+    """Yield sheets of one device and of two, with arrows between their points and bytes that a
+    profiler counted."""
+    dice = random.Random(DICE)
+    made = {
+        "measured": [synthetic.matmul(), synthetic.softmax(), synthetic.copy()],
+        "two devices": [synthetic.matmul(), synthetic.matmul(predicted=True)],
+        "one": [synthetic.softmax()], "bandwidth": [synthetic.copy()],
+        "predicted": [synthetic.softmax(predicted=True)],
+    }  # fmt: skip
+    for (name, runs_), everything in itertools.product(made.items(), (False, True)):
+        stored = []
+        for n, (run, outcomes) in enumerate(runs_):
+            few = outcomes[:9] + outcomes[-9:]
+            device = "mi300x" if name == "two devices" and n else "h200"
+            few = [replace(o, case=replace(o.case, device=device)) for o in few]
+            stored.append(RunWithOutcomes(replace(run, device=device), few))
+        sheet = sheet_of(stored, (), everything)
+        points = [
+            replace(p, traffic=tuple(
+                Traffic(level, p.load.bytes * by, p.load.flops or 1e9, "ncu")
+                for level, by in (("dram", 1.3), ("cache", 2.5)) if dice.random() < 0.5))
+            for p in sheet.points
+        ]  # fmt: skip
+        pairs = [dice.sample(range(len(points)), 2) for _ in range(5) if len(points) > 1]
+        arrows = [
+            Arrow(a, b, points[b].load.time_s / points[a].load.time_s - 1, "left to right")
+            for a, b in pairs
+        ]
+        yield f"{name} {everything}", replace(sheet, points=tuple(points), arrows=tuple(arrows))
+
+
+def rooflines() -> Rows:
+    """Yield what a page of rooflines says and draws."""
+    for name, sheet in sheets():
+        scene = roofline.scene_of(sheet)
+        yield f"{name}: {page.sentence(sheet)}"
+        for part in (page._scope, page._ceilings, page._held, page._pair, page._protocols):
+            yield f"  {text_of(part(sheet))}"  # type: ignore[operator]
+        yield f"  {text_of(page._switches(scene))} {text_of(page._marks(scene))}"
+        heads = page._heads(sheet)
+        yield f"  {[(h.name, h.css, h.falls) for h in heads]}"
+        for n, point in enumerate(sheet.points):
+            yield f"  {text_of(page._row(n, point, heads))} {page.time_text(point)}"
+        if scene.placed:
+            yield from drawn(roofline.chart, scene, "roof")
+        if scene.strip:
+            yield from drawn(strip.strip, scene, "strip")
+
+
+def rooms() -> Rows:
+    """Yield the places that are left for texts beside points, lines and rings."""
+    dice = random.Random(DICE)
+    for number in range(60):
+        room = roofline.Room(300, 200, *((10, 20) if number % 2 else (0, 0)))
+        room.dots = [(dice.randrange(320), dice.randrange(220)) for _ in range(number % 7 * 3)]
+        start, end = ((dice.randrange(300), dice.randrange(200)) for _ in range(2))
+        if number % 3:
+            room.cross(*start, *end)
+        else:
+            room.ring(start, end)
+        yield text_of((room.dots, room.along[:4], room.along[-1:]))
+        for at in range(5):
+            x, y = dice.choice((0, 40, 150, 295)), dice.choice((5, 100, 195))
+            spot = room.find(x, y, "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)
+            yield f"  {x} {y} {text_of(spot)}"
+            if spot and at == 2:
+                room.take(*spot, "taken")
+
+
 TABLES: dict[str, Callable[[], Rows]] = {
     "report_limits": limits_drawn, "report_sweeps": sweeps_drawn, "report_energies": energies,
     "report_ceilings": ceilings_shown, "report_findings": findings_written,
+    "report_rooflines": rooflines, "report_rooms": rooms,
 }  # fmt: skip
