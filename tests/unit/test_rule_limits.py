@@ -7,10 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from workbench.data.intervals import union
 from workbench.data.trace import ActivityKind, Trace
 from workbench.readers.inputs import ncu_worker
 from workbench.rules import (
+    casts,
     clock,
+    exposed_sync,
     graph_candidate,
     host_bound,
     inefficient,
@@ -318,3 +321,33 @@ def test_each_launch_of_a_report_is_whole(monkeypatch):
         (AT + 48, "EXIT", "", (3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0)),
     ]
     assert two["instructions"] == []
+
+
+@pytest.mark.parametrize(("spent", "found"), [(50, True), (49, False), (None, False)])
+def test_casts_are_five_percent_of_the_kernels(spent, found):
+    rows = [SimpleNamespace(name="product", total_ns=900, count=9)]
+    rows += [SimpleNamespace(name="copy or cast", total_ns=spent, count=2)] if spent else []
+    summary = timeline(1000)
+    summary.classes = rows
+    held = casts.evaluate(summary, casts.RULE.thresholds)
+    assert (held is not None) == found
+    if held:
+        assert [e.value for e in held.evidence] == [0.05, 2.0] and held.gain_ns == 50
+
+
+def test_waits_of_other_devices_are_not_the_devices_own():
+    """Of 1000 ns nothing is queued in 51, of which the second call waited in 20 and the third in
+    31; the first one is of another device."""
+    trace = Trace("nsys")
+    for name, start, end in (("other", 0, 100), ("second", 0, 20), ("third", 15, 90)):
+        trace.activities.add(ActivityKind.SYNC, name, start, end)
+    times = SimpleNamespace(window=1000, sync=SimpleNamespace(length=90), is_of=lambda t, n: n > 0)
+    summary = SimpleNamespace(trace=trace, times=times)
+    for ends, found in ([(0, 20), (50, 81)], True), ([(0, 20), (50, 80)], False):
+        times.sync_unqueued = union(ends)
+        held = exposed_sync.evaluate(summary, exposed_sync.RULE.thresholds)
+        assert (held is not None) == found
+        if held:
+            assert [e.name for e in held.evidence[2:]] == ["exposed in third", "exposed in second"]
+            assert [e.value for e in held.evidence] == [0.051, 0.09, 36e-9, 20e-9]
+            assert held.sentence.endswith("Most of it in third.") and held.gain_ns == 51
