@@ -574,6 +574,8 @@ def test_each_launch_of_a_measured_call_moves():
     other = replace(place, resources=replace(large, registers=1))
     assert correction._moved(other, {"M": 2}, now, before).resources == moved.each[0]
     fewer = correction._moved(place, {"M": 2}, now[:1], before)
+    one_before = correction._moved(place, {"M": 2}, now, before[:1])
+    assert one_before.each == () and one_before.resources.programs == 8
     assert fewer.each == () and fewer.resources.programs == 8  # as measured: fewer than its tiles
 
 
