@@ -19,10 +19,12 @@ from pathlib import Path
 
 import drawn_choices
 import drawn_data
+import drawn_device
 import drawn_experiments
 import drawn_figures
 import drawn_numbers
 import drawn_printed
+import drawn_reports
 import drawn_traces
 import torch
 from drawn_launches import launch_lines, planned_lines
@@ -374,6 +376,8 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     **drawn_traces.TABLES,
     **drawn_figures.TABLES,
     **drawn_data.TABLES,
+    **drawn_device.TABLES,
+    **drawn_reports.TABLES,
     **drawn_choices.TABLES,
     **drawn_printed.TABLES,
     "code_differences": differences_table,

@@ -580,3 +580,11 @@ def test_a_figure_has_the_light_colours_of_the_page():
     css = (folder / "sweep.css").read_text() + (folder / "roofline.css").read_text()
     for name, value in paper.INK.items():
         assert re.search(rf"--{name}: (#\w+)", css)[1] == value
+
+
+def test_a_text_may_touch_the_edges_of_its_room():
+    """From 10 to 110 and 20 to 70, with 2 px at the left."""
+    room = roofline.Room(100, 50, 10, 20)
+    assert not room._outside((12, 20, 110, 70))
+    beyond = ((11.9, 20, 110, 70), (12, 19.9, 110, 70), (12, 20, 110.1, 70), (12, 20, 110, 70.1))
+    assert all(map(room._outside, beyond))

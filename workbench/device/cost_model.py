@@ -321,7 +321,7 @@ class _Model:
         if self.work.dot is not None:
             m, n, k = self.work.dot
             return 2.0 * m * n * k * self.work.products
-        return self.flops / (self.work.tiles * self.work.steps)
+        return self.flops / (self.work.tiles * max(1, self.work.steps))
 
     @property
     def shared_bytes(self) -> float:

@@ -80,9 +80,10 @@ class JsonStream:
                     self._place()
                     raise ValueError(error.msg) from None
                 continue
-            if end == len(self._text) and self._text[end - 1] not in '}]"' and self._fill():
-                continue  # a number may go on
-            self._at = end
+            length, rest = end - self._at, len(self._text) - end
+            if rest < 3 and self._text[end - 1] not in '}]"' and self._fill():
+                continue  # a number may go on, also behind `.` or `e+`
+            self._at += length
             return value
 
     def batches(
