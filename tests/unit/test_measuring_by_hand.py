@@ -23,13 +23,14 @@ from workbench.measurement import (
 )
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.correctness import Checked
+from workbench.measurement.energy import EnergyError
 from workbench.measurement.function_timer import GpuTimer
 from workbench.measurement.graphs import NotJoined
 from workbench.measurement.probe import Ticks, window_mhz
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.worker import MeasureJob
-from workbench.spec import Spec, Tensor
+from workbench.spec import Spec, SpecFault, Tensor
 
 pytestmark = pytest.mark.unit
 H200 = device_named("h200")
@@ -841,3 +842,299 @@ def test_libraries_with_the_same_imports_share_a_process():
              (("a", ("x",)), ("b", ()), ("c", ("y",)), ("d", ("x",)), ("e", ("z",)))]  # fmt: skip
     assert worker.share_of(impls, 0, 2) == ["a", "d", "e"] and worker.share_of(impls, 1, 2) == ["c"]
     assert worker.share_of(impls, 0, 1) == ["a", "c", "d", "e"] and worker.share_of([], 0, 2) == []
+
+
+def test_libraries_are_imported_and_compiled_by_share_with_those_that_fail_left_out(monkeypatch):
+    imported, compiled, emptied = [], [], []
+
+    def bring(name):
+        imported.append(name)
+        if name == "broken":
+            raise ImportError(name)
+
+    def library(name, *imports, fails=False, compiles=True):
+        launch = SimpleNamespace()
+        if compiles:
+            launch.compile_only = lambda *given: 1 / 0 if fails else compiled.append((name, *given))
+        return SimpleNamespace(name=name, imports=imports, launch=launch)
+
+    impls = [library("a", "broken", "x"), library("b", "y", fails=True), library("c", "x", "x2"),
+             library("d", "z", compiles=False), library("e", "x", "x2")]  # fmt: skip
+    spec = SimpleNamespace(impls=impls)
+    monkeypatch.setattr(worker, "import_module", bring)
+    monkeypatch.setattr(worker, "loaded", lambda kernel: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(worker, "_set_precision", lambda: emptied.append("precision"))
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append("empty"))
+    monkeypatch.setattr(
+        "workbench.measurement.inputs.make", lambda spec, *given: [given[1:]]
+    )  # sizes left out
+    job = MeasureJob("k", {"N": 1}, "bf16", Protocol(), seed=8)
+    worker.import_libraries("k", 0, 2)
+    assert imported == ["broken", "x", "x2"]
+    worker.import_libraries("k", 1, 2)
+    assert imported[3:] == ["y", "z"]
+    worker.compile_libraries(job, 1, 2)  # b fails, and d has nothing to compile
+    assert compiled == [] and emptied == ["precision", "empty"]
+    worker.compile_libraries(job, 0, 2)
+    assert compiled == [(name, ("bf16", "cuda", 8)) for name in "ace"]
+    del emptied[:]
+    impls[:] = [library("d", "z", compiles=False)]
+    worker.compile_libraries(job, 0, 1)
+    assert emptied == []
+
+
+@pytest.mark.parametrize("task_name", ["references", "_prepared"])
+def test_a_process_without_a_gpu_says_so(monkeypatch, task_name):
+    monkeypatch.setattr(worker.hardware, "live", lambda: None)
+    with pytest.raises(RuntimeError, match="torch sees no GPU in the measuring process"):
+        getattr(worker, task_name)(*[None] * (task_name == "_prepared"))
+    monkeypatch.setattr(worker.hardware, "live", lambda: H200)
+    monkeypatch.setattr(worker.preflight, "references", lambda cache, rules: (cache, rules))
+    assert worker.references() == (60 << 20, Protocol())
+
+
+class Raced:
+    """An entrant that notes its name, whose windows are its times in turn."""
+
+    def __init__(self, name, seconds, method="graph", calls=1):
+        self.name, self.estimate_s, self.method, self.calls = name, seconds, method, calls
+
+
+@pytest.fixture
+def final(task, monkeypatch):
+    """A final of entrants with these times; what it was asked, and the arguments of each time."""
+    timed = []
+    state = task(Asked())
+    for name in "bcde":
+        state.spec.impl(name=name)(lambda x: x)
+    monkeypatch.setattr(worker, "_checked_again", lambda candidate, entrant, first: (first, True))
+    monkeypatch.setattr(
+        worker, "_with_time",
+        lambda checked, entrant, windows, state, also, regime="cold", repeats=None:
+            timed.append((entrant.name, state, also, repeats)) or entrant.name,
+    )  # fmt: skip
+    played = []
+
+    def play(entrants, protocol=None, busiest=None, near=math.inf):
+        played.append((list(entrants), protocol, near))
+        times = {i: e.estimate_s for i, e in entrants.items()}
+        return {i: [Window((s,))] for i, s in times.items()}, {"power_w": 7.0}
+
+    monkeypatch.setattr(worker, "_played", play)
+    return SimpleNamespace(state=state, timed=timed, played=played)
+
+
+def test_a_final_asks_precision_of_who_is_near(final, monkeypatch):
+    """Far is more than the share `far` behind the best; brief is more than `near` behind."""
+    rules = replace(Protocol(), far=0.5, near=0.25, far_rounds=3)
+    final.state.job = replace(final.state.job, protocol=rules)
+    times = [4.0, 5.0, 5.5, 6.0, 6.5]
+    entrants = {i: Raced(n, s) for i, (n, s) in enumerate(zip("abcde", times, strict=True))}
+    monkeypatch.setattr(worker, "_entrants", lambda *given, only: (entrants, {}))
+    candidates = [Candidate.by_name(n, {}) for n in ("one", *"bcde")]
+    assert worker.final(candidates, times)[0] == list("abcde")
+    near, far = final.played
+    assert near == ([0, 1, 2, 3], None, 0.25)
+    assert far[0] == [4] and far[1] == replace(rules, settle_s=0.0, rounds=3, most_rounds=3)
+    assert [(name, also["brief"]) for name, _, also, _ in final.timed] == [
+        ("a", False), ("b", False), ("c", True), ("d", True), ("e", True)]  # fmt: skip
+    assert {(state, also["power_w"], repeats) for _, state, also, repeats in final.timed} == {
+        ("sustained", 7.0, True)}  # fmt: skip
+
+
+def test_a_comparison_names_the_side_that_cannot_be_timed(task, monkeypatch):
+    task(Asked())
+    one, two = Refusal("measure", "one"), Refusal("measure", "two")
+    for failed, sides in (
+        ({0: one}, (one, None)), ({1: one}, (one, None)), ({2: two}, (None, two)),
+        ({0: one, 1: two, 2: two}, (one, two)),
+    ):  # fmt: skip
+        monkeypatch.setattr(worker, "_entrants", lambda *given, failed=failed: ({}, failed))
+        result, _ = worker.compare(ONE, ONE, 0.01)
+        assert (result.left, result.right, result.verdict) == (*sides, None)
+
+
+def test_the_open_candidate_has_an_estimate_of_its_own(task, monkeypatch):
+    state = task(asked := Asked(first_s=3e-5))
+    assert worker.open_alone(ONE) is None and asked.log[-1] == ("timed", 3e-5, None)
+    assert state.alone.checked.error == 0.5
+    refused = Refusal("measure", "no")
+    monkeypatch.setattr(worker, "_entrants", lambda *given: ({}, {0: refused}))
+    assert worker.open_alone(ONE) is refused
+
+
+def test_energy_is_asked_of_all_that_can_be_timed(task, monkeypatch):
+    task(Asked())
+    log = []
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 4)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: log.append("wait"))
+    monkeypatch.setattr("workbench.measurement.energy_counter.open_counter", lambda index: index)
+    entrants = {0: "a", 2: "c", 3: "d"}
+    asked = []
+    monkeypatch.setattr(
+        worker, "_entrants",
+        lambda candidates, estimates: asked.append(estimates)
+        or (entrants, {1: Refusal("measure", "b fails")}),
+    )  # fmt: skip
+
+    def back_to_back(entrant):
+        if entrant == "c":
+            raise EnergyError("c changes its inputs")
+        return f"load {entrant}"
+
+    def energies(loads, counter, windows):
+        log.append((loads, counter, windows))
+        return {i: f"energy {load}" for i, load in loads.items()}
+
+    monkeypatch.setattr("workbench.measurement.back_to_back.BackToBack", back_to_back)
+    monkeypatch.setattr("workbench.measurement.energy.energies", energies)
+    result, _ = worker.energy([ONE] * 4, 6)
+    assert result == ["energy load a", "b fails", "c changes its inputs", "energy load d"]
+    assert log == ["wait", ({0: "load a", 3: "load d"}, 4, 6)] and asked == [[0.0] * 4]
+
+    def fails(*given):
+        raise EnergyError("no counter") if len(log) == 3 else ValueError("a driver")
+
+    monkeypatch.setattr("workbench.measurement.energy.energies", fails)
+    result, _ = worker.energy([ONE] * 4, 6)
+    assert result == ["no counter", "b fails", "c changes its inputs", "no counter"]
+    result, _ = worker.energy([ONE] * 4, 6)
+    assert result[0] == result[3] == "ValueError: a driver" and result[1] == "b fails"
+
+
+def test_tasks_behind_one_that_poisons_the_gpu_have_no_time(task, monkeypatch):
+    """The second of four ends everything; the results of the first stay."""
+    parts = [SimpleNamespace(job=n, candidate=n, boost=False, regime="cold") for n in range(4)]
+    tasks = worker._Interleaved(parts, {})
+    poison = Refusal("launch", "lost", poisoned=True)
+    plain = Refusal("check", "wrong")
+    tasks.counts = {0: (1, 10), 3: (4, 40)}
+    closed = []
+
+    def close(i, taken):
+        closed.append(i)
+        return [plain, poison][i], None
+
+    monkeypatch.setattr(tasks, "_closed", close)
+    results = tasks.close(None)
+    assert [r.result for r in results] == [plain, poison, poison, poison] and closed == [0, 1]
+    assert [(r.kernels, r.peak_bytes) for r in results] == [(1, 10), (None, None), (None, None),
+                                                           (4, 40)]  # fmt: skip
+    tasks.failed = {1: plain}
+    assert [r.result for r in tasks.without_times(poison)] == [poison, plain, poison, poison]
+
+
+def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
+    state = task(Asked())
+    parts = [SimpleNamespace(job=state.job, candidate=n, boost=n == 0, regime="cold")
+             for n in range(5)]  # fmt: skip
+    outcomes = [Checked(0.1), Refusal("check", "wrong"), ValueError("odd"),
+                Refusal("launch", "lost", poisoned=True), Checked(0.2)]  # fmt: skip
+
+    def checked(candidate, seed=0):
+        if isinstance(outcomes[candidate], Exception):
+            raise outcomes[candidate]
+        return outcomes[candidate]
+
+    monkeypatch.setattr(worker, "_checked", checked)
+    monkeypatch.setattr(worker, "_entrant", lambda part: (f"entrant {part.candidate}", (2, 3)))
+    key = (state.job.kernel, *state.job.sizes.items(), state.job.dtype)
+    tasks = worker._Interleaved(parts, {key: state})
+    assert tasks.open() is outcomes[3] and tasks.entrants == {0: "entrant 0"}
+    assert tasks.counts == {0: (2, 3)} and list(tasks.failed) == [1, 2, 3]
+    assert tasks.failed[2] == Refusal("measure", "ValueError: odd")
+    seen = []
+    monkeypatch.setattr(worker, "_rested", lambda entrants: seen.append(entrants) or "rested")
+    monkeypatch.setattr(worker, "_played", lambda *given: seen.append(given) or ("rounds", {}))
+    tasks.entrants = {0: Raced("a", 1e-5), 4: Raced("b", 3e-5)}
+    assert tasks.take() == ("rounds", "rested", {})
+    assert list(seen[0]) == [0] and seen[1][1:] == (state.job.protocol, tasks.entrants[4])
+
+
+def test_the_heaviest_is_the_longest_that_a_graph_or_events_time():
+    few = {0: Raced("a", 1e-5), 1: Raced("b", 3e-5), 2: Raced("c", 9e-5, "host")}
+    assert worker._heaviest(few).name == "b" and worker._heaviest({}) is None
+    assert worker._heaviest({2: few[2]}).name == "c"
+
+
+def test_processes_that_come_while_entrants_play_are_counted(task, monkeypatch):
+    """Two at first, then 1, 4 and 3: two more at the most."""
+    state = task(Asked())
+    seen = iter(([1, 2], [1], [1, 2, 3, 4], [1, 2, 3]))
+    state.sensors = SimpleNamespace(
+        processes=lambda: next(seen), read=lambda: "reading", summary=lambda some: {"read": some}
+    )
+    settled = []
+    monkeypatch.setattr(
+        worker.rounds, "settle", lambda entrant, protocol: settled.append(entrant.name)
+    )
+
+    def play(entrants, protocol, after_round, near):
+        for _ in range(3):
+            after_round()
+        return {i: [Window((1e-3, 2e-3)), Window((3e-3,))] for i in entrants}
+
+    monkeypatch.setattr(worker.rounds, "play", play)
+    few = {0: Raced("a", 2e-5, calls=5), 1: Raced("b", 1e-5)}
+    windows, also = worker._played(few)
+    assert list(windows) == [0, 1] and settled == ["b"]
+    assert also == {"read": ["reading"] * 3, "others_on_gpu": 2}
+    assert state.spent.timed == pytest.approx(6 * 6e-3)
+    assert worker._played({}) == ({}, {}) and worker._processes(
+        SimpleNamespace(processes=lambda: None)) == 0  # fmt: skip
+
+
+def test_memory_that_is_missing_is_given_back_first(task, monkeypatch):
+    task(Asked())
+    emptied = []
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append(1))
+    monkeypatch.setattr(worker, "_out_of_memory", lambda text: f"out: {text}")
+    missing = type("OutOfMemoryError", (Exception,), {})("Tried")
+    assert worker._failed(missing, "launch") == Refusal("measure", "out: Tried") and emptied == [1]
+    assert worker._failed(NotJoined("it runs on"), "launch") == Refusal(
+        "check", "it runs on", rule="streams")  # fmt: skip
+    with pytest.raises(SpecFault):
+        worker._failed(SpecFault("the reference"), "launch")
+
+
+def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch):
+    state = task(Asked())
+    rotation = SimpleNamespace(
+        peak_bytes=lambda: 7, waits=False, restored_call="call", forget=lambda: log.append("forget"),
+        step=lambda: "step",
+    )  # fmt: skip
+    log = []
+    state.bench = SimpleNamespace(
+        calls=lambda impl, config, regime: log.append(regime) or rotation,
+        first_time=lambda rotation: 2e-5, timed=lambda rotation, first: ("timed", first),
+        clock="clock",
+    )  # fmt: skip
+    counting = SimpleNamespace(kernels=lambda call: 3)
+    monkeypatch.setattr("workbench.measurement.graphs.graphs", lambda: counting)
+    monkeypatch.setattr(
+        "workbench.measurement.stream.host_samples", lambda step, count: [9e-5, 8e-5][:count]
+    )
+    part = worker.WorkerTask(state.job, ONE, "hot")
+    assert worker._entrant(part) == (("timed", 2e-5), (3, 7)) and log == ["hot", "forget"]
+    made, counts = worker._entrant(replace(part, clock="host"))
+    assert (made.method, made.calls, made.estimate_s, made.clock) == ("host", 1, 8e-5, "clock")
+    rotation.waits = True
+    assert worker._entrant(part)[1] == (None, 7)
+
+
+def test_the_seconds_of_a_task_are_by_activity(task, monkeypatch):
+    state = task(Asked())
+    now = iter(range(10))
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: float(next(now)))
+
+    @worker.accounted
+    def work(x):
+        with worker._checking():
+            pass
+        with worker._checking():
+            pass
+        worker._took(SimpleNamespace(calls=3), [Window((0.5, 1.0)), Window((0.5,))])
+        return x
+
+    state.spent = worker.Spent(9.0, 9.0)
+    assert work("result") == ("result", worker.Spent(check=2.0, timed=6.0, total=5.0))
