@@ -8,12 +8,28 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from workbench.measurement import bench, correctness, graphs, mutated, stream
+from workbench.measurement import (
+    bench,
+    correctness,
+    energy,
+    graphs,
+    handover,
+    metal_worker,
+    mutated,
+    observed,
+    packed,
+    reference,
+    rehearsal,
+    rounds,
+    stream,
+    transfers,
+)
 from workbench.measurement.bench import Bench, BenchTime, graph_calls, set_count
+from workbench.measurement.candidate import Refusal
 from workbench.measurement.correctness import (
     GUARD,
-    PreparedProblem,
     Poisoned,
+    PreparedProblem,
     _borrowed,
     _unwritten,
     bits_of,
@@ -21,8 +37,9 @@ from workbench.measurement.correctness import (
     is_traced,
     poison_outputs,
 )
+from workbench.measurement.metal_timing import MetalProtocol
 from workbench.measurement.mutated import Copies, Working
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rotation import Rotation
 from workbench.measurement.rounds import Window
 from workbench.measurement.stream import FirstCall
@@ -655,3 +672,502 @@ def test_a_timer_s_step_is_the_least_difference_above_a_tenth_of_a_nanosecond():
     assert stream.least_step_s([1e-6, 1.0002e-6]) == pytest.approx(2e-10)
     with pytest.raises(ValueError, match="stands still"):
         stream.least_step_s([1e-6, 1e-6])
+
+
+# Energy
+
+
+class Steps:
+    """A counter and a load on one clock: the counter gains 1 J at each whole tenth of a second, and
+    a call is done each 0.05 s. A look at the clock takes nothing, a pause 1 ms."""
+
+    def __init__(self):
+        self.ms, self.fed, self.drained, self.estimate_s, self.regime = 0, [], 0, 0.05, "cold"
+        self.source = "counter"
+
+    def millijoules(self):
+        return 1000 * (self.ms // 100)
+
+    def feed(self):
+        self.fed.append(self.ms)
+        return self.ms // 50
+
+    def drain(self):
+        self.drained += 1
+
+    def pause(self):
+        self.ms += 1
+
+    def now(self):
+        return self.ms / 1000
+
+
+@pytest.mark.parametrize(
+    ("rules", "window"),
+    [
+        # 0.3 s of three steps before it: the update at 0.3 s is past its start; then 0.4 s, and the
+        # update behind them
+        (energy.Rules(steps=1, least_s=0.4, least_calls=1, lead_steps=3, lead_s=0.0), (0.3, 0.8)),
+        (energy.Rules(steps=6, least_s=0.0, least_calls=1, lead_steps=0, lead_s=0.25), (0.3, 1.0)),
+        (energy.Rules(steps=1, least_s=0.0, least_calls=9, lead_steps=0, lead_s=0.0), (0.1, 0.6)),
+    ],
+)
+def test_a_window_of_energy_lasts_its_steps_seconds_and_calls(rules, window):
+    step = Steps()
+    meter = energy.Meter(step, energy.Clock(step.now, step.pause), rules)
+    meter.step_s = 0.1
+    taken = meter.window(step)
+    start, end = window
+    assert taken.lasted_s == pytest.approx(end - start)
+    assert taken.joules == pytest.approx(10 * (end - start))
+    assert taken.calls == pytest.approx(20 * (end - start), abs=0.05)
+    assert step.drained == 1 and step.ms >= round(end * 1000)
+
+
+def test_what_is_done_is_counted_between_two_looks():
+    progress = [(1.0, 0), (2.0, 4), (4.0, 8)]
+    for at_s, calls in ((0.0, 0), (1.0, 0), (1.5, 2), (2.0, 4), (3.0, 6), (4.0, 8), (9.0, 8)):
+        assert energy.done_at(progress, at_s) == calls
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2, 3])
+def test_a_window_is_taken_again_twice_where_the_counter_fell(fails):
+    tries = []
+
+    def take():
+        tries.append(1)
+        if len(tries) <= fails:
+            raise energy.WentBack("fell")
+        return "window"
+
+    with pytest.raises(energy.WentBack) if fails == 3 else nullcontext():
+        assert energy._again(take, 2) == "window"
+    assert len(tries) == min(fails + 1, 3)
+
+
+def test_the_energy_of_windows_is_their_median():
+    windows = [energy.EnergyWindow(j, s, c) for j, s, c in
+               ((2.0, 1.0, 4.0), (9.0, 2.0, 6.0), (4.0, 4.0, 2.4))]  # fmt: skip
+    found = energy.energy_of(windows, 50.0, 0.1, "counter", "warm")
+    assert found.joules == 1.5 and found.power_w == 2.0 and found.window_s == 2.0
+    assert (found.calls, found.windows, found.idle_w, found.regime) == (12, 3, 50.0, "warm")
+    assert found.window_joules == (0.5, 1.5, pytest.approx(4 / 2.4))
+    assert energy.energy_of(windows, 50.0, 0.1, "counter", "cold").regime == "cold"
+
+
+# Rounds
+
+
+class Timed:
+    """An entrant of windows that all have one median."""
+
+    def __init__(self, seconds):
+        self.seconds, self.begun = seconds, []
+
+    def begin(self, seconds, least=1):
+        self.begun.append(seconds)
+        return SimpleNamespace(window=lambda: Window((self.seconds,)))
+
+
+def test_each_window_of_the_state_boost_follows_a_pause():
+    rests, entrants = [], {"a": Timed(1.0), "b": Timed(2.0)}
+    rules = replace(BOOST, first_pause_s=5.0, pause_s=0.5, window_s=0.25, rounds=3)
+    windows = rounds.rested(entrants, rules, rests.append)
+    assert rests == [5.0] + [0.5] * 6 and entrants["a"].begun == [0.25] * 3
+    assert [w.samples_s for w in windows["b"]] == [(2.0,)] * 3
+    assert rounds.rested({}, rules, rests.append) == {} and len(rests) == 7
+
+
+@pytest.mark.parametrize(
+    ("word", "noise", "is_decided"),
+    [("SAME", 0.01, True), ("SAME", 0.0101, False), ("SLOWER", 0.5, True),
+     ("INCONCLUSIVE", 0.0, False)],
+)  # fmt: skip
+def test_a_verdict_is_final_where_the_noise_reaches_the_threshold(word, noise, is_decided):
+    result = SimpleNamespace(word=word, noise=noise, requested_threshold=0.01)
+    assert rounds._decided(result) is is_decided
+
+
+def test_pairs_of_rounds_are_geometric_means_of_both():
+    windows = [Window((s,), mhz) for s, mhz in ((1.0, 1.0), (4.0, 4.0), (9.0, 1.0), (4.0, 1.0))]
+    assert rounds._times(windows, [0, 2]) == [2.0, 6.0]
+    ratio = rounds._cycles(windows, [replace(w, sm_mhz=2 * w.sm_mhz) for w in windows], [0, 2], 0.5)
+    assert ratio.middle == pytest.approx(2.0)
+    assert rounds._cycles(windows, [replace(windows[0], sm_mhz=None), *windows[1:]], [0], 0.5) is None
+
+
+def test_windows_follow_one_another_without_a_pause():
+    """A window lasts from the end of the one before; one that knows its duration keeps it."""
+    log = []
+
+    def entrant(name, lasted_s):
+        def begin(seconds):
+            log.append(f"begin {name} {seconds}")
+            window = Window((1.0,), lasted_s=lasted_s)
+            return SimpleNamespace(window=lambda: log.append(f"end {name}") or window)
+
+        return name, SimpleNamespace(begin=begin)
+
+    looks = iter((0.0, 3.0, 7.0, 12.0))
+    some = (entrant(n, s) for n, s in (("a", None), ("b", 0.5), ("c", None)))
+    taken = list(rounds.stream(some, 0.25, lambda: next(looks)))
+    assert [(key, window.lasted_s) for key, window in taken] == [("a", 3.0), ("b", 0.5), ("c", 5.0)]
+    assert log == ["begin a 0.25", "begin b 0.25", "end a", "begin c 0.25", "end b", "end c"]
+    assert list(rounds.stream([], 1.0, lambda: 0.0)) == []
+
+
+def test_an_interval_at_the_precision_of_the_protocol_is_narrow():
+    """The interval of these eight medians by order is all of them: 1 to 3, a half of 2."""
+    medians = [1.0, 3.0] * 4
+    assert rounds.stats.median_interval(medians) == (1.0, 3.0)
+    low, high = rounds.stats.interval(medians)
+    wider = (high - low) / 2 / 2.0
+    assert wider == pytest.approx(0.5) or wider > 0.5
+    exact = replace(Protocol(), precise=max(0.5, wider))
+    assert rounds._narrow(medians, exact)
+    assert not rounds._narrow(medians, replace(exact, precise=0.499))
+
+
+def test_a_pair_of_rounds_with_a_throttled_window_is_left_out():
+    """Twelve pairs of 1 s and 2 s; in the second, a window of the right operand is slow."""
+    left = [Window((1.0,), 1000.0)] * 24
+    right = [Window((2.0,), 1000.0)] * 24
+    right[3] = Window((9.0,), 700.0)
+    found = rounds.decide(left, left, right, Protocol(throttled=0.75), 0.01)
+    assert (found.word, found.time.middle, found.rounds) == ("SLOWER", 2.0, 24)
+    assert found.time.high == found.cycles.low == 2.0
+    slow = [Window((2.0,), 1000.0 if n % 2 else 100.0) for n in range(24)]
+    found = rounds.decide(left, left, slow, Protocol(throttled=0.75), 0.01)
+    assert found.word == "INCONCLUSIVE"
+    assert found.reason == ("too few of 24 rounds ran at the usual clock: the GPU was throttled")
+
+
+# Values between processes
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "bytes_", "fits"),
+    [((2, 3), (3, 1), 24, True), ((2, 3), (1, 2), 24, True), ((0, 3), (3, 1), 0, True),
+     ((), (), 4, True), ((2, 3), (0, 1), 12, True), ((2, 3), (3, 1), 20, False),
+     ((2,), (3, 1), 16, False), ((2, 3), (3, -1), 24, False), ((2.0, 3), (3, 1), 24, False),
+     ((-1, 3), (3, 1), 0, False), ((True, 3), (3, 1), 12, False)],
+)  # fmt: skip
+def test_bytes_that_travel_have_the_extent_of_their_shape(shape, strides, bytes_, fits):
+    values = packed.Packed("float32", shape, strides, bytes(bytes_))
+    with nullcontext() if fits else pytest.raises(packed.Unpackable):
+        made = packed.unpacked(values)
+        assert tuple(made.shape) == shape and made.stride() == strides
+
+
+def test_a_tensor_comes_back_with_its_strides():
+    x = torch.arange(12, dtype=torch.int16).reshape(3, 4).T[1:, :2]
+    values = packed.packed(x)
+    assert (values.dtype, values.shape, values.strides) == ("int16", (3, 2), (1, 4))
+    assert len(values.data) == 2 * (1 + 2 * 1 + 1 * 4)
+    assert torch.equal(packed.unpacked(values), x)
+    for dtype in ("nothing", "Tensor", ""):
+        with pytest.raises(packed.Unpackable, match="there is no dtype"):
+            packed.unpacked(replace(values, dtype=dtype))
+
+
+def test_expected_values_lie_in_no_memory_of_the_inputs():
+    x = torch.ones(2, dtype=torch.float64)
+    made = torch.zeros(2, dtype=torch.float64)
+    spec = replace(spec_of(y=Tensor("N"), z=Tensor("N")), reference=lambda x: (x, made))
+    first, second = reference.expected(spec, (x,), {"N": 2})
+    assert first.tolist() == [1.0, 1.0] and first.data_ptr() != x.data_ptr()
+    assert second.data_ptr() == made.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("output", "fault"),
+    [
+        (torch.ones(2, dtype=torch.complex128), "as torch.complex128 in the layout torch.strided"),
+        (torch.ones(2, dtype=torch.float64).to_sparse(), "as torch.float64 in the layout torch.sparse_coo"),
+        (torch.ones(2, dtype=torch.float64, device="meta"), "on meta, while its inputs are on cpu"),
+        (torch.ones(2), "in torch.float32, no more exact than a kernel"),
+        (torch.ones(3, dtype=torch.float64), "the shape (3,), where its axes 'N' say (2,)"),
+        (torch.ones(2, dtype=torch.int64), None),
+    ],
+)
+def test_outputs_of_a_reference_are_dense_numbers_where_its_inputs_are(output, fault):
+    spec = replace(spec_of(y=Tensor("N")), reference=lambda x: output)
+    if fault is None:
+        assert reference.expected(spec, (torch.ones(2),), {"N": 2})[0].tolist() == [1, 1]
+        return
+    with pytest.raises(reference.SpecFault) as error:
+        reference.expected(spec, (torch.ones(2),), {"N": 2})
+    assert f"the reference of the Spec k at N=2 gives y {fault}"[4:] in str(error.value)
+
+
+def test_outputs_of_a_launch_are_as_many_dense_tensors_on_the_device():
+    spec = spec_of(y=Tensor("N"), z=Tensor("N"))
+    x, wide = torch.ones(2), torch.ones(2, 2)
+    fault = reference.returned_fault
+    assert fault(spec, (x, x), (x, x)) is None
+    assert fault(spec, (x,), (x, x)) == (
+        "the launch returned 1 outputs where 2 were expected (the Spec declares y, z)")  # fmt: skip
+    assert fault(spec, (x, wide), (x, x)) == (
+        "z has shape (2, 2) where (2,) was expected (the Spec's axes 'N')")  # fmt: skip
+    assert fault(spec, (x, x.to("meta")), (x, x)) == "z is on meta where the inputs are on cpu"
+    assert "z is not dense: its layout is torch.sparse_coo" in fault(
+        spec, (x, x.to_sparse()), (x, x))  # fmt: skip
+    assert "returned 3 where the Spec declares y, z; return tensors" in fault(spec, (x, 3), (x, x))
+    assert "returned no tensor where" in fault(spec, (x, [3]), (x, x))
+    both = spec_of(y=Tensor("N M"))
+    assert reference._known(replace(both, inputs={"x": Tensor("N M")}), (wide,)) == {"N": 2, "M": 2}
+
+
+def test_the_time_of_a_rehearsal_follows_from_its_name_and_turn():
+    """The first byte of SHA-256 of `a 1` is 0x4d... worked out by hashlib here, too."""
+    import hashlib
+
+    driver = rehearsal.RehearsalDriver()
+    call = rehearsal.RehearsalCall(driver, 1e-4, "a")
+    for turn in (1, 2):
+        byte = hashlib.sha256(f"a {turn}".encode()).digest()[0]
+        work_s = 10 * (rehearsal.DISPATCH_S + 1e-4) * (1 + 1e-3 * (byte / 255 - 0.5))
+        before = driver.now()
+        assert call.seconds(10) == pytest.approx(rehearsal.EVALUATION_S + work_s, rel=1e-12)
+        assert driver.now() - before == pytest.approx(rehearsal.EVALUATION_S + work_s)
+
+
+def test_bytes_that_are_copied_are_the_largest_size(monkeypatch):
+    """Sizes of 64 and 256 bytes: 32 random words, of which the first 8 are sent, too."""
+    sent = []
+    monkeypatch.setattr(transfers, "SIZES", (64, 256))
+    monkeypatch.setattr(
+        transfers, "_Copy",
+        SimpleNamespace(of=lambda d, p, data: sent.append(data)
+                        or SimpleNamespace(begin=lambda seconds, least: None)),
+    )  # fmt: skip
+    transfers._entrants.__wrapped__()
+    assert sent[-1].untyped_storage().nbytes() == 256 and len(sent[0]) == 64
+    assert transfers.SIZES == (64, 256) and len(set(sent[-1].tolist())) > 50
+
+
+@pytest.mark.parametrize(("right", "timed"), [(True, True), (False, False)])
+def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
+    entrant = SimpleNamespace(arrived=lambda: right)
+    windows = [Window((1.0, 2.0)), Window((3.0,))]
+    copied = transfers._copied(("d2h", False, 64), entrant, windows)
+    assert (copied.direction, copied.pinned, copied.bytes, copied.right) == ("d2h", False, 64, right)
+    assert (copied.timing is not None) is timed
+    if timed:
+        assert copied.timing.median_s == 2.0 and copied.timing.window_sizes == (2, 1)
+        assert (copied.timing.regime, copied.timing.method, copied.timing.rounds) == ("hot", "host", 2)
+
+
+def test_where_any_axis_shares_memory_an_input_is_not_copied_into(monkeypatch):
+    monkeypatch.setattr(handover, "_places", {})
+    wide = torch.ones(1, 3).expand(2, 3)
+    assert handover._placed(0, wide) is wide and handover._places == {}
+    turned = torch.ones(3, 1).expand(3, 2)
+    assert handover._placed(0, turned) is turned and handover._places == {}
+
+
+# Operators of launchers
+
+
+def test_operators_inside_a_launch_are_its_own(monkeypatch):
+    """A launch inside another one is still one: what torch does in either is left out."""
+    from triton.runtime import interpreter
+
+    from workbench import dsl
+
+    class Grid:
+        def __init__(self, name, inside):
+            self.fn, self.inside = SimpleNamespace(__name__=name), inside
+
+        def __call__(self, x):
+            self.inside(x)
+            return x.neg()
+
+    monkeypatch.setattr(dsl, "INTERPRETED", True)
+    monkeypatch.setattr(interpreter, "GridExecutor", Grid)
+    real, seen = Grid.__call__, observed.Observed()
+    x, inner = torch.ones(2), Grid("inner", lambda x: x.mul(2))
+    outer = Grid("outer", lambda x: (inner(x), x.mul(3)))
+    with observed.observing(seen):
+        x.add(1)
+        outer(x)
+        x.sub(1)
+    assert seen.launches == ["outer", "inner"] and seen.operators == ["add", "sub"]
+    assert Grid.__call__ is real
+    monkeypatch.setattr(dsl, "INTERPRETED", False)
+    with observed.observing(seen):
+        assert Grid.__call__ is real
+
+
+# A Mac's process
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """Checks by errors of their sizes on a clock that goes on by one second at each look."""
+    log = []
+
+    def checked(impl, config, sizes):
+        if sizes["N"] == 13:
+            raise RuntimeError("the driver fails")
+        wrong = "it is 3 off" if sizes["N"] == 12 else None
+        return correctness.Checked(1 / sizes["N"], wrong, "values" if wrong else None)
+
+    def of(spec, sizes, dtype, device, seed):
+        log.append((dict(sizes), dtype, device, seed))
+        return type("Problem", (dict,), {"inputs": ("x",)})(sizes)
+
+    monkeypatch.setattr(metal_worker, "check", checked)
+    monkeypatch.setattr(metal_worker, "PreparedProblem", SimpleNamespace(of=of))
+    monkeypatch.setattr(metal_worker, "_results", {})
+    monkeypatch.setattr(metal_worker, "CHECKED_FLOPS", 100)
+    monkeypatch.setattr(metal_worker, "CHECKED_BYTES", 50)
+    looks = iter((0.0, 7.0, 9.0))
+
+    def run(sizes, *, check=({"N": 2}, {"N": 4}), mutates=(), refused=(), flops=1, bytes_=1):
+        spec = SimpleNamespace(check=check, flops=lambda N: flops, bytes=lambda s, dtype: bytes_)
+        impl = type("Impl", (), {
+            "mutates": mutates, "title": "k.a", "__call__": lambda self, x, config: log.append(x),
+            "rejection_reason": lambda self, *at: "no" if at[-1]["N"] in refused else None,
+        })()  # fmt: skip
+        monkeypatch.setattr(metal_worker, "resolved", lambda task: (spec, impl, "config"))
+        task = metal_worker.MetalTask(
+            "k", SimpleNamespace(key="key"), sizes, "fp32", SimpleNamespace(limits=None)
+        )
+        driver = SimpleNamespace(now=lambda: next(looks), checked="gpu")
+        return metal_worker._check(task, driver, 5)
+
+    return SimpleNamespace(run=run, log=log)
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes"),
+    [
+        ({}, [2, 4, 8]),
+        ({"flops": 100, "bytes_": 50}, [2, 4, 8]),  # at both limits
+        ({"flops": 101}, [2, 4]),
+        ({"bytes_": 51}, [2, 4]),
+        ({"refused": (2,)}, [4, 8]),
+        ({"check": ({"N": 8}, {"N": 4})}, [8, 4]),  # its own is among them
+    ],
+)
+def test_a_mac_checks_at_its_sizes_and_at_the_task_s_where_it_is_small(mac, more, sizes):
+    found = mac.run({"N": 8}, **more)
+    tried = [entry for entry in mac.log if entry != "x"]
+    assert tried == [({"N": n}, "fp32", "cpu", 5) for n in sizes]
+    assert found.checked.error == 1 / min(sizes) and (found.compile_s, found.by) == (5.0, "gpu")
+    assert mac.log.count("x") == 2  # the first call compiles, at the first size
+
+
+def test_a_mac_says_at_which_sizes_a_check_fails(mac):
+    assert mac.run({"N": 8}, check=({"N": 2}, {"N": 12}, {"N": 4})) == Refusal(
+        "check", "at {'N': 12} it is 3 off", rule="values")  # fmt: skip
+    assert [entry[0] for entry in mac.log if entry != "x"] == [{"N": 2}, {"N": 12}]
+    assert mac.run({"N": 8}, check=({"N": 13},), mutates=("x",)) == Refusal(
+        "launch", "at {'N': 13}: RuntimeError: the driver fails")  # fmt: skip
+    assert mac.run({"N": 8}, check=(), flops=101).reason == (
+        "it takes none of the sizes to check, so its result is unchecked")  # fmt: skip
+    found = mac.run({"N": 8}, mutates=("x",))
+    assert found.compile_s == 0.0 and found.checked.error == 0.5
+
+
+def test_a_mac_keeps_the_check_of_a_config(monkeypatch):
+    made = []
+    monkeypatch.setattr(metal_worker, "_results", {})
+    monkeypatch.setattr(metal_worker, "_check", lambda task, *given: made.append(task) or len(made))
+    tasks = [SimpleNamespace(kernel=k, candidate=SimpleNamespace(key=key))
+             for k, key in (("k", "a"), ("k", "b"), ("m", "a"), ("k", "a"))]  # fmt: skip
+    assert [metal_worker.check_task(task, None, 0) for task in tasks] == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("regime", "median_s", "brief", "timed"),
+    [("cold", 2.0, True, True), ("cold", 1.999, True, False), ("hot", 0.1, True, True),
+     ("cold", 2.0, False, True)],
+)  # fmt: skip
+def test_a_mac_s_time_at_its_bound_is_possible(monkeypatch, regime, median_s, brief, timed):
+    monkeypatch.setattr(metal_worker, "_bound_s", lambda task: 4.0)
+    asked = []
+
+    def measured(windows, warm, rules, regime, stable, compile_s):
+        asked.append((windows, warm, regime, stable, compile_s))
+        return SimpleNamespace(median_s=median_s)
+
+    monkeypatch.setattr(metal_worker, "measured_time", measured)
+    monkeypatch.setattr(metal_worker.rounds, "stable", lambda windows, rules: False)
+    checked = metal_worker.CheckedTask(correctness.Checked(0.5, bits="b"), 3.0, "gpu")
+    result = metal_worker._timed(
+        SimpleNamespace(regime=regime), checked, SimpleNamespace(warm="warm"), ["w"],
+        SimpleNamespace(bound=0.5), 8, brief,
+    )  # fmt: skip
+    assert asked == [(["w"], "warm", regime, brief, 3.0)]
+    assert isinstance(result, metal_worker.Timed) is timed
+    if timed:
+        assert (result.error, result.checked, result.bits, result.seed) == (0.5, "gpu", "b", 8)
+    else:
+        assert result.reason.startswith("2 s is below the roofline bound of 4 s")
+
+
+def test_a_mac_s_tasks_keep_their_places(monkeypatch):
+    """The first is wrong, the second cannot be prepared, the others take turns."""
+    wrong, unable = Refusal("check", "wrong"), Refusal("launch", "unable")
+    fine = metal_worker.CheckedTask(correctness.Checked(0.5), 1.0, "gpu")
+    monkeypatch.setattr(
+        metal_worker, "check_task", lambda task, driver, seed: wrong if task == 0 else fine
+    )
+    monkeypatch.setattr(
+        metal_worker, "_entrant", lambda task, *given: unable if task == 1 else f"entrant {task}"
+    )
+    played, timed = [], []
+    monkeypatch.setattr(
+        metal_worker.rounds, "play",
+        lambda entrants, turns, now: played.append((entrants, turns, now)) or
+        {at: f"windows {at}" for at in entrants},
+    )  # fmt: skip
+    monkeypatch.setattr(
+        metal_worker, "_timed", lambda *given: timed.append(given) or f"time {given[0]}"
+    )
+    rules = MetalProtocol()
+    driver = SimpleNamespace(now="now")
+    for most in (None, 4):
+        assert metal_worker.measure_tasks(range(4), rules, most, driver, 8) == [
+            wrong, unable, "time 2", "time 3"]  # fmt: skip
+    few = replace(rules, rounds=2, least_rounds=2, most_rounds=4)
+    assert [turns for _, turns, _ in played] == [rules, few]
+    assert played[0][0] == {2: "entrant 2", 3: "entrant 3"} and played[0][2] == "now"
+    assert timed[0] == (2, fine, "entrant 2", "windows 2", rules, 8, False)
+    assert timed[2][-1] is True
+    monkeypatch.setattr(metal_worker, "mlx_driver", lambda: driver)
+    assert metal_worker.measure_tasks([0], rules, None, None, 8) == [wrong]
+
+
+def test_a_mac_s_comparison_says_which_operand_has_no_time(monkeypatch):
+    wrong, other = Refusal("check", "wrong"), Refusal("measure", "gave no time", own=False)
+    fine = metal_worker.CheckedTask(correctness.Checked(0.5), 1.0, "gpu")
+    made = []
+
+    def entrant(task, *given):
+        made.append(task)
+        return metal_worker.MetalEntrant.__new__(metal_worker.MetalEntrant)
+
+    monkeypatch.setattr(metal_worker, "_entrant", entrant)
+    monkeypatch.setattr(metal_worker, "check_task", lambda task, *given: task.check)
+    left, right = (SimpleNamespace(check=fine, name=n) for n in ("left", "right"))
+    bad = SimpleNamespace(check=wrong, name="bad")
+    driver, rules = SimpleNamespace(now="now"), MetalProtocol()
+    ask = metal_worker.compare_tasks
+    assert ask(left, bad, 0.01, rules, driver, 8) == metal_worker.MetalPair(other, wrong, None)
+    assert ask(bad, right, 0.01, rules, driver, 8) == metal_worker.MetalPair(wrong, other, None)
+    del made[:]
+    played = SimpleNamespace(left=["l"], right=["r"], verdict="verdict")
+    asked = []
+    monkeypatch.setattr(
+        metal_worker.rounds, "compare", lambda *given: asked.append(given[3:]) or played
+    )
+    times = {"left": metal_worker.Timed(None, 0.0, "gpu"), "right": wrong}
+    monkeypatch.setattr(metal_worker, "_timed", lambda task, *given: times[task.name])
+    assert ask(left, right, 0.01, rules, driver, 8) == metal_worker.MetalPair(
+        times["left"], wrong, None)  # fmt: skip
+    assert made == [left, left, right] and asked == [(rules, 0.01, "now")]
+    times["right"] = times["left"]
+    assert ask(left, right, 0.01, rules, driver, 8).verdict == "verdict"
