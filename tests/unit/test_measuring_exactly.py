@@ -834,7 +834,7 @@ def test_a_pair_of_rounds_with_a_throttled_window_is_left_out():
     right = [Window((2.0,), 1000.0)] * 24
     right[3] = Window((9.0,), 700.0)
     found = rounds.decide(left, left, right, Protocol(throttled=0.75), 0.01)
-    assert (found.word, found.time.middle, found.rounds) == ("SLOWER", 2.0, 24)
+    assert (found.word, found.time.middle, found.rounds) == ("SLOW", 2.0, 24)
     assert found.time.high == found.cycles.low == 2.0
     slow = [Window((2.0,), 1000.0 if n % 2 else 100.0) for n in range(24)]
     found = rounds.decide(left, left, slow, Protocol(throttled=0.75), 0.01)
