@@ -345,7 +345,12 @@ def quiet(monkeypatch):
         lambda step, count, clock=None: asked.append((step, count, clock)) or [7e-5, 6e-5],
     )  # fmt: skip
     one = Bench.__new__(Bench)
-    one.protocol, one._graphs, one.clock, one._behind = Protocol(graph_below_s=2e-5), None, "clock", None
+    one.protocol, one._graphs, one.clock, one._behind = (
+        Protocol(graph_below_s=2e-5),
+        None,
+        "clock",
+        None,
+    )
     one.refused = []
     one._refuse_other_streams = lambda rotation, seconds: one.refused.append(seconds)
     return SimpleNamespace(bench=one, asked=asked)
@@ -508,7 +513,7 @@ def test_a_flush_comes_before_a_new_round_or_behind_a_restore(copies, flush, tur
                         Restoring() if copies else None)  # fmt: skip
     rotation._turn = turn
     rotation.turn_over()
-    assert len(done) == flushed and not copies or rotation.copies.restored == 1
+    assert (len(done) == flushed and not copies) or rotation.copies.restored == 1
     step = rotation.step(3e-6)
     assert step.flush == rotation.turn_over and step.device_s == 3e-6
     assert step.host_s == pytest.approx(7e-5 if copies else 5e-5)
@@ -793,7 +798,9 @@ def test_pairs_of_rounds_are_geometric_means_of_both():
     assert rounds._times(windows, [0, 2]) == [2.0, 6.0]
     ratio = rounds._cycles(windows, [replace(w, sm_mhz=2 * w.sm_mhz) for w in windows], [0, 2], 0.5)
     assert ratio.middle == pytest.approx(2.0)
-    assert rounds._cycles(windows, [replace(windows[0], sm_mhz=None), *windows[1:]], [0], 0.5) is None
+    assert (
+        rounds._cycles(windows, [replace(windows[0], sm_mhz=None), *windows[1:]], [0], 0.5) is None
+    )
 
 
 def test_windows_follow_one_another_without_a_pause():
@@ -883,7 +890,10 @@ def test_expected_values_lie_in_no_memory_of_the_inputs():
     ("output", "fault"),
     [
         (torch.ones(2, dtype=torch.complex128), "as torch.complex128 in the layout torch.strided"),
-        (torch.ones(2, dtype=torch.float64).to_sparse(), "as torch.float64 in the layout torch.sparse_coo"),
+        (
+            torch.ones(2, dtype=torch.float64).to_sparse(),
+            "as torch.float64 in the layout torch.sparse_coo",
+        ),
         (torch.ones(2, dtype=torch.float64, device="meta"), "on meta, while its inputs are on cpu"),
         (torch.ones(2), "in torch.float32, no more exact than a kernel"),
         (torch.ones(3, dtype=torch.float64), "the shape (3,), where its axes 'N' say (2,)"),
@@ -951,11 +961,20 @@ def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
     entrant = SimpleNamespace(arrived=lambda: right)
     windows = [Window((1.0, 2.0)), Window((3.0,))]
     copied = transfers._copied(("d2h", False, 64), entrant, windows)
-    assert (copied.direction, copied.pinned, copied.bytes, copied.right) == ("d2h", False, 64, right)
+    assert (copied.direction, copied.pinned, copied.bytes, copied.right) == (
+        "d2h",
+        False,
+        64,
+        right,
+    )
     assert (copied.timing is not None) is timed
     if timed:
         assert copied.timing.median_s == 2.0 and copied.timing.window_sizes == (2, 1)
-        assert (copied.timing.regime, copied.timing.method, copied.timing.rounds) == ("hot", "host", 2)
+        assert (copied.timing.regime, copied.timing.method, copied.timing.rounds) == (
+            "hot",
+            "host",
+            2,
+        )
 
 
 def test_where_any_axis_shares_memory_an_input_is_not_copied_into(monkeypatch):

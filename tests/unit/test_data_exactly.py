@@ -1,0 +1,955 @@
+"""What the data's functions return at their limits and beside them, each worked out by hand."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import synthetic
+
+from workbench.data import (
+    change_points,
+    checked,
+    code_pair,
+    energy,
+    environment,
+    expected_change,
+    host_work,
+    interrupts,
+    locks,
+    modes,
+    plausible,
+    project,
+    repeats,
+    returned,
+    rule_metrics,
+    series,
+    shortfall,
+    stats,
+    timeline,
+    trace_compare,
+    trace_export,
+    trace_kpis,
+    user_code,
+)
+from workbench.data.plausible import drop_impossible
+from workbench.data.record import Evidence, Profile, Ratio
+from workbench.data.trace import (
+    ActivityKind,
+    CheckerResult,
+    CounterValue,
+    Dispatch,
+    Total,
+    Trace,
+    TraceFile,
+)
+from workbench.data.trace_compare import FigureChange, KernelChange
+from workbench.data.trace_summary import summarise
+
+pytestmark = pytest.mark.unit
+KERNEL, COPY, CALL, OP, RANGE, SYNC = (
+    *(ActivityKind.KERNEL, ActivityKind.COPY, ActivityKind.CALL, ActivityKind.OP),
+    *(ActivityKind.RANGE, ActivityKind.SYNC),
+)
+
+
+def trace_of(*activities):
+    """Return a trace of these kinds, names, starts, ends and more, on one stream of device 0."""
+    trace = Trace("torch", has_streams=True)
+    for kind, name, start, end, *more in activities:
+        work = kind in (KERNEL, COPY)
+        correlation, process, lane = (*more, *(-1, "p", "7" if work else "1")[len(more) :])
+        trace.activities.add(
+            kind, name, start, end, "0" if work else "", lane, process, correlation
+        )
+    return trace
+
+
+# Timelines: the first activity of a file is the launch of the first kernel
+
+
+def test_a_launch_that_is_the_first_of_its_file_counts():
+    """A launch from 0 to 4 starts a kernel at 10; without it would be a gap of unknown cause. The
+    copy holds no bytes, which is a number."""
+    trace = trace_of(
+        (CALL, "cudaLaunchKernel", 30_000, 30_004, 1),
+        (KERNEL, "early", 0, 10_000, 7),
+        (KERNEL, "a", 40_000, 50_000, 1),
+    )
+    trace.activities.add(COPY, "copy", 60_000, 70_000, "0", "7", "p", -1, moved=0)
+    launches = trace.activities.launches()
+    assert list(launches) == [-1, -1, 0, -1]
+    times = timeline.device_times(trace, "0")
+    assert (times.launched, times.left_out, times.copied_bytes) == (1, 1, 0)
+    assert [trace.activities[i].name for i in times.order] == ["a", "copy"]
+    whole = timeline.device_times(trace, "0", launched_only=False)
+    assert [(gap.start, gap.end, gap.cause) for gap in whole.gaps] == [
+        (10_000, 40_000, "host wait"), (50_000, 60_000, "unknown")]  # fmt: skip
+    kpis = {k.name: k.value for k in trace_kpis._launch_kpis(trace, whole, launches)}
+    assert kpis == {"launch call, median": 4e-9, "launch delay, median": pytest.approx(9.996e-6)}
+    within = timeline.named_ranges(trace_of((RANGE, "step", 29_999, 30_001)), "step")
+    chosen = timeline.device_times(trace, "0", launched_only=False, within=within)
+    assert [trace.activities[i].name for i in chosen.order] == ["a"]
+    flows = trace_export.perfetto(summarise(trace))
+    assert flows.count('"ph": "s"') + flows.count('"ph":"s"') == 1
+
+
+@pytest.mark.parametrize(
+    ("launch", "start", "end", "step", "cause"),
+    [
+        (0, 100, 5000, None, "host wait"),  # launched at 101, after the gap began
+        (0, 101, 5000, None, "dependency"),
+        (0, 102, 1101, None, "step"),
+        (0, 102, 1102, None, "dependency"),
+        (0, 102, 2101, 2000, "step"),
+        (0, 102, 2102, 2000, "dependency"),
+        (-1, 100, 1099, None, "step"),
+        (-1, 100, 1100, 0, "unknown"),
+    ],
+)
+def test_the_cause_of_a_gap(launch, start, end, step, cause):
+    table = trace_of((CALL, "launch", 101, 104)).activities
+    assert timeline._cause(table, 0, launch, start, end, step) == cause
+
+
+def kpis_of(**more):
+    """Return the values that KPIs take from a device's times."""
+    spans = SimpleNamespace(length=0)
+    plain = {
+        "utilisation": 0.9, "step": None, "launched": 1, "window": 1000, "sync": spans,
+        "sync_exposed": spans, "sync_unqueued": spans, "copy_count": 1, "copied_bytes": None,
+        "copies": spans, "copies_exposed": spans, "kernel_sum": 100,
+    }  # fmt: skip
+    return SimpleNamespace(**{**plain, **more})
+
+
+@pytest.mark.parametrize(
+    ("share", "met"), [(0.29, "bad"), (0.3, "no"), (0.8, "no"), (0.801, "yes"), (0.0, "bad")]
+)
+def test_a_utilisation_below_three_tenths_is_bad_and_above_eight_is_met(share, met):
+    assert trace_kpis._utilisation(kpis_of(utilisation=share)).met == met
+
+
+@pytest.mark.parametrize(
+    ("mean", "step", "met", "note"),
+    [(999, None, "yes", ""), (1000, None, "no", ""), (1999, 2000, "yes", "below the clock step of 2000 ns"),
+     (2000, 2000, "no", "")],
+)  # fmt: skip
+def test_a_mean_gap_below_a_microsecond_or_the_clock_s_step_is_met(mean, step, met, note):
+    times = kpis_of(step=step, gap_statistics=lambda: (mean, 20, 300))
+    first, median, high = trace_kpis._gap_kpis(times)
+    assert (first.met, first.note, first.value) == (met, note, mean / 1e9)
+    assert (median.value, high.value) == (2e-8, 3e-7)
+    (none,) = trace_kpis._gap_kpis(kpis_of(gap_statistics=lambda: None))
+    assert (none.value, none.met, none.note) == (None, "yes", "no gap")
+
+
+@pytest.mark.parametrize(("launched", "causes"), [(0, 1), (1, 2), (2, 2)])
+def test_idle_time_has_causes_where_one_launch_is_in_the_file(launched, causes):
+    times = kpis_of(launched=launched, idle=lambda: {"step": 5, "unknown": 7})
+    found = trace_kpis._idle_kpis(times)
+    assert len(found) == causes and sum(k.value for k in found) == pytest.approx(12e-9)
+
+
+@pytest.mark.parametrize(("ns", "met"), [(49, "yes"), (50, "no"), (51, "no")])
+def test_a_twentieth_of_the_window_is_too_much(ns, met):
+    spans = SimpleNamespace(length=ns)
+    times = kpis_of(sync=spans, sync_exposed=spans, sync_unqueued=SimpleNamespace(length=ns - 9),
+                    copies_exposed=spans, copies=SimpleNamespace(length=4),
+                    copied_bytes=8)  # fmt: skip
+    trace = trace_of((CALL, "launch", 0, 1))
+    wall, exposed = trace_kpis._sync_kpis(trace, times)
+    assert (wall.met, exposed.met, wall.value) == (met, met, ns / 1000)
+    assert exposed.note == "9 ns of it between queued kernels"
+    *_, bandwidth, copies = trace_kpis._copy_kpis(times)
+    assert (copies.met, copies.value, bandwidth.value) == (met, ns / 1000, 8 / 4e-9)
+    (missing,) = trace_kpis._sync_kpis(trace_of((KERNEL, "k", 0, 1)), times)
+    assert missing.note == "the file has no call of the runtime"
+    assert trace_kpis._copy_kpis(kpis_of(copy_count=0)) == []
+    assert (
+        trace_kpis._copy_kpis(replace_names(times, copies=SimpleNamespace(length=0)))[2].value
+        is None
+    )
+
+
+def replace_names(times, **more):
+    return SimpleNamespace(**{**vars(times), **more})
+
+
+@pytest.mark.parametrize(("spent", "met"), [(59, "yes"), (60, "no")])
+def test_products_of_six_tenths_are_too_many(spent, met):
+    classes = [SimpleNamespace(name=n, total_ns=t) for n, t in
+               (("GEMM", spent - 9), ("GEMM", 9), ("copy", 5))]  # fmt: skip
+    (share,) = trace_kpis._gemm_share(kpis_of(), classes)
+    assert (share.value, share.met) == (spent / 100, met)
+    assert trace_kpis._gemm_share(kpis_of(kernel_sum=0), classes) == []
+
+
+# The host beside a device
+
+
+def test_a_gap_that_begins_as_its_copy_ends_does_not_cost_it():
+    """Copies of the host from 0 to 100 and 200 to 210; the device idles from 100 to 150 and from
+    205 to 300, which begins in the second one."""
+    trace = trace_of(
+        (CALL, "cudaMemcpyAsync", 0, 100, 1), (COPY, "copy", 50, 100, 1),
+        (KERNEL, "a", 150, 205, 2), (CALL, "cudaMemcpyAsync", 200, 210, 3),
+        (COPY, "copy", 300, 310, 3),
+    )  # fmt: skip
+    launches = trace.activities.launches()
+    times = timeline.device_times(trace, "0", launched_only=False)
+    assert list(host_work.copy_calls(trace, times, launches).pairs()) == [(50, 100), (200, 210)]
+    assert list(host_work.copy_waits(trace, times, launches).pairs()) == [(205, 300)]
+
+
+def test_the_work_of_other_processes_explains_no_gap():
+    """Process q has no work on the device; its event comes first in the file."""
+    trace = trace_of(
+        (OP, "other", 10, 20, -1, "q"), (OP, "own", 10, 20), (KERNEL, "a", 0, 10),
+        (KERNEL, "b", 20, 30),
+    )  # fmt: skip
+    times = timeline.device_times(trace, "0", launched_only=False)
+    (gap,) = host_work.longest_gaps(trace, times, trace.activities.launches())
+    assert (gap.host, gap.host_share, gap.launch, gap.next) == ("own", 1.0, "", "b")
+
+
+@pytest.mark.parametrize(
+    ("works", "host", "share"),
+    [
+        ([("half", 10, 15), ("most", 0, 40)], "half", 0.5),  # the shortest that covers half
+        ([("less", 10, 14), ("more", 11, 15), ("none", 20, 90)], "less", 0.4),
+        ([("less", 10, 14), ("half", 13, 18)], "half", 0.5),
+        ([("whole", 0, 40), ("short", 9, 21)], "short", 1.0),
+        ([("beside", 0, 10)], "", 0.0),
+    ],
+)
+def test_the_host_s_work_in_a_gap_is_the_shortest_of_half_of_it(works, host, share):
+    trace = trace_of(*((OP, *work) for work in works), (KERNEL, "a", 0, 10), (KERNEL, "b", 20, 30))
+    times = timeline.device_times(trace, "0", launched_only=False)
+    (gap,) = host_work.longest_gaps(trace, times, trace.activities.launches())
+    assert (gap.host, gap.host_share) == (host, share)
+
+
+def test_operations_that_meet_are_not_nested():
+    """From 0 to 10 and from 10 to 20 in one from 0 to 20; calls at 9, 10 and 20."""
+    trace = trace_of(
+        (OP, "outer", 0, 20), (OP, "first", 0, 10), (OP, "second", 10, 20),
+        *((CALL, "launch", at, at + 1, n) for n, at in enumerate((9, 10, 20))),
+        *((KERNEL, "k", 30 + n, 31 + n, n) for n in range(3)),
+    )  # fmt: skip
+    table = trace.activities
+    found = host_work.operations_of(table, table.launches(), range(6, 9))
+    assert found == [1, 2, -1]
+    rows = [(row.name, row.count, row.total_ns, row.own_ns) for row in
+            host_work.operation_rows(trace)]  # fmt: skip
+    assert rows == [("first", 1, 10, 10), ("second", 1, 10, 10), ("outer", 1, 20, 0)]
+
+
+# What repeats
+
+
+def sequence(names, step=10):
+    trace = Trace("torch")
+    for at, name in enumerate(names):
+        trace.activities.add(KERNEL, name, step * at, step * at + 7, "0", "7", "p")
+    return trace
+
+
+def test_repeats_are_listed_by_their_time_the_longest_first():
+    """Five of abc, then six of def, then five of ghi: 147, 177 and 147 ns long."""
+    trace = sequence("abc" * 5 + "x" + "def" * 6 + "y" + "ghi" * 5)
+    found = repeats.repeats(trace, timeline.device_times(trace, "0"))
+    assert [("".join(r.names), r.count, r.start, r.end - r.start) for r in found] == [
+        ("def", 6, 160, 177), ("abc", 5, 0, 147), ("ghi", 5, 350, 147)]  # fmt: skip
+    assert [r.kernel_ns for r in found] == [18 * 7, 15 * 7, 15 * 7]
+    assert [r.gap_ns for r in found] == [17 * 3, 14 * 3, 14 * 3]
+
+
+def test_a_sequence_within_another_is_not_listed():
+    """Twice abcabd is no sequence of abc; of 30 times abc neither abcabc nor bca is a second one."""
+    trace = sequence("abc" * 30)
+    found = repeats.repeats(trace, timeline.device_times(trace, "0"))
+    assert [("".join(r.names), r.count) for r in found] == [("abc", 30)]
+    assert repeats._runs([1, 2, 3] * 10 + [9] + [4, 5, 6, 7] * 6) == [(0, 3, 10), (31, 4, 6)]
+    assert repeats._of_period([1, 2, 3] * 5, 3) == [(0, 3, 5)]
+    assert repeats._of_period([1, 2, 3] * 4 + [1, 2], 3) == []
+    assert repeats._of_period([1] * 30, 3) == []
+    assert repeats._of_period([1, 2, 3] * 5 + [4] + [1, 2, 3] * 6, 3) == [(0, 3, 5), (16, 3, 6)]
+
+
+# Impossible times
+
+
+def bad_of(*times):
+    table = trace_of(*((KERNEL, f"k{n}", *pair) for n, pair in enumerate(times))).activities
+    return plausible._bad_times(table, range(len(times)))
+
+
+def test_a_start_at_zero_is_far_from_a_recording_that_is_shorter():
+    """Five events from 1000 to 2000: the span is 1000, as far as the first lies from zero."""
+    body = [(1000 + 200 * n, 1200 + 200 * n) for n in range(5)]
+    assert bad_of((0, 50), *body) == {}
+    later = [(a + 1, b + 1) for a, b in body]
+    assert bad_of((0, 50), *later) == {0: plausible.ZERO}
+    assert bad_of((1, 50), *later) == {}  # an early event, at no void from the others
+    assert bad_of((0, 0), (9, 3), *body) == {0: plausible.ZERO, 1: plausible.BACKWARD}
+    assert bad_of((0, 0), *body[:3]) == {0: plausible.ZERO}
+    assert bad_of((0, 5), *later[:3]) == {}  # too few to say where the recording lies
+
+
+@pytest.mark.parametrize(
+    ("times", "body"),
+    [
+        ([1, 2, 3, 4], (1, 4)),
+        ([0, 10, 20, 30, 100_000_000_030], (0, 100_000_000_030)),
+        ([0, 10, 20, 30, 100_000_000_031], (0, 30)),
+        ([0, 100_000_000_000, 100_000_000_001, 100_000_000_002], (0, 100_000_000_002)),
+        ([0, 100_000_000_001, 100_000_000_002, 100_000_000_003], (100_000_000_001, 100_000_000_003)),
+    ],
+)  # fmt: skip
+def test_a_void_of_a_hundred_seconds_parts_no_times(times, body):
+    assert plausible._body(times) == body
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "waited", "long"),
+    [
+        (KERNEL, 100 * 20_000_000 + 1, 0, True),
+        (KERNEL, 100 * 20_000_000, 0, False),
+        (OP, 3_000_000_000, 0, False),  # the host may wait
+        (KERNEL, 3_000_000_000, 1_499_999_999, True),
+        (KERNEL, 3_000_000_000, 1_500_000_000, False),
+    ],
+)
+def test_work_that_lasts_a_hundred_times_all_others_is_too_long(kind, length, waited, long):
+    """Eight kernels from 20 ms to 40 ms: their span is 20 ms."""
+    others = [(KERNEL, "k", 20_000_000 + n, 40_000_000 - n) for n in range(8)]
+    trace = trace_of(
+        *others, (kind, "long", 0, length), (SYNC, "wait", 20_000_000, 20_000_000 + (waited or 1))
+    )
+    found = plausible._too_long(trace.activities, {})
+    assert found == ({8: plausible.LONG} if long else {})
+    assert (
+        plausible._too_long(trace_of(*others[:7], (kind, "long", 0, length)).activities, {}) == {}
+    )
+    assert plausible._too_long(trace.activities, {8: "bad"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "correlations", "end"),
+    [
+        ((0, 50_000), (30_000, 40_000), (1, 2), 50_000),  # 20 us are an early launch
+        ((0, 50_000), (29_999, 40_000), (1, 2), 29_999),
+        ((0, 50_000), (20_000, 50_000), (1, 2), 50_000),  # not beyond the whole next one
+        ((0, 50_000), (20_000, 49_999), (1, 2), 20_000),
+        ((0, 50_000), (20_000, 40_000), (5, 5), 50_000),  # of one graph
+        ((0, 50_000), (20_000, 40_000), (0, 0), 50_000),
+        ((0, 50_000), (20_000, 40_000), (-1, -1), 20_000),
+    ],
+)
+def test_a_kernel_that_runs_over_the_next_one_is_cut_at_its_start(first, second, correlations, end):
+    trace = trace_of(*((KERNEL, "k", *times, n) for times, n in
+                       zip((first, second), correlations, strict=True)))  # fmt: skip
+    plausible._cut_overruns(trace)
+    assert trace.activities.ends[0] == end
+    assert bool(trace.tally.bad) is (end != 50_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "kept"),
+    [("l2_hit_rate", 110.0, "%", True), ("l2_hit_rate", 110.1, "%", False),
+     ("l2_hit_rate", 0.0, "%", True), ("l2_hit_rate", -0.1, "%", False),
+     ("l2_hit_rate", 400.0, "s", True), ("l2_hits", 400.0, "%", True)],
+)  # fmt: skip
+def test_shares_of_a_peak_are_up_to_110_percent(name, value, unit, kept):
+    trace = trace_of()
+    trace.dispatches = [Dispatch("k", duration_ns=0.0, counters={
+        name: CounterValue(name, value, unit, str(value))}),
+        Dispatch("k", duration_ns=math.inf), Dispatch("k", duration_ns=-1.0)]  # fmt: skip
+    drop_impossible(trace)
+    assert (trace.dispatches[0].counters[name].value == value) is kept
+    assert [d.duration_ns for d in trace.dispatches] == [0.0, None, None]
+
+
+# Traces of several files
+
+
+def test_what_two_files_hold_is_added_up():
+    def half(n):
+        trace = trace_of((KERNEL, f"k{n}", n, n + 1))
+        trace.files = [TraceFile(f"f{n}", n, "")]
+        trace.totals = [Total(KERNEL, f"t{n}", 1, float(n))]
+        trace.notes, trace.tables = [f"note {n}", "both"], {f"table {n}": n}
+        trace.devices = {"0": {f"fact {n}": n}, str(n): {}}
+        trace.has_streams = n == 2
+        return trace
+
+    first = half(1)
+    first.join(half(2))
+    assert [f.name for f in first.files] == ["f1", "f2"]
+    assert [t.name for t in first.totals] == ["t1", "t2"]
+    assert first.notes == ["note 1", "both", "note 2"] and first.has_streams
+    assert first.tables == {"table 1": 1, "table 2": 2}
+    assert first.devices == {"0": {"fact 1": 1, "fact 2": 2}, "1": {}, "2": {}}
+    assert [a.name for a in first.activities] == ["k1", "k2"]
+
+
+def page_of(*names, table="instructions", counters=False, numbered=False):
+    return [
+        Dispatch(name, str(n) if numbered else "", instructions=table,
+                 counters={"c": CounterValue("c", 1.0, "%", "1")} if counters else {})
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+
+
+def test_a_page_of_instructions_goes_with_the_launches_in_their_order():
+    page, launches = page_of("a", "b"), page_of("a", "b", table=None, counters=True, numbered=True)
+    for first, second in ((page, launches), (launches, page)):
+        trace = Trace("ncu", dispatches=[replace(d) for d in first])
+        trace.join(Trace("ncu", dispatches=[replace(d) for d in second]))
+        assert [(d.name, d.id, d.instructions) for d in trace.dispatches] == [
+            ("a", "0", "instructions"), ("b", "1", "instructions")]  # fmt: skip
+    other = page_of("a", "c")
+    trace = Trace("ncu", dispatches=[replace(d) for d in launches])
+    trace.join(Trace("ncu", dispatches=other))
+    assert [d.name for d in trace.dispatches] == ["a", "b", "a", "c"]
+    trace = Trace("ncu", dispatches=page_of("a", "b"))
+    trace.join(Trace("ncu", dispatches=page_of("a", "b")))  # two pages of instructions
+    assert len(trace.dispatches) == 4
+    half = [*page_of("a"), *launches[1:]]
+    trace = Trace("ncu", dispatches=half)
+    trace.join(Trace("ncu", dispatches=page_of("a", "b")))
+    assert [d.instructions for d in trace.dispatches] == ["instructions", "instructions"]
+
+
+@pytest.mark.parametrize(
+    ("device", "call", "vendor"),
+    [("NVIDIA H200", "", "nvidia"), ("gfx942", "", "amd"), ("Apple M2", "cudaLaunch", "apple"),
+     ("", "hipLaunchKernel", "amd"), ("", "cudaLaunch", "nvidia"), ("", "launch", ""),
+     ("AMD Instinct", "cudaLaunch", "amd"), ("GeForce RTX", "", "nvidia")],
+)  # fmt: skip
+def test_the_maker_is_that_of_the_devices_or_of_the_calls(device, call, vendor):
+    trace = trace_of((CALL, call or "x", 0, 1))
+    trace.devices = {"0": {"name": device}, "1": {}}
+    assert trace.vendor == vendor
+
+
+def test_logs_and_xml_of_one_checker_are_one_result():
+    log = CheckerResult("", ["a"], None, 1, 2)
+    xml = CheckerResult("memcheck", ["b", "c"], 4, 10, 20)
+    for first, second in ((log, xml), (xml, log)):
+        trace = Trace("sanitizer", checker=first)
+        trace.join(Trace("sanitizer", checker=second))
+        assert trace.checker == CheckerResult("memcheck", ["b", "c"], 4, 11, 22)
+    trace = Trace("sanitizer", checker=xml)
+    trace.join(Trace("sanitizer", checker=replace(xml, errors=0)))
+    assert trace.checker.errors == 4 and trace.checker.records == ["b", "c", "b", "c"]
+
+
+# Comparisons of traces
+
+
+def figure(name, before, after, unit="1", low=None, high=None):
+    return FigureChange(name, Evidence(name, before, unit, "profiled", low, high),
+                        Evidence(name, after, unit, "profiled"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "notable"),
+    [
+        (figure("stall_wait", 10.0, 10.5), False),  # half a cycle of fifty, a hundredth
+        (figure("stall_wait", 10.0, 10.51), True),
+        (figure("share", 0.5, 0.51), False),
+        (figure("share", 0.5, 0.5101), True),
+        (figure("bytes", 99.0, 100.0, "B"), False),
+        (figure("bytes", 98.9, 100.0, "B"), True),
+        (figure("bytes", 0.0, 0.0, "B"), False),
+        (figure("bytes", 0.0, 1.0, "B"), True),
+    ],
+)
+def test_a_metric_that_differs_by_more_than_a_hundredth_is_notable(change, notable):
+    if change.name == "share":
+        assert abs(0.51 - 0.5) >= 0.01 - 1e-12
+        change = figure("share", 0.0, change.after.value - 0.5 if notable else 0.01)
+    assert trace_compare._notable(change, 50.0) is notable
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(1.05, 1.2, "same"), (1.0501, 1.2, "slower"), (0.9, 1 / 1.05, "same"),
+     (0.9, 0.952, "faster"), (0.9, 1.2, "same")],
+)  # fmt: skip
+def test_a_kernel_is_slower_beyond_the_threshold_with_its_whole_interval(low, high, word):
+    assert trace_compare._word((low + high) / 2, low, high, 0.05) == word
+
+
+@pytest.mark.parametrize(
+    ("after", "spread", "word", "said"),
+    [
+        (1.0625, None, "SAME", "+6.25 %: within the threshold of 6 %"),
+        (0.9375, None, "SAME", "-6.25 %: within the threshold of 6 %"),
+        (1.07, None, "SLOW", "+7 %: beyond the spread of the steps"),
+        (0.93, None, "FAST", "-7 %: beyond the spread of the steps"),
+        (1.07, (0.9, 1.07), "SAME", "+7 %: within the spread of the steps"),
+        (1.07, (0.9, 1.06), "SLOW", "+7 %: beyond the spread of the steps"),
+    ],
+)
+def test_steps_are_judged_by_the_threshold_and_their_spread(after, spread, word, said):
+    low, high = spread or (None, None)
+    step = FigureChange("ProfilerStep#", Evidence("ProfilerStep#", 1.0, "s", "profiled", low, high),
+                        Evidence("ProfilerStep#", after, "s", "profiled", 1.0, after))  # fmt: skip
+    found, reason = trace_compare._of_steps(step, 0.0625)
+    assert (found, reason.partition(", ")[2]) == (word, said)
+
+
+def kernel_change(word, before=True, after=True, counts=(1, 1), metrics=()):
+    both = [Profile("run", synthetic.AT, "ncu", "1", "H200", "k", "", count=n, metrics=metrics)
+            if there else None for there, n in zip((before, after), counts, strict=True)]  # fmt: skip
+    return KernelChange("k", *both, word)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words", "word", "said"),
+    [
+        (1.125, ["slower"], "SAME", "one window each has no spread"),
+        (1.13, ["slower", "slower", "faster"], "SLOW", ", with 2 kernels slower"),
+        (1.13, ["slower", "new"], "SLOW", ", with 1 kernel slower and 1 kernel in one of the two"),
+        (1.13, ["gone", "new"], "SLOW", ", with 2 kernels in one of the two alone"),
+        (0.8, ["faster", "slower"], "FAST", ", with 1 kernel faster"),
+        (8 / 9, ["faster"], "SAME", "one window each has no spread"),
+        (1.13, ["same"], "INCONCLUSIVE", "no kernel is slower: idle time of one window"),
+        (2.5, ["same"], "SLOW", "; no kernel is slower, so it is idle time"),
+        (0.3, [], "FAST", "; no kernel is faster, so it is idle time"),
+    ],
+)
+def test_a_window_is_slower_where_a_kernel_says_so_or_much_is_idle(ratio, words, word, said):
+    kernels = [kernel_change(w) for w in words]
+    found, reason = trace_compare._of_window(figure("total time", 1.0, ratio, "s"), kernels, 0.125)
+    assert found == word and said in reason
+
+
+def operand(name="a.json", lacks="", devices=("0",)):
+    return SimpleNamespace(name=name, lacks=lacks, devices=devices)
+
+
+def test_what_two_traces_did_is_the_same_work_or_said():
+    unlike = trace_compare._unlike
+    one, two = operand(), operand("b.json", devices=("0", "1"))
+    same = [kernel_change("same", counts=(3, 3))]
+    assert unlike(one, operand(), same, []) is None
+    assert unlike(one, two, same, []) == (
+        "INCONCLUSIVE", "1 devices had work before and 2 after")  # fmt: skip
+    assert unlike(one, operand("c.json", "It ends early."), same, []) == (
+        "INCONCLUSIVE", "c.json is incomplete. It ends early")  # fmt: skip
+    more = [kernel_change("same", counts=(3, 4)), kernel_change("same", counts=(1, 1))]
+    said = "the two did not do the same work: 4 launches before and 5 after, of the kernels"
+    assert said in unlike(one, operand(), more, [])[1]
+    step = figure("ProfilerStep#", 1.0, 1.0, "s")
+    others = figure("kernels of ProfilerStep#", 4.0, 4.0, "kernels")
+    each = figure("kernels of ProfilerStep#", 4.0, 5.0, "kernels")
+    assert unlike(one, operand(), more, [step, others]) is None
+    assert unlike(one, operand(), more, [step, others, each]) == (
+        "INCONCLUSIVE", "kernels of ProfilerStep# are 4 before and 5 after, of the same kernels: a "
+        "step did not do the same work")  # fmt: skip
+    fused = [*more, kernel_change("new", before=False)]
+    assert unlike(one, operand(), fused, [step, each]) is None
+    assert unlike(one, operand(), [kernel_change("gone", after=False)], [])[1] == (
+        "the two have no kernel and no numbered range in common")  # fmt: skip
+    assert unlike(one, operand(), [kernel_change("gone", after=False)], [step]) is None
+    counted = (Evidence("c", 1.0, "1", "profiled"),)
+    assert (
+        unlike(one, operand(), [kernel_change("same", counts=(3, 4), metrics=counted)], []) is None
+    )
+
+
+def test_a_verdict_needs_a_total_with_a_ratio():
+    verdict = trace_compare._verdict
+    total, none = figure("total time", 1.0, 1.0, "s"), figure("total time", 0.0, 1.0, "s")
+    assert none.ratio is None
+    assert verdict([], [], [], 0.01) == verdict([none], [], [], 0.01) == (
+        "INCONCLUSIVE", trace_compare.NOTHING)  # fmt: skip
+    assert verdict([figure("other", 1.0, 9.0), total], [], [], 0.01)[0] == "SAME"
+    step, load = figure("Step#", 1.0, 2.0, "s"), figure("load", 1.0, 0.5, "s")
+    assert verdict([total], [load, step], [], 0.01)[0] == "SLOW"
+    assert verdict([total], [load], [], 0.01)[0] == "FAST"
+
+
+# Series of commits
+
+
+def point(n, time_s, ratio=None, **more):
+    plain = {"config": "", "binary": "", "environment": None, **more}
+    return SimpleNamespace(
+        name=SimpleNamespace(text=f"c{n}", dirty=False), time=Ratio(time_s, time_s, time_s),
+        ratio=None if ratio is None else Ratio(ratio, ratio, ratio), **plain,
+    )  # fmt: skip
+
+
+def series_of(points, sought_in="time"):
+    return SimpleNamespace(points=points, sought_in=sought_in, views={})
+
+
+@pytest.mark.parametrize(
+    ("ratios", "sought"),
+    [
+        ([1.0, 1.1, 1.2], "ratio"),  # as noisy as the times
+        ([1.0, 1.1], "time"),
+        ([1.0, 1.3, 1.0], "time"),
+        ([1.0] * 9 + [None], "ratio"),
+        ([1.0] * 8 + [None] * 2, "time"),
+    ],
+)
+def test_ratios_are_sought_in_where_nearly_all_points_have_quiet_ones(ratios, sought):
+    assert series.REFERENCED == 0.9
+    times = [1.0, 1.1, 1.2, *[1.3] * 9][: len(ratios)]
+    if len(ratios) == 10:
+        times = [1.0, 1.1] * 5
+    points = [point(n, t, r) for n, (t, r) in enumerate(zip(times, ratios, strict=True))]
+    assert series._sought_in(series_of(points)) == sought
+
+
+def test_an_episode_has_the_levels_of_five_points_on_each_side():
+    """Points 2 to 4 are slow: before them two, behind them five count."""
+    times = [1.0, 1.2, 3.0, 3.3, 3.1, 1.1, 1.3, 1.4, 1.5, 1.6, 9.0]
+    points = [point(n, t) for n, t in enumerate(times)]
+    step = change_points.SeriesStep(2, Ratio(2.0, 1.9, 2.1), 1e-6, "episode", 5)
+    used = list(range(len(times)))
+    change = series._episode(series_of(points), used, step)
+    assert (change.before, change.after, change.direction, change.commits) == (1, 2, "episode", 3)
+    assert change.old == Ratio(1.3, 1.0, 1.6) and change.new == Ratio(3.1, 3.0, 3.3)
+    later = replace(step, at=7, end=9)
+    assert series._episode(series_of(points), used, later).old.low == 1.1  # 2 to 6, and 9 to 10
+    assert series._episode(series_of(points), used, later).old == Ratio(3.0, 1.1, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("sought_in", "ratio", "in_time", "direction"),
+    [("time", 1.1, 0.0, "slower"), ("time", 0.9, 0.0, "faster"),
+     ("ratio", math.exp(0.25), 0.125, "slower"),  # the library moved by as much
+     ("ratio", math.exp(0.5), 0.125, "library"), ("ratio", math.exp(-0.5), -0.4, "faster")],
+)  # fmt: skip
+def test_a_library_that_moved_more_than_the_kernel_is_the_reason(
+    sought_in, ratio, in_time, direction
+):
+    assert series._direction(sought_in, ratio, in_time) == direction
+
+
+def test_of_a_few_runs_the_whole_range_is_the_interval():
+    few = [Ratio(float(n), n - 0.5, n + 0.25) for n in range(1, 6)]
+    assert series._aggregated(few) == Ratio(3.0, 0.5, 5.25)
+    six = [*few, Ratio(6.0, 5.9, 6.1)]
+    assert series._aggregated(six) == Ratio(3.5, 1.0, 6.0)
+    left = SimpleNamespace(time_s=6.0, low_s=5.0, high_s=8.0)
+    right = SimpleNamespace(time_s=3.0, low_s=2.0, high_s=4.0)
+    assert series._over(left, right) == Ratio(2.0, 1.25, 4.0)
+    assert series._over(left, replace_names(right, low_s=0.0)).high == pytest.approx(8 / 3)
+    assert series._reference([{"a": 1, "b": 1}, {"b": 1}, {"a": 1}, {"c": 1}]) == "a"
+    assert series._reference([{}, {}]) == ""
+
+
+# Statistics
+
+
+def test_samples_whose_effective_number_is_just_enough_have_order_statistics():
+    """With a correlation of a half 18 samples count as six, 15 as five."""
+    eighteen, fifteen = [float(n) for n in range(18)], [float(n) for n in range(15)]
+    assert stats.least_for(0.95) == 6
+    assert stats._effective_interval(eighteen, 0.5, 0.95) == (0.0, 17.0)
+    assert stats._effective_interval(fifteen, 0.5, 0.95) == (0.0, 14.0)
+    assert stats._effective_interval([float(n) for n in range(60)], 0.5, 0.95) == (
+        pytest.approx(59 * 5 / 19), pytest.approx(59 * 14 / 19))  # fmt: skip
+    assert stats._effective_interval(eighteen, 0.5, 0.7) == (
+        pytest.approx(3.4),
+        pytest.approx(13.6),
+    )
+
+
+def test_resamples_taken_in_parts_give_the_same_interval(monkeypatch):
+    samples = [1.0 + (7 * n % 11) / 10 for n in range(40)]
+    whole = stats.bootstrap_interval(samples)
+    monkeypatch.setattr(stats, "_MOST_AT_ONCE", 40 * 300)
+    assert stats.bootstrap_interval(samples) == whole
+
+
+@pytest.mark.parametrize(
+    ("ps", "rejected"),
+    [([0.05], [True]), ([0.0501], [False]), ([0.025, 0.05], [True, True]),
+     ([0.0251, 0.0], [True, True]), ([0.05, 0.0251], [False, False]),
+     ([0.02, 0.5, 0.01], [True, False, True]), ([0.5, 0.2, 0.01], [False, False, True])],
+)  # fmt: skip
+def test_holm_steps_down_from_the_least(ps, rejected):
+    assert stats.holm(ps) == rejected
+
+
+def test_of_two_splits_that_part_as_much_the_first_is_taken():
+    assert modes._split([0.0, 1.0, 2.0]) == 1 and modes._split([0.0, 0.1, 2.0]) == 2
+    assert modes._split([0.0, 0.0, 0.0]) == 1
+
+
+# Change points
+
+
+def test_permutations_taken_in_parts_give_the_same_chance(monkeypatch):
+    import numpy as np
+
+    part = np.array([0.0, 1, 0, 2, 1, 0, 1, 3, 0, 1, 2, 0])
+    whole = change_points._p_of(part, 2.0)
+    monkeypatch.setattr(change_points, "_AT_ONCE", 12 * 500)
+    assert change_points._p_of(part, 2.0) == whole
+    assert change_points._p_of(np.zeros(12), 0.0) == 1.0  # as large is counted
+    assert change_points._p_of(part, 1e9) == 1 / 2000
+
+
+def test_noise_is_that_from_one_point_to_the_next():
+    """Steps of 0.1, 0.1 and 0.3 in logs: the median step is 0.1."""
+    values = [math.exp(x) for x in (0.0, 0.1, 0.0, 0.3)]
+    assert change_points.noise_of(values) == pytest.approx(1.4826 * 0.1 / math.sqrt(2))
+    assert change_points.noise_of(values[:2]) == 0.0
+    assert change_points.noise_of(values[:3]) > 0
+    assert change_points.levels([1.0, 3.0, 5.0, 7.0], [1, 3]) == [1.0, 4.0, 7.0]
+
+
+def test_runs_of_three_or_four_points_that_return_are_excursions():
+    import numpy as np
+
+    def found(*at, height=1.0, n=20):
+        logs = np.array([0.001 * (k % 2) for k in range(n)])
+        logs[list(at)] += height
+        return [(start, end) for start, end, _ in change_points._excursions(logs)]
+
+    assert found(7, 8, 9) == [(7, 10)] and found(7, 8, 9, 10) == [(7, 11)]
+    assert found(7, 8) == [] and found(7, 8, 9, 10, 11) == []
+    assert found(5, 6, 7) == [(5, 8)] and found(4, 5, 6) == []
+    assert found(12, 13, 14) == [(12, 15)] and found(13, 14, 15) == []
+    assert found(5, 6, 7, 13, 14, 9) == [(5, 8)]
+    assert found(5, 6, 7, 13, 14, 15, n=21) == [(5, 8), (13, 16)]
+    assert found(7, 8, 9, height=-1.0) == [(7, 10)] and found(7, 8, 9, height=0.005) == []
+
+
+def test_a_ramp_is_found_where_it_begins_and_ends():
+    import numpy as np
+
+    part = np.array([0.0] * 10 + [0.1 * n for n in range(1, 20)] + [2.0] * 10)
+    begin, end, change, left = change_points._best_ramp(part)
+    assert (begin, end) == (9, 30) and change == pytest.approx(2.0) and left == pytest.approx(0.0)
+
+
+# What is left
+
+
+def test_a_range_of_text_is_no_tuple_of_numbers():
+    test = checked._test_of(tuple[float, ...])
+    assert test((1.0, 2)) and test(()) and not test([1.0]) and not test((1.0, "a"))
+    assert not test("") and not test("ab")
+    assert checked._extents({"N": 0, "M": 3}) and not checked._extents({"N": 3, "M": -1})
+    assert checked._durations((0.0, 1.0)) and not checked._durations((1.0, -1.0))
+    assert not checked._durations((math.inf,)) and not checked._positive(0.0)
+    assert not checked._positive(math.inf) and checked._positive(1e-9)
+    assert checked._is_whole(checked.LARGEST) and not checked._is_whole(checked.LARGEST + 1)
+    assert not checked._is_whole(True) and not checked._is_number(math.nan)
+
+
+def test_instructions_of_a_loop_are_for_the_same_work():
+    one = SimpleNamespace(instructions=400, groups={"matrix": 2}, load_bytes=8)
+    other = SimpleNamespace(instructions=420, groups={"matrix": 2}, load_bytes=4)
+    assert code_pair.loop_rates(one, other) == (200.0, 210.0, "a matrix instruction")
+    plain = [replace_names(loop, groups={}) for loop in (one, other)]
+    assert code_pair.loop_rates(*plain) == (50.0, 105.0, "a byte")
+    assert code_pair.loop_rates(one, plain[1]) is None is code_pair.loop_rates(one, None)
+    assert code_pair.loop_rates(plain[0], replace_names(plain[1], load_bytes=0)) is None
+
+
+def code_of(
+    registers=100, spills=0, occupancy=0.5, bits=64, unit="", launches=1, loop=11, time=1.0
+):
+    resources = SimpleNamespace(
+        registers=registers, spill_bytes=spills, occupancy=occupancy, load_bits=bits,
+        matrix_unit=unit, copy_engine=False,
+    )  # fmt: skip
+    hot = SimpleNamespace(instructions=loop, groups={}, load_bytes=10)
+    predicted = time and SimpleNamespace(predicted_s=time)
+    return SimpleNamespace(resources=resources, launches=launches, loop=hot, predicted=predicted)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "worse"),
+    [
+        ({"loop": 10}, {"loop": 11}, []),  # a tenth more is what counts
+        ({"loop": 10}, {"loop": 12}, ["instructions in the hot loop 1 to 1.2 a byte"]),
+        ({"registers": 40}, {"registers": 44}, []),
+        ({"registers": 40}, {"registers": 45}, ["registers 40 to 45"]),
+        ({"registers": 20}, {"registers": 32}, []),  # so few limit nothing
+        ({"registers": 20}, {"registers": 33}, ["registers 20 to 33"]),
+        ({"occupancy": 0.5}, {"occupancy": 0.25}, ["occupancy 50 to 25 %"]),
+        ({"spills": 8}, {"spills": 24}, ["scratch 8 to 24 B"]),
+        ({"spills": 8}, {"spills": 23}, []),
+        ({"bits": 128}, {"bits": 64}, ["load width 128 bits to 64 bits"]),
+        ({"launches": 1}, {"launches": 2}, ["launches 1 to 2"]),
+        ({"time": 1.0}, {"time": 1.25}, []),
+        ({"time": 1.0}, {"time": 1.5}, ["predicted time up by 50 %"]),
+        ({"time": None}, {"time": 1.5}, []),
+    ],
+)
+def test_code_is_worse_beyond_what_counts(one, other, worse):
+    assert list(code_pair._worse(code_of(**one), code_of(**other), 0.25)) == worse
+    back = list(code_pair._worse(code_of(**one), code_of(**other), 0.25, backwards=True))
+    assert len(back) == len(worse) and not set(back) & set(worse)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "has_ratio"),
+    [((1.0,) * 6, (2.0,) * 6, True), ((1.0,) * 6, (2.0,) * 5, False), ((), (), False),
+     ((1.0,) * 5 + (0.0,), (2.0,) * 6, False), ((1.0,) * 6, (2.0, -1.0, 2.0) * 2, False)],
+)  # fmt: skip
+def test_energies_of_the_same_rounds_have_a_ratio(left, right, has_ratio):
+    both = [SimpleNamespace(window_joules=joules) for joules in (left, right)]
+    found = energy.energy_ratio(*both)
+    assert found == (Ratio(2.0, 2.0, 2.0) if has_ratio else None)
+    assert energy.energy_ratio(None, both[0]) is None is energy.energy_ratio(both[0], None)
+
+
+def test_an_expectation_that_cannot_be_judged_leaves_those_behind_it(monkeypatch):
+    falls = expected_change.Expectation("c", "c falls", lambda before, after: after < before)
+    beside = replace(falls, metric="a", text="a less b", beside="b")
+    monkeypatch.setattr(
+        expected_change, "EXPECTED",
+        {"x": (replace(falls, metric="none", text="none"), beside, replace(beside, beside="no"), falls)},
+    )  # fmt: skip
+
+    def profile(a, b, c, unit="B"):
+        some = [Evidence(n, v, u, "profiled") for n, v, u in
+                (("a", a, "B"), ("b", b, "B"), ("c", c, unit))]  # fmt: skip
+        return SimpleNamespace(metrics=some)
+
+    found = expected_change.expectation_results("x", profile(1.0, 9.0, 5.0), profile(4.0, 3.0, 2.0))
+    assert [(r.text, r.state) for r in found] == [
+        ("none", "not measured"), ("a less b", "not met"), ("a less b", "not measured"),
+        ("c falls", "met")]  # fmt: skip
+    odd = expected_change.expectation_results(
+        "x", profile(1.0, 9.0, 5.0), profile(4.0, 3.0, 2.0, "s"))  # fmt: skip
+    assert [r.state for r in odd][1::2] == ["not met", "not measured"]
+
+
+def test_a_processor_without_a_name_is_that_of_its_machine(monkeypatch):
+    fake = SimpleNamespace(read_text=lambda: "vendor_id : x\n")
+    monkeypatch.setattr(environment, "Path", lambda path: fake)
+    monkeypatch.setattr(environment.sys, "platform", "linux")
+    monkeypatch.setattr(environment.platform, "machine", lambda: "arm64")
+    for processor, cpu in (("", "arm64"), ("a chip", "a chip")):
+        monkeypatch.setattr(
+            environment.platform, "processor", lambda processor=processor: processor
+        )
+        assert environment._cpu() == cpu
+    monkeypatch.setattr(environment.sys, "platform", "darwin")
+    for named, cpu in (("Apple M2", "Apple M2"), (None, "arm64")):
+        monkeypatch.setattr(environment, "output_of", lambda *words, named=named: named)
+        assert environment._cpu() == cpu
+    fake.read_text = lambda: "model name\t: Xeon  \nmodel name\t: other\n"
+    assert environment._cpu() == "Xeon"
+
+
+def test_a_project_is_the_first_repository_above_a_folder(tmp_path):
+    (tmp_path / "outer" / "inner" / "deep").mkdir(parents=True)
+    (tmp_path / "outer" / "other").mkdir()
+    (tmp_path / "outer" / ".git").mkdir()
+    deep, other = tmp_path / "outer/inner/deep", tmp_path / "outer/other"
+    assert project.project_id(deep) == project.project_id(other)
+    (tmp_path / "outer" / "inner" / ".git").mkdir()
+    assert project.project_id(deep) != project.project_id(other)
+    assert project.project_id(tmp_path) != project.project_id(other)
+
+
+def test_one_launch_of_more_than_nine_tenths_is_said():
+    def said(*lengths):
+        table = trace_of(*((KERNEL, f"k{n}", 0, length) for n, length in enumerate(lengths)))
+        return shortfall.lone_kernel(table.activities, range(len(lengths)))
+
+    assert said(*[1] * 9, 81) == ""  # nine tenths
+    assert said(*[1] * 4, 82, *[1] * 5) == (
+        "one launch of k4 holds 90.1 % of the kernel time of its device")  # fmt: skip
+    assert said(*[1] * 8, 900) == "" and said() == ""
+    shifted = trace_of(*((KERNEL, "k", 1000, 1001) for _ in range(9)), (KERNEL, "one", 5, 95))
+    assert "one launch of one holds 90.9 %" in shortfall.lone_kernel(shifted.activities, range(10))
+
+
+def test_stalls_are_shares_of_their_sum():
+    def profile(*values):
+        some = tuple(Evidence(n, v, "1", "profiled") for n, v in values)
+        return SimpleNamespace(metrics=some, total_s=2.0)
+
+    assert rule_metrics.profile_metrics(profile(("stall_a", 3.0), ("stall_b", 1.0), ("c", 7.0))) == {
+        "stall_a": 0.75, "stall_b": 0.25, "c": 7.0, "duration": 2.0}  # fmt: skip
+    assert rule_metrics.profile_metrics(profile(("stall_a", 0.0)))["stall_a"] == 0.0
+    assert rule_metrics.profile_metrics(profile(("duration", 5.0)))["duration"] == 5.0
+
+
+@pytest.mark.parametrize(("count", "is_long"), [(4096, False), (4097, True)])
+def test_lists_and_objects_of_a_returned_file_have_a_most(count, is_long):
+    assert (returned._fault([0] * count) is not None) is is_long
+    assert (returned._object_fault({f"k{n}": 0 for n in range(count)}) is not None) is is_long
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [(1 << 63, None), ((1 << 63) + 1, "a number that is too large"), (-(1 << 63), None),
+     (9.9e299, None), (1e300, "a number that is not finite"), (math.inf, "a number that is not finite"),
+     ("x" * 600, None), ("x" * 601, "a text that is too long or not printable"),
+     ([1, ["a", {"k": "é"}]], "a text that is too long or not printable"),
+     ({"1": 0}, "a key that is no name"), ({"a" * 61: 0}, None), ({"a" * 62: 0}, "a key that is no name"),
+     ([{}, {"a": "/home/x/y"}], "a path"), (None, None), (True, None)],
+)  # fmt: skip
+def test_what_is_not_allowed_in_a_returned_file_is_said(value, fault):
+    assert returned._fault(value) == fault
+
+
+def test_a_lock_whose_holder_lives_is_left_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
+    lock = locks.Lock("test", "one", "the test", stays=False)
+    slept = []
+    monkeypatch.setattr(locks.time, "sleep", slept.append)
+    locks.remove_left(lock)  # there is none
+    lock.path.touch()
+    locks.remove_left(lock)
+    assert not lock.path.exists() and not slept
+    asked = []
+
+    def held(lock, on_wait, timeout_s):
+        asked.append(timeout_s)
+        raise locks.LockBusy("held")
+
+    monkeypatch.setattr(locks, "held", held)
+    lock.path.touch()
+    locks.remove_left(lock)
+    assert asked == [0] and lock.path.exists()
+
+
+def test_a_stop_waits_for_the_outermost_of_blocks():
+    one = interrupts.Interrupts()
+    with pytest.raises(interrupts.CtrlC), one.later():
+        with one.later():
+            one.begin(2)
+            one._is_due = True
+        assert one._held == 1 and one._is_due
+    assert one._held == 0
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_stop_of_a_program_is_that_of_the_command(monkeypatch, is_within):
+    one = interrupts.Interrupts()
+    repeated = []
+    monkeypatch.setattr(one, "repeat", repeated.append)
+    monkeypatch.setattr(interrupts.Interrupts, "_current", one if is_within else None)
+    with pytest.raises(interrupts.CtrlC):
+        interrupts.stop_by(15)
+    interrupts.repeat_stop(0.5)
+    assert (one.number, repeated) == ((15, [0.5]) if is_within else (None, []))
+    assert one.exit_code == (143 if is_within else 130)
+
+
+def test_threads_beyond_the_slots_leave_no_mark():
+    marks = user_code.Marks.__new__(user_code.Marks)
+    marks._lock, marks._threads = user_code.threading.Lock(), {n: n for n in range(-1, -200, -1)}
+    marks._threads = {-n: n for n in range(user_code.THREADS)}
+    assert marks._slot() is None and marks.set(user_code.Mark("x", 1.0, 2.0)) == user_code.Mark()
+    marks._threads = {-n: n for n in range(user_code.THREADS - 1)}
+    assert marks._slot() == user_code.THREADS - 1
