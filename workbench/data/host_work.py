@@ -83,12 +83,6 @@ def _innermost(
         while at < len(outer_first) and table.starts[outer_first[at]] <= start:
             stack.append(outer_first[at])
             at += 1
-            # what has ended before the newest began holds nothing that follows
-            begin = table.starts[stack[-1]]
-            last = stack.pop()
-            while stack and table.ends[stack[-1]] <= begin:
-                stack.pop()
-            stack.append(last)
         while stack and table.ends[stack[-1]] <= start:
             stack.pop()
         if stack:

@@ -52,7 +52,7 @@ def union(pairs: Iterable[tuple[int, int]]) -> Intervals:
 
 def clipped(over: Intervals, start: int, end: int) -> Intervals:
     """Return the parts of intervals that lie between two times in ns."""
-    return intervals((max(s, start), min(e, end)) for s, e in over.pairs() if e > start and s < end)
+    return intervals((max(s, start), min(e, end)) for s, e in over.pairs())
 
 
 def gaps(over: Intervals) -> Iterator[tuple[int, int]]:
@@ -68,10 +68,7 @@ def intersection(left: Intervals, right: Intervals) -> Intervals:
 def _overlaps(left: Intervals, right: Intervals) -> Iterator[tuple[int, int]]:
     i = j = 0
     while i < len(left.starts) and j < len(right.starts):
-        start = max(left.starts[i], right.starts[j])
-        end = min(left.ends[i], right.ends[j])
-        if start < end:
-            yield start, end
+        yield max(left.starts[i], right.starts[j]), min(left.ends[i], right.ends[j])
         if left.ends[i] < right.ends[j]:
             i += 1
         else:
