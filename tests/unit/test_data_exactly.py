@@ -1,7 +1,11 @@
 """What the data's functions return at their limits and beside them, each worked out by hand."""
 
 import math
+import os
+import sqlite3
+from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +15,14 @@ from workbench.data import (
     change_points,
     checked,
     code_pair,
+    database,
     energy,
     environment,
+    events,
     expected_change,
+    files,
     host_work,
+    instruction_metrics,
     interrupts,
     locks,
     modes,
@@ -32,8 +40,9 @@ from workbench.data import (
     trace_kpis,
     user_code,
 )
+from workbench.data.events import EventLog, RunFinished
 from workbench.data.plausible import drop_impossible
-from workbench.data.record import Evidence, Profile, Ratio
+from workbench.data.record import Evidence, Profile, Ratio, Record
 from workbench.data.trace import (
     ActivityKind,
     CheckerResult,
@@ -953,3 +962,404 @@ def test_threads_beyond_the_slots_leave_no_mark():
     assert marks._slot() is None and marks.set(user_code.Mark("x", 1.0, 2.0)) == user_code.Mark()
     marks._threads = {-n: n for n in range(user_code.THREADS - 1)}
     assert marks._slot() == user_code.THREADS - 1
+
+
+# The database
+
+
+@pytest.fixture
+def history(tmp_path):
+    with database.open_history(f"sqlite:///{tmp_path / 'history.db'}") as opened:
+        yield opened
+
+
+STARTED_S = 1_700_000_000
+
+
+def moment(seconds):
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def stored(history, *names, **more):
+    """Store runs with these names, one second apart, each with an outcome; return the outcome."""
+    run, outcomes = synthetic.copy()
+    record = next(o for o in outcomes if isinstance(o, Record))
+    for n, name in enumerate(names):
+        at = moment(STARTED_S + n)
+        history.add_run(replace(run, id=name, started=at, **more))
+        history.add(replace(record, run=name, at=at))
+        history.finish_run(name, "complete")
+    return record
+
+
+def damage(history, table, column, value, where):
+    with history._writing() as db:
+        db.exec_driver_sql(f"update {table} set {column} = ? where {where}", (value,))
+
+
+@pytest.mark.parametrize(("page", "looks"), [(1, 4), (2, 2), (3, 2), (4, 1)])
+def test_runs_are_read_a_page_at_a_time_until_one_is_not_full(history, monkeypatch, page, looks):
+    stored(history, "a", "b", "c")
+    monkeypatch.setattr(database, "_RUNS_AT_ONCE", page)
+    opened, real = [], history._reading
+    monkeypatch.setattr(history, "_reading", lambda: opened.append(1) or real())
+    assert [run.id for run in history.newest_runs()] == ["c", "b", "a"]
+    assert len(opened) == looks
+
+
+def test_what_is_damaged_is_counted_each_time(history):
+    stored(history, "a", "b", "c", "d")
+    damage(history, "runs", "payload", "no JSON", "id in ('a', 'c')")
+    assert [run.id for run in history.runs()] == ["d", "b"] and history.damaged == 2
+    damage(history, "runs", "started_epoch_s", "never", "id in ('b', 'd')")
+    assert sorted(history.run_facts()) == ["a", "c"] and history.damaged == 4
+    damage(history, "outcomes", "time_s", "long", "run in ('a', 'b')")
+    rows = history.best_times("first_pass") + history.best_times("final")
+    assert history.damaged == 4 + (4 - len(rows)) and len(rows) == 2
+
+
+def test_the_best_time_of_an_impl_in_a_run_is_its_least(history):
+    record = stored(history, "a")
+    case = record.case
+    for n, (impl, time_s) in enumerate((("x", 3e-6), ("x", 2e-6), ("x", 4e-6), ("y", 5e-6))):
+        timing = replace(record.timing, median_s=time_s)
+        history.add(replace(record, run="a", key=f"k{n}", case=replace(case, impl=impl),
+                            timing=timing, phase=record.phase))  # fmt: skip
+    found = {row.impl: row.time_s for row in history.best_times(record.phase)}
+    assert (found["x"], found["y"]) == (2e-6, 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "time_s", "fits"),
+    [('{"N": 0}', 1.0, True), ('{"N": -1}', 1.0, False), ({"N": 8}, 1.0, True), ("[]", 1.0, False),
+     ('{"N": 8}', 0.0, False), ('{"N": 8}', math.inf, False), ('{"N": 1.5}', 1.0, False),
+     ('{"N', 1.0, False), ('{"N": 8}', "1", False)],
+)  # fmt: skip
+def test_a_row_of_a_best_time_is_what_it_must_be(sizes, time_s, fits):
+    row = SimpleNamespace(id=7, run="a", kernel="k", impl="i", dtype="bf16", device="d",
+                          sizes=sizes, time_s=time_s)  # fmt: skip
+    assert (database._best_time(row) is not None) is fits
+    assert database._best_time(SimpleNamespace(**{**vars(row), "kernel": "a\nb"})) is None
+    assert database._best_time(SimpleNamespace(**{**vars(row), "run": "../a"})) is None
+
+
+@pytest.mark.parametrize(
+    ("before_s", "old"), [(STARTED_S, 0), (STARTED_S + 1, 1), (STARTED_S + 2, 2)]
+)
+def test_runs_are_old_that_began_before_a_moment(history, monkeypatch, before_s, old):
+    record = stored(history, "a", "b", "c")
+    history.add(replace(record, run="nobody", at=moment(STARTED_S)))
+    monkeypatch.setattr(database, "_BATCH", 1)
+    found = history.old_runs(before_s)
+    assert found.runs == ("b", "a")[2 - old :] and found.orphans == (0 if before_s == STARTED_S else 1)
+    assert found.counts["outcomes"] == old
+    history.delete(found)
+    assert [run.id for run in history.runs()] == ["c", "b", "a"][: 3 - old]
+
+
+def test_a_run_of_the_last_day_that_did_not_end_may_still_run(history, monkeypatch):
+    run, _ = synthetic.copy()
+    for n in range(3):
+        history.add_run(replace(run, id=f"r{n}", started=moment(STARTED_S + n)))
+    monkeypatch.setattr(database.time, "time", lambda: STARTED_S + 1 + 86400.0)
+    assert history.old_runs(None).runs == ("r1", "r0")  # a day ago, and longer
+    history.finish_run("r2", "complete")
+    assert history.old_runs(None).runs == ("r2", "r1", "r0")
+    assert history.old_runs(None, needed={"r1"}).runs == ("r2", "r0")
+    assert history.old_runs(None, keep=1).runs == ("r1", "r0")
+
+
+@pytest.mark.parametrize(
+    ("several", "shown"),
+    [(["a"], "(a);"), (["a", "b", "c"], "(a, b, c);"), (["a", "b", "c", "d"], "(a, b, c, ...);")],
+)
+def test_three_runs_that_begin_alike_are_named(history, several, shown):
+    assert shown in history._no_run("x", several)
+    assert "holds no run yet" in history._no_run("last", [])
+    assert "holds no run 'x'" in history._no_run("x", [])
+
+
+def test_an_import_counts_what_it_holds_and_what_it_cannot_read(history, tmp_path, monkeypatch):
+    run, outcomes = synthetic.copy()
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        log.write(run)
+        for outcome in outcomes[:3]:
+            log.write(outcome)
+    path.write_bytes(path.read_bytes() + b"one\ntwo\n")
+    with EventLog(path) as log:
+        for outcome in outcomes[3:5]:
+            log.write(outcome)
+        log.write(RunFinished(run.started, run.id, "complete", {}))
+    path.write_bytes(path.read_bytes() + b"three\n")
+    monkeypatch.setattr(database, "_BATCH", 2)
+    monkeypatch.setattr(database, "_MANY_BAD", 2)
+    found = history.import_events(path)
+    assert (found.kept, found.unreadable, len(found.bad)) == (7, 3, 2)
+    assert len(history.outcomes(run.id)) == 5 and history.state(run.id) == "complete"
+
+
+def test_a_file_that_two_processes_open_is_tried_again_until_its_seconds_are_over(monkeypatch):
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += 1.0
+
+    monkeypatch.setattr(
+        database, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    )
+    monkeypatch.setattr(database, "_BUSY_S", 2.0)
+
+    def fails(error):
+        def connect():
+            raise error
+
+        one = database.History.__new__(database.History)
+        one._engine, one._guard = SimpleNamespace(connect=connect), lambda verb: nullcontext()
+        return one
+
+    with pytest.raises(sqlite3.OperationalError):
+        fails(sqlite3.OperationalError("database is locked"))._use_wal()
+    assert slept == [0.02] * 3  # at 0, 1 and 2 s; at 3 s the time is over
+    with pytest.raises(sqlite3.OperationalError):
+        fails(sqlite3.OperationalError("disk is full"))._use_wal()
+    assert len(slept) == 3
+
+
+def test_an_events_file_that_was_torn_ends_within_a_line(tmp_path):
+    path = tmp_path / "events.jsonl"
+    for data, torn in ((b"", False), (b"a\n", False), (b"a\nb", True), (b"\n", False), (b"b", True)):
+        path.write_bytes(data)
+        handle = os.open(path, os.O_RDWR)
+        assert events._ends_torn(handle) is torn
+        os.close(handle)
+
+
+def test_an_events_file_that_cannot_be_opened_leaves_nothing_open(tmp_path, monkeypatch):
+    def fails(handle):
+        raise OSError("odd")
+
+    closed = []
+    monkeypatch.setattr(events, "_ends_torn", fails)
+    monkeypatch.setattr(EventLog, "close", lambda self: closed.append(self._file is not None))
+    with pytest.raises(events.EventsError, match="cannot open the events file"):
+        EventLog(tmp_path / "events.jsonl")
+    assert closed[0] is True
+
+
+# Streams
+
+
+def test_a_fifo_is_opened_when_somebody_reads_from_it(tmp_path, monkeypatch):
+    """Nobody reads: looks at 0, 1 and 2 s, and at 3 s the time is over."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += 1.0
+
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(files, "OTHER_END_S", 2.0)
+    with pytest.raises(OSError, match="no process reads from it"):
+        files.open_stream(path)
+    assert len(slept) == 3
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handle = files.open_stream(path)
+    assert os.get_blocking(handle)
+    os.close(handle), os.close(reader)
+    del slept[:]
+    with pytest.raises(OSError, match="no process writes to it"):
+        files.open_to_read(path)
+    assert len(slept) == 3
+
+
+# More of the host, of stops and of values
+
+
+def test_the_first_activity_of_a_file_launches_a_copy():
+    """The call is activity 0, and the operation around it comes behind it in the file."""
+    trace = trace_of(
+        (CALL, "cudaMemcpyAsync", 0, 40, 1), (COPY, "copy", 50, 90, 1), (OP, "aten::copy_", -5, 45),
+        (KERNEL, "k", 95, 99, 2),
+    )  # fmt: skip
+    launches = trace.activities.launches()
+    times = timeline.device_times(trace, "0", launched_only=False)
+    whole = replace(times, start=-10)
+    assert list(host_work.copy_calls(trace, whole, launches).pairs()) == [(-5, 45)]
+    assert host_work.operations_of(trace.activities, launches, [1, 3]) == [2, -1]
+    alone = trace_of((OP, "aten::copy_", 0, 45), (CALL, "cudaMemcpyAsync", 1, 40, 1),
+                     (COPY, "copy", 50, 90, 1))  # fmt: skip
+    launches = alone.activities.launches()
+    assert host_work.operations_of(alone.activities, launches, [2]) == [0]
+    times = replace(timeline.device_times(alone, "0"), start=0)
+    assert list(host_work.copy_calls(alone, times, launches).pairs()) == [(0, 45)]
+
+
+def test_ranges_take_what_was_launched_before_their_end():
+    """A call at 10 starts the first kernel; the second has no launch and begins at the end."""
+    trace = trace_of(
+        (CALL, "launch", 10, 12, 1), (RANGE, "step", 10, 20), (KERNEL, "a", 30, 35, 1),
+        (KERNEL, "b", 20, 25), (KERNEL, "c", 19, 21),
+    )  # fmt: skip
+    launches = trace.activities.launches()
+    times = timeline.device_times(trace, "0", launched_only=False)
+    assert host_work._work_by_range(trace.activities, [1], times, launches) == [[4, 2]]
+    (row,) = host_work.range_rows(trace, times, launches)
+    assert (row.count, row.kernels, row.busy_ns, row.window_ns) == (1, 2, 7, 16)
+    assert (row.low_ns, row.median_ns, row.high_ns) == (25, 25, 25)
+
+
+def test_a_range_begins_no_earlier_than_the_one_before_it_ended():
+    trace = trace_of((RANGE, "s", 0, 10), (RANGE, "s", 10, 20), (RANGE, "s", 15, 18),
+                     (RANGE, "s", 12, 30, -1, "q"))  # fmt: skip
+    table = trace.activities
+    assert host_work._range_lengths(table, [0, 1, 3, 2], []) == [10, 10, 18, 3]
+    work = [[], [3], [], []]  # the second lasts until 30
+    assert host_work._range_lengths(table, [0, 1, 3, 2], work) == [10, 20, 18, 3]
+
+
+def test_of_works_of_one_length_the_first_explains_a_gap():
+    trace = trace_of((OP, "first", 10, 16), (OP, "second", 12, 18), (OP, "third", 20, 30),
+                     (KERNEL, "a", 0, 10), (KERNEL, "b", 20, 30))  # fmt: skip
+    times = timeline.device_times(trace, "0", launched_only=False)
+    (gap,) = host_work.longest_gaps(trace, times, trace.activities.launches())
+    assert (gap.host, gap.host_share) == ("first", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "holds"),
+    [(8.0, 6.0, True), (8.0, 6.01, False), (0.0, 0.0, False), (1e-9, 0.0, True)],
+)
+def test_a_metric_falls_by_its_share_at_least(before, after, holds):
+    assert expected_change._falls(0.25)(before, after) is holds
+
+
+def test_shares_of_samples_need_samples():
+    word = instruction_metrics.STALL
+    totals = {f"{word}a": 3.0, f"{word}b": 1.0, f"{word}a b": 9.0, "other": 9.0}
+    table = SimpleNamespace(heads=list(totals), total=totals.__getitem__)
+    found = instruction_metrics.sampled_stalls(table)
+    assert found == {instruction_metrics.reason_of(f"{word}{n}"): share for n, share in
+                     (("a", 0.75), ("b", 0.25))}  # fmt: skip
+    table.total = lambda head: 0.0
+    assert instruction_metrics.sampled_stalls(table) == {}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "name", "raises", "again"),
+    [(20.0, "work", False, False), (20.1, "work", True, False), (0.0, "acquire", False, True)],
+)
+def test_a_second_signal_interrupts_after_its_seconds(monkeypatch, after_s, name, raises, again):
+    """The first came at 0 s; the function that is interrupted has this name."""
+    one, sent = interrupts.Interrupts(), []
+    now = [0.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(one, "_send", sent.append)
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_name=name), f_back=None)
+    with pytest.raises(interrupts.CtrlC) if not again else nullcontext():
+        one._hit(2, frame)
+    assert sent == ([interrupts.RETRY_S] if again else [])
+    now[0] = after_s
+    with pytest.raises(interrupts.CtrlC) if raises else nullcontext():
+        one._hit(15, frame)
+    assert one.number == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "importing", "waited_s", "is_due"),
+    [("acquire", 0, 0.99, True), ("acquire", 0, 1.0, False), ("work", 1, 9.9, True),
+     ("work", 1, 10.0, False), ("work", 0, 0.0, False)],
+)  # fmt: skip
+def test_a_stop_is_put_off_in_locks_and_imports(monkeypatch, name, importing, waited_s, is_due):
+    one, sent = interrupts.Interrupts(), []
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: waited_s)
+    monkeypatch.setattr(one, "_send", sent.append)
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_name=name), f_back=None)
+    for _ in range(importing):
+        frame.f_back = SimpleNamespace(
+            f_code=SimpleNamespace(co_name=interrupts.IMPORTING), f_back=None
+        )
+    one.number, one._is_due = 2, True
+    with nullcontext() if is_due else pytest.raises(interrupts.CtrlC):
+        one._raise_due(frame)
+    assert one._is_due is is_due and sent == [interrupts.RETRY_S] * is_due
+    one.end()
+    one._raise_due(None)
+
+
+@pytest.mark.parametrize("joules", [None, 0.0, -1.0, 2.0])
+def test_work_per_joule_needs_joules(monkeypatch, joules):
+    taken = None if joules is None else SimpleNamespace(joules=joules)
+    monkeypatch.setattr(energy, "energy_of", lambda record: taken)
+    record = SimpleNamespace(bytes=4e9, flops=8e9)
+    found = [energy.work_per_joule(record, memory) for memory in (True, False)]
+    assert found == ([(2.0, "GB/J"), (4.0, "GFLOP/J")] if joules == 2.0 else [None, None])
+
+
+def test_of_points_that_nothing_beats_equal_ones_stand_once():
+    points = [(1.0, 5.0), (2.0, 5.0), (1.0, 5.0), (3.0, 4.0), (0.5, 9.0), (3.0, 4.5)]
+    assert energy.pareto_front(points) == [4, 0, 3] and energy.pareto_front([]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "is_ceiling"),
+    [
+        ({"value": 1.0, "unit": "B/s", "source": "x", "kind": "measured"}, True),
+        ({"value": 1.0, "unit": "B/s", "source": "x", "kind": "measured", "low": 0.5}, True),
+        ({"value": 1.0, "unit": "B/s", "source": "x"}, False),
+        ({"value": None, "unit": "B/s", "source": "x", "kind": "missing"}, True),
+        ({"value": None, "unit": "B/s", "source": "x", "kind": "measured"}, False),
+        ({"value": 0.0, "unit": "B/s", "source": "x", "kind": "measured"}, False),
+        ({"value": 1.0, "unit": 1, "source": "x", "kind": "measured"}, False),
+        ({"value": 1.0, "unit": "B/s", "source": "x", "kind": "measured", "library": "x"}, False),
+        ({"value": 1.0, "unit": "B/s", "source": "x", "kind": "measured", "stated": {}}, True),
+        ({"value": 1.0, "unit": "B/s", "source": "x", "kind": "measured", "state": "odd"}, False),
+    ],
+)
+def test_a_ceiling_is_what_was_stated_or_measured(value, is_ceiling):
+    assert bool(checked._ceiling(value)) is is_ceiling
+
+
+# Steps of a series
+
+
+def step_at(at, ratio, p=1e-4):
+    return change_points.SeriesStep(at, Ratio(ratio, ratio, ratio), p)
+
+
+def test_steps_of_one_direction_over_a_ramp_are_a_drift():
+    """Twelve points of a ramp are enough, eleven are not; the p is the largest of the steps'."""
+    import numpy as np
+
+    def kept(length, *steps):
+        ramp = [0.01 * n for n in range(1, length)]
+        series = np.array([0.0] * 15 + ramp + [0.01 * length] * 15)
+        return change_points._with_drifts(series, list(steps))
+
+    up = [step_at(18, 1.05, 1e-4), step_at(24, 1.05, 3e-4)]
+    (drift,) = kept(12, *up)
+    assert (drift.kind, drift.at, drift.end, drift.p) == ("drift", 15, 27, 3e-4)
+    assert drift.ratio.middle == pytest.approx(math.exp(0.12))
+    assert kept(4, *up) == up  # too short
+
+
+@pytest.mark.parametrize(
+    ("effect", "is_weak"), [(2.0, False), (1.999, True), (0.5, False), (1 / 1.999, True)]
+)
+def test_a_step_of_the_least_effect_is_listed(effect, is_weak):
+    found = change_points._weakness(step_at(3, effect, 0.5), 1.0)
+    assert found == (is_weak, 0.5, -abs(math.log(effect)))
+
+
+def test_nine_values_have_no_steps_and_ten_may():
+    import importlib.util
+
+    values = [1.0] * 5 + [2.0] * 5
+    assert change_points.steps(values[:9]) == change_points.episodes(values[:9]) == []
+    if importlib.util.find_spec("ruptures"):
+        longer = change_points.steps(
+            [v * (1 + 1e-4 * (n % 3)) for n, v in enumerate([1.0] * 20 + [2.0] * 20)])  # fmt: skip
+        assert [step.at for step in longer] == [20]
