@@ -1,6 +1,7 @@
 """What only a GPU executes, with a GPU that records what it is asked: each number by hand."""
 
 import ctypes
+import itertools
 import math
 from contextlib import nullcontext
 from dataclasses import replace
@@ -316,6 +317,8 @@ def test_a_probe_whose_counter_stands_still_is_not_used(clock):
         ((0, 0, 1000, 2000, 5), (3000, 6402, 4000, 8402, 5), 2000.0),
         ((0, 0, 1000, 2000, 5), (3000, 5600, 4000, 7600, 5), 1800.0),
         ((0, 0, 1000, 2000, 5), (3000, 5598, 4000, 7598, 5), 2000.0),
+        # of 1000 and 2000 within the two runs, 1800 between them
+        ((0, 0, 1000, 1000, 5), (3000, 4600, 4000, 6600, 5), 1800.0),
         # two cores, or unknown ones: the mean of 2000 and 1000
         ((0, 0, 1000, 2000, 5), (3000, 6000, 4000, 7000, 6), 1500.0),
         ((0, 0, 1000, 2000, -1), (3000, 6400, 4000, 8400, -1), 2000.0),
@@ -558,6 +561,27 @@ def test_a_flush_writes_twice_the_cache_and_knows_its_seconds(host):
     flush = stream.Flush(1000)  # 500 elements of 4 bytes
     assert host.filled[0] == (500, "cuda") and flush.seconds == pytest.approx(4e-5, rel=0.1)
     assert host.filled[1:] == [-1.0, (0, "sum")] * 2
+    assert host.cuda.held[-1] == pytest.approx(2e-4 * 2e9, rel=0.02)  # held while it is timed
+
+
+def test_windows_that_are_pending_have_events_of_their_own(monkeypatch):
+    """Of five samples two fit in the queue: a wait after each batch but the last."""
+    used, waits = [], []
+    event = SimpleNamespace(
+        record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: 2.0
+    )
+    monkeypatch.setattr(stream, "_BANKS", itertools.cycle((0, 256)))
+    monkeypatch.setattr(stream, "marks", lambda index: used.append(index) or (event, event))
+    monkeypatch.setattr(stream, "delay", lambda seconds: None)
+    monkeypatch.setattr(stream, "wait", lambda: waits.append(len(used)))
+    step = stream.TimerStep(lambda: None, 1e-6, 1e-5)
+    for first in (0, 256):
+        assert stream.begin_samples(step, 3).seconds() == [2e-3] * 3
+        assert used[-3:] == [first, first + 1, first + 2] and waits == []
+    monkeypatch.setattr(stream, "QUEUED", 2)
+    del used[:]
+    assert stream.begin_samples(step, 5).seconds() == [2e-3] * 5
+    assert used == [0, 1, 256, 257, 0] and waits == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from workbench.measurement import (
+    back_to_back,
     bench,
     correctness,
     energy,
@@ -1190,3 +1191,62 @@ def test_a_mac_s_comparison_says_which_operand_has_no_time(monkeypatch):
     assert made == [left, left, right] and asked == [(rules, 0.01, "now")]
     times["right"] = times["left"]
     assert ask(left, right, 0.01, rules, driver, 8).verdict == "verdict"
+
+
+# Where seconds end
+
+
+def test_a_comparison_whose_seconds_are_over_is_decided_once(monkeypatch):
+    """The clock stands still and no second is given: the fewest pairs of rounds, and one look."""
+    looks, real = [], rounds.decide
+    monkeypatch.setattr(rounds, "decide", lambda *given: looks.append(1) or real(*given))
+    rules = replace(Protocol(), compare_s=0.0, settle_s=0.0, compare_rounds=48, doublings=2)
+    found = rounds.compare(Timed(1.0), Timed(1.0), Timed(1.0), rules, 0.0, lambda: 0.0)
+    fewest = 2 * rounds.stats.least_for(rounds.verdict.confidence_of(rules.looks))
+    assert len(found.left) == len(found.again) == len(found.right) == fewest and looks == [1]
+
+
+@pytest.mark.parametrize(("estimate_s", "calls", "piece_s"), [(1e-4, 4, 4e-4), (1e-9, 5, 1e-6)])
+def test_a_piece_lasts_as_long_as_its_calls(estimate_s, calls, piece_s):
+    load = back_to_back.BackToBack.__new__(back_to_back.BackToBack)
+    load.estimate_s, load._calls = estimate_s, calls
+    assert load.piece_s == pytest.approx(piece_s)
+
+
+def test_a_load_runs_cold_without_flushes_and_not_at_all_with_copies(monkeypatch):
+    rotation = SimpleNamespace(copies=None, flush=None, call="call")
+    timed = SimpleNamespace(estimate_s=1e-3, rotation=rotation, graph=None, calls=2, method="host")
+    load = back_to_back.BackToBack(timed)
+    assert (load.regime, load._piece, load._waits) == ("cold", "call", True)
+    rotation.flush, timed.graph = "flush", SimpleNamespace(replay="replay")
+    load = back_to_back.BackToBack(timed)
+    assert (load.regime, load._piece) == ("warm", "replay")
+    rotation.copies = "copies"
+    with pytest.raises(energy.EnergyError, match="changes its inputs"):
+        back_to_back.BackToBack(timed)
+
+
+def test_copies_of_other_inputs_stay_as_more_are_made(monkeypatch):
+    monkeypatch.setattr(mutated, "first_call", lambda step: FirstCall(1e-6, 2e-6, False))
+    monkeypatch.setattr(mutated, "free_bytes", lambda: 1 << 20)
+    working = Working({"x": torch.ones(4), "y": torch.ones(4)})
+    x, y = working.copies(("x",), 1), working.copies(("y",), 1)
+    assert working.copies(("x",), 2).count == 2
+    assert working.copies(("y",), 1) is y and working.copies(("x",), 1) is not x
+
+
+def test_the_device_is_waited_for_where_any_input_is_on_it(monkeypatch):
+    class On:
+        def __init__(self, kind):
+            self.device = SimpleNamespace(type=kind)
+
+    spec = Spec("k", {"a": Tensor("N"), "b": Tensor("N")}, {"y": Tensor("N")}, None,
+                lambda N: 0, [], [])  # fmt: skip
+    impl = spec.impl(name="one", mutates=("a", "b"), backend="torch")(lambda a, b: a)
+    monkeypatch.setattr(Poisoned, "copied", lambda self, x, name: x)
+    waits = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    for kinds, waited in ((("cpu", "cuda"), 1), (("cpu", "cpu"), 0), (("cuda", "cuda"), 1)):
+        correctness.launch(impl, impl.config(), [On(kind) for kind in kinds])
+        assert len(waits) == waited
+        del waits[:]
