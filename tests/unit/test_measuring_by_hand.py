@@ -1124,8 +1124,8 @@ def test_memory_that_is_missing_is_given_back_first(task, monkeypatch):
 def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch):
     state = task(Asked())
     rotation = SimpleNamespace(
-        peak_bytes=lambda: 7, waits=False, restored_call="call", forget=lambda: log.append("forget"),
-        step=lambda: "step",
+        peak_bytes=lambda: 7, waits=False, restored_call="call", step=lambda: "step",
+        forget=lambda: log.append("forget"),
     )  # fmt: skip
     log = []
     state.bench = SimpleNamespace(
@@ -1140,7 +1140,7 @@ def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch
     )
     part = worker.WorkerTask(state.job, ONE, "hot")
     assert worker._entrant(part) == (("timed", 2e-5), (3, 7)) and log == ["hot", "forget"]
-    made, counts = worker._entrant(replace(part, clock="host"))
+    made, _ = worker._entrant(replace(part, clock="host"))
     assert (made.method, made.calls, made.estimate_s, made.clock) == ("host", 1, 8e-5, "clock")
     rotation.waits = True
     assert worker._entrant(part)[1] == (None, 7)

@@ -126,23 +126,20 @@ def test_a_copied_input_keeps_strides_and_an_expanded_one_is_dense():
     assert memory.copied(meta, "meta") is meta and len(memory._given) == 3
 
 
-def test_memory_is_written_where_any_of_it_changed(monkeypatch):
-    assert not Poisoned().written()
-    flag = torch.zeros((), dtype=torch.bool)
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_memory_is_written_where_any_of_it_changed(monkeypatch, is_beside):
+    flag, calls = torch.zeros((), dtype=torch.bool), []
     monkeypatch.setattr(correctness, "_pinned_flag", lambda: flag)
-    for beside in (None, lambda call: beside_calls.append(call()) or None):
-        beside_calls = []
-        memory = Poisoned(beside)
-        assert not memory.written() and beside_calls == []
-        with memory:
-            first, second = torch.empty(3), torch.empty(2, dtype=torch.int32)
-        assert not memory.written()
-        assert len(beside_calls) == (0 if beside is None else 3)
-        second[1] = 7
-        assert memory.written()
-        second.view(torch.uint8).fill_(0xA5)
-        first[0] = 1.0
-        assert memory.written()
+    memory = Poisoned((lambda call: calls.append(call())) if is_beside else None)
+    assert not memory.written() and calls == []
+    with memory:
+        first, second = torch.empty(3), torch.empty(2, dtype=torch.int32)
+    assert not memory.written() and len(calls) == (3 if is_beside else 0)
+    second[1] = 7
+    assert memory.written()
+    second.view(torch.uint8).fill_(0xA5)
+    first[0] = 1.0
+    assert memory.written()
 
 
 def test_fresh_memory_of_a_mode_is_guarded_and_all_other_is_not():
