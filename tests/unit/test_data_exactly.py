@@ -1367,15 +1367,9 @@ def test_a_step_of_the_least_effect_is_listed(effect, is_weak):
     assert found == (is_weak, 0.5, -abs(math.log(effect)))
 
 
-def test_nine_values_have_no_steps_and_ten_may():
-    import importlib.util
-
-    values = [1.0] * 5 + [2.0] * 5
-    assert change_points.steps(values[:9]) == change_points.episodes(values[:9]) == []
-    if importlib.util.find_spec("ruptures"):
-        longer = change_points.steps(
-            [v * (1 + 1e-4 * (n % 3)) for n, v in enumerate([1.0] * 20 + [2.0] * 20)])  # fmt: skip
-        assert [step.at for step in longer] == [20]
+def test_nine_values_have_no_steps():
+    values = [1.0] * 4 + [2.0] * 5
+    assert change_points.steps(values) == change_points.episodes(values) == []
 
 
 # Ties

@@ -19,6 +19,7 @@ from workbench.measurement import (
     mutated,
     observed,
     packed,
+    probe,
     reference,
     rehearsal,
     rounds,
@@ -1247,3 +1248,61 @@ def test_the_device_is_waited_for_where_any_input_is_on_it(monkeypatch):
         correctness.launch(impl, impl.config(), [On(kind) for kind in kinds])
         assert len(waits) == waited
         del waits[:]
+
+
+def test_the_same_bits_of_another_dtype_or_shape_are_others():
+    one, other = torch.ones(2), torch.ones(2).view(torch.int32)
+    assert not correctness._same_bits(one, other) and correctness._same_bits(one, torch.ones(2))
+    assert not correctness._same_bits(one, torch.ones(1, 2))
+    assert not correctness._same_bits(one, torch.ones(2, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(torch.int16, 0x25), (torch.uint8, 0x25), (torch.int32, -0x5A5A5A5B),
+     (torch.int64, -0x5A5A5A5B)],
+)  # fmt: skip
+def test_poison_of_memory_with_gaps_fits_its_dtype(dtype, value):
+    whole = torch.zeros(4, 2, dtype=dtype)
+    correctness._poison(whole[:, 0])
+    assert whole.tolist() == [[value, 0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("ticks", "mhz"),
+    [((0, 0, 1, 5), 5000.0), ((0, 0, 5, 1), 200.0), ((0, 0, 0, 5), None), ((0, 0, 5, 0), None),
+     ((5, 0, 4, 5), None)],
+)  # fmt: skip
+def test_a_clock_needs_a_tick_and_a_cycle(ticks, mhz):
+    assert probe.Ticks(*ticks, 0).mhz(1.0) == mhz
+    assert mhz is None or probe.Ticks(*ticks, 0).mhz(10.0) == mhz / 10
+
+
+@pytest.mark.parametrize("intervals", [2, 8])
+def test_a_step_is_read_from_one_update_more_than_intervals(intervals):
+    step = Steps()
+    meter = energy.Meter(step, energy.Clock(step.now, step.pause), energy.Rules(intervals=intervals))
+    assert meter.find_step() == pytest.approx(0.1) == meter.step_s
+    assert step.ms == 100 * (intervals + 1)
+
+
+@pytest.mark.parametrize(("regime", "cold_bytes"), [("cold", 77), ("hot", 0)])
+def test_a_mac_s_call_is_warm_and_cold_by_its_regime(monkeypatch, regime, cold_bytes):
+    asked = []
+    monkeypatch.setattr(
+        metal_worker, "resolved", lambda task: ("spec", SimpleNamespace(title="k.a"), "config")
+    )
+    monkeypatch.setattr(metal_worker.inputs, "make", lambda *given: asked.append(given[:4]) or "x")
+    monkeypatch.setattr(
+        metal_worker.MetalEntrant, "warmed", lambda call, empty, rules: (call, empty, rules)
+    )
+    driver = SimpleNamespace(prepare=lambda *given: asked.append(given) or "call",
+                             empty=lambda: "empty")  # fmt: skip
+    task = SimpleNamespace(regime=regime, sizes={"N": 2}, dtype="fp32")
+    rules = SimpleNamespace(cold_bytes=77)
+    assert metal_worker._entrant(task, rules, driver) == ("call", "empty", rules)
+    assert asked[0] == ("spec", {"N": 2}, "fp32", "cpu")
+    assert asked[1][1:] == ("config", "x", cold_bytes)
+    driver.prepare = lambda *given: 1 / 0
+    failed = Refusal("launch", "ZeroDivisionError: division by zero")
+    assert metal_worker._entrant(task, rules, driver) == failed

@@ -86,9 +86,9 @@ def rounds_of(protocol, *entrants, now=lambda: 0.0, near=math.inf):
     return len(windows[0])
 
 
-def noisy():
+def noisy(scale=1.0):
     """Return an entrant whose windows never agree."""
-    return Entrant(*[1.0, 2.0] * 100)
+    return Entrant(*[scale, 2.0 * scale] * 100)
 
 
 EXACT = replace(
@@ -122,6 +122,7 @@ def test_steady_entrants_take_the_rounds_of_the_protocol(rounds, taken):
 def test_who_is_slower_than_near_need_not_be_precise(near, taken):
     """Its median is 1.5 of the best's 1.0: windows of 1 and 2 in turn."""
     assert rounds_of(EXACT, Entrant(1.0), noisy(), near=near) == taken
+    assert rounds_of(EXACT, Entrant(2.0), noisy(2.0), near=near) == taken
 
 
 @pytest.mark.parametrize(
