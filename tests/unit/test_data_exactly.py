@@ -18,6 +18,7 @@ from workbench.data import (
     database,
     energy,
     environment,
+    errors,
     events,
     expected_change,
     files,
@@ -26,15 +27,19 @@ from workbench.data import (
     interrupts,
     kernel_class,
     locks,
+    mac,
+    memory,
     modes,
     plausible,
     project,
+    record,
     repeats,
     returned,
     rule_metrics,
     series,
     shortfall,
     stats,
+    temporary,
     timeline,
     trace_compare,
     trace_export,
@@ -49,6 +54,7 @@ from workbench.data.trace import (
     CheckerResult,
     CounterValue,
     Dispatch,
+    Geometry,
     Total,
     Trace,
     TraceFile,
@@ -1135,13 +1141,7 @@ def test_a_file_that_two_processes_open_is_tried_again_until_its_seconds_are_ove
 
 def test_an_events_file_that_was_torn_ends_within_a_line(tmp_path):
     path = tmp_path / "events.jsonl"
-    for data, torn in (
-        (b"", False),
-        (b"a\n", False),
-        (b"a\nb", True),
-        (b"\n", False),
-        (b"b", True),
-    ):
+    for data in (b"", b"a\n", b"a\nb", b"\n", b"b"):
         path.write_bytes(data)
         handle = os.open(path, os.O_RDWR)
         assert events._ends_torn(handle) is data.endswith(b"b")
@@ -1389,7 +1389,9 @@ def test_excursions_at_the_limit_of_their_level():
     zero, high = [0.0] * 5, [1.0] * 3
     assert found(zero, high, [limit] * 5) == [(5, 8)]
     assert found(zero, high, [1.01 * limit] * 5) == []
-    assert found(zero, [limit] * 3, zero) == [] and found(zero, [1.01 * limit] * 3, zero) == [(5, 8)]
+    assert found(zero, [limit] * 3, zero) == [] and found(zero, [1.01 * limit] * 3, zero) == [
+        (5, 8)
+    ]
     assert found(zero, [1.0, 2.0, 1.0], zero) == []
     assert found(zero, [1.1, 2.0, 1.1], zero) == [(5, 8)]
     assert found([0.0] * 4 + [1.0], [2.0] * 3, zero) == [(5, 8)]
@@ -1507,13 +1509,18 @@ def test_a_lock_that_another_holds_is_busy_after_its_seconds(tmp_path, monkeypat
     said = []
     for timeout_s, waits in ((0, 0), (2, 2)):
         with (
-            pytest.raises(locks.LockBusy, match=f"another process still holds the test after {timeout_s} s"),
+            pytest.raises(
+                locks.LockBusy, match=f"another process still holds the test after {timeout_s} s"
+            ),
             locks.held(lock, said.append, timeout_s),
         ):
             pass
         assert len(slept) == waits
     locks._sign(other, 4321)
-    with pytest.raises(locks.LockBusy, match="process 4321 still"), locks.held(lock, said.append, 1):
+    with (
+        pytest.raises(locks.LockBusy, match="process 4321 still"),
+        locks.held(lock, said.append, 1),
+    ):
         pass
     assert said == ["waiting for the test, which another process holds",
                     "waiting for the test, which process 4321 holds"]  # fmt: skip
@@ -1540,3 +1547,219 @@ def test_rows_without_a_time_are_neither_best_nor_damaged(history):
     damage(history, "outcomes", "sizes", "{", "run = 'a'")
     for looks in (1, 2):
         assert [row.run for row in history.search()] == ["b"] and history.damaged == looks
+
+
+# Small parts
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("x" * 400, 300), ("an error: " + "x" * 400, 300), ("x", len("ValueError: x")), ("", 10)],
+)
+def test_an_error_is_said_in_three_hundred_letters(text, said):
+    assert len(errors.first_sentence(ValueError(text))) == said
+    assert len(errors.first_sentence(errors.WorkbenchError("y" * 400))) == 300
+    lines = "at 3:4:\n  x = y\nIt cannot be added."
+    assert errors.first_sentence(ValueError(lines)) == "ValueError: It cannot be added."
+    assert errors.first_sentence(ValueError("first\nthird error: here")) == "third error: here"
+    caused = ValueError("at 3:4:")
+    caused.__cause__ = KeyError("no")
+    assert errors.first_sentence(caused) == "KeyError: 'no'"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit"), [(-1, -1, 500), (400, -1, 400), (900, 300, 300), (600, 700, 500)]
+)
+def test_the_memory_of_a_process_is_a_share_of_the_machine_s(monkeypatch, soft, hard, limit):
+    import resource
+
+    taken = []
+    monkeypatch.setattr(memory, "total_bytes", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: taken.append(limits))
+    memory.limit_memory(0.5)
+    assert taken == [(limit, hard)] and resource.RLIM_INFINITY == -1
+
+
+def test_energy_beyond_the_idle_board_s_and_the_bytes_of_sectors():
+    """A fifth of the power is the idle board's. 3 sectors four times, and 5 half a time: 14.5."""
+    active = record.Energy.active_joules.fget
+    assert active(SimpleNamespace(joules=10.0, idle_w=20.0, power_w=100.0)) == 8.0
+    assert active(SimpleNamespace(joules=10.0, idle_w=20.0, power_w=0.0)) == 10.0
+    buffers = [SimpleNamespace(sectors=3, scale=4.0), SimpleNamespace(sectors=5, scale=0.5)]
+    counts = SimpleNamespace(buffers=buffers)
+    (kind,) = [k for k in vars(record).values() if isinstance(k, type)
+               and "counted_bytes" in vars(k)]  # fmt: skip
+    assert kind.counted_bytes.fget(counts) == 256 and kind.bytes.fget(counts) == 464
+
+
+def test_times_that_cannot_be_are_left_out_and_counted():
+    trace = trace_of((KERNEL, "k", 0, 0), (KERNEL, "k", 9, 3), (KERNEL, "k", 5, 8),
+                     (OP, "o", 7, 2))  # fmt: skip
+    drop_impossible(trace)
+    assert [(a.start, a.end) for a in trace.activities] == [(5, 8)]
+    assert trace.tally.bad == {
+        (plausible.DEVICE, plausible.ZERO): 1, (plausible.DEVICE, plausible.BACKWARD): 1,
+        (plausible.HOST, plausible.BACKWARD): 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "is_refused"),
+    [(database.SCHEMA, False), (database.SCHEMA + 1, True), (None, True), ("1", True)],
+)
+def test_a_database_of_a_newer_schema_is_refused(history, version, is_refused):
+    db = SimpleNamespace(scalar=lambda query: version)
+    with pytest.raises(database.HistoryError) if is_refused else nullcontext():
+        history._refuse_newer(db)
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path, monkeypatch):
+    """The first two files are gone when they are locked, as their last holders removed them."""
+    monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
+    lock = locks.Lock("test", "one", "the test", stays=False)
+    seen = iter((False, False, True))
+    monkeypatch.setattr(locks, "_is_there", lambda handle, path: next(seen))
+    with locks.held(lock, lambda _: None, 0):
+        assert lock.path.read_text() == str(os.getpid()) and next(seen, "all") == "all"
+    assert not lock.path.exists()
+
+
+def test_a_mac_s_settings_are_those_that_are_known(monkeypatch):
+    known = mac.Mac("Apple M2 Max", 38, 32 << 30, "ac", False)
+    monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
+    monkeypatch.setattr(mac, "installed", lambda name: "0.30")
+    made = mac.mac_environment(known, {"architecture": "g14"})
+    assert made.settings == {"power": "ac", "low_power_mode": "0", "gpu_cores": "38",
+                             "architecture": "g14", "math_mode": "safe"}  # fmt: skip
+    nothing = mac.mac_environment(mac.Mac(None, None, None, None, None))
+    assert nothing.settings == {"math_mode": "safe"} and made.gpu_memory_bytes == 32 << 30
+
+
+def test_copies_of_earlier_records_are_counted():
+    run, outcomes = synthetic.copy()
+    one = next(o for o in outcomes if isinstance(o, Record))
+    began = datetime.fromisoformat(one.at).timestamp()
+    facts = {"a": SimpleNamespace(started_s=began + 1), "b": SimpleNamespace(started_s=began)}
+    found = series.Collected(facts)
+    for name in ("a", "a", "b", "none"):
+        found.add(replace(one, run=name))
+    assert (found.taken_over, found.records) == (2, 2)
+
+
+@pytest.mark.parametrize("lacks", ["before", "after", "neither"])
+def test_points_of_two_machines_differ_in_what_both_say(lacks):
+    def machine(torch, power, tf32):
+        return SimpleNamespace(versions={"torch": torch, "numpy": torch}, driver="580", gpu="H200",
+                               power_limit_w=power, clock_policy="unknown", python="3.11",
+                               settings={"tf32": tf32} if tf32 else {})  # fmt: skip
+
+    a, b = machine("2.10", 700.0, "1"), machine("2.11", 500.4, None)
+    before, after = (point(0, 1.0, environment=a, config="x", binary="m"),
+                     point(1, 1.0, environment=b, config="x", binary="n"))  # fmt: skip
+    if lacks != "neither":
+        {"before": before, "after": after}[lacks].environment = None
+        assert series.differences(before, after) == ("machine code",)
+        return
+    assert series.differences(before, after) == (
+        "torch 2.10 to 2.11",
+        "power limit in W 700 to 500",
+        "tf32 1 to none",
+        "machine code",
+    )
+    after.config = ""
+    assert series.differences(before, after)[-1] == "config x to none"
+    after.config, after.binary = "x", "m"
+    assert series.differences(before, after)[-1] == "not the machine code"
+
+
+@pytest.mark.parametrize("grid", [(), (4, 3, 2)])
+def test_programs_are_those_of_the_grid_where_no_counter_says(grid):
+    dispatch = Dispatch("k", geometry=Geometry(grid, (128, 1, 1)), duration_ns=2e9)
+    found = rule_metrics.rule_metrics(dispatch, "ncu")
+    assert found.get("programs") == (24.0 if grid else None) and found["duration"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [(("cudaLaunchKernel", "cudaGraphLaunch"), shortfall.GRAPHS),
+     (("cudaLaunchKernel", "cudaLaunchKernel"), shortfall.AGAIN)],
+)  # fmt: skip
+def test_launches_without_work_have_a_remedy(names, remedy):
+    trace = trace_of(*((CALL, name, 10 * n, 10 * n + 1, n) for n, name in enumerate(names)),
+                     (KERNEL, "k", 90, 95, 9))  # fmt: skip
+    (found,) = shortfall.shortfalls(trace, trace.activities.launches())
+    assert found.remedy == remedy and "2 of 2 launches have no work" in str(found.sentence)
+
+
+def test_a_launch_within_another_of_its_kind_is_its_own():
+    """The second call of the runtime makes one of the driver, which has the kernel's number; two
+    calls of one name, one within the other, are two."""
+    trace = trace_of(
+        (CALL, "cudaLaunchKernel", 0, 10, 1), (CALL, "cudaLaunchKernel", 2, 4, 2),
+        (CALL, "cudaLaunchKernel", 20, 30, 3), (CALL, "cuLaunchKernel", 22, 24, 4),
+        (CALL, "cudaLaunchKernel", 40, 50, 5), (CALL, "cuLaunchKernel", 50, 54, 6),
+    )  # fmt: skip
+    table = trace.activities
+    assert shortfall._holders(table, range(6), {0, 2, 4}) == {2}
+    assert shortfall._holders(table, range(6), {3}) == {3}
+    assert shortfall._holders(table, range(6), {2, 3}) == set() == (
+        shortfall._holders(table, range(6), set()))  # fmt: skip
+
+
+def test_an_interval_of_correlated_samples_holds_both_of_its_kinds(monkeypatch):
+    samples = [1.0 + n / 100 for n in range(40)]  # in order: their ranks go on
+    monkeypatch.setattr(stats, "_effective_interval", lambda *given: (1.1, 1.3))
+    for taken, joined in (((1.0, 1.2), (1.0, 1.3)), ((1.2, 1.4), (1.1, 1.4))):
+        monkeypatch.setattr(stats, "bootstrap_interval", lambda *given, taken=taken: taken)
+        assert stats.interval(samples) == joined
+
+
+def test_folders_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
+    dead, alive, plain = (tmp_path / f"{temporary.PREFIX}{n}" for n in ("dead", "alive", "plain"))
+    for folder in (dead, alive, plain):
+        folder.mkdir()
+    (tmp_path / f"{temporary.PREFIX}link").symlink_to(dead)
+    os.close(temporary.locked(dead))
+    handle = temporary.locked(alive)
+    temporary.remove_leftovers(tmp_path)
+    assert not dead.exists() and alive.exists() and plain.exists()
+    os.close(handle)
+    temporary.remove_leftovers(tmp_path)
+    assert not alive.exists() and plain.exists()
+
+
+def test_folders_of_other_users_stay(tmp_path, monkeypatch):
+    folder = tmp_path / f"{temporary.PREFIX}other"
+    folder.mkdir()
+    os.close(temporary.locked(folder))
+    owner = os.getuid()
+    monkeypatch.setattr(temporary.os, "getuid", lambda: owner + 1)
+    assert temporary.lock_of_dead(folder) is None
+    temporary.remove_leftovers(tmp_path)
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(("ns", "text"), [(None, ""), (0.0, "0"), (1234.5, "1234.5")])
+def test_a_launch_in_a_table_has_its_duration(ns, text):
+    dispatch = Dispatch("k", "7", device="0", duration_ns=ns,
+                        geometry=Geometry((2, 3, 1), ()))  # fmt: skip
+    assert trace_export._launch(dispatch) == ["k", "7", "0", "2x3x1", "", text]
+
+
+def test_a_device_without_work_in_a_range_leaves_those_behind_it():
+    trace = trace_of((KERNEL, "k", 0, 10))
+    for device, start in (("1", 100), ("2", 10)):
+        trace.activities.add(KERNEL, "k", start, start + 5, device, "7", "p")
+    trace.activities.add(RANGE, "step", 100, 110, "", "1", "p")
+    within = timeline.named_ranges(trace, "step")
+    assert [d.times.device for d in summarise(trace, within).devices] == ["1"]
+
+
+def test_the_mark_of_code_within_other_code_gives_the_outer_one_back(monkeypatch):
+    log, outer = [], user_code.Mark("outer", 5.0, 105.0)
+    marks = SimpleNamespace(set=lambda mark: log.append(mark) or outer)
+    monkeypatch.setattr(user_code, "_marks", marks)
+    monkeypatch.setattr(user_code.time, "monotonic", user_code.time.monotonic)
+    with user_code.user_code("inner", 2.0):
+        assert len(log) == 1 and log[0].what == "inner"
+    assert log[1:] == [outer] and outer.began_s == 100.0

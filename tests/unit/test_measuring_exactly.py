@@ -1281,7 +1281,9 @@ def test_a_clock_needs_a_tick_and_a_cycle(ticks, mhz):
 @pytest.mark.parametrize("intervals", [2, 8])
 def test_a_step_is_read_from_one_update_more_than_intervals(intervals):
     step = Steps()
-    meter = energy.Meter(step, energy.Clock(step.now, step.pause), energy.Rules(intervals=intervals))
+    meter = energy.Meter(
+        step, energy.Clock(step.now, step.pause), energy.Rules(intervals=intervals)
+    )
     assert meter.find_step() == pytest.approx(0.1) == meter.step_s
     assert step.ms == 100 * (intervals + 1)
 
