@@ -1636,7 +1636,7 @@ def test_a_mac_s_settings_are_those_that_are_known(monkeypatch):
 
 
 def test_copies_of_earlier_records_are_counted():
-    run, outcomes = synthetic.copy()
+    _, outcomes = synthetic.copy()
     one = next(o for o in outcomes if isinstance(o, Record))
     began = datetime.fromisoformat(one.at).timestamp()
     facts = {"a": SimpleNamespace(started_s=began + 1), "b": SimpleNamespace(started_s=began)}

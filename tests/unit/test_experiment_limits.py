@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import pytest
 from variant_results import context, failed, text, took
 
-from workbench import catalog
+from workbench import catalog, experiments
 from workbench.data.record import Measured
 from workbench.device.ceilings import CeilingSet, ceiling_of
 from workbench.device.hardware import described
-from workbench.experiments import Variant, memory_vs_compute
+from workbench.experiments import Variant, cpu_vs_gpu, intensity, memory_vs_compute
+from workbench.experiments import expected as module_expected
+from workbench.experiments.analysis import bounds, ceilings, knobs
 from workbench.experiments.analysis import times as analysis
 from workbench.experiments.analysis.bounds import Bound, bound
 from workbench.experiments.analysis.knobs import Ranking, _times, _verdict, ranking
@@ -488,3 +490,227 @@ def test_the_fastest_stored_time_is_cold_and_measured():
             stored(1.0, n=2), stored(None)]  # fmt: skip
     assert fastest(rows, {"N": 1}).time_s == 2.0 and fastest(rows, {"N": 3}) is None
     assert memory_vs_compute.NEAR == 0.8
+
+
+# Ceilings that are doubted
+
+
+def sought(counted="bytes", level="dram", **more):
+    arms = (variant("a"), variant("b"))
+    return ceilings.Sought("dram_copy", "copy", level, counted, arms, **more)
+
+
+STATED = SimpleNamespace(value=4.0, kind="datasheet")
+
+
+@pytest.mark.parametrize(
+    ("counted", "value", "state", "library", "known", "words"),
+    [
+        ("bytes", 0.98, "sustained", 1.0, {}, None),
+        ("bytes", 0.979, "sustained", 1.0, {}, "0.979 of what lib reached"),
+        ("launches", 2.0, "sustained", 1.96, {}, None),
+        ("launches", 2.0, "sustained", 1.95, {}, "1.03 times as long as lib"),
+        ("bytes", 4.0, "sustained", None, {}, None),
+        ("bytes", 4.001, "sustained", None, {}, "1.00 of what is stated (datasheet)"),
+        ("bytes", 0.99, "sustained", None, {"other": 1.0}, None),
+        ("bytes", 0.989, "sustained", None, {"other": 1.0}, "it lies below other"),
+        ("bytes", 0.97, "boost", None, {"own": 1.0}, None),
+        ("bytes", 0.969, "boost", None, {"own": 1.0}, "0.969 of the sustained one"),
+        ("bytes", 0.5, "boost", None, {"own": 1.0, "failed": True}, None),
+        ("bytes", 0.5, "sustained", None, {"own": 1.0}, None),
+    ],
+)
+def test_a_ceiling_is_doubted_beyond_its_limits(counted, value, state, library, known, words):
+    s = sought(counted, above=("other",), stated=STATED)
+    one = {"value": value, "state": state}
+    if library:
+        one["library"] = {"value": library, "name": "lib"}
+    others = {}
+    if "other" in known:
+        others[ceilings.measured_name("other", state)] = {"value": known["other"], "title": "other"}
+    if "own" in known:
+        own = {"value": known["own"], "failed": known.get("failed", False)}
+        others[ceilings.measured_name("dram_copy", "sustained")] = own
+    said = ceilings.doubt(s, one, others)
+    assert said is None if words is None else words in said
+
+
+@pytest.mark.parametrize(("counted", "best"), [("bytes", "b"), ("launches", "a")])
+def test_the_best_rate_is_the_largest_and_the_best_launch_the_shortest(monkeypatch, counted, best):
+    rates = {"a": 1.0, "b": 2.0, "c": None}
+    monkeypatch.setattr(
+        ceilings, "rate_of",
+        lambda result, counted, limits: rates[result] and SimpleNamespace(value=rates[result]),
+    )  # fmt: skip
+    arms = [SimpleNamespace(name=n) for n in "abcd"]
+    results = {n: n for n in "abc"}
+    found, rate = ceilings._best(sought(counted), arms, results, None)
+    assert (found, rate.value) == (best, rates[best])
+    assert ceilings._best(sought(counted), arms[2:], results, None) is None
+
+
+def test_a_ceiling_without_a_time_has_the_reasons_of_its_variants():
+    arms = [variant("a"), variant("b")]
+    one = failed(arms[0], "it broke")
+    for results, reason in (
+        ({"a": one, "b": replace(one, variant=arms[1])}, "it broke"),
+        ({"a": one, "b": failed(arms[1], "too large")}, "it broke; too large"),
+        ({"b": failed(arms[1], "too large")}, "too large"), ({}, "it was not timed"),
+    ):  # fmt: skip
+        found = ceilings._plain(sought(), None, results, None)
+        assert found == {
+            "unit": "B/s", "title": "copy", "level": "dram", "kind": "missing",
+            "source": "no variant gave a time", "reason": reason,
+        }  # fmt: skip
+
+
+def loop(loads=0, vector=0, matrix=0, readable=True):
+    inner = SimpleNamespace(global_loads=loads, vector=vector, matrix=matrix)
+    return SimpleNamespace(in_loops=inner, readable=readable)
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "loops", "words"),
+    [
+        ("cache", "fp32", [loop(loads=1)], None),
+        ("cache", "fp32", [loop()], "no load is left"),
+        ("shared", "fp32", [loop(loads=1), loop()], "no load is left"),
+        ("compute", "fp32", [loop(vector=1)], None),
+        ("compute", "fp32", [loop(matrix=1)], "no multiply-add is left"),
+        ("compute", "bf16", [loop(matrix=1)], None),
+        ("compute", "bf16", [loop(vector=1)], "no matrix instruction is left"),
+        ("compute", "bf16", [loop(loads=2, matrix=1)], "2 loads are in the loop"),
+        ("compute", "bf16", [loop(readable=False), loop()], "no matrix instruction is left"),
+        ("dram", "fp32", [loop()], None),
+        ("launch", "fp32", [loop()], None),
+    ],
+)
+def test_machine_code_may_contradict_a_ceiling(level, dtype, loops, words):
+    best = SimpleNamespace(compiled=SimpleNamespace(code=loops))
+    said = ceilings.unproved(sought(level=level, dtype=dtype), best)
+    assert said is None if words is None else words in said
+    assert ceilings.unproved(sought(level=level), SimpleNamespace(compiled=None)) is None
+
+
+# More of curves, knobs and layers
+
+
+def test_occupancy_and_spills_are_those_that_are_known():
+    def made(occupancy, spills=0, compiled=True):
+        resources = SimpleNamespace(occupancy=occupancy, spill_bytes=spills, limiter="registers")
+        held = SimpleNamespace(resources=resources if occupancy else None)
+        return SimpleNamespace(compiled=held if compiled else None)
+
+    best = {1: made(0.5, 8), 2: made(None), 3: made(0.5, compiled=False), 4: made(0.25)}
+    rows = knobs._resources(Ranking(best), VARIED)
+    assert [(row.name, row.value, row.unit) for row in rows] == [
+        ("1 warps, limited by registers", 0.5, "1"), ("4 warps, limited by registers", 0.25, "1"),
+        ("1 warps", 8, "B")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("longest", "is_wide"), [(1e-4, False), (1.01e-4, True)])
+def test_an_axis_of_more_than_a_decade_is_logarithmic(longest, is_wide):
+    ranked = ranking({1: [took(variant(), 1e-5)], 2: [took(variant(), longest)]})
+    chart = knobs._chart(ranked, VARIED, "measured")
+    assert chart.y_log is is_wide and chart.x_log is True and len(chart.series) == 1
+
+
+@pytest.mark.parametrize(
+    ("ridge", "last"), [(None, 64.0), (16.0, 64.0), (16.1, 128.0), (40.0, 256.0)]
+)
+def test_intensities_reach_twice_beyond_the_knee_of_what_is_stated(monkeypatch, ridge, last):
+    """Twice APART of the ridge is the least that the last one must reach."""
+    assert intensity.APART == 2
+    pair = ridge and (SimpleNamespace(value=1.0), SimpleNamespace(value=ridge))
+    monkeypatch.setattr(intensity, "INTENSITIES", (1.0, 64.0))
+    monkeypatch.setattr(intensity, "_ridge", lambda at: pair)
+    found = intensity._intensities(context("", "fp32"))
+    assert found[0] == 1.0 and found[-1] == last and found == sorted(found)
+
+
+def test_the_point_next_to_the_knee_is_next_by_its_ratio():
+    """The knee is at 8; 5 is 1.6 times below it, 12 is 1.5 times above."""
+    points = points_at(1, 5, 12, 64)
+    rows = intensity._evidence(bend(points_at(1, 2, 4, 16, 32)), points, "measured")
+    assert [(row.name, row.value) for row in rows] == [
+        ("knee", 8.0), ("bandwidth of the slope", 4.0), ("rate of the plateau", 32.0),
+        ("rate at 12 FLOP/B, next to the knee, over slope or plateau", 1.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "knee", "ridge", "words"),
+    [
+        (
+            "measured",
+            Span(8.0, 7.0, 9.0),
+            9.0,
+            "at 8 FLOP/B (7 to 9), as the measured ceilings do at 9",
+        ),
+        ("measured", Span(8.0, 7.0, 9.0), 7.0, "(7 to 9), as the measured ceilings do at 7"),
+        (
+            "measured",
+            Span(8.0, 7.0, 9.0),
+            6.9,
+            "(7 to 9), beyond the ridge of the measured ceilings",
+        ),
+        ("measured", Span(8.0, 7.0, 9.0), 9.1, "(7 to 9), short of the ridge of the measured"),
+        ("predicted", Span(8.0, 7.0, 9.0), 5.0, "FLOP/B, where the measured ceilings have their"),
+        ("measured", Span(8.0, 7.0, 9.0), None, "No bandwidth and fp32 peak of this device"),
+    ],
+)
+def test_a_knee_is_compared_with_the_ridge(monkeypatch, kind, knee, ridge, words):
+    pair = ridge and (SimpleNamespace(value=1.0, measured=True), SimpleNamespace(value=ridge))
+    monkeypatch.setattr(intensity, "_ridge", lambda at: pair)
+    bent = SimpleNamespace(knee=knee, slope=EXACTLY(4.0), plateau=EXACTLY(32.0))
+    assert words in intensity._sentence(bent, kind, None)
+    said = intensity._within(knee, None)
+    assert "a knee between 7 and 9 FLOP/B" in said
+    assert said.endswith("FLOP/B.") if ridge is None else f"which meet at {ridge:.3g}" in said
+
+
+def test_a_roof_is_drawn_with_its_ridge_among_the_points(monkeypatch):
+    """4 B/s and 32 FLOP/s, in units of 1 FLOP/s: at 2, 8 and 16 FLOP a byte."""
+    pairs = {"measured ceilings": (SimpleNamespace(value=4.0), SimpleNamespace(value=32.0))}
+    monkeypatch.setattr(intensity, "_pairs", lambda measured, stated: pairs)
+    monkeypatch.setattr(intensity, "TERA", 1.0)
+    chart = intensity._chart(points_at(2, 16), "measured", None, None)
+    rates, roofs = chart.series
+    assert (rates.x, rates.y, rates.low) == ((2.0, 16.0), (8.0, 32.0), ())
+    assert (roofs.x, roofs.y) == ((2.0, 8.0, 16.0), (8.0, 32.0, 32.0))
+    spread = [replace(p, rate=Span(8.0, 7.0, 9.0)) for p in points_at(2)]
+    assert intensity._chart(spread, "measured", None, None).series[0].low == (7.0,)
+
+
+@pytest.mark.parametrize(("low", "shown"), [(0.5, 1), (0.0, 0), (-0.5, 0)])
+def test_a_gain_is_shown_where_it_is_one(low, shown):
+    """The GPU takes a half of the CPU's 2 s, or up to all of it and more."""
+    gpu = Span(1.0, 0.5, 2.0 * (1 - low))
+    rows = cpu_vs_gpu.gained(EXACTLY(2.0), gpu)
+    assert len(rows) == shown and all(row.value == 0.5 for row in rows)
+
+
+def test_rows_of_a_bound_need_ceiling_and_time():
+    memory = ceiling("dram_copy_measured", 1e12, "B/s")
+    compute = ceiling("compute_measured", 1e13, "FLOP/s", dtype="bf16")
+    for at, names in (
+        (Bound(memory, compute, 2.0, 3.0), 2), (Bound(memory, None, 2.0, None), 1),
+        (Bound(memory, compute, 2.0, None), 1), (Bound(None, compute, None, 3.0), 1),
+    ):  # fmt: skip
+        rows = module_expected._rows(at, "g", 6.0, "the time")
+        assert sum(row.name.startswith("time at that") for row in rows) == names
+        assert rows[-1].value == 6.0 / at.least_s and rows[-1].name == "the time, over the bound"
+
+
+def test_a_cache_of_no_bytes_is_unknown():
+    device = described("h200")
+    assert bounds.ceilings(device, {}).cache_bytes == device.cache.value > 0
+    without = replace(device, cache=replace(device.cache, value=0))
+    assert bounds.ceilings(without, {}).cache_bytes is None
+
+
+def test_a_path_of_a_kernel_is_that_beside_its_experiment(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    assert experiments._from(tmp_path, "mine.py") == str(tmp_path / "mine.py")
+    assert experiments._from(tmp_path, "gone.py") == "gone.py"
+    (tmp_path / "softmax").write_text("")
+    assert experiments._from(tmp_path, "softmax") == "softmax"

@@ -1162,3 +1162,21 @@ def test_the_seconds_of_a_task_are_by_activity(task, monkeypatch):
 
     state.spent = worker.Spent(9.0, 9.0)
     assert work("result") == ("result", worker.Spent(check=2.0, timed=6.0, total=5.0))
+
+
+def test_a_hot_time_follows_a_final_and_alternates_with_cold_calls(task, monkeypatch):
+    state = task(asked := Asked())
+    played = []
+
+    def play(entrants, protocol=None):
+        played.append((list(entrants), protocol))
+        return {0: ["cold"], 1: ["hot"]}, {"power_w": 7.0}
+
+    monkeypatch.setattr(worker, "_played", play)
+    result, _ = worker.hot(ONE)
+    assert [entry for entry in asked.log if entry[0] == "calls"] == [
+        ("calls", "one", "cold"), ("calls", "one", "hot")]  # fmt: skip
+    assert played == [([0, 1], replace(state.job.protocol, settle_s=0.0, rounds=12))]
+    timing = result.timing
+    assert (timing.windows, timing.regime, timing.state) == (["hot"], "hot", "sustained")
+    assert timing.also == {"power_w": 7.0} and (result.error, result.checked) == (0.0, "gpu")
