@@ -11,15 +11,22 @@ from workbench import catalog, experiments
 from workbench.data.record import Measured
 from workbench.device.ceilings import CeilingSet, ceiling_of
 from workbench.device.hardware import described
-from workbench.experiments import Variant, cpu_vs_gpu, intensity, memory_vs_compute
+from workbench.experiments import (
+    Variant,
+    cpu_vs_gpu,
+    intensity,
+    lora_rank,
+    memory_vs_compute,
+    quantization_overhead,
+)
 from workbench.experiments import expected as module_expected
 from workbench.experiments.analysis import bounds, ceilings, knobs
 from workbench.experiments.analysis import times as analysis
 from workbench.experiments.analysis.bounds import Bound, bound
 from workbench.experiments.analysis.knobs import Ranking, _times, _verdict, ranking
 from workbench.experiments.analysis.products import product_for
-from workbench.experiments.analysis.timeline import Timeline, word_of
-from workbench.experiments.analysis.times import Span, over, quotient
+from workbench.experiments.analysis.timeline import Timeline, reach_of, word_of
+from workbench.experiments.analysis.times import Span, over, quotient, worded
 from workbench.experiments.expected import expected, fastest
 from workbench.experiments.intensity import IntensityPoint, bend
 from workbench.experiments.lora_rank import Layer, layer
@@ -257,10 +264,10 @@ def test_a_measured_mac_is_judged_by_its_ceilings():
         "dram_copy_measured": {"value": 3e11, "unit": "B/s", "source": "s", "kind": "measured"}
     }
     whole = took(variant("whole: rows"), 1e-4, bytes_=27_000_000, flops=1 << 10)
-    for ceilings, caveats in ((known, ["old"]), ({}, ["No ceiling was measured on this Mac: "
+    for some, caveats in ((known, ["old"]), ({}, ["No ceiling was measured on this Mac: "
                                                       "workbench ceilings does.",
                                                       "old"])):  # fmt: skip
-        result = _under_ceilings(replace(at, ceilings=ceilings), whole, ["old"])
+        result = _under_ceilings(replace(at, ceilings=some), whole, ["old"])
         assert list(result.caveats) == caveats
         assert result.evidence[0].name == "rows" and result.evidence[0].value == 1e-4
     result = _under_ceilings(replace(at, ceilings=known), whole, [])
@@ -644,14 +651,14 @@ def test_the_point_next_to_the_knee_is_next_by_its_ratio():
             "measured",
             Span(8.0, 7.0, 9.0),
             9.0,
-            "at 8 FLOP/B (7 to 9), as the measured ceilings do at 9",
+            "8 FLOP/B (7 to 9), as the measured ceilings do at 9",
         ),
         ("measured", Span(8.0, 7.0, 9.0), 7.0, "(7 to 9), as the measured ceilings do at 7"),
         (
             "measured",
             Span(8.0, 7.0, 9.0),
             6.9,
-            "(7 to 9), beyond the ridge of the measured ceilings",
+            "(7 to 9), beyond the ridge of the measured",
         ),
         ("measured", Span(8.0, 7.0, 9.0), 9.1, "(7 to 9), short of the ridge of the measured"),
         ("predicted", Span(8.0, 7.0, 9.0), 5.0, "FLOP/B, where the measured ceilings have their"),
@@ -714,3 +721,89 @@ def test_a_path_of_a_kernel_is_that_beside_its_experiment(tmp_path):
     assert experiments._from(tmp_path, "gone.py") == "gone.py"
     (tmp_path / "softmax").write_text("")
     assert experiments._from(tmp_path, "softmax") == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("dram", "peak", "reach"),
+    [
+        (1e12, 1e13, 0.5),
+        (1e12, None, 0.4),
+        (None, 1e13, 0.5),
+        (4e12, 1e13, 0.5),
+        (None, None, None),
+    ],
+)
+def test_what_a_call_reaches_is_its_larger_least_time_over_its_own(dram, peak, reach):
+    """4 MB and 50 MFLOP in 10 us: 4 us at 1 TB/s, 5 us at 10 TFLOP/s."""
+    result = took(variant(), 1e-5, bytes_=4_000_000, flops=50_000_000)
+    device = SimpleNamespace(
+        dram=dram and SimpleNamespace(value=dram),
+        peaks={"bf16": SimpleNamespace(value=peak)} if peak else {},
+    )
+    found = reach_of(SimpleNamespace(device=device), result)
+    assert found is None if reach is None else found.value == pytest.approx(reach)
+
+
+def test_a_spread_of_measured_ranks_is_that_of_two_and_of_predicted_ones_of_any(monkeypatch):
+    """Of 1 us and 2 us, each up to a half more or less: two measured ones differ by 2/3 to 6."""
+    slow, fast = (took(variant(), t, half=0.5) for t in (2e-6, 1e-6))
+    measured = Layer({"M": 1}, {4: slow, 8: fast}, {}).spread
+    assert measured.value == pytest.approx(2.0) and measured.low == pytest.approx(2 / 3)
+    spans = {"slow": Span(2e-6, 1e-6, 3e-6), "fast": Span(1e-6, 0.5e-6, 1.5e-6)}
+    monkeypatch.setattr(lora_rank, "kind_of", lambda *each: "predicted")
+    monkeypatch.setattr(
+        lora_rank, "span_of", lambda each: spans["slow" if each is slow else "fast"]
+    )
+    predicted = Layer({"M": 1}, {4: slow, 8: fast}, {}).spread
+    assert predicted == Span(measured.value, 1.0, pytest.approx(6.0))
+
+
+@pytest.mark.parametrize(
+    ("dram", "compute", "launch", "word"),
+    [(8e-6, 2e-6, 1e-6, "memory-bound"), (2e-6, 8e-6, 1e-6, "compute-bound"),
+     (2e-6, 2e-6, 9e-6, "launch-bound")],
+)  # fmt: skip
+def test_the_model_s_terms_give_its_word(dram, compute, launch, word):
+    timing = replace(text(variant(), 1e-5).outcome.timing, dram_s=dram, cache_s=0.0, compute_s=compute,
+                     latency_s=1e-6, launch_s=launch)  # fmt: skip
+    found = memory_vs_compute._expected(timing, [])
+    shares = {row.name: row.value for row in found.evidence}
+    assert shares["traffic over the largest term"] == dram / max(dram, compute)
+    assert shares["arithmetic over the largest term"] == compute / max(dram, compute)
+    assert found.word == worded(word, "predicted")
+
+
+@pytest.mark.parametrize(
+    ("terms", "is_apart", "caveats"),
+    [
+        ({"traffic": (3e-6, 2e-6, 4e-6), "arithmetic": (1e-6, 1e-6, 1.9e-6)}, True, 0),
+        ({"traffic": (3e-6, 2e-6, 4e-6), "arithmetic": (1e-6, 1e-6, 2e-6)}, False, 0),
+        ({"traffic": (3e-6, 2e-6, 4e-6), "launch": (1e-6, 1e-6, 1.9e-6)}, True, 1),
+    ],
+)
+def test_a_mac_s_terms_decide_where_they_are_apart(monkeypatch, terms, is_apart, caveats):
+    monkeypatch.setattr(memory_vs_compute.apple_model, "term_intervals", lambda *given: terms)
+    monkeypatch.setattr(memory_vs_compute, "METAL_WORDS", dict.fromkeys(terms, "memory-bound"))
+    at = SimpleNamespace(device=SimpleNamespace(title="M2 Max"))
+    found = memory_vs_compute._expected_metal(at, text(variant(), 1e-5), ["old"])
+    assert (found.word != memory_vs_compute.CANNOT_TELL) is is_apart
+    assert ("overlap" in found.sentence) is not is_apart
+    assert len(found.caveats) == 1 + caveats and found.caveats[-1] == "old"
+    assert [row.value for row in found.evidence if row.group.endswith(", terms")] == [
+        value for value, _, _ in terms.values()]  # fmt: skip
+
+
+def test_a_regime_without_both_operands_leaves_the_other(monkeypatch):
+    """No hot time of B is there, and the cold ones are; the hot regime comes first."""
+    arms = [("A: plain", "hot", 1e-6), ("A: plain", "cold", 2e-6), ("B: packed", "cold", 3e-6)]
+    results = {f"{n} {regime}": took(variant(n, regime=regime), t) for n, regime, t in arms}
+    monkeypatch.setattr(quantization_overhead, "REGIMES", ("hot", "cold"))
+    monkeypatch.setattr(quantization_overhead, "PLAIN", "A")
+    monkeypatch.setattr(quantization_overhead, "PACKED", "B")
+    monkeypatch.setattr(quantization_overhead, "ideal_share", lambda sizes, dtype: 0.5)
+    monkeypatch.setattr(quantization_overhead, "_caveats", lambda *given: [])
+    monkeypatch.setattr(quantization_overhead, "_rows", lambda regime, *given: [])
+    at = SimpleNamespace(intervals=False, dtype="bf16")
+    found = quantization_overhead._analysed(at, {"M": 1}, results)
+    assert found.word != "no verdict" and "by bytes alone it would be -50 %" in found.sentence
+    assert [(row.value, row.group) for row in found.evidence] == [(-0.5, "cold calls")]
