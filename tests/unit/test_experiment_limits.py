@@ -761,11 +761,11 @@ def test_a_spread_of_measured_ranks_is_that_of_two_and_of_predicted_ones_of_any(
 @pytest.mark.parametrize(
     ("dram", "compute", "launch", "word"),
     [(8e-6, 2e-6, 1e-6, "memory-bound"), (2e-6, 8e-6, 1e-6, "compute-bound"),
-     (2e-6, 2e-6, 9e-6, "launch-bound")],
+     (2e-6, 2e-6, 9e-6, "latency-bound")],
 )  # fmt: skip
 def test_the_model_s_terms_give_its_word(dram, compute, launch, word):
-    timing = replace(text(variant(), 1e-5).outcome.timing, dram_s=dram, cache_s=0.0, compute_s=compute,
-                     latency_s=1e-6, launch_s=launch)  # fmt: skip
+    own = {"dram_s": dram, "cache_s": 0.0, "compute_s": compute, "latency_s": 1e-6}
+    timing = replace(text(variant(), 1e-5).outcome.timing, launch_s=launch, **own)
     found = memory_vs_compute._expected(timing, [])
     shares = {row.name: row.value for row in found.evidence}
     assert shares["traffic over the largest term"] == dram / max(dram, compute)
