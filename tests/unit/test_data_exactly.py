@@ -1759,3 +1759,30 @@ def test_the_mark_of_code_within_other_code_gives_the_outer_one_back(monkeypatch
     with user_code.user_code("inner", 2.0):
         assert len(log) == 1 and log[0].what == "inner"
     assert log[1:] == [outer] and outer.began_s == 100.0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(2, "No such File"), "no such file"), (ValueError("Odd"), "odd"),
+     (ValueError(), "valueerror"), (OSError("Plain"), "plain")],
+)  # fmt: skip
+def test_the_reason_of_an_error_is_the_system_s_or_its_own(error, reason):
+    assert files.reason_of(error) == reason
+
+
+def test_a_start_below_zero_lies_further_from_the_others():
+    """Five events from 1000 to 2000: the span is 1000, and -1 lies 1001 before them."""
+    body = [(1000 + 200 * n, 1200 + 200 * n) for n in range(5)]
+    assert bad_of((-1, 50), *body) == {0: plausible.ZERO} and bad_of((0, 50), *body) == {}
+    nearer = [(a - 1, b - 1) for a, b in body]
+    assert bad_of((-1, 50), *nearer) == {}
+
+
+def test_points_are_in_the_order_of_commits_a_changed_tree_behind_its_own():
+    order = series.CommitOrder({"c0": 0, "c1": 1})
+    points = [point(1, 1.0), point(0, 1.0), point(0, 2.0), point(7, 1.0)]
+    for at_s, one in enumerate(points):
+        one.at_s = float(at_s)
+    points[1].name.dirty = points[3].name.dirty = True
+    assert [order.place(one) for one in points] == [
+        (1, False, 0.0), (0, True, 1.0), (0, False, 2.0), (-1, False, 3.0)]  # fmt: skip

@@ -807,3 +807,32 @@ def test_a_regime_without_both_operands_leaves_the_other(monkeypatch):
     found = quantization_overhead._analysed(at, {"M": 1}, results)
     assert found.word != "no verdict" and "by bytes alone it would be -50 %" in found.sentence
     assert [(row.value, row.group) for row in found.evidence] == [(-0.5, "cold calls")]
+
+
+def test_values_tie_at_their_share_and_where_intervals_meet(monkeypatch):
+    monkeypatch.setattr(knobs, "TIE_SHARE", 0.5)
+    assert ranking({1: [took(variant(), 2.0)], 2: [took(variant(), 3.0)]}).ties == (2,)
+    assert ranking({1: [took(variant(), 2.0)], 2: [took(variant(), 3.01)]}).ties == ()
+    wide = [took(variant(), t, half=0.5) for t in (2.0, 6.0, 6.01)]  # 1 to 3, and 3 to 9
+    assert ranking({1: [wide[0]], 2: [wide[1]], 3: [wide[2]]}).ties == (2,)
+
+
+def test_a_ceiling_without_a_time_leaves_those_behind_it(monkeypatch):
+    first, second = sought(), replace(sought(), name="dram_read")
+    monkeypatch.setattr(
+        ceilings, "_best", lambda s, *given: None if s is first else ("best", "rate")
+    )
+    monkeypatch.setattr(ceilings, "_plain", lambda s, *given: {"value": 1.0})
+    monkeypatch.setattr(ceilings, "doubt", lambda s, one, known: f"{s.name} of {len(known)}")
+    found = ceilings.evaluate([first, second], {}, None, {"earlier": {}})
+    names = [ceilings.measured_name(n, "sustained") for n in ("dram_copy", "dram_read")]
+    assert found == {
+        names[0]: {"value": 1.0, "state": "sustained"},
+        names[1]: {"value": 1.0, "state": "sustained", "failed": True,
+                   "reason": "dram_read of 3"},
+    }  # fmt: skip
+
+
+def test_only_a_record_has_a_timing():
+    assert took(variant(), 1e-5).timing.median_s == 1e-5
+    assert failed(variant()).timing is None is text(variant(), 1e-5).timing
