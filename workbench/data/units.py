@@ -121,5 +121,5 @@ def digits(value: float, figures: int = 3) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number of things: `1 config`, `2 configs`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    """Return a number of things: `1 config`, `2 configs`, `2 launches`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('ch') else 's'}"

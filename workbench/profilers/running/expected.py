@@ -188,7 +188,7 @@ def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> No
     wanted = None if marked.launches is None else marked.calls * marked.launches
     if wanted is not None and kernels.total() != wanted:
         raise ProfilerError(
-            f"{counted(wanted, 'launch').replace('launchs', 'launches')} were expected of "
+            f"{counted(wanted, 'launch')} {'was' if wanted == 1 else 'were'} expected of "
             f"{counted(marked.calls, 'call')} of {title}, and {seen}; record again."
         )
 

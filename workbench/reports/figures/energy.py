@@ -77,7 +77,7 @@ def energy_sentence(records: Sequence[Outcome], winner: Record | None) -> str:
     slower = 100 * (least.time_s / winner.time_s - 1)
     return (
         f"Least energy: {least.case.label}, {text}: {saved:.2g} % less than the winner's {theirs}, "
-        f"in {slower:.2g} % more time."
+        f"in {abs(slower):.2g} % {'more' if slower >= 0 else 'less'} time."
     )
 
 
