@@ -7,7 +7,7 @@ import pytest
 from drawn_numbers import launch, tensor
 
 from workbench.data.files import FileError
-from workbench.workload import between, gpu_time, grids, observed, pinned, plan, recorder, rebuilt
+from workbench.workload import between, gpu_time, grids, observed, pinned, plan, rebuilt, recorder
 from workbench.workload import file as workload_file
 from workbench.workload import signature as S
 
