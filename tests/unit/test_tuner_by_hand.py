@@ -273,7 +273,7 @@ def test_the_best_library_and_the_numbers_of_a_time():
     assert (plain["kind"], plain["time_s"], plain["bound_s"], plain["share_of_bound"]) == (
         "measured", 2.0, 0.5, 0.25)  # fmt: skip
     assert plain["libraries"]["a"] == {"time_s": 5.0, "low_s": 4.0, "high_s": 6.0, "speedup": 2.5}
-    predicted = times.EvaluatedTimes(Predicted(3.0, 1.0, 2.0, 0.5, 0.1, 1e-6, "dram"), 0.0)
+    predicted = times.EvaluatedTimes(Predicted(3.0, "model", 1.0, 2.0, 0.5, 0.1, 1e-6, "dram"), 0.0)
     assert predicted.best_library is None and predicted.seconds == 3.0
     plain = predicted.plain()
     assert (plain["kind"], plain["bound_s"], plain["share_of_bound"], plain["low_s"]) == (
