@@ -302,7 +302,8 @@ def test_the_halving_orders_by_its_own_times_and_drops_what_failed(monkeypatch):
 
 def test_finalists_are_the_best_each_impls_best_todays_and_quick_libraries(monkeypatch):
     some = [*map(candidate, "abc"), candidate("d", "j"), candidate("e", "j"),
-            candidate("f", default=True), *map(candidate, "gh"), candidate("lost", default=True)]  # fmt: skip
+            candidate("f", default=True), *map(candidate, "gh"),
+            candidate("lost", default=True)]  # fmt: skip
     libraries = [candidate("quick"), candidate("slow", imports=True)]
     times = {c.key: n + 1.0 for n, c in enumerate(some) if c.key != "lost"}
     one = final_of(monkeypatch, times, candidates=some, baselines=libraries, launches=["g"])
