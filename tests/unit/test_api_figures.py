@@ -159,7 +159,8 @@ def test_a_history_has_the_four_kernels_with_the_most_outcomes():
     (ax,) = figures.history_figure(rows).axes
     labels = [t.get_text() for t in ax.get_legend().get_texts()]
     assert labels == ["b, measured", "b, predicted", *(f"{k}, measured" for k in "cde")]
-    filled = [(line.get_markerfacecolor() != "none", to_hex(line.get_color()), len(line.get_ydata()))
+    filled = [(line.get_markerfacecolor() != "none", to_hex(line.get_color()),
+               len(line.get_ydata()))
               for line in ax.get_lines()]  # fmt: skip
     assert filled == [(True, ink("impl-0"), 2), (False, ink("impl-0"), 1), *(
         (True, ink(f"impl-{n}"), 2) for n in (1, 2, 3))]  # fmt: skip
