@@ -256,6 +256,11 @@ def test_sizes_that_do_not_fit_are_left_out(monkeypatch):
     monkeypatch.setattr(design, "_points", lambda spec: [{"M": m} for m in (1, 2, 1, 3, 4)])
     monkeypatch.setattr(design, "_is_fit", lambda spec, dtype, device, at: at["M"] != 2)
     assert design.design(None, "bf16", device, 2) == [{"M": 1}, {"M": 3}]
+    points = iter([{"M": 1}, {"M": 3}, {"M": 4}, {"M": 5}])
+    with monkeypatch.context() as patched:
+        patched.setattr(design, "_points", lambda spec: points)
+        design.design(None, "bf16", device, 2)
+    assert next(points) == {"M": 5}, "no further point is tried"
     assert design.design(None, "bf16", device, 9) == [{"M": 1}, {"M": 3}, {"M": 4}]
 
 
