@@ -187,8 +187,8 @@ def test_right_with_every_choice_of_every_knob(impl):
 
 
 def meets_by_day(impl):
-    """Return whether an Impl stands for its kernel; that of sample_topk_topp takes 6 s."""
-    return is_one_of_each(impl) and impl.spec.name != "sample_topk_topp"
+    """Return whether every run tries an Impl: all but those of sample_topk_topp, which take 6 s."""
+    return impl.spec.name != "sample_topk_topp"
 
 
 @pytest.mark.newest
