@@ -380,9 +380,17 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
         raise CatalogError(
             f"{kernel} has no Triton impl and no Metal impl, so there is nothing to sweep; {see}."
         )
-    if reason := misfit(spec):
-        raise CatalogError(f"{kernel}: {reason}; {see}.")
+    known = _fitting.get(id(spec))
+    if known is None or known != (spec, len(spec.impls)):
+        if reason := misfit(spec):
+            raise CatalogError(f"{kernel}: {reason}; {see}.")
+        _fitting[id(spec)] = spec, len(spec.impls)
     return spec
+
+
+# Specs that fit the format and how many Impls they had, by identity: a check takes 0.25 ms, and a
+# sweep asks for its kernel thousands of times.
+_fitting: dict[int, tuple[Spec, int]] = {}
 
 
 def _declared_in(spec: Spec, module: ModuleType) -> bool:

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import drawn_pages
 import pytest
+from nightly import at_night
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", [*drawn_pages.PAGES, *drawn_pages.PRINTED])
+# `tuned --code` takes 8 s of CPU; `tests/compile/test_tuned_code.py` has its parts.
+EVERY = at_night((*drawn_pages.PAGES, *drawn_pages.PRINTED), lambda name: name != "tuned_code")
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_it_is_drawn_as_it_was_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
