@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.measurement.correctness import PreparedProblem, check, check_outputs
+from workbench.measurement.correctness import PreparedProblem, _poison, check, check_outputs
 from workbench.spec import Spec, Tensor, Tolerance
 
 N = 37
@@ -193,3 +193,9 @@ def test_what_overflows_the_dtype_is_expected_to():
     y, z, count = right(*problem.inputs)
     assert bool(y.isinf().all()) and check_outputs((y, z, count), problem).wrong is None
     assert check_outputs((torch.full_like(y, 65504.0), z, count), problem).wrong is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16])
+def test_fresh_memory_holds_nan(dtype):
+    _poison(flat := torch.zeros(5, dtype=dtype))
+    assert torch.isnan(flat.float()).all()

@@ -371,3 +371,10 @@ def test_reading_needs_neither_torch_nor_a_database():
     code = f"import workbench.data.events, sys; print({heavy} & {{*sys.modules}})"
     message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert message.stdout == "set()\n", message.stderr
+
+
+def test_two_logs_of_one_file_lose_no_line(tmp_path):
+    first, second = EventLog(tmp_path / "e.jsonl"), EventLog(tmp_path / "e.jsonl")
+    for log in (first, second, first):
+        log.write(RECORD)
+    assert read(tmp_path / "e.jsonl").events == [RECORD] * 3

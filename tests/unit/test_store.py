@@ -1,6 +1,7 @@
 """Two places keep a run, the events file and the database, and Ctrl-C never falls between them."""
 
 import signal
+from contextlib import contextmanager
 
 import pytest
 import synthetic
@@ -105,3 +106,30 @@ def test_what_one_place_refuses_is_in_the_other(tmp_path, monkeypatch, place):
 )
 def test_what_the_process_was_lost_by_is_tried_again(stage, stands):
     assert _lasting(Failure(FAILED.case, "k", RUN.id, synthetic.AT, stage, "why")) == stands
+
+
+class Deferring:
+    """Interrupts that know whether Ctrl-C is deferred."""
+
+    deferred = False
+
+    @contextmanager
+    def later(self):
+        self.deferred = True
+        yield
+        self.deferred = False
+
+
+@pytest.mark.parametrize(
+    "entry", [OUTCOMES[1], FAILED, FINDING], ids=["record", "failure", "finding"]
+)
+def test_ctrl_c_is_deferred_over_both_places(tmp_path, monkeypatch, entry):
+    interrupts, seen = Deferring(), []
+    with open_history(f"sqlite:///{tmp_path / 'h.db'}") as history:
+        log = EventLog(tmp_path / "events.jsonl")
+        begin(store := Store(history, interrupts), log)
+        for owner, name in ((history, "add"), (history, "add_finding"), (log, "write")):
+            monkeypatch.setattr(owner, name, lambda _: seen.append(interrupts.deferred))
+        store.keep(entry)
+        store.keep_all([entry])
+    assert len(seen) >= 3 and all(seen)

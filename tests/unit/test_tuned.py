@@ -32,7 +32,7 @@ from workbench.source import code_hash, file_hash
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
 from workbench.tuner import choice
 from workbench.tuner.selection import config_key, select
-from workbench.tuner.tuned import entries_of, remember
+from workbench.tuner.tuned import entries_of, remember, sources_of
 
 pytestmark = pytest.mark.unit
 
@@ -935,3 +935,10 @@ def test_a_launch_of_another_impl_takes_part_and_may_stay_the_fastest(tmp_path):
         assert select(alone, [*own, *launched]).default.record is launched[0]
         assert result.keys() == {"tiles", "persistent"}
         assert [e.impl for e in result.values() if e.fastest] == [faster]
+
+
+def test_an_impl_is_known_by_its_code_and_as_in_schema_1_by_its_file():
+    from workbench.kernels.softmax import softmax
+
+    impl = softmax.impls[0]
+    assert sources_of(impl) == (code_hash(impl), file_hash(impl))

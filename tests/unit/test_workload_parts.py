@@ -842,7 +842,7 @@ def test_keys_of_launches_are_equal_where_layouts_are():
         return observed.key_function(args, kwargs)(args, kwargs, (1,))
 
     assert key(x, y, 3) == key(y, x, 3) != key(x, x, 3)
-    assert key(x[4:], y) == key(x[4:], y) != key(x[1:], y)
+    assert key(x[4:36], y) == key(x[8:40], y) != key(x[5:37], y), "16 bytes are aligned"
     assert key(x[:32]) != key(x[:33]) and key(x.view(8, 8)) != key(x.view(8, 8).t())
     assert key(x, 1) != key(x, True) and key(x, 1) != key(x, 1.0) and key(x, n=1) != key(x, n=2)
     assert key(x, [1]) == key(x, [1]) != key(x, [2]) and key(x) != key(x.to(torch.int32))
@@ -1451,3 +1451,15 @@ def other(x):
 def test_a_middle_of_two_sizes_is_described():
     first = drawn_numbers.between.middle(launch("add", 64, 8), launch("add", 256, 8))
     assert text_of(first.grid) == "(2, 1, 1)" and first.key == ("128", "8")
+
+
+@pytest.mark.parametrize(("benchmarking", "warmup"), [(False, False), (True, False), (False, True)])
+def test_launches_by_which_a_tuner_times_or_warms_up_are_not_recorded(benchmarking, warmup):
+    launches = []
+    sink = SimpleNamespace(launched=lambda *launch: launches.append(launch))
+    hooks = triton_hooks.TritonHooks(sink)
+    hooks._caught, hooks._context.benchmarking = False, benchmarking
+    run = hooks._jit_run(lambda *args, **kwargs: "launched")
+    assert run("function", 1, grid=(4,), warmup=warmup) == "launched"
+    expected = [("function", (1,), {}, (4,), triton_hooks.NOBODY)]
+    assert launches == ([] if benchmarking or warmup else expected)
