@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     with suppress(OSError):  # the folder is gone, which a command says in a sentence
         if sys.path[0] == os.getcwd():  # of `python -m`: a `random.py` there is not the library's
-            sys.path.append(sys.path.pop(0))
+            del sys.path[0]  # the command line puts it last
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before the command has begun
     from workbench.cli import run
