@@ -1110,14 +1110,20 @@ def test_an_import_counts_what_it_holds_and_what_it_cannot_read(history, tmp_pat
     assert len(history.outcomes(run.id)) == 5 and history.state(run.id) == "complete"
 
 
-def test_a_file_that_two_processes_open_is_tried_again_until_its_seconds_are_over(monkeypatch):
+def slept_by(module, monkeypatch):
+    """Return the seconds that a module asks to sleep; each sleep takes one second."""
     now, slept = [0.0], []
 
     def sleep(seconds):
         slept.append(seconds)
         now[0] += 1.0
 
-    monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return slept
+
+
+def test_a_file_that_two_processes_open_is_tried_again_until_its_seconds_are_over(monkeypatch):
+    slept = slept_by(database, monkeypatch)
     monkeypatch.setattr(database, "_BUSY_S", 2.0)
 
     def fails(error):
@@ -1164,13 +1170,7 @@ def test_a_fifo_is_opened_when_somebody_reads_from_it(tmp_path, monkeypatch):
     """Nobody reads: looks at 0, 1 and 2 s, and at 3 s the time is over."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    now, slept = [0.0], []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        now[0] += 1.0
-
-    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    slept = slept_by(files, monkeypatch)
     monkeypatch.setattr(files, "OTHER_END_S", 2.0)
     with pytest.raises(OSError, match="no process reads from it"):
         files.open_stream(path)

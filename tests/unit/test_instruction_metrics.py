@@ -483,7 +483,10 @@ def test_a_report_gives_samples_by_reason_and_executions_by_opcode(tmp_path, mon
     (tmp_path / "ncu_report.py").write_text(PACKAGE)
     (tmp_path / "k.ncu-rep").write_bytes(b"NVR\0")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (here := tmp_path / "here").mkdir()
+    (here / "json.py").write_text("x = 1\n")  # is not taken for Python's own
+    monkeypatch.chdir(here)
     (dispatch,) = read([tmp_path / "k.ncu-rep"]).dispatches
     metrics = rule_metrics(dispatch, "ncu")
     stalls = {n.removeprefix("stall_"): v for n, v in metrics.items() if n.startswith("stall_")}

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from workbench.data.trace import CounterValue, Dispatch, Geometry, InstructionTable, Trace, plain
@@ -15,7 +16,7 @@ from workbench.readers.inputs import ncu
 from workbench.readers.inputs.source import Source
 
 MAGIC = b"NVR\0"
-WORKER = "workbench.readers.inputs.ncu_worker"
+WORKER = Path(__file__).parent / "inputs/ncu_worker.py"
 SECONDS = 120.0
 
 
@@ -50,7 +51,7 @@ def _launches(source: Source) -> list[dict[str, Any]]:
     with source.file() as path:
         try:
             done = subprocess.run(
-                [sys.executable, "-m", WORKER, str(path)],
+                [sys.executable, "-P", str(WORKER), str(path)],  # -P: no `json.py` from here
                 capture_output=True,
                 timeout=min(SECONDS, source.limits.seconds),
                 check=False,
