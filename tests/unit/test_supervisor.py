@@ -146,15 +146,18 @@ def test_the_command_ends_with_the_process_that_the_user_started():
 
 
 @pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_processes_that_the_code_started_end_with_the_command(end):
-    """Also those that a program of it started, in a session of their own."""
+def test_processes_that_the_code_started_end_with_the_command(end, tmp_path):
+    """Also those that a program of it started, in a session of their own. Each makes a folder with
+    its number, for which the code waits before it ends."""
     sleep = "time.sleep(1000)"
-    program = f"import os, time; print(os.getpid(), flush=True); os.fork(); {sleep}"
-    fork = f"os.fork() or (print(os.getpid(), flush=True), {sleep})"
+    come = f"os.mkdir({str(tmp_path)!r} + f'/{{os.getpid()}}')"
+    program = f"import os, time; {come}; os.fork(); {sleep}"
+    fork = f"os.fork() or ({come}, {sleep})"
     start = f"subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
+    both = f"[time.sleep(0.01) for _ in iter(lambda: len(os.listdir({str(tmp_path)!r})), 2)]"
     begin = "import os, signal, subprocess, time"
-    done = ran(f"{begin}; {fork}; {start}; time.sleep(0.5); {end}")
-    pids = [int(line) for line in done.stdout.split() if line.isdecimal()]
+    done = ran(f"{begin}; {fork}; {start}; {both}; {end}")
+    pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2 and not any(map(is_alive, pids))
     assert done.returncode == (0 if end == "pass" else COULD_NOT_RUN)
 
