@@ -40,37 +40,6 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 MARGIN = 64  # elements of NaN before and behind an input: keeps it at a multiple of 16 bytes
 
 
-def patch_once_a_launch() -> None:
-    """The interpreter makes the language its own anew in every call of a device function, a
-    millisecond each, half the time of some kernels: here once in a launch for each module."""
-    from triton.runtime import interpreter
-
-    patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    done: list[set[int]] = [set()]  # by launch, the innermost last; the first is of no launch
-
-    def patched(function: Any) -> Any:
-        module = id(function.__globals__)
-        if len(done) == 1:  # a launch whose programs are traced: it looks at each by itself
-            return patch(function)
-        if module in done[-1]:
-            return None  # the launch alone looks at it, and is the first
-        done[-1].add(module)
-        return patch(function)
-
-    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        done.append(set())
-        try:
-            return launch(self, *args, **kwargs)
-        finally:
-            done.pop()
-
-    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patched, launched
-
-
-if INTERPRETED:
-    patch_once_a_launch()
-
-
 def kernels() -> list[str]:
     """The built-in kernels, or those that KERNELS names: `KERNELS=softmax,copy`."""
     return [n for n in catalog.kernel_names() if not ONLY or n in ONLY]

@@ -45,6 +45,7 @@ def mend() -> None:
     _mend_scalars(interpreter)
     _mend_loops(interpreter)
     _mend_imported_names(interpreter)
+    _patch_once_a_launch(interpreter)
     _mend_libdevice()
     builder = interpreter.InterpreterBuilder
     builder.create_dot = _by_rows(builder.create_dot)
@@ -81,24 +82,68 @@ def _remember_dtypes(interpreter: Any) -> None:
 
 
 def _remember_extents() -> None:
-    """Patch the constructor of tensors, which wraps each extent and the number of elements of each
-    tensor as constants with types of their own: tensors of one shape share them. A version whose
-    tensors have other attributes keeps its own."""
+    """Patch the constructors of block types and of tensors, which wrap each extent as a constant
+    with a type of its own and compare shapes by these: blocks of one shape share them, and two
+    that do are not compared. A third of the interpreter's time. A version whose types or tensors
+    have other attributes keeps its own."""
     import triton.language.core as core
 
-    real, known = core.tensor.__init__, dict[Any, dict[str, Any]]()
-    of_each, of_shape = {"handle", "type", "dtype"}, {"shape", "numel"}
+    blocks, tensors = dict[Any, tuple[dict[str, Any], str]](), dict[Any, dict[str, Any]]()
+    real_block, real_tensor = core.block_type.__init__, core.tensor.__init__
 
-    def initialised(self: Any, handle: Any, type: Any) -> None:
-        shape = type.shape if type.is_block() else ()
-        if (same := known.get(shape)) is not None:
+    def block(self: Any, element_ty: Any, shape: Any) -> None:
+        known = blocks.get(id(shape)) or blocks.get(extents := _extents(shape))
+        if known is not None:
+            same, start = known
+            self.__dict__.update(same, element_ty=element_ty, name=f"{start}{element_ty}>")
+            return
+        real_block(self, element_ty, shape)
+        if extents and vars(self).keys() == {"element_ty", "shape", "numel", "name"}:
+            same = {name: vars(self)[name] for name in ("shape", "numel")}
+            known = same, f"<{self.shape}, "
+            blocks[extents] = blocks[id(self.shape)] = known  # which keeps the shape, and its id
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        shape = id(type.shape) if type.is_block() else ()
+        if (same := tensors.get(shape)) is not None:
             self.__dict__.update(same, handle=handle, type=type, dtype=type.scalar)
             return
-        real(self, handle, type)
-        if vars(self).keys() == of_each | of_shape:
-            known[shape] = {name: getattr(self, name) for name in of_shape}
+        real_tensor(self, handle, type)
+        if vars(self).keys() == {"handle", "type", "dtype", "shape", "numel"} and (
+            shape == () or shape in blocks
+        ):
+            tensors[shape] = {name: vars(self)[name] for name in ("shape", "numel")}
 
-    core.tensor.__init__ = initialised
+    core.block_type.__init__, core.tensor.__init__ = block, tensor
+    _share_shapes()
+
+
+def _extents(shape: Any) -> tuple[int, ...] | None:
+    """Return the numbers of a shape; None where it is none, or one is no integer."""
+    import triton.language.core as core
+
+    def plain(value: Any) -> Any:
+        return value.value if isinstance(value, core.constexpr) else value
+
+    if not isinstance(plain(shape), list | tuple | core.tuple):
+        return None
+    numbers = tuple(plain(extent) for extent in plain(shape))
+    return numbers if all(type(number) is int for number in numbers) else None
+
+
+def _share_shapes() -> None:
+    """Patch the broadcast of two blocks: those that share their shape are as they shall be."""
+    from triton.language.semantic import TritonSemantic
+
+    real = TritonSemantic.broadcast_impl_value
+
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        left, right = lhs.type, rhs.type
+        if left.is_block() and right.is_block() and left.shape is right.shape:
+            return lhs, rhs
+        return real(self, lhs, rhs)
+
+    TritonSemantic.broadcast_impl_value = broadcast
 
 
 def _mend_index(interpreter: Any) -> None:
@@ -165,6 +210,32 @@ def _mend_imported_names(interpreter: Any) -> None:
         return real(function)
 
     interpreter._patch_lang = patched
+
+
+def _patch_once_a_launch(interpreter: Any) -> None:
+    """Patch the lookup once more: the interpreter makes the language its own anew in every call of
+    a device function, such as `tl.max`, a millisecond each and half the time of some kernels. Here
+    it does so once in a launch for each module."""
+    patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    done: list[set[int]] = []  # the modules of each launch, the innermost last
+
+    def patched(function: Any) -> Any:
+        module = id(function.__globals__)
+        if done and module in done[-1]:
+            return None  # the launch alone looks at it, and is the first
+        if done:  # else its programs are traced one by one
+            done[-1].add(module)
+        return patch(function)
+
+    @wraps(launch)
+    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done.append(set())
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            done.pop()
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patched, launched
 
 
 def _in_interpreter(builtin: Callable[..., Any], interpreter: Any) -> Callable[..., Any]:

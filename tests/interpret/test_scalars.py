@@ -37,6 +37,20 @@ def test_python_scalars_are_those_of_a_compiled_launch(eps, flag, large):
     assert kinds.tolist() == [1, 1, int(flag)]
 
 
+def test_shapes_that_are_shared_are_still_checked():
+    """The second type of a shape is made of the first one's; an odd extent is refused as before."""
+    first, second = (tl.block_type(kind, [8, tl.constexpr(4)]) for kind in (tl.int32, tl.float16))
+    assert first.shape is second.shape and second.numel == 32
+    assert first.name != second.name == str(second) and second.scalar == tl.float16
+    assert second.name.endswith("fp16>") and first == tl.block_type(tl.int32, second.shape)
+    assert first != tl.block_type(tl.int32, [4, 8])
+    for shape, error in (([8, 4.0], TypeError), ([8, 3], ValueError), ([], TypeError)):
+        with pytest.raises(error):
+            tl.block_type(tl.int32, shape)
+    with pytest.raises(AssertionError):
+        tl.block_type(tl.int32, 8)
+
+
 @triton.jit
 def half(x, out, scale, B: tl.constexpr):
     i = tl.arange(0, B)
