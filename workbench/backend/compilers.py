@@ -21,6 +21,7 @@ from workbench.compile.code_identity import compile_code
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Predicted, key_of
+from workbench.data.triton_key import key_of_triton
 from workbench.device.correction import SizedConfig
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
@@ -84,9 +85,8 @@ class FactsJob:
 def triton_here() -> tuple[str, str, str]:
     """Return version, key and folder of the Triton that this process imports."""
     import triton
-    from triton.runtime.cache import triton_key
 
-    key = hashlib.sha256(triton_key().encode()).hexdigest()[:16]
+    key = hashlib.sha256(key_of_triton().encode()).hexdigest()[:16]
     return str(triton.__version__), key, str(Path(triton.__file__).parent.parent)
 
 

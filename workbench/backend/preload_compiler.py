@@ -4,13 +4,12 @@ Each of a sweep's twenty workers would spend a second of CPU on them, all at onc
 own libraries here, too, once for all.
 """
 
-from triton.runtime.cache import triton_key
-
 import workbench.backend.processes
 import workbench.gluon
 import workbench.measurement.bench
 import workbench.measurement.probe
 import workbench.measurement.tamper
 import workbench.measurement.worker  # noqa: F401
+from workbench.data.triton_key import key_of_triton
 
-triton_key()
+key_of_triton()

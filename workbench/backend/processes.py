@@ -28,6 +28,7 @@ from workbench.compile import (
 from workbench.compile.dedup import store_skipped
 from workbench.data.record import Stage
 from workbench.data.temporary import temporary_folder
+from workbench.data.triton_key import key_of_triton
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
@@ -37,11 +38,9 @@ COMPILE_TIMEOUT_S = 60.0
 
 
 def import_compiler() -> None:
-    """Import the compiler in a worker. Lets Triton hash its own libraries, too, which would cost
-    the first config half a second."""
-    from triton.runtime.cache import triton_key
-
-    triton_key()
+    """Import the compiler in a worker, and Triton's hash of its own libraries, which would cost the
+    first config half a second."""
+    key_of_triton()
 
 
 def prepare(kernel: str) -> None:

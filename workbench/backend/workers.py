@@ -30,7 +30,7 @@ from workbench.data.user_code import Marks, user_code, watch
 
 # Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether
 # it interprets, so it is imported only where no worker does; see `preload_compiler`.
-PRELOADED = ["workbench.backend.preload", "numpy", "torch"]
+PRELOADED = ["workbench.backend.preload", "numpy", "torch", "workbench.backend.processes"]
 
 LOST = (TimeoutError, ChildProcessError)
 PATIENCE = 3.0  # times the usual limit, for the second attempt after a crash or a timeout

@@ -12,6 +12,7 @@ from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.program_values import LaunchArguments
 from workbench.compile.stand_in import AbsentDriver, HiddenTarget
 from workbench.data.environment import FP_FUSION
+from workbench.data.triton_key import remember_key
 from workbench.device.hardware import Device
 
 
@@ -47,6 +48,7 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
 
     from workbench.dsl import pretend
 
+    remember_key()
     dedup = dedup or Dedup()
     launches: list[Launch] = []
     absent = AbsentDriver(device)

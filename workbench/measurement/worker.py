@@ -24,6 +24,7 @@ from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
 from workbench.data.stats import median
+from workbench.data.triton_key import key_of_triton
 from workbench.device import hardware
 from workbench.device.bounds import bound_s, cache_bytes, hot_bound_s
 from workbench.measurement import preflight, rounds
@@ -167,9 +168,7 @@ def warm() -> None:
 
     opening = threading.Thread(target=opened)
     opening.start()
-    from triton.runtime.cache import triton_key
-
-    triton_key()  # hashes its libraries, half a second, which the first launch would take
+    key_of_triton()  # where it is not known, half a second, which the first launch would take
     opening.join()
 
 
