@@ -383,7 +383,11 @@ return y.to(x.dtype), s.to(x.dtype)
         ("process",),
         {"top": "import ctypes", **body("ctypes.string_at(0)")},
     ),
-    Cheat("an endless loop", ("process",), body("while True:\n    pass")),
+    Cheat(
+        "an endless loop",
+        ("process",),
+        {"top": "import time", **body("while True:\n    time.sleep(1)")},
+    ),
     Cheat(
         "a thread that goes on",
         ("process", "values"),

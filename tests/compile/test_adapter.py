@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import triton
+from nightly import nightly
 
 import workbench as wb
 from workbench import tune
@@ -34,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 N = 1000
 KERNELS = """
 import triton
+from nightly import nightly
 import triton.language as tl
 
 CONFIGS = [triton.Config({"BLOCK": b}, num_warps=w) for b in (64, 256) for w in (1, 4)]
@@ -140,6 +142,7 @@ def test_the_result_of_tuning_is_that_of_a_sweep(kernels, tmp_path):
 
 LISTED = """
 import triton
+from nightly import nightly
 import triton.language as tl
 
 
@@ -175,7 +178,9 @@ NUMBERS = [triton.Config({"BLOCK": b, "ROUNDS": r}) for b in (64, 256) for r in 
 ORDERS = ((0, 1, 2, 3), (0,), (1, 0, 1), (3, 2))
 
 
-@pytest.mark.parametrize(("configs", "orders"), [(NUMBERS, ORDERS), (None, (*ORDERS, (4, 2)))])
+@pytest.mark.parametrize(
+    ("configs", "orders"), [(NUMBERS, ORDERS), pytest.param(None, (*ORDERS, (4, 2)), marks=nightly)]
+)
 def test_one_of_the_configs_that_were_given_wins_whatever_was_tuned_before(
     listed, tmp_path, configs, orders
 ):
@@ -405,6 +410,7 @@ def test_an_unknown_input_is_named(more, tmp_path):
 
 LARGE = """
 import triton
+from nightly import nightly
 import triton.language as tl
 
 

@@ -69,7 +69,7 @@ def opener_of(time_s):
     return opener, backends
 
 
-@pytest.mark.parametrize("middle", [64, 128])
+@pytest.mark.parametrize("middle", [64, pytest.param(128, marks=pytest.mark.nightly)])
 def test_a_size_between_two_tuned_ones_is_measured_before_a_table_serves_it(tmp_path, middle):
     """BLOCK 128 is faster at both sizes; between them it is `middle`."""
     record_sizes(tmp_path, 512, 2048)
@@ -101,7 +101,9 @@ def refuses(*_):
     raise NoMiddle("there is none")
 
 
-@pytest.mark.parametrize(("faster", "entries"), [(128, 3), (64, 2)])
+@pytest.mark.parametrize(
+    ("faster", "entries"), [(128, 3), pytest.param(64, 2, marks=pytest.mark.nightly)]
+)
 def test_another_config_is_written_only_where_it_beat_the_one_in_use(recorded, faster, entries):
     """The program used BLOCK 64, which stays without a verdict FAST of another config."""
     opener, backends = opener_of(lambda block, _: 50e-6 if block == faster else 100e-6)

@@ -211,7 +211,7 @@ def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path, capsys):
     ("left", "right", "word", "code"),
     [
         ("lanes", "online", "INCONCLUSIVE", 3),
-        ("online", "online:threads=256", "SAME", 0),
+        pytest.param("online", "online:threads=256", "SAME", 0, marks=pytest.mark.nightly),
         ("rows", "online", "No verdict", 2),
     ],
 )

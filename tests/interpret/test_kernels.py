@@ -187,8 +187,9 @@ def test_right_with_every_choice_of_every_knob(impl):
 
 
 def meets_by_day(impl):
-    """Return whether every run tries an Impl: all but those of sample_topk_topp, which take 6 s."""
-    return impl.spec.name != "sample_topk_topp"
+    """Return whether every run tries an Impl: the first of each kernel, but for sample_topk_topp,
+    which takes 6 s."""
+    return impl is impl.spec.impls[0] and impl.spec.name != "sample_topk_topp"
 
 
 @pytest.mark.newest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from workbench.compile.listing import Instruction
 from workbench.data.matrix_work import opcode_flops
@@ -161,7 +162,11 @@ def group_of(op: Instruction, arch: str) -> str:
     kind = (amd_kind if amd else sass_kind)(op)
     if kind is not None:
         return "global loads" if kind.startswith("load") else _OF_KIND[kind]
-    name = op.opcode if amd else op.opcode.split(".")[0]
+    return _group_of_name(op.opcode if amd else op.opcode.split(".")[0], amd)
+
+
+@cache  # a kernel of thousands of instructions has some tens of names
+def _group_of_name(name: str, amd: bool) -> str:
     table = _AMD_GROUP if amd else _SASS_GROUP
     return next((group for group, known in table.items() if known.match(name)), "other")
 
