@@ -15,10 +15,11 @@ import triton.language as tl
 
 FACTOR: tl.constexpr = tl.constexpr(3)
 OFFSET = tl.constexpr(1.0)
+LOWEST = tl.constexpr(float("-inf"))
 
 @triton.jit
 def moved(value):
-    return value * FACTOR + OFFSET
+    return tl.maximum(value * FACTOR + OFFSET, LOWEST)
 """
 KERNEL = """
 @triton.jit
@@ -45,6 +46,7 @@ def test_a_function_of_a_cell_is_tuned(tmp_path):
     book = Notebook(tmp_path)
     book.cell(HELPERS)
     book.cell(KERNEL)
+    book.cell("x = at = n = BLOCK = object()")  # parameters and a local of the function
     x = torch.randn(1000)
     best = wb.tune(
         book.names["scale"],

@@ -297,9 +297,20 @@ def test_a_notebook_shows_the_answer_a_figure_and_ten_rows(place):
     html = result._repr_html_()
     assert html.count("<tr>") == 11 and "<svg" in html and "more rows: .frame()" in html
     assert not re.search(r"https?://|<script|<link", html)
+    rows = result._table()[1]
+    assert rows[0][0] == result.best.record.case.label, "the winner is the first row"
+    assert result.best._repr_html_().count("<tr>") == 2
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
     place.null = Null()
     assert "no GPU took part" not in wb.sweep(place.kernel, **place.more)._repr_html_()
+
+
+def test_a_result_prints_text_where_colours_are_forced(place, monkeypatch):
+    """Kernels of Jupyter set FORCE_COLOR, and rich displayed in the cell what it should print."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    text = str(wb.sweep(place.kernel, **place.more))
+    assert "measured" in text and "report  " in text and "\x1b" not in text
 
 
 def test_times_at_several_sizes_have_no_one_best(place):

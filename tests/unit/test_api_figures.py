@@ -165,8 +165,26 @@ def test_a_history_has_the_four_kernels_with_the_most_outcomes():
     assert filled == [(True, ink("impl-0"), 2), (False, ink("impl-0"), 1), *(
         (True, ink(f"impl-{n}"), 2) for n in (1, 2, 3))]  # fmt: skip
     assert list(ax.get_lines()[0].get_ydata()) == pytest.approx([2.0, 2.0])
-    assert ax.get_ylabel() == "time of one call, µs (log)" and ax.get_yscale() == "log"
+    assert ax.get_ylabel() == "time of one call, µs" and ax.get_ylim() == (0, pytest.approx(2.3))
     assert figures.history_figure(rows[-1:]) is None
+
+
+@pytest.mark.parametrize(
+    "factor, shown",
+    [(1, ["0.0", "0.5", "1.0", "1.5", "2.0"]), (5, ["2", "5", "10"]), (200, ["10", "100"])],
+)
+def test_a_history_has_numbers_on_both_axes(factor, shown):
+    """Runs of one second stood under `06:47.600000`; a short logarithmic axis had no number."""
+    at = "2026-11-26T12:06:47.{}00000"
+    rows = [{"kernel": "a", "kind": "measured", "at": at.format(n), "time_s": 2e-6 * f}
+            for n, f in enumerate((1, factor))]  # fmt: skip
+    (ax,) = figures.history_figure(rows).axes
+    ax.figure.draw_without_rendering()
+    for axis, texts in ((ax.yaxis, shown), (ax.xaxis, ["12:05", "12:10"])):
+        low, high = axis.get_view_interval()
+        ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+        assert [label.get_text() for at, label in ticks if low <= at <= high] == texts
+    assert ("(log)" in ax.get_ylabel()) == (factor > 4)
 
 
 def test_a_curve_or_else_the_times_are_drawn(monkeypatch):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
+import math
+import symtable
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,10 +37,21 @@ def _parts(plain: Any, written: dict[str, Any]) -> Iterator[str]:
     """Yield the source of what a function names, each once, and then its own."""
     written[plain.__name__] = plain
     source = _source(plain)
-    names = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
+    names = set(_global_names(symtable.symtable(source, "<cell>", "exec")))
     for name in sorted(names & plain.__globals__.keys() - written.keys()):
         yield from _named(name, plain.__globals__[name], written)
     yield source
+
+
+def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the names that the source looks up outside of itself. Its parameters and locals are not
+    among them: a variable of the notebook may have the name of one."""
+    at_module = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (at_module or symbol.is_global()):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _global_names(child)
 
 
 def _source(plain: Any) -> str:
@@ -60,9 +72,9 @@ def _named(name: str, value: Any, written: dict[str, Any]) -> Iterator[str]:
     if isinstance(value, ModuleType):
         yield f"import {value.__name__} as {name}"
     elif isinstance(value, PLAIN):
-        yield f"{name} = {value!r}"
+        yield f"{name} = {_literal(value)}"
     elif isinstance(value, tl.constexpr) and isinstance(value.value, PLAIN):
-        yield f"import triton.language\n{name} = triton.language.constexpr({value.value!r})"
+        yield f"import triton.language\n{name} = triton.language.constexpr({_literal(value.value)})"
     elif (inspect.isfunction(value) or hasattr(value, "fn")) and not _imported(value):
         yield from _parts(base(value), written)
     elif hasattr(value, "__qualname__") and value.__module__ != "__main__":
@@ -72,6 +84,12 @@ def _named(name: str, value: Any, written: dict[str, Any]) -> Iterator[str]:
             f"{name}, which the function's cell names, is {type(value).__name__}; write the "
             "function into a file with all that it needs: %%writefile mine.py."
         )
+
+
+def _literal(value: Any) -> str:
+    """Return source of a plain value: the text `inf` is a name, not a number."""
+    is_number = not isinstance(value, float) or math.isfinite(value)
+    return repr(value) if is_number else f"float({str(value)!r})"
 
 
 def _imported(value: Any) -> bool:

@@ -18,10 +18,13 @@ from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name
 from workbench.reports.figures.experiment import chart_figure, plain
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from matplotlib.figure import Figure
 
 LINE = 24  # px between rows
 MOST_ROWS = 24  # of a figure of rows
+NARROW = 4.0  # times within this factor of each other stand on a linear axis
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
             look = {"color": colour("muted"), "size": 11, "va": "bottom"}
             ax.text(len(own), record.time_s / scale, record.case.impl, ha="right", **look)
     _mark(ax, own, winner, scale)
-    kind = "measured" if own[0].measured else f"predicted\n{factor_words(own)}"
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.set(xlabel="configs, fastest first", ylabel=f"time of one call, {unit}, {kind}")
+    kind = "measured" if own[0].measured else "predicted"
+    error = "" if own[0].measured else f"; {factor_words(own)}"
+    ax.set(xlabel=f"configs, fastest first{error}", ylabel=f"time of one call, {unit}, {kind}")
     ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
@@ -190,12 +194,30 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
                 xs = [datetime.fromisoformat(row["at"]) for row in some]
                 ys = [row["time_s"] / scale for row in some]
                 ax.plot(xs, ys, label=f"{name}, {kind}", **look)
-    ax.set(ylabel=f"time of one call, {unit} (log)", yscale="log")
-    _plain_log(ax.yaxis)
-    ax.tick_params(axis="x", labelrotation=20)
+    times = [row["time_s"] / scale for row in timed]
+    is_log = max(times) > NARROW * min(times)
+    ax.set(ylabel=f"time of one call, {unit}{' (log)' if is_log else ''}")
+    if is_log:
+        ax.set_yscale("log")
+        _plain_log(ax.yaxis)
+    else:
+        ax.set_ylim(0, 1.15 * max(times))
+    _dates(ax, [datetime.fromisoformat(row["at"]) for row in timed])
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
     return fig
+
+
+def _dates(ax: Any, times: Sequence[datetime]) -> None:
+    """Write dates and minutes along x: runs of one minute stand in a window of ten."""
+    from datetime import timedelta
+
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    room = max(timedelta(minutes=5), 0.05 * (max(times) - min(times)))
+    ax.set_xlim(min(times) - room, max(times) + room)
+    locator = AutoDateLocator(minticks=3, maxticks=7)
+    ax.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
 
 
 def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Figure | None:
@@ -225,7 +247,11 @@ def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Fi
 
 
 def _plain_log(axis: Any) -> None:
-    """Write the decades of a logarithmic axis as numbers."""
+    """Write the powers of ten of a logarithmic axis as numbers, and of a short one 2 and 5 times
+    them, too."""
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.get_major_locator().set_params(subs=(1, 2, 5))
     axis.set_major_formatter(lambda value, _: plain(value))
     axis.set_minor_formatter(lambda value, _: "")
 

@@ -23,19 +23,19 @@ def time_text(record: Record) -> str:
 
 
 def outcome_table(
-    records: Sequence[Record], failures: Sequence[Failure]
+    records: Sequence[Record], failures: Sequence[Failure], winners: Sequence[Record] = ()
 ) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the heads and the cells of outcomes, the fastest of each size first; failures follow
-    with their reason. Where times are predicted, the column of intervals has the times at which a
-    measurement is expected."""
+    """Return the heads and the cells of outcomes: of each size the winner, then the others, the
+    fastest first; failures follow with their reason. Where times are predicted, the column of
+    intervals has the times at which a measurement is expected."""
     phases = ("final", "predict", "compare", "first_pass", "hot")
     by_size = grouped(records, _of)
     heads = HEADS if all(r.measured for r in records) else PREDICTED_HEADS
-    rows = [
-        _cells(record)
-        for some in by_size.values()
-        for record in sorted(some, key=lambda r: (phases.index(r.phase), r.time_s))
-    ]
+
+    def rank(record: Record) -> tuple[bool, int, float]:
+        return record not in winners, phases.index(record.phase), record.time_s
+
+    rows = [_cells(r) for some in by_size.values() for r in sorted(some, key=rank)]
     rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
     return heads, rows
 

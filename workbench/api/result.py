@@ -13,7 +13,7 @@ from workbench.api.outcome_table import outcome_table, time_text
 from workbench.commands.result import RunResult, json_text
 from workbench.data.files import write_file
 from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
-from workbench.device.error_band import devices_words
+from workbench.device.error_band import factor_words
 from workbench.spec import WorkbenchError, sizes_text
 
 if TYPE_CHECKING:
@@ -78,6 +78,14 @@ class BestConfig:
         case = self.record.case
         at = f"{sizes_text(case.sizes)}, {case.dtype}"
         return f"<{self.kernel} {case.label} at {at}: {time_text(self.record)} on {case.device}>"
+
+    def _repr_html_(self) -> str:
+        from workbench.api.notebook import card
+
+        case = self.record.case
+        kind = f"{'predicted' if self.predicted else 'measured'} on {case.device}"
+        sentence = f"{self.kernel} {case.label}: {time_text(self.record)}"
+        return card(kind, self.predicted, sentence, outcome_table([self.record], []))
 
 
 class Result:
@@ -206,8 +214,9 @@ class Result:
         if not devices:
             return ""
         if self.predicted:
-            errors = " ".join(devices_words((r.run.device, r.run.kernel) for r in self.runs))
-            return f"predicted for {devices}: no GPU took part. {errors}"
+            error = factor_words(self.records)
+            said = not error or "times the predicted" in self.sentence
+            return f"predicted for {devices}: no GPU took part{'' if said else f'; {error}'}"
         return f"measured on {devices}"
 
     def _figure(self) -> Figure | None:

@@ -116,6 +116,11 @@ class PredictResult(Result):
         return True
 
     @property
+    def _kind(self) -> str:
+        device = getattr(self._called.options, "device", None)
+        return f"predicted{f' for {device}' if device else ''}: nothing was run or checked"
+
+    @property
     def sentence(self) -> str:
         """The best config with its time and what limits it."""
         one = self.best

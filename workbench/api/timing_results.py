@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.api.call import Called
-from workbench.api.outcome_table import time_text
+from workbench.api.outcome_table import outcome_table, time_text
 from workbench.api.result import BestConfig, Result, only
 from workbench.commands.tune_options import TunedFunction
 from workbench.data.record import Comparison, Record, Verdict
@@ -54,6 +54,10 @@ class SweepResult(Result):
         (first, *_) = self.selections or (None,)
         records = [r for r in self.runs[0].outcomes if isinstance(r, Record)] if self.runs else []
         return ranked_figure(records, first.winner if first else None)
+
+    def _table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        winners = [best.record for best in self.bests]
+        return outcome_table(self.records, self.failures, winners)
 
 
 class TuneResult(SweepResult):

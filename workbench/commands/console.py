@@ -98,9 +98,12 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
     nothing is truncated."""
     from rich.console import Console
 
-    plain = {"highlight": False, "markup": False, "emoji": False, "stderr": stderr}
+    # Rich displays what it prints in a notebook, and writes nothing of it to `file`.
+    plain = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
+    plain["stderr"] = stderr
     if (to := redirection()) is not None:
-        plain |= {"file": to.output}  # type: ignore[dict-item]
+        # Kernels of Jupyter set FORCE_COLOR, but what goes to a caller is text.
+        plain |= {"file": to.output, "force_terminal": False}  # type: ignore[dict-item]
     console = Console(**plain)  # type: ignore[arg-type]
     if width is None and not console.is_terminal:
         width = 240
