@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import workbench.spec
 from workbench.data.user_code import UserCodeExit, user_code
@@ -367,6 +368,8 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
     specs = [v for v in vars(module).values() if isinstance(v, Spec)]
     mine = [s for s in {id(s): s for s in specs}.values() if _declared_in(s, module)]
     see = "see CONTRIBUTING.md, or `workbench new-kernel NAME` for a working file"
+    if not specs and (functions := _plain_functions(module)):
+        raise CatalogError(_without_spec(kernel, functions))
     if not mine:
         lack = "a Spec" if not specs else "an impl: decorate a launcher with @<spec>.impl(Config)"
         raise CatalogError(f"{kernel} lacks {lack}; {see}.")
@@ -383,6 +386,32 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
             raise CatalogError(f"{kernel}: {reason}; {see}.")
         _fitting[id(spec)] = spec, len(spec.impls)
     return spec
+
+
+def _plain_functions(module: ModuleType) -> dict[str, Any]:
+    """Return the functions of a module that Triton compiles, by name, within their autotuners."""
+    functions = {}
+    for name, value in vars(module).items():
+        while not hasattr(value, "params") and hasattr(value, "fn"):
+            value = value.fn
+        if hasattr(value, "arg_names") and getattr(value, "__module__", "") == module.__name__:
+            functions[name] = value
+    return functions
+
+
+def _without_spec(kernel: str, functions: Mapping[str, Any]) -> str:
+    """Return what to run for a file of plain `@triton.jit` functions."""
+    name, function = next(iter(functions.items()))
+    constants = [p.name for p in function.params if p.is_constexpr]
+    words = [f"--arg {p.name}=..." for p in function.params if not p.is_constexpr]
+    if constants:
+        words.append(f"--config {','.join(f'{c}=64' for c in constants)}")
+    return (
+        f"{kernel} has no Spec, which this command needs, but @triton.jit functions "
+        f"({', '.join(functions)}): run `workbench tune {kernel}:{name} {' '.join(words)} --grid "
+        f"'cdiv(..., {(constants or ['...'])[0]})'`, where an --arg is a number or "
+        "bf16[8192,4096]; or call wb.tune; `workbench new-kernel NAME` writes a file with a Spec."
+    )
 
 
 # Specs that fit the format and how many Impls they had, by identity. A check takes 0.3 ms, and a

@@ -120,9 +120,12 @@ def _tensor_faults(part: str, tensors: object) -> Iterator[str]:
         else:
             yield from _axis_faults(name, tensor.axes.split())
             if tensor.dtype is not None and tensor.dtype not in list(ITEMSIZE):
+                is_axis = isinstance(tensor.dtype, str) and _AXIS.fullmatch(tensor.dtype)
+                text = short(f"{tensor.axes} {tensor.dtype}")
+                hint = f"; if it is an axis, write Tensor({text})" if is_axis else ""
                 yield (
                     f"{name} has the unknown dtype {short(tensor.dtype)}; "
-                    f"known are {', '.join(ITEMSIZE)}"
+                    f"known are {', '.join(ITEMSIZE)}{hint}"
                 )
             if tensor.make is not None and not callable(tensor.make):
                 yield f"`make` of {name} is {short(tensor.make)}, not a function"
@@ -131,8 +134,11 @@ def _tensor_faults(part: str, tensors: object) -> Iterator[str]:
 def _axis_faults(name: str, axes: Iterable[str]) -> Iterator[str]:
     for axis in axes:
         if not _AXIS.fullmatch(axis):
+            apart = " ".join(axis.replace(",", " ").split())
+            write = f"; write Tensor({short(apart)}), with spaces" if "," in axis else ""
             yield (
                 f"{name} has the axis {short(axis)}; an axis is names and numbers joined by * and /"
+                f"{write}"
             )
         parts = re.split(r"[*/]", axis)
         if any(part.isdigit() and not int(part) for part in parts):

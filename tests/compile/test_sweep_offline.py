@@ -49,7 +49,7 @@ def outcomes(folder):
 
 @pytest.mark.newest
 def test_a_launcher_that_raises_dies_or_hangs_costs_its_config_only(tmp_path):
-    kernel = write_kernel("odd", tmp_path)
+    kernel, _ = write_kernel("odd", tmp_path)
     text = kernel.read_text().replace("    x = x.contiguous()\n", ODD)
     kernel.write_text(text.replace("import torch\n", "import os, signal, time\nimport torch\n", 1))
     wanted = SweepOptions(

@@ -2,6 +2,7 @@
 
 import pytest
 from mistaken_kernels import LAUNCH_FAULTS, SPEC_FAULTS, write
+from nightly import by_turns
 
 from workbench.backend.checking import (
     CheckCall,
@@ -11,19 +12,25 @@ from workbench.backend.checking import (
     launch_calls,
     make_inputs,
 )
+from workbench.commands.new_kernel import write_kernel
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import loaded
-from workbench.spec import SpecFault
+from workbench.spec import SpecFault, values
 
 CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})
 
 
 def checked(folder, changes, dtype="fp32"):
+    """The largest error of the changed starter, or why its result is wrong."""
+    return checked_file(write(folder, changes), CONFIG, dtype)
+
+
+def checked_file(path, config, dtype):
     """The largest error, or why the result is wrong: all three tasks, here in one process."""
-    kernel = str(write(folder, changes))
+    kernel = str(path)
     calls = tuple(CheckCall.at(sizes, 5) for sizes in loaded(kernel).spec.check)
     request = CheckRequest(kernel, dtype, calls)
-    result = launch_calls(kernel, CONFIG, make_inputs(request))
+    result = launch_calls(kernel, config, make_inputs(request))
     if not isinstance(result, Refusal):
         result = joined(request, compare_outputs(request, result))
     return result.reason if isinstance(result, Refusal) else result.error
@@ -32,6 +39,17 @@ def checked(folder, changes, dtype="fp32"):
 def test_the_starter_itself_is_right_in_every_dtype(tmp_path):
     for dtype in ("fp32", "fp16", "bf16"):
         assert checked(tmp_path, {}, dtype) <= 1
+
+
+NAMES = ("a_gelu", "a_relu", "a_sigmoid", "a_tanh", "softmax_of_mine", "a_transpose", "a_gemm",
+         "flash")  # fmt: skip
+
+
+@pytest.mark.parametrize("name, dtype", by_turns(NAMES, ("fp32", "fp16", "bf16")))
+def test_a_file_to_start_from_is_right(name, dtype, tmp_path):
+    path, _ = write_kernel(name, tmp_path)
+    (impl, *_) = loaded(str(path)).spec.impls
+    assert checked_file(path, Candidate.by_name(impl.name, values(impl.config())), dtype) <= 1
 
 
 def test_arithmetic_on_bf16_itself_is_right(tmp_path):

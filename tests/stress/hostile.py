@@ -43,7 +43,7 @@ LIMITS = {"user_code": 4.0, "worker": 6.0}  # seconds; the product's are 60 and 
 ODD, HONEST = 512, (256, 1024)  # values of `block_n`
 START = "from dataclasses import dataclass\n"
 LAUNCH = "    x = x.contiguous()\n"
-STORE = "    tl.store(y_ptr + n, (x * tl.sigmoid(x)).to(y_ptr.dtype.element_ty), n < N)\n"
+STORE = "    tl.store(y_ptr + n, y.to(y_ptr.dtype.element_ty), n < N)\n"
 WORK = "    moved = config.block_n * itemsize\n"
 KNOB = "block_n: int = "
 NAMES = "import ctypes\nimport os\nimport signal\nimport sys\nimport threading\nimport time\n\n"

@@ -232,6 +232,13 @@ def test_a_file_that_failed_can_be_mended_and_asked_for_again(kernel):
     ("text", "lack"),
     [
         ("x = 1", "lacks a Spec"),
+        (
+            "import triton, triton.language as tl\n@triton.jit\n"
+            "def gelu(x, n, BM: tl.constexpr, BN: tl.constexpr): pass",
+            "mine.py:gelu --arg x=... --arg n=... --config BM=64,BN=64 --grid 'cdiv(..., BM)'`",
+        ),
+        (GOOD.replace('Tensor("N")', 'Tensor("M", "N")'), "if it is an axis, write Tensor('M N')"),
+        (GOOD.replace('Tensor("N")', 'Tensor("M,N")'), "write Tensor('M N'), with spaces"),
         (GOOD.replace("@twice.impl(Blocks)", ""), "lacks an impl"),
         (GOOD + GOOD.replace("twice", "thrice"), "holds 2 Specs (twice, thrice)"),
         (GOOD.replace("impl(Blocks)", "impl(Blocks, backend='library')"), "no Triton impl and no"),

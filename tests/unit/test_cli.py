@@ -325,7 +325,7 @@ def test_new_kernel_says_what_to_try(tmp_path, capsys, monkeypatch):
     folder.mkdir()
     assert cli.main(["new-kernel", "my_gelu", "--folder", str(folder)]) == 0
     text = capsys.readouterr().out
-    assert f"--kernel '{folder / 'my_gelu.py'}'" in text
+    assert f"workbench sweep '{folder / 'my_gelu.py'}'" in text
     assert "exists" in sentence(capsys, "new-kernel", "my_gelu", "--folder", folder)
 
 

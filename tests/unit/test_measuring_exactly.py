@@ -895,7 +895,7 @@ def test_expected_values_lie_in_no_memory_of_the_inputs():
         ),
         (torch.ones(2, dtype=torch.float64, device="meta"), "on meta, while its inputs are on cpu"),
         (torch.ones(2), "in torch.float32, no more exact than a kernel"),
-        (torch.ones(3, dtype=torch.float64), "the shape (3,), where its axes 'N' say (2,)"),
+        (torch.ones(3, dtype=torch.float64), "the shape (3,), where its axes 'N' say (2,); ret"),
         (torch.ones(2, dtype=torch.int64), None),
     ],
 )

@@ -23,7 +23,7 @@ def time_text(record: Record) -> str:
 
 
 def outcome_table(
-    records: Sequence[Record], failures: Sequence[Failure], winners: Sequence[Record] = ()
+    records: Sequence[Record], failures: Sequence[Failure], selected: Sequence[Record] = ()
 ) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Return the heads and the cells of outcomes: of each size the winner, then the others, the
     fastest first; failures follow with their reason. Where times are predicted, the column of
@@ -33,7 +33,7 @@ def outcome_table(
     heads = HEADS if all(r.measured for r in records) else PREDICTED_HEADS
 
     def rank(record: Record) -> tuple[bool, int, float]:
-        return record not in winners, phases.index(record.phase), record.time_s
+        return record not in selected, phases.index(record.phase), record.time_s
 
     rows = [_cells(r) for some in by_size.values() for r in sorted(some, key=rank)]
     rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]

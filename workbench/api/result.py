@@ -215,8 +215,8 @@ class Result:
             return ""
         if self.predicted:
             error = factor_words(self.records)
-            said = not error or "times the predicted" in self.sentence
-            return f"predicted for {devices}: no GPU took part{'' if said else f'; {error}'}"
+            is_repeated = not error or "times the predicted" in self.sentence
+            return f"predicted for {devices}: no GPU took part{'' if is_repeated else f'; {error}'}"
         return f"measured on {devices}"
 
     def _figure(self) -> Figure | None:

@@ -56,8 +56,8 @@ class SweepResult(Result):
         return ranked_figure(records, first.winner if first else None)
 
     def _table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        winners = [best.record for best in self.bests]
-        return outcome_table(self.records, self.failures, winners)
+        selected = [best.record for best in self.bests]
+        return outcome_table(self.records, self.failures, selected)
 
 
 class TuneResult(SweepResult):

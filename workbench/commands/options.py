@@ -620,7 +620,7 @@ class HistoryOptions(Options):
 
     COMMAND: ClassVar[str] = "history"
 
-    kernel: str | None = argument("This kernel only.", None)
+    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")
     dtype: str | None = option(None, "This dtype only.")
@@ -686,7 +686,7 @@ class TunedOptions(Options):
 
     COMMAND: ClassVar[str] = "tuned"
 
-    kernel: str | None = argument("This kernel only.", None)
+    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")
     file: Path | None = option(None, "Tuned cache; in the user's data folder by default.")
@@ -727,6 +727,9 @@ class NewKernelOptions(Options):
 
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
+    like: str | None = option(
+        None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
+    )
 
 
 @dataclass(frozen=True)

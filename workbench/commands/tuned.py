@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.catalog import is_path, spec_of
 from workbench.commands.console import aloud, console_for, note, say_result
 from workbench.commands.options import TunedOptions
 from workbench.commands.result import write_result
@@ -102,7 +103,9 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
     tuned = Tuned.load(path)
     if tuned.damaged:
         note(damage_text(path, tuned.damaged))
-    entries = tuned.matching(options.kernel, options.impl, options.device)
+    file = Path(options.kernel) if options.kernel and is_path(options.kernel) else None
+    kernel = spec_of(str(file)).name if file else options.kernel
+    entries = tuned.matching(kernel, options.impl, options.device)
     if options.forget:
         if options.kernel is None:
             raise TunedError("--forget needs a kernel; write `workbench tuned KERNEL --forget`.")
@@ -118,7 +121,7 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
     if options.code and entries:
         from workbench.commands.tuned_code import code
 
-        say_result(console, code(shown))  # lines stay whole, to be pasted
+        say_result(console, code(shown, file))  # lines stay whole, to be pasted
     elif not (options.forget or options.export):
         with aloud(console):
             show_tuned(shown, console)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from workbench import catalog
 from workbench.commands.tuned import bits_text, time_text
 from workbench.data.tuned_cache import Entry
 from workbench.device import hardware
-from workbench.spec import WorkbenchError, sizes_text
+from workbench.source import code_hash
+from workbench.spec import Impl, WorkbenchError, sizes_text
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
+WRITTEN = Path("results") / "adapted"  # where `tune` writes kernels of functions
 Lists = dict[str, dict[str, list[str]]]  # comments by config, by title
 
 
-def code(entries: Sequence[Entry]) -> str:
+def code(entries: Sequence[Entry], file: Path | None = None) -> str:
     """Return lists of `triton.Config` to paste, one for each device function that an Impl launches.
+    `file` holds the kernel, if it is not a built-in one.
 
     A config holds every constant that the launch gives the function, under the function's own
     names, so that `function[grid](*tensors_and_numbers, **config.all_kwargs())` is that launch.
@@ -28,7 +32,7 @@ def code(entries: Sequence[Entry]) -> str:
     lists: Lists = {}
     for entry in entries:
         try:
-            launched = _launched(entry)
+            launched = _launched(_impl_of(entry, file), entry)
         except (WorkbenchError, CaptureError) as error:
             reason = f"; fields of the Impl, not arguments of its function: {error}"
             _add(lists, f"{entry.kernel}.{entry.impl}", _config(entry.config), entry, reason)
@@ -43,16 +47,31 @@ class CaptureError(Exception):
     """The launches of an entry cannot be captured here; one clause."""
 
 
-def _launched(entry: Entry) -> dict[str, tuple[str, int]]:
+def _impl_of(entry: Entry, file: Path | None) -> Impl:
+    """Return the Impl of an entry. One's own kernel is in the named file, or in the file of its
+    code that lies here or was written of a function. Raises CaptureError where there is none."""
+    name = entry.kernel
+    if name in catalog.kernel_names():
+        return catalog.impl_of(catalog.spec_of(name), entry.impl)
+    if file is not None:
+        return catalog.impl_of(catalog.spec_of(str(file)), entry.impl)
+    for path in (Path(f"{name}.py"), *WRITTEN.glob(f"*/{name}.py")):
+        if path.is_file():
+            impl = catalog.impl_of(catalog.spec_of(str(path)), entry.impl)
+            if code_hash(impl) == entry.source:
+                return impl
+    raise CaptureError(
+        f"the file that was swept is not here; name it: workbench tuned path/to/{name}.py --code"
+    )
+
+
+def _launched(impl: Impl, entry: Entry) -> dict[str, tuple[str, int]]:
     """Return the config of each function that the entry's Impl launches, and how often it does. Of
     several launches with different constants the function has a number in its name."""
-    if entry.kernel not in catalog.kernel_names():
-        raise CaptureError("it is no kernel of the library")
     try:
         from workbench.compile import CompileError, compile_launches
     except ImportError as error:
         raise CaptureError(f"Triton cannot be imported ({error})") from None
-    impl = catalog.impl_of(catalog.spec_of(entry.kernel), entry.impl)
     device = hardware.device_named(entry.device)
     try:
         config = impl.config(**entry.config)

@@ -33,6 +33,8 @@ from workbench.measurement import inputs
 from workbench.spec import Impl, Sizes
 
 DOT = re.compile(r"\btt\.dot(?:_scaled)?\b")
+MISSING = re.compile(r"missing \d+ required (?:\S+ )?arguments?: (.+)")  # Python's words
+UNRECOGNISED = re.compile(r"[Kk]eyword argument (\w+) was specified but unrecognised")  # Triton's
 KILLED = re.compile(r"`ptxas` failed with error code -(\d+)")
 
 
@@ -243,12 +245,30 @@ def _launched(
             # a compiler that the system ended, for want of memory for instance, says nothing of
             # the config: it is tried again, as after any lost process
             raise ChildProcessError(f"was ended: ptxas by signal {killed[1]}") from None
-        raise CompileError(first_sentence(error)) from error
+        raise CompileError(_argument_fault(error) or first_sentence(error)) from error
     if not launches and not dedup.skipped:
         raise CompileError(f"{impl.title} launched no Triton kernel")
     if here:
         build_launchers((launch.kernel for launch in launches), device.backend)
     return launches
+
+
+def _argument_fault(error: Exception) -> str | None:
+    """Return what to write where a launch gives its function too few or other arguments: a knob
+    that `meta` does not hand on, or one that is no parameter. None for other errors."""
+    if missing := MISSING.search(str(error)):
+        names = " and ".join(re.findall(r"'(\w+)'", missing[1]))
+        return (
+            f"the launch gives its function no {names}: meta(config) hands on knobs called "
+            f"block_*, group_m, num_warps and num_stages; rename the knob, or write "
+            f"{names.split()[0]}=config.KNOB in the launch"
+        )
+    if extra := UNRECOGNISED.search(str(error)):
+        return (
+            f"the launch gives {extra[1]}, and its function has no such parameter: add "
+            f"`{extra[1]}: tl.constexpr` to it, or rename the knob"
+        )
+    return None
 
 
 def read_launches(

@@ -129,7 +129,8 @@ def _output_fault(
         shape, given = _shape(tensor, sizes), tuple(output.shape)
         if shape is not None and given != shape:
             return (
-                f"gives {name} the shape {given}, where its axes {short(tensor.axes)} say {shape}"
+                f"gives {name} the shape {given}, where its axes {short(tensor.axes)} say {shape}; "
+                f"return {shape}, or write the axes of {given} in `outputs`"
             )
         if output.is_complex() or output.layout is not torch.strided:
             return f"gives {name} as {output.dtype} in the layout {output.layout}, not as numbers"
