@@ -58,7 +58,7 @@ def command(wanted: argparse.Namespace, folder: Path, workers: int) -> list[str]
         return [*words, "workload", "tune", wanted.workload, *own, *more, *trust]
     kernel = str(folder / "toy.py") if wanted.stand_in else wanted.kernel
     sizes = [word for text in wanted.sizes for word in ("--sizes", text)]
-    more = ["--metrics", str(folder / "events.jsonl")]
+    more = ["--events-file", str(folder / "events.jsonl")]
     more += ["--budget", str(wanted.configs)] if wanted.configs else []
     more += ["--impl", wanted.impl] if wanted.impl else []
     return [*words, "sweep", wanted.sweep, "--kernel", kernel, *sizes, *own, *more]

@@ -143,7 +143,7 @@ def sweep_command(name: str, kernel: str, dtype: str, folder: Path, events: Path
     """The `sweep` command with a database, pages and events of its own in `folder`."""
     return [
         sys.executable, "-m", "workbench.sweep", name, "--kernel", kernel, "--dtype", dtype,
-        "--quiet", "--out", str(folder), "--metrics", str(events),
+        "--quiet", "--out", str(folder), "--events-file", str(events),
         "--database", f"sqlite:///{folder}/history.db",
     ]  # fmt: skip
 

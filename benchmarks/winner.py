@@ -35,8 +35,9 @@ LONG = Protocol(rounds=6, most_rounds=6, window_s=0.01, final_s=400.0)
 def sweep(kernel, dtype, folder):
     started = time.time()
     command = [sys.executable, "-m", "workbench.sweep", "tile_size", "--kernel", kernel, "--dtype",
-               dtype, "--fresh", "--quiet", "--out", folder, "--metrics", f"{folder}/events.jsonl",
-               "--database", f"sqlite:///{folder}/history.db"]  # fmt: skip
+               dtype, "--fresh", "--quiet", "--out", folder, "--events-file",
+               f"{folder}/events.jsonl", "--database",
+               f"sqlite:///{folder}/history.db"]  # fmt: skip
     words = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     seconds = time.time() - started
     finals = [

@@ -21,7 +21,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from workbench.commands.options import Options, commands
+from workbench.commands.completion import completer
+from workbench.commands.options import PANELS, Options, commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
@@ -29,8 +30,7 @@ from workbench.data.interrupts import STOPS, Interrupts
 
 app = typer.Typer(
     name="workbench",
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 
@@ -43,31 +43,60 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+# What `--help` shows of a type in place of Typer's `<bool>` and `<list[str]>`
+METAVARS = {bool: "", tuple[str, ...]: "<str>"}
+RENAMED = {"--metrics": "--events-file", "--counters": "--metrics"}
+
+# What `workbench` alone prints: one command for each question, to be copied.
+BEGIN = """\
+Kernel Workbench: which configuration, how far from the limit, why, and did my change help?
+
+  workbench sweep softmax --device h200 --budget 20    the best config, without a GPU too; a page
+  workbench new-kernel my_gelu                         a working kernel file, to be changed
+  workbench tune mine.py:kernel --arg ... --grid ...   your own @triton.jit function
+  workbench diagnose softmax --device h200             what its time is lost to
+  workbench compare HEAD~1 WORKING --kernel mine.py    did my change help?
+
+All commands: workbench --help. Words complete with Tab after: workbench --install-completion."""
+
+
+@app.callback(invoke_without_command=True)
 def workbench(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+            metavar="",
         ),
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Print the traceback of an error; after any command."),
+        typer.Option(
+            "--debug", help="Print the traceback of an error; after any command.", metavar=""
+        ),
     ] = False,
 ) -> None:
     """Find the fastest configuration of a kernel, how far it is from the limit and why, and whether
     a change helped."""
+    if context.invoked_subcommand is None:
+        typer.echo(BEGIN)
 
 
-def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
-    """Return a field of an options class as a parameter for Typer."""
-    data = field.metadata
+def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
+    """Return a field of the options class of a command as a parameter for Typer."""
+    data, complete = field.metadata, completer(command, field.name)
     if data["positional"]:
-        text = typer.Argument(help=data["help"], metavar=data["metavar"])
+        metavar = data["metavar"]
+        text = typer.Argument(help=data["help"], metavar=metavar, autocompletion=complete)
     else:
         names = [data["name"]] if data["name"] else []
-        text = typer.Option(*names, help=data["help"], **data["limits"])
+        limits = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
+        limits |= data["limits"]
+        text = typer.Option(*names, help=data["help"], autocompletion=complete, **limits)
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
     if kind == tuple[str, ...]:
         kind = list[str]
@@ -88,11 +117,11 @@ def _add(options: type[Options]) -> None:
         raise typer.Exit(_run(options(**values)))
 
     kinds = get_type_hints(options)
-    parameters = [_parameter(f, kinds[f.name]) for f in fields(options)]
+    parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in fields(options)]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__doc__ = options.__doc__
-    app.command(options.COMMAND)(command)
+    app.command(options.COMMAND, rich_help_panel=options.PANEL)(command)
 
 
 def _run(options: Options) -> int:
@@ -116,7 +145,7 @@ def _run(options: Options) -> int:
     return code
 
 
-for _options in commands().values():
+for _options in sorted(commands().values(), key=lambda options: PANELS.index(options.PANEL)):
     _add(_options)
 
 
@@ -258,15 +287,14 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
         return _stopped()
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error)  # the help itself
-        return COULD_NOT_RUN
     if debug:
         traceback.print_exception(error)
     if (sentence := getattr(error, "format_message", None)) is not None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "workbench"
         text = " ".join(sentence().split()).rstrip(".")
+        if new := RENAMED.get(old := getattr(error, "option_name", "")):
+            text = f"No such option: {old}; it is called {new} now"
         say(f"error: {text}; see `{command} --help`", err=True)
     elif isinstance(error, WorkbenchError):
         say(f"error: {' '.join(str(error).splitlines())}", err=True)

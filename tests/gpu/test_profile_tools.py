@@ -47,7 +47,7 @@ PERMITTED = counter_permission().allowed is not False
 @needs("ncu")
 @pytest.mark.skipif(not PERMITTED, reason="counters are forbidden here")
 def test_ncu_takes_the_marked_call_alone(tmp_path):
-    named = ("--counters", "smsp__warps_issue_stalled_barrier.sum")
+    named = ("--metrics", "smsp__warps_issue_stalled_barrier.sum")
     code, out, _, names = profiled(tmp_path, "--tool", "ncu", *named, *SOFTMAX)
     assert code == 0 and "recorded: 1 call of softmax.rows" in out
     assert names >= {"ncu.ncu-rep", "ncu.log", "call.py", "report.html"}

@@ -65,7 +65,8 @@ def words_of(place: Place, events: Path) -> list[str]:
     """The sweep."""
     return [
         "sweep", "tile_size", "--kernel", str(place.here / "mine.py"), "--only", "--device", "h200",
-        "--database", place.database, "--out", str(place.folder / "out"), "--metrics", str(events),
+        "--database", place.database, "--out", str(place.folder / "out"),
+        "--events-file", str(events),
     ]  # fmt: skip
 
 

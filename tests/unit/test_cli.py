@@ -436,7 +436,7 @@ def test_last_is_the_last_run_of_its_kind_in_this_project(tmp_path, monkeypatch,
     with open_history(url) as history:
         assert last_run(history, RunKind("sweep", lambda _, r: r.engine == "sweep")).id == "b-run"
         assert last_run(history, WITH_TIME).id == "c-run"
-    assert "no run with a profile of this project" in sentence(
+    assert "no run with a profile or predicted times of this project" in sentence(
         capsys, "diagnose", "last", "--database", url
     )
     monkeypatch.chdir(there)

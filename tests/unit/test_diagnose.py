@@ -197,7 +197,7 @@ def test_a_run_without_a_profile_says_what_to_do(capsys, database):
     code, _, err = said(capsys, run.id, "--database", database)
     assert code == 2 and "neither counters nor a timeline" in err and "workbench profile" in err
     code, _, err = said(capsys, "last", "--database", database)
-    assert code == 2 and "holds no run with a profile of this project" in err
+    assert code == 2 and "holds no run with a profile or predicted times of this project" in err
 
 
 # What is no run, file or kernel

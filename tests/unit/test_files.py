@@ -216,7 +216,7 @@ def test_the_tuned_cache_is_a_regular_file():
     "words",
     [
         ("tuned", "--export", "LOOP"),
-        ("sweep", "tile_size", "--device", "h200", "--metrics", "LOOP", "--json", "x.json"),
+        ("sweep", "tile_size", "--device", "h200", "--events-file", "LOOP", "--json", "x.json"),
         ("report", "roofline", "last", "--csv", "LOOP"),
     ],
 )

@@ -1,4 +1,4 @@
-"""One contract for all commands: --metrics, --events, --quiet and --json, and the two events of
+"""One contract for all commands: --events-file, --events, --quiet and --json, and the two events of
 every time, on the null side."""
 
 import json
@@ -178,7 +178,7 @@ def test_every_command_declares_the_same_options(name):
     words = {f.metadata.get("name") or f"--{f.name}" for f in fields.values()}
     assert words >= {"--quiet", "--json"}
     if name in OBTAIN:
-        assert words >= {"--metrics", "--events/--no-events"}
+        assert words >= {"--events-file", "--events/--no-events"}
     assert not any(fields[n].metadata["stored"] for n in ("quiet", "json"))
 
 
@@ -225,7 +225,7 @@ def test_quiet_prints_the_result_and_no_more(name, place, capfd):
 @pytest.mark.parametrize("name", OBTAIN)
 def test_every_time_has_its_event_and_every_launch_its_geometry(name, place):
     file = place.folder / "events" / "all.jsonl"
-    place.run(name, metrics=file)
+    place.run(name, events_file=file)
     assert not list(place.out.glob("*/events.jsonl")), "in place of the run's own"
     events = place.events(file)
     launches = [e for e in events if isinstance(e, KernelDispatched)]
@@ -247,7 +247,7 @@ def test_every_time_has_its_event_and_every_launch_its_geometry(name, place):
 @pytest.mark.parametrize("name", OBTAIN)
 def test_events_can_be_left_out(name, place):
     file = place.folder / "all.jsonl"
-    place.run(name, metrics=file, events=False)
+    place.run(name, events_file=file, events=False)
     assert not [e for e in place.events(file) if isinstance(e, (KernelDispatched, OpCompleted))]
 
 
@@ -265,10 +265,11 @@ def test_a_prediction_has_no_time_of_a_clock(name, place, capfd):
     }
 
 
-@pytest.mark.parametrize("option", ["json", "metrics"])
+@pytest.mark.parametrize("option", ["json", "events_file"])
 def test_a_place_that_cannot_be_is_refused_before_any_work(place, option):
+    flag = option.replace("_", "-")
     for name in OBTAIN:
-        with pytest.raises(CommandError, match=f"is a folder; name the .*--{option} FILE"):
+        with pytest.raises(CommandError, match=f"is a folder; name the .*--{flag} FILE"):
             place.run(name, **{option: place.folder})
         if name == "gate":
             git(place.folder, "branch", "-m", "other")
@@ -279,13 +280,13 @@ def test_a_place_that_cannot_be_is_refused_before_any_work(place, option):
 def test_events_and_document_are_two_files(place):
     for one in (place.folder / "one", STDOUT):
         with pytest.raises(CommandError, match=r"both name .*; give each its own file"):
-            place.run("measure", json=one, metrics=one)
+            place.run("measure", json=one, events_file=one)
     assert not place.out.exists()
 
 
 def test_events_can_go_to_standard_output(place, capfd):
     """No table lies between the lines."""
-    place.run("measure", metrics=STDOUT)
+    place.run("measure", events_file=STDOUT)
     text, err = capfd.readouterr()
     types = [json.loads(line)["type"] for line in text.splitlines()]
     assert types[0] == "Run" and types[-1] == "RunFinished" and "vs baseline" in err

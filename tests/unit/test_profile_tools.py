@@ -226,7 +226,7 @@ def test_the_default_tool_of_what_is_asked():
         return chosen_tool(ProfileOptions(target=target, **options), MACHINES[machine])[0]
 
     assert of(target=("--", "prog")) == "trace" and of(shapes=True) == "trace"
-    assert of("forbidden", counters="a") == "ncu" and of("amd", counters="A") == "rocprofv3"
+    assert of("forbidden", metrics="a") == "ncu" and of("amd", metrics="A") == "rocprofv3"
     assert of("forbidden", tool="ncu") == "ncu"
 
 
@@ -373,10 +373,10 @@ def test_listed_names_hold_the_pattern():
     [
         (("--list-metrics", "zzz", "--device", "h200"), "no counter that holds 'zzz'"),
         (("--list-metrics", "stall", "--device", "mi300x"), "no list of ncu's counters for gfx942"),
-        (("--tool", "ncu", "--dry-run", "--counters", "smsp__x.sum", "--device", "h200", "softmax"),
+        (("--tool", "ncu", "--dry-run", "--metrics", "smsp__x.sum", "--device", "h200", "softmax"),
          "nearest are"),
         (("--tool", "ncu", "--set", "detaild", "softmax"), "detailed"),
-        (("--tool", "trace", "--counters", "a", "softmax"), "--counters is of ncu"),
+        (("--tool", "trace", "--metrics", "a", "softmax"), "--metrics is of ncu"),
         (("--tool", "ncu", "--all", "softmax"), "--all is of sanitizer"),
         (("--instrument", "Allocations", "--", "./app"), "--instrument is of xctrace"),
         (("--tool", "xctrace", "--instrument", "Leaks", "--", "./app"), "no instrument 'Leaks'"),
@@ -520,7 +520,7 @@ def test_where_ncu_gives_nothing_trace_is_tried(command, tmp_path, name, monkeyp
         raise ProfilerError("No GPU.")
 
     monkeypatch.setattr("workbench.commands.profile.run_tool", stop)
-    named = ("--counters", "smsp__inst_executed.sum", "--device", "h200")
+    named = ("--metrics", "smsp__inst_executed.sum", "--device", "h200")
     code, _, err, files = command(*named, ncu=ncu_of(tmp_path, *rows, **more))
     assert code == 2 and words in err and "so trace records the kernel" in err
     assert tried == ["torch.profiler"] and "events.jsonl" in files

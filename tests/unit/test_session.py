@@ -563,8 +563,8 @@ def test_places_that_cannot_be_written_are_refused_at_the_start(context, tmp_pat
     for more, option in (
         ({"out": file}, "--out"),
         ({"out": file / "deeper"}, "--out"),
-        ({"metrics": file / "events.jsonl"}, "--metrics"),
-        ({"metrics": tmp_path}, "--metrics"),
+        ({"events_file": file / "events.jsonl"}, "--events-file"),
+        ({"events_file": tmp_path}, "--events-file"),
     ):
         text = refusal(context, **more)
         assert text.startswith("CommandError: ") and option in text

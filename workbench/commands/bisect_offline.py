@@ -56,7 +56,7 @@ class OfflineBisect:
             )
         (device,) = devices_of([options.device])
         require_triton()
-        file = (options.metrics or options.out / NAME) if options.events else None
+        file = (options.events_file or options.out / NAME) if options.events else None
         with (
             Worktrees(self.repository) as trees,
             Compilers([None]) as pools,

@@ -124,7 +124,7 @@ class CeilingsCommand:
         for line in stated_lines(run) if self.console.quiet else ():
             say_result(self.console, line)
         page = self._write_page(run, [])
-        with EventLog(self.options.metrics) as log:
+        with EventLog(self.options.events_file) as log:
             for event in (run, RunFinished(timestamp(), run.id, "complete", {})):
                 log.write(event)
         say_page(self.console, page)

@@ -50,9 +50,11 @@ from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.database import History
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import INTERRUPTED, UNDECIDED
 from workbench.data.record import Comparison, Measured, Profile, Record, Run
+from workbench.data.units import duration
 from workbench.device import hardware
+from workbench.device.error_band import factor_words
 from workbench.reports.run_index import write_run_page
 from workbench.spec import label, sizes_text
 from workbench.tuner.selection import select
@@ -89,8 +91,10 @@ class CompareCommand:
 
             return compare_emulated(options, apple[0], self.console)
         self._check_operands()
-        if options.metrics is not None and is_run(options.left) and is_run(options.right):
-            raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
+        if options.events_file is not None and is_run(options.left) and is_run(options.right):
+            raise CommandError(
+                "Stored runs are compared without measuring; leave out --events-file."
+            )
         if traces := trace_operands(options):
             if options.profile:
                 raise CommandError(
@@ -216,7 +220,8 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
                 f"{options.left} and {options.right} differ in {what} ({_text(a)} and {_text(b)}); "
                 "name runs of one problem on one device."
             )
-    assert isinstance(left.timing, Measured) and isinstance(right.timing, Measured)
+    if not (isinstance(left.timing, Measured) and isinstance(right.timing, Measured)):
+        return _predicted(options, console, run, (left, right))
     suspicion = verdict.suspected(left.timing, right.timing, options.threshold)
     names = tuple(f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in (left, right))
     word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
@@ -229,8 +234,33 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     return write_result(options, "compare", code, [result], suspected=asdict(suspicion))
 
 
+def _predicted(
+    options: CompareOptions, console: Console, run: Run, records: tuple[Record, Record]
+) -> int:
+    """Print two predicted times beside each other: no verdict follows from them. Returns the exit
+    code. Raises CommandError where one of the two was measured."""
+    left, right = records
+    if left.measured or right.measured:
+        one, other = (left, right) if left.measured else (right, left)
+        raise CommandError(
+            f"{one.run} is measured and {other.run} is predicted; name two runs of one kind."
+        )
+    names = tuple(f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in records)
+    ratio = right.time_s / left.time_s
+    times = " against ".join(f"~{duration(r.time_s)}" for r in (right, left))
+    text = (
+        f"Predicted, so no verdict: {names[1]} against {names[0]}: {times}, {ratio:.3g} times as "
+        f"long; {factor_words(records)}."
+    )
+    page = _suspicion_page(options, run, records, (names[0], names[1]), text)
+    say_result(console, text, "bold", whole=False)
+    say_page(console, page)
+    result = RunResult(run, list(records), page=page)
+    return write_result(options, "compare", UNDECIDED, [result], predicted_ratio=ratio)
+
+
 def _winner(history: History, which: str, options: CompareOptions) -> Record:
-    """Return the measured winner of a run, of `--impl` and at `--sizes` if they are named."""
+    """Return the winner of a run, of `--impl` and at `--sizes` if they are named."""
     run = history.run(which)
     sizes = _sizes(run, options)
     outcomes = [
@@ -238,10 +268,9 @@ def _winner(history: History, which: str, options: CompareOptions) -> Record:
     ]
     dtype = run.dtype if "," not in run.dtype else options.dtype
     won = select(replace(run, sizes=sizes, dtype=dtype), outcomes).winner
-    if won is None or not won.measured:
+    if won is None:
         raise CommandError(
-            f"{run.id} holds no measured time that could be compared; name a run of `sweep` or "
-            "`measure` on a GPU."
+            f"{run.id} holds no time that could be compared; name a run of `sweep` or `measure`."
         )
     return won
 

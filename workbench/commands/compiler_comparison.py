@@ -206,7 +206,7 @@ class CompilerComparison:
         """Return the pairs, those of the GPU that is here with a verdict where they are suspected;
         and whether Ctrl-C ended it early."""
         options, has_gpu = self.options, self.has_gpu()
-        file = (options.metrics or options.out / NAME) if options.events else None
+        file = (options.events_file or options.out / NAME) if options.events else None
         pairs: list[CodePair] = []
         with ExitStack() as stack:
             # opened before the first config, so that a database that cannot be loses no work

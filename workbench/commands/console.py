@@ -123,8 +123,8 @@ def console_for(options: Output) -> Console:
 
 def prints_aside(options: Output) -> bool:
     """Return whether a command prints to standard error, as standard output is that of
-    `--json -`, `--metrics -` or `--markdown -`."""
-    named = options.json, getattr(options, "metrics", None), getattr(options, "markdown", None)
+    `--json -`, `--events-file -` or `--markdown -`."""
+    named = options.json, getattr(options, "events_file", None), getattr(options, "markdown", None)
     return any(map(is_stdout, named))
 
 

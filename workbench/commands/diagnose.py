@@ -13,7 +13,7 @@ from workbench.commands.operands import is_run
 from workbench.commands.options import DiagnoseOptions, OptionError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
-from workbench.commands.stored import LAST, WITH_PROFILE
+from workbench.commands.stored import LAST, WITH_PROFILE, RunKind
 from workbench.data.code_facts import FACTS
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
@@ -38,6 +38,12 @@ TITLES = {
 }
 
 
+DIAGNOSABLE = RunKind(
+    "run with a profile or predicted times",
+    lambda history, run: run.predicted or WITH_PROFILE.test(history, run),
+)
+
+
 def run(options: DiagnoseOptions) -> int:
     """Run the command. Returns its exit code. Raises OptionError, and the errors of files, runs and
     kernels that are not there, one sentence each."""
@@ -55,7 +61,7 @@ def run(options: DiagnoseOptions) -> int:
 
 def _say(options: DiagnoseOptions, console: Console, report: DiagnosisReport) -> int:
     say_report(console, report, options.all)
-    code = PASSED if report.evaluated else COULD_NOT_RUN
+    code = PASSED if report.evaluated or report.results else COULD_NOT_RUN
     return write_result(options, "diagnose", code, **report.plain())
 
 
@@ -91,11 +97,12 @@ def _kind(target: str) -> str:
 
 
 def _of_run(options: DiagnoseOptions) -> DiagnosisReport:
+    from workbench.commands.diagnose_model import of_predicted_run
     from workbench.commands.diagnose_trace import of_run
     from workbench.commands.report import stored_run
 
-    which = options.targets[0]
-    return of_run(stored_run(which, options.database, WITH_PROFILE))
+    kept = stored_run(options.targets[0], options.database, DIAGNOSABLE)
+    return of_predicted_run(kept) if kept.run.predicted else of_run(kept)
 
 
 def _of_files(options: DiagnoseOptions) -> DiagnosisReport:

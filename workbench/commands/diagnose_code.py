@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
+from workbench.backend.offline import model_time
 from workbench.commands.code import chosen_device
 from workbench.commands.code_configs import ALL, devices_of
 from workbench.commands.console import say_result
+from workbench.commands.diagnose_model import of_predicted
 from workbench.commands.diagnosed import (
     Diagnosed,
     DiagnosisReport,
@@ -26,18 +28,20 @@ from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, DiagnoseOptions
 from workbench.commands.run import require_triton
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.commands.traces import HEALTHY
-from workbench.compile import CompileError, machine_codes_of
+from workbench.compile import CompileError, compile_config, machine_codes_of
 from workbench.compile.code_reading import CodeError, code_of_file
 from workbench.compile.facts import code_facts, facts_of_launch
 from workbench.data.code_facts import CodeFacts
+from workbench.data.record import Case
 from workbench.device import hardware
+from workbench.device.correction import SizedConfig
 from workbench.rules import code_rules, evaluated_code, missing_of_code
-from workbench.spec import Sizes, Spec, label, sizes_text, values
+from workbench.spec import Impl, Sizes, Spec, label, sizes_text, values
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+QUIET = "no rule of machine code holds"
 WIDTH = 9  # of a device's name in the terminal
 
 
@@ -48,6 +52,7 @@ class OfDevice:
     device: str
     title: str
     facts: tuple[CodeFacts, ...] = ()
+    limit: Diagnosed | None = None  # by the model; None where it has no time
     reason: str = ""
 
 
@@ -86,6 +91,8 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
     named = titles.pop() if len(titles) == 1 else f"{spec.name}, each device's own config,"
     title = f"{named} at {sizes_text(sizes)}, {dtype}: machine code, no GPU"
     report = report_of(title, facts, ())
+    limits = tuple(each.limit for each in every if each.limit) if len(every) == 1 else ()
+    report = replace(report, results=(*limits, *report.results))
     plain = {each.device: each.reason or "compiled" for each in every}
     configs = {each.device: each.title for each in every}
     return replace(report, more={"kernel": kernel, "devices": plain, "configs": configs}), every
@@ -106,7 +113,19 @@ def _on(
     except (CompileError, CodeError) as error:
         return OfDevice(device.name, title, reason=str(error).rstrip("."))
     facts = tuple(facts_of_launch(one, device, spec, sizes, dtype) for one in launched)
-    return OfDevice(device.name, title, facts)
+    case = Case(spec.name, impl.name, impl.backend, values(config), sizes, dtype, device.name)
+    return OfDevice(device.name, title, facts, _limit(case, impl, config, device))
+
+
+def _limit(case: Case, impl: Impl, config: Any, device: hardware.Device) -> Diagnosed | None:
+    """Return what limits the time that the model predicts; None where it predicts none."""
+    try:
+        compiled = compile_config(impl, config, case.sizes, case.dtype, device)
+        timing = model_time(device, compiled, SizedConfig(impl, config, case.sizes), case.dtype)
+    except (CompileError, ValueError):
+        return None
+    spec = impl.spec
+    return of_predicted(case, timing, spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype))
 
 
 def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> DiagnosisReport:
@@ -119,7 +138,7 @@ def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> D
         parts = (one.target if len(targets) > 1 else "", one.function if len(names) > 1 else "")
         subject = " ".join(filter(None, parts))
         matches = evaluated_code(one)
-        heads.append(f"{subject or one.function}: {matches[0].rule.word if matches else HEALTHY}")
+        heads.append(f"{subject or one.function}: {matches[0].rule.word if matches else QUIET}")
         for match in matches:
             source = f"machine code for {one.target}"
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, subject, source)

@@ -162,7 +162,7 @@ def say_report(console: Console, report: DiagnosisReport, everything: bool) -> N
     console.print(report.title, style="bold", soft_wrap=True)
     for line in report.heads:
         console.print(line, soft_wrap=True)
-    if not report.evaluated:
+    if not report.evaluated and not report.results:
         say_result(console, "No rule could be evaluated.")
     elif not report.results:
         say_result(console, f"None of {counted(report.evaluated, 'rule')} holds at its threshold.")
@@ -186,7 +186,8 @@ def result_lines(number: int, each: Diagnosed) -> Iterator[str]:
     yield f"   evidence: {known} ({kinds}; {each.source})"
     if each.places:
         yield f"   at {', '.join(each.places)}"
-    yield f"   {each.advice}"
+    if each.advice:
+        yield f"   {each.advice}"
 
 
 def gain_text(each: Diagnosed) -> str:

@@ -102,12 +102,12 @@ def run(options: EvaluateOptions) -> int:
     """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
-    check_files(options.metrics, options.json)
+    check_files(options.events_file, options.json)
     check_sanitizer(options.sanitize, options.device)
     with ExitStack() as opened:
         evaluation = _evaluate(options, opened)
-    if options.metrics is not None:
-        with EventLog(options.metrics) as log:
+    if options.events_file is not None:
+        with EventLog(options.events_file) as log:
             for event in events_of(evaluation, options):
                 log.write(event)
     show(console_for(options), evaluation)

@@ -153,7 +153,7 @@ class OfflineGate:
         checks: Sequence[ImplCheck],
     ) -> int:
         options, run = self.options, run_id("gate", "code")
-        file = (options.metrics or options.out / NAME) if options.events else None
+        file = (options.events_file or options.out / NAME) if options.events else None
         broken = any(left.broken for left in self.left_out)
         more: dict[str, Any] = {"baseline": options.baseline, "unchanged": self.unchanged,
                 "checks": [asdict(check) for check in checks],

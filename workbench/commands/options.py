@@ -19,6 +19,11 @@ DTYPE = "fp32, fp16 or bf16."
 SWEEP = "tile_size"  # unless another is named
 SIZES = "M=4096,N=4096,K=4096"
 EVENTS = "--events/--no-events"
+# Panels of the commands in `workbench --help`, in this order.
+PANELS = ("Tune", "Understand", "Check a change", "Time", "Look back", "This machine")
+# Panels of a command's options: those that most calls need, and then these.
+MORE = "More options"
+FILES = "Files and output"
 PAIR = "tuple[str, str] | None"  # type of an option with two values
 
 
@@ -32,73 +37,84 @@ def option(
     default: Any, help: str, name: str | None = None, *, stored: bool = True, **limits: Any
 ) -> Any:
     """Return a field that declares an option. `name` is its flag if the field's own name is not;
-    `limits` are Typer's, such as `min`. `stored` options are part of the command that is stored
-    with a run."""
+    `limits` are Typer's, such as `min` or the panel of `--help`. `stored` options are part of the
+    command that is stored with a run."""
     data = {"help": help, "name": name, "positional": False, "stored": stored, "limits": limits}
     return field(default=default, metadata=data)
 
 
-def flag(help: str, name: str | None = None, *, stored: bool = True) -> Any:
+def more(default: Any, help: str, name: str | None = None, **limits: Any) -> Any:
+    """Return a field that declares an option that few calls need."""
+    return option(default, help, name, rich_help_panel=MORE, **limits)
+
+
+def to_file(default: Any, help: str, name: str | None = None) -> Any:
+    """Return a field that declares an option on files or output: no stored command has it."""
+    return option(default, help, name, stored=False, rich_help_panel=FILES)
+
+
+def flag(help: str, name: str | None = None, *, stored: bool = True, **limits: Any) -> Any:
     """Return a field that declares an option that is on or off, and off by default."""
-    return option(False, help, name, stored=stored)
+    return option(False, help, name, stored=stored, **limits)
 
 
 def out(help: str = "Folder for the page and events.") -> Any:
     """Return a field that declares `--out`."""
-    return option(Path("results"), help, stored=False)
+    return to_file(Path("results"), help)
 
 
 def strict(stored: bool = False) -> Any:
     """Return a field that declares `--strict`."""
-    return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
+    text = "Refuse to measure while others use the GPU."
+    return more(False, text, "--strict", stored=stored)
 
 
 def profile(which: str) -> Any:
     """Return a field that declares `--profile`; `which` names the configs that it profiles."""
     text = f"Profile {which} last, in a process of its own: which limit holds, by counters."
-    return flag(text, "--profile")
+    return more(False, text, "--profile")
 
 
 def energy() -> Any:
     """Return a field that declares `--energy`."""
-    return flag("Also measure the joules of a call, after the times.", "--energy")
+    return more(False, "Also measure the joules of a call, after the times.", "--energy")
 
 
-def metrics() -> Any:
-    """Return a field that declares `--metrics`."""
-    return option(None, "Events file (JSONL) to append to, not the run's own.", stored=False)
+def events_file() -> Any:
+    """Return a field that declares `--events-file`."""
+    return to_file(None, "Events file (JSONL) to append to, not the run's own.", "--events-file")
 
 
 def events() -> Any:
     """Return a field that declares `--events/--no-events`."""
-    return option(True, "Write dispatches and times as events.", EVENTS, stored=False)
+    return to_file(True, "Write dispatches and times as events.", EVENTS)
 
 
 def quiet(help: str = "Print only the result.") -> Any:
     """Return a field that declares `--quiet`."""
-    return flag(help, "--quiet", stored=False)
+    return to_file(False, help, "--quiet")
 
 
 def json(help: str = "Write the result to this file; - is standard output.") -> Any:
     """Return a field that declares `--json`."""
-    return option(None, help, "--json", stored=False)
+    return to_file(None, help, "--json")
 
 
 def database() -> Any:
     """Return a field that declares `--database`."""
-    return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
+    return to_file(None, "Database URL; SQLite in the user's data folder by default.")
 
 
 def workers() -> Any:
     """Return a field that declares `--workers`."""
-    return option(
+    return more(
         None, "Share the work among so many GPUs of this host, by Dask.", stored=False, min=1
     )
 
 
 def scheduler() -> Any:
     """Return a field that declares `--scheduler`."""
-    return option(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
+    return more(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
 
 
 def config_from() -> Any:
@@ -134,6 +150,7 @@ class Options:
     """Options of a command, in the words of the command line."""
 
     COMMAND: ClassVar[str] = ""
+    PANEL: ClassVar[str] = ""  # in which `workbench --help` lists it
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
     TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
 
@@ -168,6 +185,7 @@ class SweepOptions(Options):
     """Try the configs of a kernel, reject wrong results, time the others, write a page."""
 
     COMMAND: ClassVar[str] = "sweep"
+    PANEL: ClassVar[str] = "Tune"
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
     name: str = argument(
@@ -183,27 +201,35 @@ class SweepOptions(Options):
     )
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
-    only: bool = flag("Keep the knobs to tune at their default.", "--only")
+    only: bool = more(False, "Keep the knobs to tune at their default.", "--only")
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
-    search: str | None = option(None, "Which configs come first: exhaustive, model, random, tpe.")
-    same_bits_as: str | None = option(
+    search: str | None = more(None, "Which configs come first: exhaustive, model, random, tpe.")
+    same_bits_as: str | None = more(
         None, "default: the winner gives the bits that the default gives."
     )
     energy: bool = energy()
     profile: bool = profile("the winner")
-    sanitize: bool = flag("Finalists must pass racecheck and memcheck, too.", "--sanitize")
+    sanitize: bool = more(False, "Finalists must pass racecheck and memcheck, too.", "--sanitize")
     strict: bool = strict(stored=True)
     workers: int | None = workers()
     scheduler: str | None = scheduler()
     out: Path = out("Folder for pages and events.")
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
     database: str | None = database()
-    fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
+    fresh: bool = flag(
+        "Obtain again what the database already holds.",
+        "--fresh",
+        stored=False,
+        rich_help_panel=MORE,
+    )
     retry_failures: bool = flag(
-        "Try configs again that have no time in the database.", "--retry-failures", stored=False
+        "Try configs again that have no time in the database.",
+        "--retry-failures",
+        stored=False,
+        rich_help_panel=MORE,
     )
 
     def resolved(self) -> SweepOptions:
@@ -234,10 +260,83 @@ def once(what: str, word: str, option: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
+class FunctionOptions(Options):
+    """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
+
+    COMMAND: ClassVar[str] = "tune"
+    PANEL: ClassVar[str] = "Tune"
+
+    function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
+    arg: tuple[str, ...] = option(
+        (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once an argument."
+    )
+    grid: str = option("", "'cdiv(M, BM), cdiv(N, BN)': of arguments and of a config's values.")
+    config: tuple[str, ...] = option(
+        (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    config_from: str | None = config_from()
+    device: str | None = option(None, DEVICE)
+    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
+    fresh: bool = flag(
+        "Obtain again what the database already holds.",
+        "--fresh",
+        stored=False,
+        rich_help_panel=MORE,
+    )
+    out: Path = out("Folder for pages and events.")
+    quiet: bool = quiet()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class PredictOptions(Options):
+    """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
+
+    COMMAND: ClassVar[str] = "predict"
+    PANEL: ClassVar[str] = "Tune"
+
+    kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
+    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, "Predict for this device; by default for the GPU here.")
+    arg: tuple[str, ...] = option(
+        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
+    )
+    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
+    config: tuple[str, ...] = option(
+        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
+    )
+    config_from: str | None = config_from()
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class TunedOptions(Options):
+    """List the tuned configs, which launches without a config use."""
+
+    COMMAND: ClassVar[str] = "tuned"
+    PANEL: ClassVar[str] = "Tune"
+
+    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
+    impl: str | None = option(None, "This Impl only.")
+    device: str | None = option(None, "This device only.")
+    file: Path | None = option(None, "Tuned cache; in the user's data folder by default.")
+    export: Path | None = option(None, "Write what is listed to this file.")
+    load: Path | None = option(None, "Import this file; equal keys: the newer is kept.", "--import")
+    code: bool = flag("Print triton.Config lists to paste.", "--code")
+    forget: bool = flag("Drop the kernel's entries.", "--forget")
+    quiet: bool = quiet("Print only the entries.")
+    json: Path | None = json("Write what is listed to this file; - is standard output.")
+
+
+@dataclass(frozen=True)
 class CompareOptions(Options):
     """Compare two operands: is the right one slower? SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
 
     COMMAND: ClassVar[str] = "compare"
+    PANEL: ClassVar[str] = "Check a change"
 
     left: str = argument("tiles, tiles:block_m=128, a git revision, a run.", "")
     right: str = argument("The same; WORKING is the file as it is.", "")
@@ -262,7 +361,7 @@ class CompareOptions(Options):
     out: Path = out()
     strict: bool = strict()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
@@ -277,6 +376,7 @@ class GateOptions(Options):
     """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
 
     COMMAND: ClassVar[str] = "gate"
+    PANEL: ClassVar[str] = "Check a change"
 
     baseline: str = argument("A git revision to compare the files with.")
     kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")
@@ -287,7 +387,7 @@ class GateOptions(Options):
     threshold: float = threshold()
     out: Path = out()
     strict: bool = strict()
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
@@ -305,6 +405,7 @@ class MeasureOptions(Options):
     """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
 
     COMMAND: ClassVar[str] = "measure"
+    PANEL: ClassVar[str] = "Time"
 
     kernel: str = argument("A kernel's name, package.module, or file.")
     impl: tuple[str, ...] = option(
@@ -321,7 +422,7 @@ class MeasureOptions(Options):
     profile: bool = profile("every Impl of ours")
     out: Path = out()
     strict: bool = strict()
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
@@ -333,6 +434,7 @@ class EvaluateOptions(Options):
     """Judge one kernel: is it correct, how fast is it, and which rule does it break?"""
 
     COMMAND: ClassVar[str] = "evaluate"
+    PANEL: ClassVar[str] = "Check a change"
 
     kernel: str = argument("A kernel's name, package.module, or file.")
     spec: str | None = option(
@@ -343,111 +445,32 @@ class EvaluateOptions(Options):
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
     sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
-    metrics: Path | None = option(None, "Events file (JSONL) to append to.", stored=False)
+    events_file: Path | None = to_file(None, "Events file (JSONL) to append to.", "--events-file")
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json("Write the verdict to this file; - is standard output.")
 
 
 @dataclass(frozen=True)
-class ExperimentOptions(Options):
-    """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
+class DiagnoseOptions(Options):
+    """Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
 
-    COMMAND: ClassVar[str] = "experiment"
+    COMMAND: ClassVar[str] = "diagnose"
+    PANEL: ClassVar[str] = "Understand"
 
-    name: str | None = argument("A name, or path/to/mine.py; without it, list the names.", None)
-    kernel: str | None = option(None, KERNEL)
-    sizes: str | None = option(None, SIZES)
-    dtype: str | None = option(None, DTYPE)
-    device: str | None = option(None, DEVICE)
-    time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
-    out: Path = out()
-    strict: bool = strict()
-    metrics: Path | None = metrics()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
-
-
-@dataclass(frozen=True)
-class CeilingsOptions(Options):
-    """Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
-    library."""
-
-    COMMAND: ClassVar[str] = "ceilings"
-
-    device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
-    out: Path = out()
-    strict: bool = strict()
-    metrics: Path | None = metrics()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
-
-
-@dataclass(frozen=True)
-class CalibrateOptions(Options):
-    """Time configs of each kernel over many sizes, by which launches without a config choose."""
-
-    COMMAND: ClassVar[str] = "calibrate"
-
-    kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
-    dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
-    measure: int = option(12, "Sizes of each kernel to measure.", min=4)
-    check: int = option(8, "More sizes, which only check the result.", min=0)
-    configs: int = option(24, "Configs to time at each size.", min=1)
-    budget: str = option("30m", "90s, 30m: stop then; the same command continues.", stored=False)
-    device: str | None = option(
-        None, "Print the sizes and the calibration of this device; measure nothing."
+    targets: tuple[str, ...] = argument(
+        "last or a run's id; files of a profiler; a kernel or file of machine code.",
+        (),
+        "last|RUN|FILE...|KERNEL",
     )
-    to: Path | None = option(None, "File to write in place of the user's own.", stored=False)
-    out: Path = out()
-    strict: bool = strict()
-    metrics: Path | None = metrics()
-    events: bool = events()
-    quiet: bool = quiet()
+    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"Of a kernel: {SIZES}. Default: the Spec's first.")
+    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
+    device: str | None = option(None, "Of a kernel: compile for h200, mi300x, ... or for all.")
+    rules: bool = flag("List all rules with thresholds, needs and sources.", "--rules")
+    all: bool = flag("Also list each rule that could not be evaluated.", "--all")
+    quiet: bool = quiet("Print only the rules that hold.")
     json: Path | None = json()
-    database: str | None = database()
-
-
-@dataclass(frozen=True)
-class ReportOptions(Options):
-    """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
-
-    COMMAND: ClassVar[str] = "report"
-
-    name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
-    runs: tuple[str, ...] = argument(
-        "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."
-    )
-    kernel: str | None = option(None, "Roofline: all runs of this kernel, in place of RUN.")
-    device: str | None = option(None, "Roofline: all runs on this device, in place of RUN.")
-    everything: bool = flag("Roofline: every config of a sweep, every part of a kernel.", "--all")
-    out: Path | None = option(None, "File to write.")
-    csv: Path | None = option(None, "Roofline: also write every number drawn, as CSV.")
-    json: Path | None = json("Also write what is drawn; - is standard output.")
-    figure: Path | None = option(None, "Roofline: also a figure for papers: .png, .svg or .pdf.")
-    quiet: bool = quiet("Print nothing; errors stay.")
-    database: str | None = database()
-
-
-@dataclass(frozen=True)
-class ReadOptions(Options):
-    """Read the files of any profiler: KPIs with their targets, and one row a kernel."""
-
-    COMMAND: ClassVar[str] = "read"
-
-    files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
-    range: str | None = option(None, "Only what was launched in host ranges of this name.")
-    json: Path | None = json("Write all of it to this file; - is standard output.")
-    csv: Path | None = option(None, "Write the kernels to this file.", stored=False)
-    perfetto: Path | None = option(
-        None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
-    )
-    quiet: bool = quiet("Print only KPIs, findings and the page's path.")
-    out: Path = out()
     database: str | None = database()
 
 
@@ -461,6 +484,7 @@ class ProfileOptions(Options):
     """Profile a kernel or your own program with a tool, and read what it leaves."""
 
     COMMAND: ClassVar[str] = "profile"
+    PANEL: ClassVar[str] = "Understand"
     TAKES_PROGRAM: ClassVar[bool] = True
 
     tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
@@ -468,22 +492,22 @@ class ProfileOptions(Options):
     sizes: str | None = option(None, f"Of a kernel: {SIZES}.")
     dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
     calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
-    wait: int | None = option(None, "Of a program: steps to pass over first.", min=0)
-    warmup: int | None = option(None, "Then steps in which the profiler warms up.", min=0)
-    active: int | None = option(None, "Then steps to record; see workbench.step().", min=1)
-    shapes: bool = flag("trace: shapes of the operators' inputs.", "--shapes")
-    memory: bool = flag("trace: memory of the operators.", "--memory")
-    stacks: bool = flag("trace: Python's stack at each operator.", "--stacks")
-    data: str | None = option(None, "proton: tree, trace or inside. Default: tree.")
-    counters: str | None = option(None, "ncu, rocprofv3: counters to add, A,B.")
-    set: str | None = option(None, "ncu: a set of sections in place of ours, such as detailed.")
-    all: bool = flag("sanitizer: go on after a finding.", "--all")
-    instrument: tuple[str, ...] = option((), "xctrace: Time Profiler or Allocations, recorded too.")
-    list_metrics: bool = flag("Print ncu's counters that hold a pattern.", "--list-metrics")
-    device: str | None = option(None, "Of --list-metrics, --counters: names valid there.")
+    wait: int | None = more(None, "Of a program: steps to pass over first.", min=0)
+    warmup: int | None = more(None, "Then steps in which the profiler warms up.", min=0)
+    active: int | None = more(None, "Then steps to record; see workbench.step().", min=1)
+    shapes: bool = more(False, "trace: shapes of the operators' inputs.", "--shapes")
+    memory: bool = more(False, "trace: memory of the operators.", "--memory")
+    stacks: bool = more(False, "trace: Python's stack at each operator.", "--stacks")
+    data: str | None = more(None, "proton: tree, trace or inside. Default: tree.")
+    metrics: str | None = option(None, "ncu, rocprofv3: counters to add, A,B.")
+    set: str | None = more(None, "ncu: a set of sections in place of ours, such as detailed.")
+    all: bool = more(False, "sanitizer: go on after a finding.", "--all")
+    instrument: tuple[str, ...] = more((), "xctrace: Time Profiler or Allocations, recorded too.")
+    list_metrics: bool = more(False, "Print ncu's counters that hold a pattern.", "--list-metrics")
+    device: str | None = more(None, "Of --list-metrics, --metrics: names valid there.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     out: Path = out("Folder for the run's files.")
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
@@ -513,10 +537,118 @@ class ProfileOptions(Options):
 
 
 @dataclass(frozen=True)
+class ExperimentOptions(Options):
+    """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
+
+    COMMAND: ClassVar[str] = "experiment"
+    PANEL: ClassVar[str] = "Understand"
+
+    name: str | None = argument("A name, or path/to/mine.py; without it, list the names.", None)
+    kernel: str | None = option(None, KERNEL)
+    sizes: str | None = option(None, SIZES)
+    dtype: str | None = option(None, DTYPE)
+    device: str | None = option(None, DEVICE)
+    time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
+    out: Path = out()
+    strict: bool = strict()
+    events_file: Path | None = events_file()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class CeilingsOptions(Options):
+    """Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
+    library."""
+
+    COMMAND: ClassVar[str] = "ceilings"
+    PANEL: ClassVar[str] = "Understand"
+
+    device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
+    out: Path = out()
+    strict: bool = strict()
+    events_file: Path | None = events_file()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class CalibrateOptions(Options):
+    """Time configs of each kernel over many sizes, by which launches without a config choose."""
+
+    COMMAND: ClassVar[str] = "calibrate"
+    PANEL: ClassVar[str] = "Tune"
+
+    kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
+    dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
+    measure: int = option(12, "Sizes of each kernel to measure.", min=4)
+    check: int = option(8, "More sizes, which only check the result.", min=0)
+    configs: int = option(24, "Configs to time at each size.", min=1)
+    budget: str = option("30m", "90s, 30m: stop then; the same command continues.", stored=False)
+    device: str | None = option(
+        None, "Print the sizes and the calibration of this device; measure nothing."
+    )
+    to: Path | None = option(None, "File to write in place of the user's own.", stored=False)
+    out: Path = out()
+    strict: bool = strict()
+    events_file: Path | None = events_file()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class ReportOptions(Options):
+    """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
+
+    COMMAND: ClassVar[str] = "report"
+    PANEL: ClassVar[str] = "Look back"
+
+    name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
+    runs: tuple[str, ...] = argument(
+        "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."
+    )
+    kernel: str | None = option(None, "Roofline: all runs of this kernel, in place of RUN.")
+    device: str | None = option(None, "Roofline: all runs on this device, in place of RUN.")
+    everything: bool = flag("Roofline: every config of a sweep, every part of a kernel.", "--all")
+    out: Path | None = option(None, "File to write.")
+    csv: Path | None = option(None, "Roofline: also write every number drawn, as CSV.")
+    json: Path | None = json("Also write what is drawn; - is standard output.")
+    figure: Path | None = option(None, "Roofline: also a figure for papers: .png, .svg or .pdf.")
+    quiet: bool = quiet("Print nothing; errors stay.")
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
+class ReadOptions(Options):
+    """Read the files of any profiler: KPIs with their targets, and one row a kernel."""
+
+    COMMAND: ClassVar[str] = "read"
+    PANEL: ClassVar[str] = "Understand"
+
+    files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
+    range: str | None = option(None, "Only what was launched in host ranges of this name.")
+    json: Path | None = json("Write all of it to this file; - is standard output.")
+    csv: Path | None = option(None, "Write the kernels to this file.", stored=False)
+    perfetto: Path | None = option(
+        None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
+    )
+    quiet: bool = quiet("Print only KPIs, findings and the page's path.")
+    out: Path = out()
+    database: str | None = database()
+
+
+@dataclass(frozen=True)
 class WorkloadOptions(Options):
     """Record which Triton kernels a program launches, tune them, run it with them, and compare."""
 
     COMMAND: ClassVar[str] = "workload"
+    PANEL: ClassVar[str] = "Tune"
     TAKES_PROGRAM: ClassVar[bool] = True
 
     action: str = argument("record, show, merge, tune, run, compare or export.")
@@ -525,27 +657,32 @@ class WorkloadOptions(Options):
         "Of record and merge: the workload file. Of tune and compare: a folder.",
         stored=False,
     )
-    profile_steps: int = option(3, "Of record: steps whose GPU time is recorded; 0 for none.")
-    values: bool = flag("Of record: keep the values of small integer tensors.", "--values")
+    profile_steps: int = more(3, "Of record: steps whose GPU time is recorded; 0 for none.")
+    values: bool = more(False, "Of record: keep the values of small integer tensors.", "--values")
     tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
     budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
-    cover: float = option(0.95, "Of tune: share of the kernels' time that is tuned.")
+    cover: float = more(0.95, "Of tune: share of the kernels' time that is tuned.")
     device: str | None = option(
         None, "Of tune: predict for it, with no GPU. Of record: it answers for a missing GPU."
     )
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
-    workers: int | None = option(None, "Of tune: GPUs of this host that share it.", min=1)
-    scheduler: str | None = option(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
-    widen: bool = flag("Of tune: configs one step beyond, where the best is at an end.", "--widen")
-    predicted: bool = flag("Of tune: write predicted entries, which no pin uses.", "--predicted")
+    workers: int | None = more(None, "Of tune: GPUs of this host that share it.", min=1)
+    scheduler: str | None = more(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
+    widen: bool = more(
+        False, "Of tune: configs one step beyond, where the best is at an end.", "--widen"
+    )
+    predicted: bool = more(
+        False, "Of tune: write predicted entries, which no pin uses.", "--predicted"
+    )
     policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")
-    verify: bool = flag("Of run and compare: compare the choices of all ranks.", "--verify")
-    rounds: int = option(6, "Of compare: runs with and without the table, each.")
-    at_once: int = option(1, "Of compare: runs that import at once, then take turns.", min=1)
-    step_mark: str | None = option(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
+    verify: bool = more(False, "Of run and compare: compare the choices of all ranks.", "--verify")
+    rounds: int = more(6, "Of compare: runs with and without the table, each.")
+    at_once: int = more(1, "Of compare: runs that import at once, then take turns.", min=1)
+    step_mark: str | None = more(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
     threshold: float = threshold()
-    to: str | None = option(None, "Of export: triton-cache, vllm-moe or python.")
-    trust: bool = flag(
+    to: str | None = more(None, "Of export: triton-cache, vllm-moe or python.")
+    trust: bool = more(
+        False,
         "Of tune: import source files that differ from the record. Of export: import the table's.",
         "--trust",
     )
@@ -575,6 +712,7 @@ class CodeOptions(Options):
     """Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
 
     COMMAND: ClassVar[str] = "code"
+    PANEL: ClassVar[str] = "Understand"
 
     target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn, .ptx or .ncu-rep file.")
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first.")
@@ -593,32 +731,11 @@ class CodeOptions(Options):
 
 
 @dataclass(frozen=True)
-class DiagnoseOptions(Options):
-    """Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
-
-    COMMAND: ClassVar[str] = "diagnose"
-
-    targets: tuple[str, ...] = argument(
-        "last or a run's id; files of a profiler; a kernel or file of machine code.",
-        (),
-        "last|RUN|FILE...|KERNEL",
-    )
-    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
-    sizes: str | None = option(None, f"Of a kernel: {SIZES}. Default: the Spec's first.")
-    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
-    device: str | None = option(None, "Of a kernel: compile for h200, mi300x, ... or for all.")
-    rules: bool = flag("List all rules with thresholds, needs and sources.", "--rules")
-    all: bool = flag("Also list each rule that could not be evaluated.", "--all")
-    quiet: bool = quiet("Print only the rules that hold.")
-    json: Path | None = json()
-    database: str | None = database()
-
-
-@dataclass(frozen=True)
 class HistoryOptions(Options):
     """List the outcomes of earlier runs."""
 
     COMMAND: ClassVar[str] = "history"
+    PANEL: ClassVar[str] = "Look back"
 
     kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
@@ -641,6 +758,7 @@ class SiteOptions(Options):
     """Write the history as a folder of pages: curves over commits, steps, regressions."""
 
     COMMAND: ClassVar[str] = "site"
+    PANEL: ClassVar[str] = "Look back"
 
     out: Path = argument("Folder to write; one that `site` wrote before is replaced.")
     repository: Path | None = option(
@@ -657,6 +775,7 @@ class BisectOptions(Options):
     """Find the commit that made a kernel slower, by git bisect and interleaved comparisons."""
 
     COMMAND: ClassVar[str] = "bisect"
+    PANEL: ClassVar[str] = "Check a change"
 
     kernel: str = argument("A kernel's name, package.module, or file.")
     good: str = argument("A git revision at which it is fast.")
@@ -670,7 +789,7 @@ class BisectOptions(Options):
     threshold: float = threshold()
     out: Path = out()
     strict: bool = strict()
-    metrics: Path | None = metrics()
+    events_file: Path | None = events_file()
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json()
@@ -681,28 +800,11 @@ class BisectOptions(Options):
 
 
 @dataclass(frozen=True)
-class TunedOptions(Options):
-    """List the tuned configs, which launches without a config use."""
-
-    COMMAND: ClassVar[str] = "tuned"
-
-    kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
-    impl: str | None = option(None, "This Impl only.")
-    device: str | None = option(None, "This device only.")
-    file: Path | None = option(None, "Tuned cache; in the user's data folder by default.")
-    export: Path | None = option(None, "Write what is listed to this file.")
-    load: Path | None = option(None, "Import this file; equal keys: the newer is kept.", "--import")
-    code: bool = flag("Print triton.Config lists to paste.", "--code")
-    forget: bool = flag("Drop the kernel's entries.", "--forget")
-    quiet: bool = quiet("Print only the entries.")
-    json: Path | None = json("Write what is listed to this file; - is standard output.")
-
-
-@dataclass(frozen=True)
 class DevicesOptions(Options):
     """List the devices that --device can name: name, architecture, title."""
 
     COMMAND: ClassVar[str] = "devices"
+    PANEL: ClassVar[str] = "This machine"
 
     quiet: bool = quiet("Print only the names.")
     json: Path | None = json("Write all figures to this file; - is standard output.")
@@ -713,6 +815,7 @@ class DoctorOptions(Options):
     """Check the database and what this machine can do, and what to install for the rest."""
 
     COMMAND: ClassVar[str] = "doctor"
+    PANEL: ClassVar[str] = "This machine"
 
     quiet: bool = quiet("Print only what is missing.")
     json: Path | None = json("Write the checks to this file; - is standard output.")
@@ -724,58 +827,13 @@ class NewKernelOptions(Options):
     """Write a working kernel file to start from."""
 
     COMMAND: ClassVar[str] = "new-kernel"
+    PANEL: ClassVar[str] = "Tune"
 
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
     like: str | None = option(
         None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
     )
-
-
-@dataclass(frozen=True)
-class PredictOptions(Options):
-    """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
-
-    COMMAND: ClassVar[str] = "predict"
-
-    kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
-    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
-    sizes: str | None = option(None, f"{SIZES}. Default: the kernel's first.")
-    dtype: str = option("bf16", DTYPE)
-    device: str | None = option(None, "Predict for this device; by default for the GPU here.")
-    arg: tuple[str, ...] = option(
-        (), "Of a function: x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; once an argument."
-    )
-    grid: str = option("", "Of a function: 'cdiv(M, BM), cdiv(N, BN)'.")
-    config: tuple[str, ...] = option(
-        (), "Of a function: BM=64,num_warps=4; repeated. Default: those of @triton.autotune."
-    )
-    config_from: str | None = config_from()
-    quiet: bool = quiet()
-    json: Path | None = json()
-
-
-@dataclass(frozen=True)
-class FunctionOptions(Options):
-    """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
-
-    COMMAND: ClassVar[str] = "tune"
-
-    function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
-    arg: tuple[str, ...] = option(
-        (), "x=bf16[8192,4096], i=int64[4096]<32000 or n=4096; repeated, once an argument."
-    )
-    grid: str = option("", "'cdiv(M, BM), cdiv(N, BN)': of arguments and of a config's values.")
-    config: tuple[str, ...] = option(
-        (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
-    )
-    config_from: str | None = config_from()
-    device: str | None = option(None, DEVICE)
-    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
-    out: Path = out("Folder for pages and events.")
-    quiet: bool = quiet()
-    database: str | None = database()
-    fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
 
 
 def commands() -> dict[str, type[Options]]:

@@ -76,7 +76,7 @@ OF_TOOLS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     ((*OF_TRACE, *OF_STEPS), ("trace",)),
     (("data",), ("proton",)),
     (("set",), ("ncu",)),
-    (("counters",), ("ncu", "rocprofv3")),
+    (("metrics",), ("ncu", "rocprofv3")),
     (("all",), ("sanitizer",)),
     (("instrument",), ("xctrace",)),
 )
@@ -189,7 +189,7 @@ class ProfileCommand:
         options = self.options
         if prepared is not None:  # printed before; the page has to say it, too
             summary.trace.notes.insert(0, prepared.sentence)
-        page = keep(kept, summary, options.out, options.database, options.metrics)
+        page = keep(kept, summary, options.out, options.database, options.events_file)
         say_page(self.console, page)
         return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)
 
@@ -284,15 +284,15 @@ class ProfileCommand:
         if name == "sanitizer":
             return replace(workload, every=options.all)
         if name == "ncu":
-            counters = ncu_counters(options, self._say_once) if options.counters else ()
+            counters = ncu_counters(options, self._say_once) if options.metrics else ()
             if sentence := translated(options.set):
                 self._say_once(sentence)
             extended = replace(workload, counters=counters, selection=options.set or "")
             return with_defaults(extended, name, self._gpu())
         if name == "xctrace":
             return replace(workload, instruments=options.instrument)
-        if name == "rocprofv3" and options.counters:
-            return replace(workload, counters=counter_groups(options.counters))
+        if name == "rocprofv3" and options.metrics:
+            return replace(workload, counters=counter_groups(options.metrics))
         return with_defaults(workload, name, self._gpu())
 
     def _gpu(self) -> str:
@@ -415,7 +415,7 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
     of_gpu = {"cuda": "ncu", "hip": "rocprofv3"}.get(machine.gpu)
     if options.tool is not None:
         return options.tool, ""
-    if options.counters or options.set:
+    if options.metrics or options.set:
         return of_gpu or "ncu", ""
     given = any(getattr(options, name) for name in OF_TRACE)
     if options.kernel is not None and machine.system == "darwin" and not given:

@@ -52,9 +52,9 @@ def ncu_counters(options: ProfileOptions, tell: Callable[[str], None]) -> tuple[
     """Return the counters to add by their names on this chip; `tell` is called with what is said
     of each that is called otherwise. Raises CounterError with the nearest names."""
     chip, _ = _chip(options)
-    named = [name.strip() for name in (options.counters or "").split(",")]
+    named = [name.strip() for name in (options.metrics or "").split(",")]
     if not all(named):
-        raise OptionError("--counters has an empty name; write: --counters NAME,NAME.")
+        raise OptionError("--metrics has an empty name; write: --metrics NAME,NAME.")
     chosen = [taken(name, chip) for name in dict.fromkeys(named)]
     for each in chosen:
         if each.sentence:
@@ -70,10 +70,10 @@ def counter_groups(text: str) -> tuple[str, ...]:
     for name in (name for group in groups for name in group.split(",")):
         if not AMD_NAME.match(name):
             raise OptionError(
-                f"{name!r} is no counter of rocprofv3; write: --counters 'SQ_WAVES,SQ_INSTS'."
+                f"{name!r} is no counter of rocprofv3; write: --metrics 'SQ_WAVES,SQ_INSTS'."
             )
     if not groups:
-        raise OptionError("--counters is empty; write: --counters 'SQ_WAVES,SQ_INSTS'.")
+        raise OptionError("--metrics is empty; write: --metrics 'SQ_WAVES,SQ_INSTS'.")
     return groups
 
 

@@ -63,7 +63,7 @@ class RunOptions(Output, Protocol):
         """Whether to refuse a GPU that other processes use."""
 
     @property
-    def metrics(self) -> Path | None:
+    def events_file(self) -> Path | None:
         """Events file to append to; None is the run's own."""
 
     @property
@@ -87,7 +87,7 @@ class OpenResources:
     def recorder(self, run: Run) -> Recorder:
         """Return a recorder of this run's outcomes."""
         options = self.options
-        file = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
+        file = options.events_file or folder_of(options.out, run.id) / "events.jsonl"
         store = Store(self.history, self.interrupts)
         return Recorder(run, self.backend, store, file, options.events)
 
@@ -122,15 +122,15 @@ def give_ceilings(backend: Backend, history: History) -> None:
 
 
 def check_outputs(options: RunOptions) -> None:
-    """Raise CommandError where `--out`, `--metrics` or `--json` cannot be written to."""
+    """Raise CommandError where `--out`, `--events-file` or `--json` cannot be written to."""
     check_writable(options.out)
-    check_files(options.metrics, options.json, getattr(options, "markdown", None))
+    check_files(options.events_file, options.json, getattr(options, "markdown", None))
 
 
-def check_files(metrics: Path | None, json: Path | None, markdown: Path | None = None) -> None:
-    """Raise CommandError where the files of `--metrics`, `--json` and `--markdown` could not be
+def check_files(events: Path | None, json: Path | None, markdown: Path | None = None) -> None:
+    """Raise CommandError where the files of `--events-file`, `--json` and `--markdown` could not be
     written, or two are one: the second would replace the first."""
-    named = {"--metrics": metrics, "--json": json, "--markdown": markdown}
+    named = {"--events-file": events, "--json": json, "--markdown": markdown}
     for flag, file in named.items():
         check_file(file, flag)
     given = [(flag, file) for flag, file in named.items() if file is not None]
@@ -145,12 +145,12 @@ def check_file(file: Path | None, flag: str) -> None:
         check_writable(file.parent, file, flag)
 
 
-def check_writable(folder: Path, file: Path | None = None, flag: str = "--metrics") -> None:
+def check_writable(folder: Path, file: Path | None = None, flag: str = "--events-file") -> None:
     """Raise CommandError where results could not be written into `folder`, or not to `file`, which
     the option `flag` names. Leaves nothing behind: a missing folder is not created."""
     try:
         if file is not None and file.is_dir():
-            what = "events file" if flag == "--metrics" else "file"
+            what = "events file" if flag == "--events-file" else "file"
             raise CommandError(f"{file} is a folder; name the {what} in it: {flag} FILE.")
         if file is not None and file.exists():
             if not os.access(file, os.W_OK):

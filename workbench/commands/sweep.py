@@ -513,8 +513,8 @@ class _OneSize:
         )
         self.counts.update(_kind(o) for o in outcomes)
         self.command.console.again(old)
-        if options.metrics is not None:
-            with EventLog(options.metrics) as log:
+        if options.events_file is not None:
+            with EventLog(options.events_file) as log:
                 for event in (old, *outcomes, *result.findings):
                     log.write(event)
                 log.write(RunFinished(timestamp(), old.id, "complete", dict(self.counts)))

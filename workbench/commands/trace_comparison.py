@@ -100,8 +100,8 @@ def compare_traces(
     CommandError where an option needs a measurement."""
     if options.energy:  # of two files
         raise CommandError("Traces are compared without measuring; leave out --energy.")
-    if options.metrics is not None:
-        raise CommandError("Traces are compared without measuring; leave out --metrics.")
+    if options.events_file is not None:
+        raise CommandError("Traces are compared without measuring; leave out --events-file.")
     for operand in operands:
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")

@@ -113,7 +113,7 @@ def parse(run: ToolRun) -> Trace:
     )
     if missing:
         raise ProfilerError(
-            f"ncu gave no value for {', '.join(missing)}; leave them out of --counters; the "
+            f"ncu gave no value for {', '.join(missing)}; leave them out of --metrics; the "
             f"rest is in {run.folder / NAME}.ncu-rep."
         )
     if absent := _absent_defaults(run.workload, trace):

@@ -1,4 +1,4 @@
-"""AMD's rocprofv3: a trace of kernels, copies and calls; with `--counters` groups of counters."""
+"""AMD's rocprofv3: a trace of kernels, copies and calls; with `--metrics` groups of counters."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""Diagnose without a GPU: what limits a predicted time, and what would shorten it, by the terms of
+the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from workbench.commands.diagnosed import (
+    Diagnosed,
+    DiagnosisReport,
+    without_code,
+    without_counters,
+    without_timeline,
+)
+from workbench.commands.report import StoredRun
+from workbench.data.record import Case, Evidence, Predicted, Record, grouped
+from workbench.data.units import percent, rough
+from workbench.device.bounds import bound_s
+from workbench.device.hardware import device_named
+from workbench.spec import sizes_text
+from workbench.tuner.selection import select
+
+RULE = "model"
+NEAR = 0.8  # of the roofline bound: what is left is within the model's error
+# By the largest term of the model: what would shorten it.
+ADVICE: Mapping[str, str] = {
+    "memory": "fewer bytes: a narrower dtype, or its neighbours' work fused into it",
+    "compute": "fewer operations, or a dtype with a higher peak",
+    "cache": "fewer requests to the cache: larger tiles, so that each load serves more",
+    "shared memory": "fewer accesses to shared memory: operands in registers, larger tiles",
+    "instructions": "fewer instructions beside the product: indices, casts and masks in the loop",
+    "special functions": "fewer exponentials, roots and divisions",
+    "latency": "shorter waits: more stages, or more programs on a core",
+    "waves": "shorter waits: more threads on a core",
+    "launch": "fewer launches: its neighbours fused into it, or a CUDA graph",
+}
+
+
+def of_predicted(case: Case, timing: Predicted, flops: int, bytes_: int) -> Diagnosed:
+    """Return what limits a predicted time: the largest term of the model, and its share of the
+    roofline bound."""
+    device = device_named(case.device)
+    share = bound_s(device, bytes_, flops, case.dtype) / timing.predicted_s
+    word = "launch" if timing.launch_s > timing.predicted_s / 2 else timing.bound
+    near = share >= NEAR
+    gain = f"{'nothing to gain but' if near else 'what would help:'} {ADVICE[word]}"
+    return Diagnosed(
+        subject=f"{case.label} at {sizes_text(case.sizes)}, {case.dtype}",
+        rule=RULE,
+        word=word,
+        sentence=f"{percent(share)} of the ceiling predicted, ~{rough(timing.predicted_s)}: {gain}",
+        evidence=tuple(_terms(timing)),
+        advice="" if near else "Another config may be nearer: workbench sweep",
+        effort="",
+        source=f"the model {timing.model} of {device.name}; nothing was measured",
+    )
+
+
+def of_predicted_run(kept: StoredRun) -> DiagnosisReport:
+    """Return what limits the best config of each problem of a run whose times are predicted."""
+    run = kept.run
+    known = [o for o in kept.outcomes if isinstance(o, Record) and isinstance(o.timing, Predicted)]
+    results = []
+    for some in grouped(known, lambda r: (sizes_text(r.case.sizes), r.case.dtype)).values():
+        best = _winner(kept, some)
+        assert isinstance(best.timing, Predicted)
+        results.append(of_predicted(best.case, best.timing, best.flops, best.bytes))
+    missing = (*without_counters(), *without_timeline(), *without_code())
+    title = f"{run.id}: {run.command}"
+    return DiagnosisReport(title, (), tuple(results), missing, more={"run": run.id})
+
+
+def _winner(kept: StoredRun, some: Sequence[Record]) -> Record:
+    """Return the winner of a sweep; else the fastest."""
+    won = select(kept.run, some).winner if kept.run.engine == "sweep" else None
+    return won or min(some, key=lambda record: record.time_s)
+
+
+def _terms(timing: Predicted) -> Iterator[Evidence]:
+    """Yield the terms of the model, the largest first."""
+    terms = {
+        "compute": timing.compute_s,
+        "memory": timing.dram_s,
+        "cache": timing.cache_s,
+        "latency": timing.latency_s,
+        "launch": timing.launch_s,
+    }
+    for name, seconds in sorted(terms.items(), key=lambda one: -(one[1] or 0.0)):
+        if seconds:
+            yield Evidence(name, seconds, "s", "predicted")
