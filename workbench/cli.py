@@ -94,7 +94,7 @@ def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
         text = typer.Argument(help=data["help"], metavar=metavar, autocompletion=complete)
     else:
         names = [data["name"]] if data["name"] else []
-        limits = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
+        limits: dict[str, Any] = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
         limits |= data["limits"]
         text = typer.Option(*names, help=data["help"], autocompletion=complete, **limits)
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default

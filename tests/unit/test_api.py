@@ -135,7 +135,7 @@ def test_the_promised_command_starts_beside_the_function():
 # Arguments
 
 # Options of the command line alone: where it prints, and the form of its output.
-OF_THE_COMMAND_LINE = {"json", "quiet", "metrics", "events"}
+OF_THE_COMMAND_LINE = {"json", "quiet", "events_file", "events", "wide"}
 LEFT_OUT = {
     "sweep": {"vary"},  # in Python `name` is always the sweep
     "compare": {"triton", "device", "expect"},

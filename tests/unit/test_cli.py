@@ -17,6 +17,7 @@ from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
+from workbench.commands.completion import completer
 from workbench.commands.stored import ANY_RUN, WITH_TIME, RunKind, last_run
 from workbench.data import exits
 from workbench.data.database import open_history
@@ -74,6 +75,7 @@ def sweep_words(context):
         (["nope"], "No such command 'nope'; see `workbench --help`"),
         (["measure"], "Missing argument"),
         (["sweep", "tile_size", "--nope"], "No such option: --nope"),
+        (["sweep", "--metrics", "e.jsonl"], "option: --metrics; it is called --events-file now"),
         (["sweep", "tile_size", "--budget", "x"], "A budget of `x` cannot be read; write seconds"),
         (["sweep", "tile_size", "--budget", "-1"], "A budget of `-1` cannot be read"),
         (["sweep", "tile_size", "--search", "modle"], "There is no search 'modle'; did you mean m"),
@@ -327,6 +329,47 @@ def test_new_kernel_says_what_to_try(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert f"workbench sweep '{folder / 'my_gelu.py'}'" in text
     assert "exists" in sentence(capsys, "new-kernel", "my_gelu", "--folder", folder)
+
+
+def test_alone_it_says_what_to_begin_with(capsys):
+    assert cli.main([]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len(lines) == 5 and all(line.startswith("  workbench ") for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+def test_help_has_panels_and_each_command_stands_in_one(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert [word for word in re.findall("\u256d\u2500 ([A-Z][a-z ]+) \u2500", text)] == [
+        "Options", "Tune", "Understand", "Check a change", "Time", "Look back", "This machine",
+    ]  # fmt: skip
+    assert cli.main(["sweep", "--help"]) == 0
+    text = capsys.readouterr().out
+    parts = re.split("\u256d\u2500 (?:More options|Files and output) ", text)
+    assert "--budget" in parts[0] and "--strict" in parts[1] and "--json" in parts[2]
+
+
+@pytest.mark.parametrize(
+    "command, name, typed, words",
+    [
+        ("sweep", "name", "so", ["softmax"]),
+        ("sweep", "name", "ti", ["tile_size"]),
+        ("sweep", "name", "min", ["mine.py"]),
+        ("measure", "device", "h2", ["h200"]),
+        ("diagnose", "targets", "2026", ["20261127-2-b", "20261126-1-a"]),
+        ("report", "runs", "la", ["last"]),
+        ("compare", "left", "x", []),
+    ],
+)
+def test_words_complete(tmp_path, monkeypatch, command, name, typed, words):
+    (tmp_path / "mine.py").touch()
+    for run in ("20261126-1-a", "20261127-2-b"):
+        (tmp_path / "results" / run).mkdir(parents=True)
+        (tmp_path / "results" / run / "events.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    assert completer(command, name)(typed) == words
+    assert completer("sweep", "budget") is None
 
 
 # As programs

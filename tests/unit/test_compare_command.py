@@ -7,9 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import at_night
@@ -363,6 +365,22 @@ def test_stored_runs_are_at_best_suspected(place):
     assert place.compare(runs[0], runs[0]) == 0
     with pytest.raises(OperandError, match="stored run"):
         place.compare(runs[0], "blocks")
+
+
+def test_two_predicted_runs_are_set_beside_each_other_without_a_verdict(place):
+    run, outcomes = synthetic.softmax(predicted=True, device="h200")
+    record = next(o for o in outcomes if isinstance(o, Record))
+    with open_history(place.url) as history:
+        for name, by in (("20260101-000000-a", 1.0), ("20260101-000001-b", 0.5)):
+            history.add_run(replace(run, id=name))
+            timing = replace(record.timing, predicted_s=4e-5 * by)
+            history.add(replace(record, run=name, timing=timing))
+    assert place.compare("20260101-000000-a", "20260101-000001-b") == 3
+    text = " ".join(place.text().split())
+    assert "Predicted, so no verdict" in text and "times the predicted" in text
+    assert "~20 µs against ~40 µs, 0.5 times as long" in text.replace("20.00", "20").replace(
+        "40.00", "40"
+    )
 
 
 # The gate

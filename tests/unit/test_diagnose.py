@@ -25,6 +25,7 @@ from workbench.compile.flow import flow_graph
 from workbench.compile.listing import read_sass
 from workbench.compile.partitions import specialisation
 from workbench.data.code_facts import FACTS, CodeFacts
+from workbench.data.record import Predicted, Record
 from workbench.data.trace_summary import summarise
 from workbench.device.hardware import DEVICES
 from workbench.device.occupancy import occupancy
@@ -198,6 +199,38 @@ def test_a_run_without_a_profile_says_what_to_do(capsys, database):
     assert code == 2 and "neither counters nor a timeline" in err and "workbench profile" in err
     code, _, err = said(capsys, "last", "--database", database)
     assert code == 2 and "holds no run with a profile or predicted times of this project" in err
+
+
+def test_a_predicted_run_says_which_term_limits_it_and_what_would_help(capsys, database):
+    """4 GB at 4.8 TB/s take 0.833 ms at least: 83.3 % of 1 ms, 41.7 % of 2 ms."""
+    from workbench.data.database import open_history
+
+    run, outcomes = softmax(predicted=True, device="h200")
+    record = next(o for o in outcomes if isinstance(o, Record))
+    terms = {"compute_s": 1e-5, "dram_s": 9e-4, "cache_s": None, "latency_s": 1e-6}
+    near = Predicted(1e-3, "m", **terms, launch_s=7e-7, bound="memory")
+    far = replace(near, predicted_s=2e-3, bound="latency", latency_s=1.9e-3)
+    short = replace(near, predicted_s=1e-6)
+    for number, (timing, texts) in enumerate(
+        (
+            (
+                near,
+                ("1. memory", "83 % of the ceiling predicted, ~1 ms: nothing to gain but fewer by"),
+            ),
+            (
+                far,
+                ("1. latency", "42 % of", "what would help: shorter waits", "1900.0 µs; memory 900"),
+            ),
+            (short, ("1. launch", "fewer launches")),
+        )
+    ):
+        with open_history(database) as history:
+            one = replace(run, id=f"20260101-00000{number}-a")
+            history.add_run(one)
+            history.add(replace(record, run=one.id, timing=timing, bytes=4_000_000_000, flops=0))
+        code, out, _ = said(capsys, one.id, "--database", database)
+        assert code == 0 and all(text in out for text in texts), out
+        assert "No rule" not in out
 
 
 # What is no run, file or kernel

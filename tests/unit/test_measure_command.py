@@ -126,7 +126,7 @@ def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
 
 
 def test_energy_follows_all_times_of_a_problem(place):
-    assert place.measure(energy=True, sizes=("N=1024",)) == 0
+    assert place.measure(energy=True, sizes=("N=1024",), wide=True) == 0
     words = [word for word, _ in place.null.requests]
     assert words.index("energy") > max(n for n, w in enumerate(words) if w == "hot")
     energies = [r.timing.energy for r in place.records("final")]
@@ -169,7 +169,7 @@ def test_a_config_is_as_asked_else_tuned_else_the_default(place):
     with changing(place.winners) as kept:
         kept.add(entry)
     assert Tuned.load(place.winners).entries
-    place.measure()
+    place.measure(wide=True)
     warps = {r.case.sizes["N"]: r.case.config for r in place.records("final") if r.case.config}
     assert warps == {1024: dict(entry.config), 4096: {"block_n": 32, "num_warps": 2}}
     assert "tuned 2026-11-21" in place.text() and "default" in place.text()

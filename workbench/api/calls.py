@@ -244,7 +244,7 @@ def profile(
     sizes: OneSize | None = None,
     dtype: str | None = None,
     calls: int | None = None,
-    counters: str | None = None,
+    metrics: str | None = None,
     **more: Unpack[PlaceArguments],
 ) -> ProfileResult:
     """Profile a kernel, or a program in a process of its own, and return what the tool recorded.
@@ -257,7 +257,7 @@ def profile(
         sizes: of a kernel: sizes of one problem.
         dtype: of a kernel: `fp32`, `fp16` or `bf16`.
         calls: of a kernel: calls to record.
-        counters: counters to add, `"A,B"`.
+        metrics: counters to add, `"A,B"`.
         out, database, progress: see above.
     """
     options = ProfileOptions(
@@ -267,7 +267,7 @@ def profile(
         sizes=one_size(sizes),
         dtype=dtype,
         calls=calls,
-        counters=counters,
+        metrics=metrics,
         **as_options("profile", PlaceArguments, more),
     )
     return ProfileResult(call(options, more.get("progress")))

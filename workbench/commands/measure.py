@@ -201,7 +201,7 @@ class MeasureCommand:
     def _say(self, run: Run, outcomes: Sequence[Outcome]) -> None:
         from workbench.reports.measure import show_group
 
-        show_group(self.console, run, outcomes, self.origins)
+        show_group(self.console, run, outcomes, self.origins, self.options.wide)
 
 
 @dataclass

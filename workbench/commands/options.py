@@ -418,6 +418,9 @@ class MeasureOptions(Options):
         ("bf16",), "fp32, fp16 or bf16; may be repeated. Default: bf16."
     )
     device: str | None = option(None, DEVICE)
+    wide: bool = option(
+        False, "Print all columns; 80 characters otherwise.", "--wide", stored=False
+    )
     energy: bool = energy()
     profile: bool = profile("every Impl of ours")
     out: Path = out()

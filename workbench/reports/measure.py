@@ -59,6 +59,8 @@ RATES = (EXPECTED, "rate", "of ceiling", "vs baseline")
 HEADS = (*NAMED, *SPREAD, *RATES, *COSTS, *energy.HEADS)
 # for 100 columns
 NARROW = (*NAMED, "median", *RATES, energy.HEADS[0])
+NARROWEST = ("impl", "median", "rate", "of ceiling", "vs baseline", energy.HEADS[0])  # for 80
+NAME_WIDTHS = (42, 30)  # of an Impl with its config in 80 columns, without and with baselines
 MINOR = ("mean", "std", "max", *COSTS)  # left out of terminals under 200 columns
 
 
@@ -184,14 +186,15 @@ def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
 def head_words(head: str, group: Group) -> str:
     """Return a head as it is shown: a predicted time is no median."""
     predicted = head == "median" and not any(r.measured for r in group.records)
-    return "predicted time" if predicted else head
+    return "predicted" if predicted else head
 
 
 def shown_heads(width: int | None) -> Sequence[str]:
-    """Return the heads for a terminal of this width; all for a file or a pipe, whose width is
-    None."""
+    """Return the heads for a terminal of this width; all where no width limits them."""
     if width is None or width >= 200:
         return HEADS
+    if width < 120:
+        return NARROWEST
     return [head for head in HEADS if head not in MINOR] if width >= 150 else NARROW
 
 
@@ -220,21 +223,29 @@ def interval_origin(outcomes: Sequence[Outcome]) -> str:
 
 
 def show_group(
-    console: Console, run: Run, outcomes: Sequence[Outcome], origins: Mapping[str, str]
+    console: Console,
+    run: Run,
+    outcomes: Sequence[Outcome],
+    origins: Mapping[str, str],
+    wide: bool = False,
 ) -> None:
-    """Print each size and dtype as a table."""
+    """Print each size and dtype as a table: in 80 columns where no terminal is wider, or `wide`."""
     from rich.table import Table
     from rich.text import Text
 
     for group in groups_of(run, outcomes):
         console.print(f"\n{run.kernel}, {group.name}", style="bold")
         lines = rows(group, origins)
-        heads = shown_heads(None if not console.is_terminal else console.width)
+        heads = shown_heads(None if wide else console.width if console.is_terminal else 80)
         shown = [n for n in filled(HEADS, lines) if HEADS[n] in heads]
         table = Table(box=None, pad_edge=False)
         for n in shown:
             table.add_column(
-                head_words(HEADS[n], group), no_wrap=n > 0, justify="left" if n < 2 else "right"
+                head_words(HEADS[n], group),
+                no_wrap=n > 0,
+                overflow="fold",
+                justify="left" if n < 2 else "right",
+                max_width=NAME_WIDTHS[len(shown) > 4] if heads is NARROWEST and not n else None,
             )
         for cells in lines:
             table.add_row(*(Text(cells[n]) for n in shown))
