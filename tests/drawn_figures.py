@@ -67,7 +67,9 @@ def ticks() -> Rows:
     times = (9.999e3, 1e4, 1.01e4, 99.9, 100.0, 100.1, 0.999, 1.0, 1.01, 0.0)
     yield text_of([sweep.Board.text(unit, t) for t in (*times, None)])  # type: ignore[arg-type]
     fields = {"num_warps": 4, "num_stages": 3, "block_m": 128, "block_k": 64}
-    yield text_of([sweep._terse(dict(itertools.islice(fields.items(), n))) for n in range(5)])
+    for width in (74, 124):
+        yield text_of([sweep._terse(fields, [*fields][n:], width) for n in range(5)])
+    yield text_of(sweep._differing([fields, {**fields, "num_warps": 8}], ("block_m",)))
 
 
 def lanes() -> Rows:

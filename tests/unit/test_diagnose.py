@@ -219,7 +219,12 @@ def test_a_predicted_run_says_which_term_limits_it_and_what_would_help(capsys, d
             ),
             (
                 far,
-                ("1. latency", "42 % of", "what would help: shorter waits", "1900.0 µs; memory 900"),
+                (
+                    "1. latency",
+                    "42 % of",
+                    "what would help: shorter waits",
+                    "1900.0 µs; memory 900",
+                ),
             ),
             (short, ("1. launch", "fewer launches")),
         )

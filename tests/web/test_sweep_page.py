@@ -17,6 +17,7 @@ from nightly import by_turns
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.reports.run_index import write_index, write_run_page
 from workbench.reports.sweep import page as sweep_page
+from workbench.tuner.selection import select
 
 MAKERS = {
     "matmul": synthetic.matmul,
@@ -223,11 +224,12 @@ def test_the_csv_holds_every_row_and_needs_no_network(show: Open) -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == tab.locator("#configs tbody tr").count()
     assert all(None not in row and None not in row.values() for row in rows), "a ragged line"
-    _, outcomes = synthetic.matmul()
+    run, outcomes = synthetic.matmul()
     by_rank = [row for row in rows if row["rank"]]
+    winner = select(run, outcomes).winner
     finals = sorted(
         (o for o in outcomes if isinstance(o, Record) and o.phase == "final"),
-        key=lambda r: r.time_s,
+        key=lambda r: (r is not winner, r.time_s),
     )
     for record, row in zip(finals, by_rank, strict=False):
         assert row["state"] == "final" and row["impl"] == record.case.impl
@@ -399,7 +401,7 @@ def test_paper_has_no_controls_and_light_colours(show: Open, name: str) -> None:
         " #ffffff",
     )
     assert not tab.locator("form").is_visible()
-    assert tab.locator("#configs tbody tr").last.is_visible()
+    assert tab.locator("#configs tbody tr:not([data-folded])").last.is_visible()
     wrap = tab.locator(".table")
     assert wrap.evaluate("e => getComputedStyle(e).overflow") == "visible"
     seen, poor = tab.evaluate(CONTRAST)
@@ -470,6 +472,29 @@ def test_a_knob_as_the_command_line_writes_it_filters(show: Open) -> None:
     tab.fill("#filter", "tiles:block_m=64,num_stages=3")
     tab.select_option("#impl", "tiles")
     assert tab.locator("#configs tbody tr:not([hidden])").count() == len(wanted) > 5
+
+
+def test_refused_configs_are_folded_until_they_are_asked_for(show: Open) -> None:
+    tab = show("matmul")
+    every, open_ = "#configs tbody tr", "#configs tbody tr:not([hidden])"
+    refused = tab.locator(f"{every}[data-folded]").count()
+    rows = tab.locator(every).count()
+    assert 0 < refused < rows and tab.locator(open_).count() == rows - refused
+    assert tab.locator(open_).first.get_attribute("class") == "w", "the winner is the first row"
+    tab.select_option("#state", "every")
+    assert tab.locator(open_).count() == rows
+    assert tab.inner_text("#shown") == f"{rows} of {rows} shown"
+
+
+def test_the_answer_stands_before_what_was_run(show: Open) -> None:
+    tab = show("matmul")
+    answer, kind = tab.locator("#answer"), tab.locator(".result .kind")
+    assert "what runs today" in answer.inner_text()
+    assert len(answer.inner_text()) < 100 and kind.inner_text().startswith("measured on ")
+    assert answer.bounding_box()["y"] < 140
+    assert not tab.get_by_text("Implementations").is_visible()
+    tab.locator("summary").first.click()
+    assert tab.get_by_text("Implementations").is_visible()
 
 
 def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:

@@ -134,13 +134,18 @@
     if (config && name in config) return config[name] === value || (value === "auto" && config[name] < 1);
     return texts.get(row).includes(word);
   }
+  function stands(row, failed) {
+    if (state.value === "every") return true;
+    if (state.value) return (state.value === "failed") === failed;
+    return Boolean(filter.value.trim()) || !("folded" in row.dataset); // a search is of all rows
+  }
   function sift() {
     const words = filter.value.toLowerCase().split(/\s+|,(?=[^,]*=)/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
       const failed = row.classList.contains("f");
       const keep = words.every((word) => fits(row, word)) &&
-        (!state.value || (state.value === "failed") === failed) &&
+        stands(row, failed) &&
         (!impl || !impl.value || values.get(row)[1] === impl.value);
       row.hidden = !keep;
       shown += keep;
@@ -253,7 +258,8 @@
   });
   function find(row) {
     if (row.hidden) {
-      filter.value = state.value = "";
+      filter.value = "";
+      state.value = "folded" in row.dataset ? "every" : "";
       if (impl) impl.value = "";
       sift();
     }

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import (
+    Failure,
     Finding,
     Measured,
     Outcome,
@@ -56,6 +57,7 @@ from workbench.tuner.selection import (
     class_interval,
     comparable_times,
     config_key,
+    headline,
     interval_of,
     members,
     memory_bound,
@@ -63,8 +65,8 @@ from workbench.tuner.selection import (
     ranking,
     rate,
     relevant,
+    remarks,
     select,
-    sentence,
 )
 
 Look = tuple[str, int, str]  # name, number of the colour and mark of an Impl
@@ -93,7 +95,7 @@ def page(
     records = [o for o in stand if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
     shown = columns(board, records, bool(emulated_words(run, stand)))
-    finals = [r for r in records if r.phase == "final"]
+    finals = sorted((r for r in records if r.phase == "final"), key=lambda r: r.time_s)
     knobs = knob_names(stand)
     libraries = {o.case.impl for o in stand if o.case.is_baseline}
     first = comparable_times(relevant(run, outcomes))
@@ -106,7 +108,8 @@ def page(
         model=_model(records, stand),
         best_band=bool(result.ranked and result.winner and expected_s(result.winner)),
         band=factor_words(r for r in records if not interval_of(r)),
-        sentence=sentence(result),
+        headline=headline(result),
+        remarks=[f"{words[:1].upper()}{words[1:]}." for words in remarks(result) if words],
         result=result,
         emulated=emulated_words(run, stand),
         traffic=traffic_table(stand, result.winner),
@@ -130,6 +133,7 @@ def page(
             row(n, o, shown, board, result) | {"numbers": knob_numbers(o, knobs)}
             for n, o in enumerate(stand)
         ],
+        folded=any(_is_refused(o) for o in stand) and not all(map(_is_refused, stand)),
         impls=board.impls,
         baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
@@ -137,6 +141,11 @@ def page(
         **_of_first_pass(run, *_evened(board, stand, first)),
         **_of_finals(board, finals, result),
     )
+
+
+def _is_refused(outcome: Outcome) -> bool:
+    """Return whether a config was refused before any work: the table folds these rows."""
+    return isinstance(outcome, Failure) and outcome.stage == "refused"
 
 
 def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[str, Any]:
@@ -182,10 +191,10 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
 
 
 def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
-    """Return outcomes in the order of the table: as ranked; of a class its members by name and then
-    the others by name, as their times rank neither."""
+    """Return outcomes in the order of the table: the winner, and then as ranked; of a class its
+    members by name and then the others by name, as their times rank neither."""
     if result.ranked:
-        return list(stand)
+        return sorted(stand, key=lambda outcome: outcome is not result.winner)
     first = {id(r) for r in members(result)}
 
     def place(o: Outcome) -> tuple[Any, ...]:
@@ -510,8 +519,7 @@ def _ceiling_words(run: Run, winner: Record | None) -> str:
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"
-    error = "" if winner.measured else f" ({factor_words([winner])})"
-    words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling{error}, {name}"
+    words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling, {name}"
     others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
     words += "".join(f", and {whole_percent(s)} of {n}" for s, n in others)
     if share > 1:

@@ -331,15 +331,43 @@ def sentence(result: Selection) -> str:
     name += " (the default)" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
     parts = [", ".join((reached, *_against(result)))]
-    if result.ties:
-        n = len(result.ties) + 1
-        parts.append(
-            f"{n} configs are predicted within {MODEL_SHARE * 100:.0f} %"
-            if result.predicted
-            else f"{n} configs tie within noise"
-        )
+    close, *others = remarks(result)
+    parts += [close] if close else []
     if result.predicted:
         parts.append(band_words(winner))
+    parts += others
+    if result.edges:
+        *most, last = [_further(edge) for edge in result.edges]
+        parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
+    return f"{name}: {'; '.join(parts)}."
+
+
+def headline(result: Selection) -> str:
+    """Return the winner, and how many times as fast it is as what a launch runs today."""
+    winner = result.winner
+    if winner is None or not result.ranked:
+        return sentence(result)
+    name = winner.case.label if result.impls > 1 else label(winner.case.config)
+    if winner.default:
+        return f"{name}: what runs today"
+    if result.default is None:
+        return name
+    return f"{name}: {result.default.ratio:.2f}x what runs today"
+
+
+def remarks(result: Selection) -> list[str]:
+    """Return what is to be known beside the winner and its time: first how many configs tie, empty
+    where none does."""
+    winner = result.winner
+    if winner is None or not result.ranked:
+        return [""]
+    n = len(result.ties) + 1
+    close = (
+        f"{n} configs are predicted within {MODEL_SHARE * 100:.0f} %"
+        if result.predicted
+        else f"{n} configs tie within noise"
+    )
+    parts = [close if result.ties else ""]
     if (how := checked_words(winner)) is not None:
         parts.append(how)
     if winner.phase == "first_pass":
@@ -352,10 +380,7 @@ def sentence(result: Selection) -> str:
     if result.untimed:
         names = " and ".join(o.case.impl for o in result.untimed)
         parts.append(f"{names} {'have' if len(result.untimed) > 1 else 'has'} no time")
-    if result.edges:
-        *most, last = [_further(edge) for edge in result.edges]
-        parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
-    return f"{name}: {'; '.join(parts)}."
+    return parts
 
 
 def class_sentence(result: Selection) -> str:

@@ -21,10 +21,11 @@ from workbench.device.ceilings import (
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
-from workbench.reports.figures.sweep import Board, jitter, laid
+from workbench.reports.figures.sweep import Board, jitter, laid, one_two_five
 from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
+NEAR = 16.0  # times a point's intensity or rate: limits within it are in the figure
 _BAR: Mapping[str, Any] = {"color": colour("muted"), "linewidth": 1, "zorder": 1}
 
 
@@ -37,12 +38,14 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
     ridges = [flat["value"] / slope["value"] for _, flat in ceiling_set for _, slope in slopes]
-    lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
-    peak = max([*rates, *(c["value"] for _, c in ceiling_set)])
-    bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
+    # Only what is near the points: a ridge 200 times as far compresses them into one spot.
+    lo, hi = min([at, *_near(ridges, at)]) / 4, max([at, *_near(ridges, at)]) * 4
+    over = [c["value"] for _, c in ceiling_set]
+    over += [c["value"] * at for _, c in slopes if c["value"] * at < max(over, default=math.inf)]
+    peak = max([*rates, *_near(over, max(rates))])
     fig = figure(620, 380)
     ax = axes(fig, 74, 14, 532, 316)
-    ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
+    ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(min(rates) / 2, peak * 2))
     ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
     decades(ax)
     top = max((c["value"] for _, c in ceiling_set), default=peak)
@@ -55,7 +58,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         kind = "cache" if name.startswith("cache") else "memory"
         ends = [lo, top / slope["value"]], [lo * slope["value"], top]
         ax.plot(*ends, **_ceiling_style(kind, name, slope))
-    if ceiling_set and slopes:
+    if ceiling_set and slopes and lo < ridges[0] < hi:
         flat, x = ceiling_set[0][1]["value"], ridges[0]
         ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
         note(ax, f"ridge {x:.0f} FLOP/B", (x, flat), (7, -14))
@@ -67,6 +70,10 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         elif record is board.best and (band := expected_s(record)):
             ax.plot([x] * 2, [record.flops / s for s in band], **EXPECTED_BAR)
     return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
+
+
+def _near(values: Sequence[float], to: float) -> list[float]:
+    return [value for value in values if to / NEAR <= value <= to * NEAR]
 
 
 def _times(record: Record) -> tuple[float, float, float]:
@@ -116,7 +123,8 @@ def decades(ax: Any) -> None:
         (ax.yaxis, ax.get_ylim(), _flops),
     ):
         first, last = (math.log10(v) for v in limits)
-        axis.set_ticks([10.0**e for e in range(math.ceil(first), math.floor(last) + 1)])
+        powers = [10.0**e for e in range(math.ceil(first), math.floor(last) + 1)]
+        axis.set_ticks(powers if len(powers) > 2 else one_two_five(*limits))
         axis.set_major_formatter(write)
         axis.set_minor_formatter(lambda v, _: "")
     ax.grid(which="major", color=colour("rule"), linewidth=0.8)

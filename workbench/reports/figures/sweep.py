@@ -35,6 +35,7 @@ MARKS = ("circle", "square", "triangle", "diamond", "down", "star", "hourglass",
          "right", "dash", "half")  # fmt: skip
 LIBRARY_MARKS = ("cross", "plus", "wye", "fork")
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
+CHARACTER = 6.4  # px of one in a cell
 FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
 
 
@@ -117,7 +118,7 @@ def heat_map(
     mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
     ys = sorted({o.case.config[down] for o in mine})
     xs = sorted({o.case.config[across] for o in mine})
-    cell_w, cell_h, left, top = max(66, min(124, 480 // len(xs))), 50, 62, 8
+    cell_w, cell_h, left, top = max(74, min(124, 480 // len(xs))), 56, 62, 8
     width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
     fig = figure(width, height)
     ax = axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
@@ -128,13 +129,22 @@ def heat_map(
     ax.tick_params(length=0)
     frame(ax, ())
     best = best_per_group(mine, (down, across))
+    others = _differing([r.case.config for r in best.values()], fields)
     own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
     targets = []
     for j, y in enumerate(ys):
         for i, x in enumerate(xs):
             here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
             record = best.get((y, x))
-            _cell(ax, i, j, board, record, here, fields)
+            _cell(
+                ax,
+                i,
+                j,
+                board,
+                record,
+                here,
+                _terse(record.case.config if record else {}, others, cell_w),
+            )
             if record is own and record is not None and board.members is None:
                 look = {"facecolor": "none", "edgecolor": colour("accent"), "linewidth": 3}
                 ax.add_patch(_box(i, j, zorder=4, **look))
@@ -307,7 +317,9 @@ def laid(
         else:  # over all others, so that the pointer reaches it
             top = f'<g class="{board.look(record)}">{use}</g>'
             top += f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
-            top += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
+            right, _ = place(ax, ax.get_xlim()[1], y)
+            at, anchor = (px + 12, "") if px + 42 < right else (px - 12, ' text-anchor="end"')
+            top += f'<text class="best" x="{at:g}" y="{py + 4:g}"{anchor}>best</text>'
     ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # small groups over large ones
     drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
     return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}</g>'
@@ -325,7 +337,7 @@ def _cell(
     board: Board,
     record: Record | None,
     here: Sequence[Outcome],
-    fields: tuple[str, ...],
+    lines: Sequence[str],
 ) -> None:
     box = _box(i, j)
     ax.add_patch(box)
@@ -338,12 +350,11 @@ def _cell(
         return
     step = heat_step(board.over_best(record) or 1.0)
     box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
-    rest = {k: v for k, v in record.case.config.items() if k not in fields}
     ink = f"heat-ink-{step}"
     size = 14 if interval_of(record) is None else 11
-    _in_cell(ax, i, j + (0.16 if rest else 0), board.shown(record), ink, size, True)
-    if rest:
-        _in_cell(ax, i, j - 0.22, _terse(rest), ink, 11)
+    _in_cell(ax, i, j + 0.15 * len(lines), board.shown(record), ink, size, True)
+    for n, line in enumerate(lines):
+        _in_cell(ax, i, j + (-0.2 if len(lines) == 1 else -0.06 - 0.27 * n), line, ink, 11)
 
 
 def _in_cell(
@@ -354,14 +365,25 @@ def _in_cell(
     note(ax, text, (i + 0.5, j + 0.5), (0, -size * 0.35), ink, size, **look)
 
 
-def _terse(config: Mapping[str, int]) -> str:
-    """Return the other fields in the width of a cell: `k64 8w 3s`."""
-    short = {"num_warps": "{}w", "num_stages": "{}s"}
-    words = [
-        short[k].format(v) if k in short else f"{k.removeprefix('block_')[:3]}{v}"
-        for k, v in ((k, knob_text(k, value)) for k, value in config.items())
-    ]
-    return " ".join(words[:3])
+def _differing(configs: Sequence[Mapping[str, int]], fields: Collection[str]) -> list[str]:
+    """Return the other fields that differ between these configs."""
+    names = dict.fromkeys(name for config in configs for name in config if name not in fields)
+    return [name for name in names if len({config.get(name) for config in configs}) > 1]
+
+
+def _terse(config: Mapping[str, int], names: Sequence[str], width: float) -> list[str]:
+    """Return these fields of a config in at most two lines of the width of a cell: `block_k 64`,
+    `8 warps`. What does not fit is in the cell's tooltip."""
+    units = {"num_warps": "warps", "num_stages": "stages"}
+    lines: list[str] = []
+    for name in (name for name in names if name in config):
+        value = knob_text(name, config[name])
+        words = f"{value} {units[name]}" if name in units else f"{name} {value}"
+        if lines and len(lines[-1]) + len(words) + 2 <= width / CHARACTER:
+            lines[-1] += f", {words}"
+        elif len(lines) < 2 and len(words) <= width / CHARACTER:
+            lines.append(words)
+    return lines
 
 
 def _box(i: int, j: int, **look: Any) -> Any:
