@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench.api.outcome_table import time_text
 from workbench.commands import bench as command
+from workbench.device.error_band import BOUND, expected_s, expected_words, factor_words
 from workbench.measurement.functions import Refused, time_functions
 from workbench.reports.figures.curve import TIME_UNIT, curve_svg
 from workbench.reports.figures.curve_data import curves_of, varied_axis
@@ -248,3 +250,13 @@ def test_bytes_below_those_of_the_returned_tensors_give_no_rate(place, capsys):
     assert timed(1000) == 0
     said = capsys.readouterr()
     assert "bytes= is 12, less than the 4,096 of the tensors" in said.out + said.err
+
+
+def test_a_bound_has_no_band():
+    """67 MB at 4.8 TB/s take 14 us at least: no measured time is expected below or around that."""
+    _, outcomes = synthetic.softmax(predicted=True, device="h200")
+    record = next(o for o in outcomes if isinstance(o, wb.Record))
+    assert expected_s(record) is not None and "times the predicted" in time_text(record)
+    bound = replace(record, timing=replace(record.timing, model=BOUND))
+    assert expected_s(bound) is None and factor_words([bound]) == expected_words(bound) == ""
+    assert time_text(bound).startswith("at least ")

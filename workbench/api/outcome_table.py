@@ -17,9 +17,10 @@ def time_text(record: Record) -> str:
     """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted (measured
     times are 0.66 to 1.4 times the predicted)`."""
     text = duration(record.time_s)
-    return (
-        f"{text} measured" if record.measured else f"~{text} predicted ({factor_words([record])})"
-    )
+    if record.measured:
+        return f"{text} measured"
+    error = factor_words([record])
+    return f"~{text} predicted ({error})" if error else f"at least {text}"
 
 
 def outcome_table(

@@ -46,6 +46,7 @@ from workbench.data.record import (
 )
 from workbench.device import hardware
 from workbench.device.bounds import arithmetic_s, bound_s
+from workbench.device.error_band import BOUND
 from workbench.experiments.analysis.ceilings import known
 from workbench.measurement.functions import Call, Refused, TimedGpu, gpu_here, time_functions
 from workbench.measurement.preflight import gpu_lock
@@ -56,7 +57,6 @@ NEEDS_GPU = (
     "Timing a function needs a GPU that torch sees, and there is none here; run it where there is "
     'one, or name a device for its roofline bound alone: device="h200".'
 )
-BOUND = "roofline bound"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from workbench.data.compiled_code import CompiledCode
-from workbench.data.record import Case, Measured, Record, Resources
+from workbench.data.record import Case, Measured, Predicted, Record, Resources
 from workbench.data.units import rough
 from workbench.device import code_model
 from workbench.device.bounds import bound_s
 from workbench.device.hardware import DEVICES, UNCOMPILED, Band, BandKind, Device
 
 LAUNCH_SIZED_S = 4e-6  # predicted times up to this are mostly the launch itself
+BOUND = "roofline bound"  # in place of a model's name: the least time that the device allows
 NEVER = "never validated on this device"
 EXPECTED = "expected if measured"  # head of the column of `expected_words`
 
@@ -35,6 +36,12 @@ def _kind(predicted_s: float, resources: Resources | None, model: str) -> BandKi
     if predicted_s <= LAUNCH_SIZED_S:
         return "launch"
     return "product" if resources and resources.matrix_unit else "stream"
+
+
+def is_bound(record: Record) -> bool:
+    """Return whether a record's time is the roofline bound, which no call can undercut: it predicts
+    no measured time, and has no band."""
+    return isinstance(record.timing, Predicted) and record.timing.model == BOUND
 
 
 def band_of(record: Record) -> Band | None:
@@ -85,7 +92,7 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     None for a measured record, for a prediction that is an interval of its own, and where the
     device was never compared."""
     timing = record.timing
-    if isinstance(timing, Measured) or timing.interval_s is not None:
+    if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
     device, least_s = _known(record.case.device), 0.0
     if device and kind_of(record) != "code":  # a function may read less than its tensors hold
@@ -107,7 +114,7 @@ def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | No
 def expected_words(record: Record) -> str:
     """Return the cell under `EXPECTED`: `140 µs to 290 µs`, or `never validated on this device`;
     empty for a measured record."""
-    if record.measured:
+    if record.measured or is_bound(record):
         return ""
     ends = expected_s(record)
     return NEVER if ends is None else " to ".join(map(rough, ends))
@@ -118,7 +125,7 @@ def factor_words(records: Iterable[Record]) -> str:
     beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
     `never validated on this device`; the classes of kernels where their bands differ. Empty where
     nothing is predicted."""
-    bands = dict.fromkeys(band_of(r) for r in records if not r.measured)
+    bands = dict.fromkeys(band_of(r) for r in records if not r.measured and not is_bound(r))
     known = [band for band in bands if band is not None]
     if not known:
         return NEVER if bands else ""
