@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,20 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     """Add to the index a hidden table of contents for each of its sections."""
     if docname != INDEX:
         return
-    for section in re.split(r"^## ", source[0], flags=re.M):
+    for section in re.split(r"^## ", source[0], flags=re.M)[1:]:
         heading, _, text = section.partition("\n")
         if pages := listed(text, docname):
             entries = [f"{title} </{page}>" for page, title in pages.items()]
             options = [":hidden:", ":titlesonly:", f":caption: {heading}", ""]
             source[0] += "\n".join(["", "```{toctree}", *options, *entries, "```", ""])
+
+
+def copy_pictures(app: Sphinx, error: Exception | None) -> None:
+    """Copy the pictures that the README names in HTML, which Sphinx does not read: for a dark and
+    for a light page."""
+    if error is None:
+        pictures = "docs/images"
+        shutil.copytree(ROOT / pictures, Path(app.outdir) / pictures, dirs_exist_ok=True)
 
 
 def leave_out(app: Sphinx, document: nodes.document) -> None:
@@ -128,4 +137,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", link_files)
     app.connect("doctree-read", leave_out)
     app.connect("doctree-read", link_words)
+    app.connect("build-finished", copy_pictures)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 Nothing quoted is run here.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import typer
 
 from workbench import cli
 from workbench.catalog import names_in
-from workbench.commands.options import SweepOptions
+from workbench.commands.options import PANELS, SweepOptions, commands
 from workbench.data import events
 from workbench.device import cost_model
 
@@ -123,8 +124,13 @@ def test_a_quoted_command_parses():
     assert wrong_with(("sweep", "no_sweep")) and wrong_with(("report", "no_page"))
 
 
-def test_the_readme_shows_the_tour():
-    assert {words[0] for page, words in QUOTED if page == README} >= set(COMMAND_LINE)
+def test_the_readme_lists_the_commands_as_help_does():
+    rows = re.findall(r"^\| ([A-Z][a-z ]+) \| (`.*`) \|$", text(README), flags=re.M)
+    named = {panel: set(re.findall(r"`([\w-]+)`", cells)) for panel, cells in rows}
+    panels = {panel: set() for panel in PANELS}
+    for name, options in commands().items():
+        panels[options.PANEL].add(name)
+    assert named == panels and list(named) == list(PANELS)
 
 
 def section(name):
@@ -151,8 +157,50 @@ def test_every_sweep_is_documented():
 # Length, events, constants
 
 
-def test_the_readme_fits_on_a_screen():
-    assert len(text(README).splitlines()) <= 70
+def test_the_readme_is_short_and_its_code_is_not_cut_off():
+    """700 words; 92 characters of code fit the 720 px of the site's page."""
+    assert len(text(README).split()) <= 700
+    code = "".join(re.findall(r"```\w*\n(.*?)```", text(README), flags=re.S))
+    assert max(map(len, code.splitlines())) <= 92
+
+
+_SPEC = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+assert _SPEC is not None and _SPEC.loader is not None
+PICTURES = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(PICTURES)
+
+
+def test_pictures_are_of_the_runs_and_templates_as_they_are():
+    """Draw them again, by `python docs/pictures.py`, and look at them."""
+    drawn = json.loads(PICTURES.DIGESTS.read_text())
+    now = PICTURES.digests()
+    assert drawn.keys() == now.keys()
+    assert not [picture for picture in now if now[picture] != drawn[picture]]
+    files = {p.relative_to(PICTURES.IMAGES).as_posix() for p in PICTURES.IMAGES.rglob("*.*")}
+    assert files == {*now, PICTURES.DIGESTS.name}, "a picture that nothing draws"
+
+
+def test_the_chart_is_of_the_figures_in_the_facts():
+    rows = PICTURES.times()
+    assert rows[0] == ("matmul 4096^3, 256 configs", 123.1, 18.8, "6.5x") and len(rows) == 4
+    for scheme in PICTURES.CHART:
+        drawn = (PICTURES.IMAGES / f"autotune_{scheme}.svg").read_text(encoding="utf-8")
+        assert drawn == PICTURES.chart(rows, scheme)
+    # 123.1 s are the longest bar, and 18.8 s take 0.1527 of its 530 px
+    assert 'width="530.0"' in drawn and 'width="80.9"' in drawn
+
+
+@pytest.mark.nightly  # a compiler and an interpreter: 20 s
+def test_the_readmes_example_prints_what_it_says(tmp_path):
+    page = text(README)
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    (printed,) = re.findall(r"```text\n(.*?)```", page, flags=re.S)
+    (tmp_path / "double.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "double.py"], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path / "data")},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == printed, done.stderr
 
 
 def test_every_experiment_is_in_the_table():

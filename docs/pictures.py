@@ -1,0 +1,195 @@
+"""Draw every picture of the README and the docs: pages of stored runs, photographed in Chromium,
+and a chart of the figures in docs/facts.md.
+
+    python docs/pictures.py
+
+The runs were measured on one NVIDIA H200 (`tests/golden/README.md`); nothing is measured here. It
+needs Chromium and playwright, as the web tests do. `docs/images/sources.json` holds a digest of
+what each picture was drawn from: a test fails where that has changed, and the picture not.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+DIGESTS = IMAGES / "sources.json"
+FACTS = ROOT / "docs" / "facts.md"
+HISTORY = ROOT / "tests" / "golden" / "stored" / "history.db.gz"
+TRACES = ROOT / "tests" / "golden" / "traces" / "h200"
+REPORTS = ROOT / "workbench" / "reports"
+RUNS = {  # of the stored database
+    "sweep": "20261122-125832-full-softmax-5c64",
+    "predicted": "20261122-125428-tile_size-matmul-eb05",
+    "measure": "20261122-130006-measure-softmax-5cc2",
+    "compare": "20261122-125951-compare-copy-97c9",
+    "experiment": "20261122-130035-experiment-suite-44e1",
+    "ceilings": "20261122-130047-ceilings-h200-8c46",
+}
+PAIR = "chain_eager.json.gz", "chain_graph.json.gz"
+TEMPLATES = {
+    **{name: (f"{name}.html.j2",) for name in ("measure", "compare", "experiment", "ceilings")},
+    "sweep": ("sweep.html.j2", "sweep.css", "sweep.js"),
+    "predicted": ("sweep.html.j2", "sweep.css", "sweep.js"),
+    "roofline": ("roofline.html.j2", "roofline.css"),
+    "read": ("trace.html.j2",),
+    "traces": ("trace_compare.html.j2",),
+}
+OF_TRACES = {"read": PAIR[:1], "traces": PAIR}
+WIDTH, HEIGHT, COLOURS = 1100, 760, 96
+TALL = {"sweep": 1160, "predicted": 1040, "roofline": 1240}  # as far as the figure
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# The chart: ink of text, of notes, of this project's bars and of the others.
+CHART = {
+    "light": ("#1a1f26", "#57606c", "#0072b2", "#c2c9d1"),
+    "dark": ("#e7eaee", "#a3adb9", "#56b4e9", "#46515f"),
+}
+LEFT, RIGHT, LINE, TOP = 250, 780, 46, 56  # px: where bars begin and the longest ends, a row, heads
+ROW = re.compile(
+    r"^\| (?P<name>[^|]+) \| (?P<configs>\d+), \d+ \| cold \| (?P<other>[\d.]+) s \| [^|]+ \| "
+    r"(?P<own>[\d.]+) s \((?P<ratio>[\d.]+x)\) \|",
+    flags=re.M,
+)
+
+
+def times() -> list[tuple[str, float, float, str]]:
+    """Return the rows of the first table of docs/facts.md with cold caches: list of configs,
+    seconds of triton.autotune, seconds to a final verdict here, and their ratio."""
+    facts = FACTS.read_text(encoding="utf-8")
+    return [
+        (f"{m['name']}, {m['configs']} configs", float(m["other"]), float(m["own"]), m["ratio"])
+        for m in ROW.finditer(facts)
+    ]
+
+
+def chart(rows: Sequence[tuple[str, float, float, str]], scheme: str) -> str:
+    """Return the chart as SVG: two bars a row, the shorter one is this project's."""
+    ink, quiet, own_ink, other_ink = CHART[scheme]
+    longest = max(other for _, other, *_ in rows)
+    height = TOP + LINE * len(rows) + 24
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {height}" width="880" '
+        f'height="{height}" role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, '
+        'Helvetica, Arial, sans-serif" font-size="14">',
+        "<title>Seconds to a trustworthy answer: Kernel Workbench and triton.autotune</title>",
+        f'<text x="0" y="18" fill="{ink}" font-weight="600" font-size="16">Seconds to a final, '
+        "checked answer over the same list of configs</text>",
+        f'<rect x="0" y="30" width="12" height="12" fill="{own_ink}"/>'
+        f'<text x="18" y="41" fill="{ink}">workbench sweep</text>'
+        f'<rect x="150" y="30" width="12" height="12" fill="{other_ink}"/>'
+        f'<text x="168" y="41" fill="{ink}">triton.autotune</text>',
+    ]
+    for n, (name, other, own, ratio) in enumerate(rows):
+        y = TOP + LINE * n
+        parts.append(f'<text x="0" y="{y + 23}" fill="{ink}">{name}</text>')
+        for seconds, fill, at in ((own, own_ink, y + 4), (other, other_ink, y + 21)):
+            width = (RIGHT - LEFT) * seconds / longest
+            more = f", {ratio} as fast" if seconds == own else ""
+            weight = 600 if seconds == own else 400
+            parts.append(
+                f'<rect x="{LEFT}" y="{at}" width="{width:.1f}" height="15" fill="{fill}"/>'
+                f'<text x="{LEFT + width + 8:.1f}" y="{at + 12}" fill="{ink}" '
+                f'font-weight="{weight}">{seconds:.1f} s{more}</text>'
+            )
+    parts.append(
+        f'<text x="0" y="{height - 6}" fill="{quiet}" font-size="12.5">One NVIDIA H200, cold '
+        "compile caches, from the start of the process, 2026-11-21: docs/facts.md</text></svg>"
+    )
+    return "\n".join(parts) + "\n"
+
+
+def sources() -> Mapping[str, Sequence[Path]]:
+    """Return the files that each picture is drawn from, by its path in docs/images."""
+    named = {f"autotune_{scheme}.svg": (FACTS,) for scheme in CHART}
+    for name, templates in TEMPLATES.items():
+        data = [TRACES / file for file in OF_TRACES.get(name, ())] or [HISTORY]
+        named[f"gallery/{name}.png"] = (*data, *(REPORTS / template for template in templates))
+    return named
+
+
+def digest(picture: str, files: Sequence[Path]) -> str:
+    """Return the digest of what a picture is drawn from: of the chart the figures alone, as other
+    parts of docs/facts.md change every day."""
+    if picture.endswith(".svg"):
+        return hashlib.sha256(repr(times()).encode()).hexdigest()[:16]
+    contents = b"\0".join(file.read_bytes() for file in files)
+    return hashlib.sha256(contents).hexdigest()[:16]
+
+
+def digests() -> dict[str, str]:
+    """Return the digest of each picture's sources as they are now."""
+    return {picture: digest(picture, files) for picture, files in sources().items()}
+
+
+def workbench(*words: object) -> None:
+    """Run a command of the workbench."""
+    from workbench import cli
+
+    code = cli.main(list(map(str, words)))
+    if code not in (0, 3):  # 3: a difference of two traces is suspected at most
+        raise SystemExit(f"workbench {' '.join(map(str, words))} ended with exit code {code}")
+
+
+def pages(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Draw each page. Yields its name and its file."""
+    database = folder / "history.db"
+    database.write_bytes(gzip.decompress(HISTORY.read_bytes()))
+    url = f"sqlite:///{database}"
+    for name, run in RUNS.items():
+        page, report = folder / f"{name}.html", "sweep" if name == "predicted" else name
+        workbench("report", report, run, "--out", page, "--database", url, "--quiet")
+        yield name, page
+    page = folder / "roofline.html"
+    workbench("report", "roofline", RUNS["sweep"], RUNS["measure"], "--out", page,
+              "--database", url, "--quiet")  # fmt: skip
+    yield "roofline", page
+    for name, files in OF_TRACES.items():
+        out = folder / name
+        command = "read" if name == "read" else "compare"
+        workbench(command, *(TRACES / file for file in files), "--out", out, "--database", url,
+                  "--quiet")  # fmt: skip
+        yield name, next(out.rglob("report.html"))
+
+
+def main() -> int:
+    """Draw all pictures, and write down what they were drawn from. Returns the exit code."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise SystemExit("There is no Chromium on the path; install it first.")
+    (IMAGES / "gallery").mkdir(parents=True, exist_ok=True)
+    for scheme in CHART:
+        (IMAGES / f"autotune_{scheme}.svg").write_text(chart(times(), scheme), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as run:
+        os.environ["XDG_DATA_HOME"] = folder
+        chromium = run.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = chromium.new_page()
+        for name, page in pages(Path(folder)):
+            tab.set_viewport_size({"width": WIDTH, "height": TALL.get(name, HEIGHT)})
+            tab.goto(page.as_uri())
+            picture = Image.open(BytesIO(tab.screenshot())).convert("RGB")
+            path = IMAGES / "gallery" / f"{name}.png"
+            picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+            print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB")
+        chromium.close()
+    DIGESTS.write_text(json.dumps(digests(), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
