@@ -382,7 +382,7 @@ def test_what_the_interpreter_cannot_run_is_predicted_and_marked(more, tmp_path)
     assert best.sentence.endswith("answer not checked here.")
     (record,) = last(tmp_path)
     assert record.checked == "not here" and record.error is None and record.bits is None
-    assert "answer not checked here" in best.page.read_text()
+    assert "Answer not checked here" in best.page.read_text()
     assert "launching assembled in Triton's interpreter" in str(best)
     assert "Results are not checked here: " in str(best)
 

@@ -42,7 +42,10 @@ def document(capsys, *words):
     code = main(["diagnose", *map(str, words), "--json", "result.json"])
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    assert "~" not in printed.out and "predicted" not in printed.out, "a time needs its error"
+    for line in (line for line in printed.out.splitlines() if "~" in line):
+        assert "times the predicted)" in line or "(never validated" in line, (
+            "a time needs its error"
+        )
     return json.loads(Path("result.json").read_text())
 
 
@@ -67,7 +70,7 @@ def test_every_rule_of_code_is_planted():
 @pytest.mark.parametrize(("kernel", "device"), HEALTHY)
 def test_healthy_kernels_have_no_cause(capsys, kernel, device):
     result = document(capsys, kernel, "--device", device)
-    assert result["diagnoses"] == []
+    assert [each["rule"] for each in result["diagnoses"]] == ["model"], "what limits it is no cause"
     missing = {each["rule"] for each in result["not_evaluable"]} & set(code_rules())
     amd = {"compiler_warning", "no_async_copy"} if device == "mi300x" else set()
     assert missing == {"partition_overlap"} | amd

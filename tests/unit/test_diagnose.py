@@ -215,7 +215,11 @@ def test_a_predicted_run_says_which_term_limits_it_and_what_would_help(capsys, d
         (
             (
                 near,
-                ("1. memory", "83 % of the ceiling predicted, ~1 ms: nothing to gain but fewer by"),
+                (
+                    "1. memory",
+                    "83 % of the ceiling predicted, ~1 ms (measured times are",
+                    "nothing to gain but f",
+                ),
             ),
             (
                 far,

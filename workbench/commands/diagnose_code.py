@@ -125,7 +125,8 @@ def _limit(case: Case, impl: Impl, config: Any, device: hardware.Device) -> Diag
     except (CompileError, ValueError):
         return None
     spec = impl.spec
-    return of_predicted(case, timing, spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype))
+    costs = spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype)
+    return of_predicted(case, timing, compiled.resources, *costs)
 
 
 def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> DiagnosisReport:

@@ -13,9 +13,10 @@ from workbench.commands.diagnosed import (
     without_timeline,
 )
 from workbench.commands.report import StoredRun
-from workbench.data.record import Case, Evidence, Predicted, Record, grouped
+from workbench.data.record import Case, Evidence, Predicted, Record, Resources, grouped
 from workbench.data.units import percent, rough
 from workbench.device.bounds import bound_s
+from workbench.device.error_band import error_words
 from workbench.device.hardware import device_named
 from workbench.spec import sizes_text
 from workbench.tuner.selection import select
@@ -36,19 +37,22 @@ ADVICE: Mapping[str, str] = {
 }
 
 
-def of_predicted(case: Case, timing: Predicted, flops: int, bytes_: int) -> Diagnosed:
+def of_predicted(
+    case: Case, timing: Predicted, resources: Resources | None, flops: int, bytes_: int
+) -> Diagnosed:
     """Return what limits a predicted time: the largest term of the model, and its share of the
     roofline bound."""
     device = device_named(case.device)
     share = bound_s(device, bytes_, flops, case.dtype) / timing.predicted_s
     word = "launch" if timing.launch_s > timing.predicted_s / 2 else timing.bound
     near = share >= NEAR
+    time = f"~{rough(timing.predicted_s)} ({error_words(case, timing, resources)})"
     gain = f"{'nothing to gain but' if near else 'what would help:'} {ADVICE[word]}"
     return Diagnosed(
         subject=f"{case.label} at {sizes_text(case.sizes)}, {case.dtype}",
         rule=RULE,
         word=word,
-        sentence=f"{percent(share)} of the ceiling predicted, ~{rough(timing.predicted_s)}: {gain}",
+        sentence=f"{percent(share)} of the ceiling predicted, {time}: {gain}",
         evidence=tuple(_terms(timing)),
         advice="" if near else "Another config may be nearer: workbench sweep",
         effort="",
@@ -64,7 +68,7 @@ def of_predicted_run(kept: StoredRun) -> DiagnosisReport:
     for some in grouped(known, lambda r: (sizes_text(r.case.sizes), r.case.dtype)).values():
         best = _winner(kept, some)
         assert isinstance(best.timing, Predicted)
-        results.append(of_predicted(best.case, best.timing, best.flops, best.bytes))
+        results.append(of_predicted(best.case, best.timing, best.resources, best.flops, best.bytes))
     missing = (*without_counters(), *without_timeline(), *without_code())
     title = f"{run.id}: {run.command}"
     return DiagnosisReport(title, (), tuple(results), missing, more={"run": run.id})

@@ -100,6 +100,12 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     return ends_of(band_of(record), record.time_s, least_s)
 
 
+def error_words(case: Case, timing: Predicted, resources: Resources | None) -> str:
+    """Return the error of a predicted time, as `factor_words` does of records."""
+    band = _band(case, _kind(timing.predicted_s, resources, timing.model))
+    return f"measured times are {_range(band)} times the predicted" if band else NEVER
+
+
 def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | None:
     """Return the seconds between which a measured time of compiled code is expected; None where no
     time is predicted of it, and where the device was never compared."""
