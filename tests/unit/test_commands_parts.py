@@ -1302,7 +1302,7 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
 def test_each_tool_gets_what_is_asked_of_it_alone():
     from workbench.profilers.running.workload import Workload
 
-    options = ProfileOptions(all=True, counters="SQ_WAVES A", instrument=("x",))
+    options = ProfileOptions(all=True, metrics="SQ_WAVES A", instrument=("x",))
     one = ProfileCommand(options, Console(file=io.StringIO()))
     plain = Workload(("python",), "title")
     assert one._tooled(plain, "sanitizer").every and not plain.every
