@@ -101,6 +101,7 @@ def _run(options: Options) -> int:
         # The model's matrices are small, and threads that wait for each other beside twenty busy
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    find_modules_here(options.IMPORTS_HERE)
     options = options.resolved()
     more: dict[str, Any] = {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
@@ -134,7 +135,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     with Interrupts(STOPS) as stops:
         try:
-            _find_modules_here()
             code = typer.main.get_command(app).main(
                 args=words, prog_name="workbench", standalone_mode=False
             )
@@ -216,16 +216,16 @@ def _like(error: UnicodeError) -> tuple[str, int]:
     return "".join(_LIKE.get(letter, "?") for letter in lost), error.end
 
 
-def _find_modules_here() -> None:
-    """Let `--kernel package.module` be in the current folder. Raises WorkbenchError where that
-    folder is gone."""
+def find_modules_here(imports: bool) -> None:
+    """Let `--kernel package.module` be in the current folder, if this process `imports` from there.
+    Raises WorkbenchError where that folder is gone."""
     from workbench.spec import WorkbenchError
 
     try:
         here = os.getcwd()
     except OSError:
         raise WorkbenchError("The current folder was deleted; change to another one.") from None
-    if "" not in sys.path and here not in sys.path:
+    if imports and "" not in sys.path and here not in sys.path:
         sys.path.append(here)
 
 

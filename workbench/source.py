@@ -69,7 +69,7 @@ def code_of_file(file: Path) -> str:
     """Return the code of a Python file without comments and docstrings; the text of any other."""
     if file.suffix == ".py":
         return ast.unparse(_parse(file))
-    return file.read_text(encoding="utf-8")
+    return file.read_text(encoding="utf-8", errors="backslashreplace")
 
 
 @cache
@@ -249,7 +249,13 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 def _parse(file: Path) -> ast.Module:
     """Parse a file and drop its docstrings."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return parsed(file.read_bytes())
+
+
+def parsed(text: bytes) -> ast.Module:
+    """Return the syntax tree of a file without docstrings, by its bytes: their encoding is what
+    Python takes it for."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
             first = node.body[0] if node.body else None

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Problem
@@ -60,12 +61,20 @@ class CheckRequest:
 class Checks:
     """The processes that check configs."""
 
-    def __init__(self, count: int, launch: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        launch: Callable[..., Any] | None = None,
+        here: Path | None = None,
+        trusts: bool = True,
+    ) -> None:
         """Run at most `count` configs at once, and one checker. `launch` is the task that launches
-        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter."""
+        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter.
+        Modules in the folder `here` are found after all others: by the checker, too, if it `trusts`
+        them."""
         self._launch = launch or launch_calls
-        self._runners = Workers(count, interpreted=True)
-        self._checker = Workers(1)
+        self._runners = Workers(count, interpreted=True, here=here)
+        self._checker = Workers(1, here=here if trusts else None)
         self.seed = secrets.randbits(31)  # of all inputs
         self._inputs: dict[CheckRequest, Future[Any]] = {}
 
@@ -269,6 +278,11 @@ def trusted(kernel: str) -> Any:
     global _before
     _before = _before or snapshot()
     return loaded(kernel).spec
+
+
+def remember_spec(kernel: str) -> None:
+    """Import the Spec of a kernel in the checker, before any code under test runs."""
+    trusted(kernel)
 
 
 def _problem(request: CheckRequest, call: CheckCall) -> Any:

@@ -49,14 +49,15 @@ class CodeStore:
         self.log = EventLog(self.path)
 
     def obtain(
-        self, pools: Compilers, tasks: Sequence[CompileTask]
+        self, pools: Compilers, tasks: Sequence[CompileTask], again: bool = False
     ) -> Iterator[tuple[int, CompiledCode | str]]:
         """Yield the place of each task with its facts, or the reason why there are none: what is
-        known first, then the others as they are compiled. Each is on disk before it is yielded. One
-        whose process was lost is not kept, and tried again in the next run."""
+        known first, unless all are to be compiled `again`; then the others as they are compiled.
+        Each is on disk before it is yielded. One whose process was lost is not kept, and tried
+        again in the next run."""
         todo = []
         for n, task in enumerate(tasks):
-            if (known := self.known.get(task.key)) is not None:
+            if not again and (known := self.known.get(task.key)) is not None:
                 yield n, known
             else:
                 todo.append(n)
@@ -72,6 +73,8 @@ class CodeStore:
             yield todo[place], facts or failure
 
     def _keep(self, task: CompileTask, facts: CompiledCode | None, failure: str) -> None:
+        if task.key in self.known:
+            return
         title, case = task.compiler.title, task.job.case
         self.log.write(ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure))
         self.known[task.key] = facts or failure

@@ -136,6 +136,7 @@ class Options:
     COMMAND: ClassVar[str] = ""
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
     TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
+    IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def resolved(self) -> Options:
         """Return the options as `run` of the command takes them."""
@@ -277,6 +278,7 @@ class GateOptions(Options):
     """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
 
     COMMAND: ClassVar[str] = "gate"
+    IMPORTS_HERE: ClassVar[bool] = False  # it decides on what lies there
 
     baseline: str = argument("A git revision to compare the files with.")
     kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")

@@ -89,19 +89,20 @@ def paired(
     after: CompiledCode | str,
     threshold: float = PREDICTED,
     tuned: str = "",
+    note: str = "",
 ) -> CodePair:
     """Return the pair with its word. A string is the reason why there is no code; `threshold` is
     the share up to which predicted times are the same."""
     if isinstance(before, str) or isinstance(after, str):
         both = isinstance(before, str) and isinstance(after, str)
         word: Word = "NEITHER" if both else "FAILS" if isinstance(after, str) else "FIXED"
-        return CodePair(case, before, after, word, tuned=tuned)
+        return CodePair(case, before, after, word, tuned=tuned, note=note)
     if before.code == after.code:
-        return CodePair(case, before, after, "SAME", tuned=tuned)
+        return CodePair(case, before, after, "SAME", tuned=tuned, note=note)
     worse = tuple(_worse(before, after, threshold))
     better = tuple(_worse(after, before, threshold, backwards=True))
     word = "WORSE" if worse else "BETTER" if better else "CHANGED"
-    return CodePair(case, before, after, word, worse, better, tuned)
+    return CodePair(case, before, after, word, worse, better, tuned, note)
 
 
 def _worse(

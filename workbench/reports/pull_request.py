@@ -96,6 +96,8 @@ def _heading(result: GateResult) -> str:
         return "wrong results"
     if "other reference" in states and result.exit_code == UNDECIDED:
         return "results differ from the baseline's reference"
+    if "unproven" in states and result.exit_code == UNDECIDED:
+        return "results that cannot be checked any more"
     if not (result.changes or result.compared) and result.exit_code == PASSED:
         return "nothing to compare"
     known = HEADINGS | (COMPILED_HEADINGS if result.changes is not None else {})
