@@ -68,8 +68,8 @@ def both_described(
     stack: ExitStack,
     prepare: Prepare,
 ) -> Known:
-    """Return the kernels of both versions, described. `prepare` does what is to be done with the baseline's
-    before code of the branch runs. What cannot be compared is left out."""
+    """Return the kernels of both versions, described. `prepare` does with the baseline's what is to
+    be done before code of the branch runs. What cannot be compared is left out."""
     then = _baseline(files, devices, left_out)
     same = {file for file in then if then[file] is not None and files.is_same(file)}
     todo = [d for file, d in then.items() if d is not None and file not in same]
