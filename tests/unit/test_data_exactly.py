@@ -795,12 +795,21 @@ def code_of(
         ({"registers": 20}, {"registers": 32}, []),  # so few limit nothing
         ({"registers": 20}, {"registers": 33}, ["registers 20 to 33"]),
         # at full occupancy and the same predicted time they cost nothing
-        ({"registers": 20, "occupancy": 1.0, "time": 1.0},
-         {"registers": 37, "occupancy": 1.0, "time": 1.0}, []),
-        ({"registers": 20, "occupancy": 1.0, "time": None},
-         {"registers": 37, "occupancy": 1.0, "time": None}, ["registers 20 to 37"]),
-        ({"registers": 20, "occupancy": 1.0, "time": 1.0},
-         {"registers": 37, "occupancy": 1.0, "time": 1.01}, ["registers 20 to 37"]),
+        (
+            {"registers": 20, "occupancy": 1.0, "time": 1.0},
+            {"registers": 37, "occupancy": 1.0, "time": 1.0},
+            [],
+        ),
+        (
+            {"registers": 20, "occupancy": 1.0, "time": None},
+            {"registers": 37, "occupancy": 1.0, "time": None},
+            ["registers 20 to 37"],
+        ),
+        (
+            {"registers": 20, "occupancy": 1.0, "time": 1.0},
+            {"registers": 37, "occupancy": 1.0, "time": 1.01},
+            ["registers 20 to 37"],
+        ),
         ({"occupancy": 0.5}, {"occupancy": 0.25}, ["occupancy 50 to 25 %"]),
         ({"spills": 8}, {"spills": 24}, ["scratch 8 to 24 B"]),
         ({"spills": 8}, {"spills": 23}, []),
