@@ -71,7 +71,8 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
     if kind == tuple[str, ...]:
         kind = list[str]
-        default = default if field.default is MISSING else list(default)
+        # an empty list is what no word gives; older click takes no default of several words
+        default = default if field.default is MISSING else list(default) or None
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -80,14 +81,20 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     )
 
 
+def _taken(value: Any, kind: Any) -> Any:
+    """Return a value of Typer as the options class takes it."""
+    return tuple(value or ()) if kind == tuple[str, ...] else value
+
+
 def _add(options: type[Options]) -> None:
     """Add the command of an options class to the app."""
 
+    kinds = get_type_hints(options)
+
     def command(**values: Any) -> None:
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        values = {k: _taken(v, kinds[k]) for k, v in values.items()}
         raise typer.Exit(_run(options(**values)))
 
-    kinds = get_type_hints(options)
     parameters = [_parameter(f, kinds[f.name]) for f in fields(options)]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
