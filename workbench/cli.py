@@ -255,6 +255,13 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
 
 
+_FULL = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "your quota is full; free some of it",
+    errno.EFBIG: "a file would be larger than the system allows; raise the limit: ulimit -f",
+}
+
+
 def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
     """Print an error as one sentence. Returns the exit code: that of a fault of the workbench for
     one that is not foreseen, whose traceback is written to a file, or printed with `--debug`; that
@@ -279,9 +286,9 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
         say(f"error: {' '.join(str(error).splitlines())}", err=True)
     elif _is_closed_pipe(error):
         return _closed_pipe()
-    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    elif isinstance(error, OSError) and error.errno in _FULL:
         _drop_output()
-        say("error: the output cannot be written (the disk is full); free some space.", err=True)
+        say(f"error: the output cannot be written ({_FULL[error.errno]}).", err=True)
     elif isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)

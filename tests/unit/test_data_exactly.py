@@ -942,6 +942,7 @@ def test_a_lock_whose_holder_lives_is_left_at_once(tmp_path, monkeypatch):
     slept = []
     monkeypatch.setattr(locks.time, "sleep", slept.append)
     locks.remove_left(lock)  # there is none
+    locks.remove_left(locks.Lock("test", "not \udcff.py", "a file's name that is not UTF-8"))
     lock.path.touch()
     locks.remove_left(lock)
     assert not lock.path.exists() and not slept

@@ -349,7 +349,7 @@ def _context() -> Any:
     return context
 
 
-def _serve(theirs: Any, interpreted: bool, packages: Path | None, here: Path | None) -> None:
+def _serve(theirs: Any, interpreted: bool, packages: Path | None, here: Path | None = None) -> None:
     """Serve the tasks of a `Solo` until its pipe is closed."""
     _begin(interpreted, packages)
     if here is not None:
