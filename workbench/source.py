@@ -21,6 +21,7 @@ from workbench.spec import Impl, Spec, WorkbenchError
 # Of the workbench these alone are code that a kernel runs; the rest is the tool.
 _OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
 _LIBRARIES = ("site-packages", "dist-packages")
+_NO_CODE = ("bench", "name", "nonfinite")  # of a Spec: they choose sizes and inputs
 # Libraries whose version is part of every key; they may lie elsewhere, as a second Triton does.
 _VERSIONED = ("torch", "triton")
 
@@ -134,7 +135,7 @@ class _Parsed:
         value = getattr(node, "value", None)
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "Spec":
             self.specs += bound
-            value.keywords = [k for k in value.keywords if k.arg not in ("bench", "name")]
+            value.keywords = [k for k in value.keywords if k.arg not in _NO_CODE]
         elif not bound:
             self.unnamed.append(node)
 

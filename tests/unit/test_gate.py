@@ -149,7 +149,9 @@ class Played:
         if isinstance(wrong, Refusal):
             future.set_result(wrong)
         else:
-            future.set_result([SimpleNamespace(checked=SimpleNamespace(wrong=wrong))])
+            one = SimpleNamespace(checked=SimpleNamespace(wrong=wrong))
+            future.set_result([one] * len(request.calls))
+            assert [call.hard for call in request.calls[-2:]] == [False, True]
         return future
 
     def restart(self, checker):

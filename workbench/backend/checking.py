@@ -33,15 +33,17 @@ COMPARE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class CheckCall:
-    """One call of a check: its sizes, as pairs, and the seed of its inputs."""
+    """One call of a check: its sizes, as pairs, and the seed of its inputs, which may hold `hard`
+    values (see `measurement/hard_inputs.py`)."""
 
     pairs: tuple[tuple[str, int], ...]
     seed: int
+    hard: bool = False
 
     @staticmethod
-    def at(sizes: Sizes, seed: int) -> CheckCall:
+    def at(sizes: Sizes, seed: int, hard: bool = False) -> CheckCall:
         """Return the call at these sizes."""
-        return CheckCall(tuple(sizes.items()), seed)
+        return CheckCall(tuple(sizes.items()), seed, hard)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -287,13 +289,15 @@ def remember_spec(kernel: str) -> None:
 
 def _problem(request: CheckRequest, call: CheckCall) -> Any:
     from workbench.measurement.correctness import PreparedProblem
+    from workbench.measurement.hard_inputs import hard_problem
 
     key = (request.kernel, request.dtype, call)
     if key not in _problems:
         spec = trusted(request.kernel)
         while len(_problems) >= _KEPT:
             del _problems[next(iter(_problems))]
-        _problems[key] = PreparedProblem.of(spec, call.sizes, request.dtype, "cpu", call.seed)
+        make = hard_problem if call.hard else PreparedProblem.of
+        _problems[key] = make(spec, call.sizes, request.dtype, "cpu", call.seed)
     return _problems[key]
 
 
