@@ -403,6 +403,7 @@ def played_apart(plain):
         (lambda sent: None, 2, "the measurement did not end"),
         # a comparison that was to come and did not
         (lambda sent: {**sent, "run": {**sent["run"], "comparisons": []}}, 2, "is missing"),
+        (lambda sent: {**sent, "run": None, "nothing": "no kernel can be timed"}, 2, "is missing"),
     ],
 )
 def test_a_gate_decides_on_what_its_measuring_process_sends(

@@ -216,10 +216,9 @@ def test_a_comparison_that_the_measuring_process_owes_is_missing():
         return Failure(case, f"key {name}", "r", "", "measure", "no")
 
     sent = Comparison("r", "", "k", AT, "bf16", "a", "b", "key rows", "key rows", None)
-    result = SimpleNamespace(outcomes=[failure("rows")], comparisons=[sent], state="complete")
     expected = [("k", "rows", AT), ("k", "rows", {"N": 9}), ("k", "tiles", AT), ("k", "gone", AT)]
     left = [LeftOut("k.gone", "removed since HEAD")]
-    missing(expected, result, left)
+    missing(expected, [failure("rows")], [sent], left)
     assert [(one.what, one.broken) for one in left] == [
         ("k.gone", False), ("k.rows at N=9", True), ("k.tiles at N=8", True),
     ]  # fmt: skip

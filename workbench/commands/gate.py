@@ -54,10 +54,17 @@ from workbench.commands.sizes import check_dtype
 from workbench.commands.supervisor import contained
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
-from workbench.data.clock import folder_of
+from workbench.data.clock import folder_of, is_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
-from workbench.data.record import Record, Run, from_plain, to_plain
+from workbench.data.record import (
+    Comparison,
+    Outcome,
+    Record,
+    Run,
+    from_plain,
+    to_plain,
+)
 from workbench.device import hardware
 from workbench.device.hardware import METAL
 from workbench.reports import compare
@@ -173,15 +180,21 @@ class GateCommand:
         if plain is None:
             self.left_out.append(LeftOut("the measurement", "it did not end", broken=True))
             return GateMeasured(None, "the measurement did not end")
+        unchecked = [left for left in self.left_out if left.broken]
         self.left_out[:] = [LeftOut(**left) for left in plain["left_out"]]
+        self.left_out += [left for left in unchecked if left not in self.left_out]
         if (run := plain["run"]) is None:
+            missing(expected, (), (), self.left_out)
             return GateMeasured(None, str(plain["nothing"]))
         of, outcomes, comparisons = (
             from_plain(run[name]) for name in ("run", "outcomes", "comparisons")
         )
         events = Path(run["events"])
         result = RunResult(of, outcomes, comparisons, state=run["state"], events=events)
-        missing(expected, result, self.left_out)
+        if not is_id(of.id):
+            raise CommandError("The measuring process sent no run; look at what the kernels do.")
+        if result.state != "interrupted":
+            missing(expected, outcomes, comparisons, self.left_out)
         page = write_run_page(
             folder_of(self.options.out, result.run.id),
             compare.page(result.run, result.outcomes, result.comparisons),
@@ -202,9 +215,8 @@ class GateCommand:
             if device is None:
                 raise CommandError("The GPU cannot be described; run `workbench doctor`.")
             known = GateFiles(repository, trees, options.baseline, options.dtype, files)
-            left_out = list[LeftOut]()  # the measurement lists them again
             described = both_described(
-                known, (device,), options.dtype, left_out, stack, lambda specs, devices: None
+                known, (device,), options.dtype, self.left_out, stack, lambda specs, devices: None
             )
             self.checks = say_checks(
                 self.console, described.judges, described.changed, options.dtype
@@ -413,12 +425,17 @@ def _plain(compared: Compared) -> dict[str, Any]:
 Expected = tuple[str, str, dict[str, int]]  # kernel, Impl and sizes
 
 
-def missing(expected: Sequence[Expected], result: RunResult, left_out: list[LeftOut]) -> None:
+def missing(
+    expected: Sequence[Expected],
+    outcomes: Sequence[Outcome],
+    comparisons: Sequence[Comparison],
+    left_out: list[LeftOut],
+) -> None:
     """Add the comparisons that the measuring process owes and did not send."""
-    whose = {o.key: o.case.impl for o in result.outcomes}
-    sent = [(c.kernel, whose.get(c.left_key), dict(c.sizes)) for c in result.comparisons]
+    whose = {o.key: o.case.impl for o in outcomes}
+    sent = [(c.kernel, whose.get(c.left_key), dict(c.sizes)) for c in comparisons]
     for kernel, impl, sizes in expected:
         title = f"{kernel}.{impl}"
         named = any(f"{left.what} ".startswith((f"{kernel} ", f"{title} ")) for left in left_out)
-        if (kernel, impl, sizes) not in sent and not named and result.state == "complete":
+        if (kernel, impl, sizes) not in sent and not named:
             leave(left_out, f"{title} at {sizes_text(sizes)}", "its comparison is missing", True)
