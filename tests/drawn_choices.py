@@ -378,7 +378,7 @@ def evaluations() -> Rows:
         yield f"{name} {seed}: {hidden}"
         calls = calls_at(spec.check[:2], hidden[:2], seed)
         seeds = {s: n for n, s in enumerate(dict.fromkeys(c.seed for c in calls))}
-        yield f"  {[(c.pairs, seeds[c.seed]) for c in calls]}"
+        yield f"  {[(c.pairs, seeds[c.seed], c.hard) for c in calls]}"
     base = synthetic.measured(2e-5)
     for libraries in ({}, {"a": synthetic.measured(3e-5), "b": synthetic.measured(1e-5, seed=2)}):
         for bound in (0.0, 1e-5):

@@ -59,7 +59,7 @@ def narrowed(impl: Impl, problem: PreparedProblem) -> PreparedProblem:
         dtype: least(given, rounded(impl, STEP.get(dtype, 0.0), fp32))
         for dtype, given in {**spec.tolerance, "fp32": fp32}.items()
     }
-    return replace(problem, spec=replace(spec, tolerance=tolerance))
+    return replace(problem, spec=replace(spec, tolerance=tolerance, fp32_outputs={}))
 
 
 def rounded(impl: Impl, step: float, fp32: Tolerance) -> Tolerance:
@@ -70,5 +70,5 @@ def rounded(impl: Impl, step: float, fp32: Tolerance) -> Tolerance:
 
 
 def least(one: Tolerance, other: Tolerance) -> Tolerance:
-    """The narrower of two in both respects."""
-    return Tolerance(min(one.relative, other.relative), min(one.of_rms, other.of_rms))
+    """The narrower of two in both respects, with the first one's bound of all errors together."""
+    return Tolerance(min(one.relative, other.relative), min(one.of_rms, other.of_rms), one.rms)

@@ -70,6 +70,24 @@ def module_of(kernel: str, metal: bool = True) -> ModuleType:
         return _module_of(kernel, metal)
 
 
+def file_of(kernel: str) -> Path:
+    """Return the file of a kernel, without importing it or the packages that it is in. Raises
+    CatalogError where there is none."""
+    if is_path(kernel):
+        if Path(kernel).is_file():
+            return Path(kernel)
+        raise _no_file(Path(kernel))
+    if "." not in kernel:
+        folder = KERNELS if kernel in kernel_names() else VARIANTS
+        kernel = f"{folder}.{kernel}" if kernel in names_in(folder) else kernel
+    within = Path(*kernel.split(".")).with_suffix(".py")
+    for entry in (*sys.path, "") if "." in kernel else ():
+        if (file := Path(entry or ".") / within).is_file():
+            return file.absolute()
+    hint = example("kernel", kernel, "--kernel ")
+    raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
+
+
 _one_thread = threading.RLock()  # threads of a command on several GPUs import kernels
 
 
@@ -200,10 +218,14 @@ def _bind(dotted: str, module: ModuleType) -> None:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise CatalogError(
-            f"There is no kernel file {path}; `workbench new-kernel NAME` writes one to start from."
-        )
+        raise _no_file(path)
     return module_at(path)
+
+
+def _no_file(path: Path) -> CatalogError:
+    return CatalogError(
+        f"There is no kernel file {path}; `workbench new-kernel NAME` writes one to start from."
+    )
 
 
 def module_at(path: Path) -> ModuleType:

@@ -100,7 +100,8 @@ def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
     if kind == tuple[str, ...]:
         kind = list[str]
-        default = default if field.default is MISSING else list(default)
+        # an empty list is what no word gives; older click takes no default of several words
+        default = default if field.default is MISSING else list(default) or None
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -109,14 +110,20 @@ def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
     )
 
 
+def _taken(value: Any, kind: Any) -> Any:
+    """Return a value of Typer as the options class takes it."""
+    return tuple(value or ()) if kind == tuple[str, ...] else value
+
+
 def _add(options: type[Options]) -> None:
     """Add the command of an options class to the app."""
 
+    kinds = get_type_hints(options)
+
     def command(**values: Any) -> None:
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        values = {k: _taken(v, kinds[k]) for k, v in values.items()}
         raise typer.Exit(_run(options(**values)))
 
-    kinds = get_type_hints(options)
     parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in fields(options)]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -130,6 +137,7 @@ def _run(options: Options) -> int:
         # The model's matrices are small, and threads that wait for each other beside twenty busy
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    find_modules_here(options.IMPORTS_HERE)
     options = options.resolved()
     more: dict[str, Any] = {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
@@ -163,7 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     with Interrupts(STOPS) as stops:
         try:
-            _find_modules_here()
             code = typer.main.get_command(app).main(
                 args=words, prog_name="workbench", standalone_mode=False
             )
@@ -245,16 +252,16 @@ def _like(error: UnicodeError) -> tuple[str, int]:
     return "".join(_LIKE.get(letter, "?") for letter in lost), error.end
 
 
-def _find_modules_here() -> None:
-    """Let `--kernel package.module` be in the current folder. Raises WorkbenchError where that
-    folder is gone."""
+def find_modules_here(imports: bool) -> None:
+    """Let `--kernel package.module` be in the current folder, if this process `imports` from there.
+    Raises WorkbenchError where that folder is gone."""
     from workbench.spec import WorkbenchError
 
     try:
         here = os.getcwd()
     except OSError:
         raise WorkbenchError("The current folder was deleted; change to another one.") from None
-    if "" not in sys.path and here not in sys.path:
+    if imports and "" not in sys.path and here not in sys.path:
         sys.path.append(here)
 
 
@@ -275,6 +282,13 @@ def _closed_pipe() -> int:
 
 def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
+
+
+_FULL = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "your quota is full; free some of it",
+    errno.EFBIG: "a file would be larger than the system allows; raise the limit: ulimit -f",
+}
 
 
 def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
@@ -300,9 +314,9 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
         say(f"error: {' '.join(str(error).splitlines())}", err=True)
     elif _is_closed_pipe(error):
         return _closed_pipe()
-    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    elif isinstance(error, OSError) and error.errno in _FULL:
         _drop_output()
-        say("error: the output cannot be written (the disk is full); free some space.", err=True)
+        say(f"error: the output cannot be written ({_FULL[error.errno]}).", err=True)
     elif isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)

@@ -158,11 +158,16 @@ def _tolerance_faults(spec: Spec) -> Iterator[str]:
             yield f"`tolerance` names the unknown dtype {short(dtype)}; known are {known}"
         if not isinstance(tolerance, Tolerance):
             yield f"`tolerance` of {dtype} is {short(tolerance)}, not a Tolerance"
-        elif not (is_number(tolerance.relative) and is_number(tolerance.of_rms)):
+        elif not all(map(is_number, _numbers(tolerance))):
             yield f"`tolerance` of {dtype} is {short(tolerance)}; its numbers are finite, 0 or more"
     for tensor in spec.outputs.values():
         if tensor.dtype is not None and tensor.dtype not in (*WHOLE, *given):
             yield f"an output is always {tensor.dtype}, and tolerance says nothing of it"
+
+
+def _numbers(tolerance: Tolerance) -> tuple[object, ...]:
+    rms = tolerance.rms
+    return tolerance.relative, tolerance.of_rms, 0 if rms is None or callable(rms) else rms
 
 
 def _extent_faults(spec: Spec) -> Iterator[str]:

@@ -21,6 +21,7 @@ from workbench.spec import Impl, Spec, WorkbenchError
 # Of the workbench these alone are code that a kernel runs; the rest is the tool.
 _OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
 _LIBRARIES = ("site-packages", "dist-packages")
+_NO_CODE = ("bench", "name", "nonfinite")  # of a Spec: they choose sizes and inputs
 # Libraries whose version is part of every key; they may lie elsewhere, as a second Triton does.
 _VERSIONED = ("torch", "triton")
 
@@ -69,7 +70,7 @@ def code_of_file(file: Path) -> str:
     """Return the code of a Python file without comments and docstrings; the text of any other."""
     if file.suffix == ".py":
         return ast.unparse(_parse(file))
-    return file.read_text(encoding="utf-8")
+    return file.read_text(encoding="utf-8", errors="backslashreplace")
 
 
 @cache
@@ -134,7 +135,7 @@ class _Parsed:
         value = getattr(node, "value", None)
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "Spec":
             self.specs += bound
-            value.keywords = [k for k in value.keywords if k.arg not in ("bench", "name")]
+            value.keywords = [k for k in value.keywords if k.arg not in _NO_CODE]
         elif not bound:
             self.unnamed.append(node)
 
@@ -249,7 +250,13 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 def _parse(file: Path) -> ast.Module:
     """Parse a file and drop its docstrings."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return parsed(file.read_bytes())
+
+
+def parsed(text: bytes) -> ast.Module:
+    """Return the syntax tree of a file without docstrings, by its bytes: their encoding is what
+    Python takes it for."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
             first = node.body[0] if node.body else None

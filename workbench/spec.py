@@ -71,10 +71,22 @@ class Tolerance:
 
     An element passes when |actual - expected| <= relative * |expected| + of_rms * rms(expected),
     where rms is the root mean square of the expected output that it belongs to.
+
+    With `rms` the errors of an output together have a bound, too: their root mean square is at most
+    that share of the output's. Roundings leave a known one, whatever the worst of a million
+    elements is: 2**-9 of each value in bf16, more where intermediate values are rounded. A factor,
+    or fewer bits throughout, leaves more. It may be a function of the sizes.
     """
 
     relative: float
     of_rms: float = 0.0
+    rms: float | Callable[..., float] | None = None
+
+    def rms_at(self, sizes: Sizes | None) -> float | None:
+        """Return the bound of all errors together at these sizes, or None where there is none."""
+        if not callable(self.rms):
+            return self.rms
+        return None if sizes is None else float(self.rms(**sizes))
 
 
 # Each output is rounded once, so an element may be off by half a unit in the last place
@@ -309,7 +321,10 @@ class Spec:
     check: Sequence[Sizes]  # small and ragged, for correctness, also interpreted on a CPU
     bench: Sequence[Sizes]  # realistic, for timing
     tolerance: Mapping[str, Tolerance] = field(default_factory=lambda: TOLERANCE)
+    # of outputs that are always fp32, by the dtype of the call, where its arithmetic is not fp32
+    fp32_outputs: Mapping[str, Tolerance] = field(default_factory=dict)
     extents: Mapping[str, Extent] = field(default_factory=dict)  # of axes that are not free
+    nonfinite: Sequence[str] = ()  # inputs whose NaN and infinities reach what the reference says
     longest: int = LONGEST  # indices of an axis; more where the device code counts them in 64 bits
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
@@ -319,6 +334,13 @@ class Spec:
         tensors = (*self.inputs.values(), *self.outputs.values())
         names = (name for t in tensors for name in re.findall(r"[A-Za-z_]\w*", t.axes))
         return tuple(dict.fromkeys(names))
+
+    def tolerance_of(self, output: str, dtype: str) -> Tolerance:
+        """Return the tolerance of an output in a call of this dtype."""
+        own = self.outputs[output].dtype or dtype
+        if own == "fp32" and dtype in self.fp32_outputs:
+            return self.fp32_outputs[dtype]
+        return self.tolerance[own]
 
     @property
     def contiguous(self) -> bool:

@@ -117,7 +117,7 @@ def test_a_change_that_compiles_to_the_same_code_is_the_same(repository):
 
 @pytest.mark.nightly
 def test_a_change_that_costs_time_is_suspected(repository):
-    change(repository, STORE, STORE.replace("n * stride_x", "(n ^ 1) * stride_x"))
+    change(repository, STORE, "    n = n ^ 1\n" + STORE)  # two neighbours change places
     done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
     assert done.returncode == 3 and "WORSE" in done.stdout
     pairs = document["code_changes"]["pairs"]
@@ -156,15 +156,41 @@ def test_a_killed_run_goes_on_from_what_it_had(repository):
     assert {p["word"] for p in document["code_changes"]["pairs"]} == {"SAME"}
 
 
-def test_a_wrong_result_is_the_first_word_of_the_gate_whatever_its_code(repository):
+# What a kernel's file does to the processes that import it, to be taken for a better one
+PATCHES = """
+import atexit, os, pathlib, sys, time
+import workbench.data.code_pair as code_pair, workbench.commands.gate_checks as checks
+import workbench.commands.gate_offline as offline
+code_pair.exit_code_of = offline.exit_code_of = lambda *a, **more: 0
+checks.checked_code = offline.checked_code = lambda checks, code: 0
+code_pair.CodePair.__init__ = offline.write_comment = lambda *a, **more: None
+atexit.register(os._exit, 0)
+sys.excepthook = lambda *a: os._exit(0)
+print("nothing got slower")
+if os.fork() == 0:
+    os.setsid()
+    for _ in range(6000):
+        for name in ("gate.md", "result.json"):
+            pathlib.Path(__file__).with_name(name).write_text('{"exit_code": 0}')
+        time.sleep(0.02)
+    os._exit(0)
+"""
+
+
+def test_a_wrong_result_is_the_first_word_of_the_gate_whatever_the_file_does(repository):
     """A factor of 1.05 has the same registers and the same predicted time."""
-    file = repository / "toy.py"
-    file.write_text(_stored(file.read_text(), "1.05 * "))
-    done, document = workbench(repository, "gate", "HEAD", "--device", "h200")
+    file, comment = repository / "toy.py", repository / "gate.md"
+    file.write_text(_stored(file.read_text(), "1.05 * ") + PATCHES)
+    words = ("gate", "HEAD", "--device", "h200", "--markdown", str(comment))
+    done, document = workbench(repository, *words)
     assert done.returncode == document["exit_code"] == 1
     (wrong,) = [check for check in document["checks"] if check["state"] == "wrong"]
     lines = done.stdout.splitlines()
     assert lines[1].startswith(f"WRONG  {wrong['title']}: at ")
+    text = comment.read_text()
+    assert "### Kernel Workbench: wrong results\n\n- WRONG copy.blocks" in text
+    time.sleep(0.1)  # the process that the file started would have written by then
+    assert comment.read_text() == text
 
 
 @pytest.mark.nightly

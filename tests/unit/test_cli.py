@@ -1,5 +1,6 @@
 """The command line: exit codes, and errors that are one sentence."""
 
+import errno
 import os
 import re
 import shlex
@@ -209,6 +210,20 @@ def test_a_file_that_the_system_refuses_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", refused)
     text = sentence(capsys, "new-kernel", "mine")
     assert text == "/some/file cannot be used (permission denied); check that file."
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EFBIG, "ulimit -f"), (errno.EDQUOT, "quota"), (errno.ENOSPC, "the disk is full")],
+)
+def test_a_file_that_may_not_grow_is_one_sentence(monkeypatch, capsys, number, words):
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", refused)
+    monkeypatch.setattr(cli, "_drop_output", lambda: None)
+    text = sentence(capsys, "new-kernel", "mine")
+    assert text.startswith("the output cannot be written") and words in text
 
 
 def test_a_terminal_without_the_letters_shows_others():

@@ -7,6 +7,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
+from workbench.commands import apart
 from workbench.commands.changed_kernels import has_kernel, importers
 from workbench.commands.compare import CompareCommand
 from workbench.commands.gate import GateCommand
@@ -404,6 +407,55 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert "| SLOW | toy." in comment.read_text()
     with pytest.raises(CommandError, match="--json and --markdown both name"):
         place.gate("HEAD~1", kernel=kernels, markdown=summary, json=summary)
+
+
+def played_apart(plain):
+    """What a child process sends, changed by `plain`, without the process."""
+    return lambda task: plain(json.loads(json.dumps(task())))
+
+
+@pytest.mark.parametrize(
+    ("plain", "code", "text"),
+    [
+        (lambda sent: sent, 1, "### Kernel Workbench: slower"),
+        (lambda sent: None, 2, "the measurement did not end"),
+        # a comparison that was to come and did not
+        (lambda sent: {**sent, "run": {**sent["run"], "comparisons": []}}, 2, "is missing"),
+        (lambda sent: {**sent, "run": None, "nothing": "no kernel can be timed"}, 2, "is missing"),
+    ],
+)
+def test_a_gate_decides_on_what_its_measuring_process_sends(
+    place, monkeypatch, tmp_path, plain, code, text
+):
+    comment = tmp_path / "gate.md"
+    wanted = {"out": place.out, "database": place.url, "kernel": (str(place.kernel),)}
+    command = GateCommand(
+        GateOptions("HEAD~1", markdown=comment, **wanted),
+        place._console(),
+        lambda device, folder: Null(slower(2, 1.05)),
+        is_apart=True,
+    )
+    monkeypatch.setattr("workbench.commands.gate.apart", played_apart(plain))
+    monkeypatch.setattr("workbench.commands.gate.contained", nullcontext)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    expected = [("toy", "blocks", {"N": 1024})]
+    monkeypatch.setattr(GateCommand, "_check", lambda self, *places: expected)
+    assert command.go() == code
+    assert text in comment.read_text()
+
+
+def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
+    """The supervisor runs it in a process of its own; here it is the same one."""
+    monkeypatch.setattr(apart, "supervised", lambda command: command())
+    assert apart.apart(lambda: {"a": [1]}) == {"a": [1]}
+
+    def fails():
+        raise WorkbenchError("no such thing; do this.")
+
+    with pytest.raises(CommandError, match="no such thing; do this"):
+        apart.apart(fails)
+    monkeypatch.setattr(apart, "supervised", lambda command: 0)  # os._exit(0)
+    assert apart.apart(dict) is None
 
 
 # What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code

@@ -210,6 +210,17 @@ def test_a_lost_process_is_tried_again_in_the_next_run(tmp_path):
         assert not store.known
 
 
+def test_what_the_machine_failed_at_is_tried_again_in_the_next_run(tmp_path):
+    path = tmp_path / "compiled.jsonl"
+    full = Refusal("compile", "OSError: [Errno 28] No space left on device")
+    with closing(CodeStore(path, RUN)) as store:
+        assert dict(store.obtain(Pools([full]), tasks(1))) == {0: full.reason}
+        (task,) = tasks(1)
+        store._keep(task, None, full.reason)  # as versions before this one did
+    with closing(CodeStore(path, RUN)) as store:
+        assert not store.known
+
+
 def test_a_damaged_line_costs_itself_alone(tmp_path):
     path = tmp_path / "compiled.jsonl"
     with closing(CodeStore(path, RUN)) as store:

@@ -794,6 +794,22 @@ def code_of(
         ({"registers": 40}, {"registers": 45}, ["registers 40 to 45"]),
         ({"registers": 20}, {"registers": 32}, []),  # so few limit nothing
         ({"registers": 20}, {"registers": 33}, ["registers 20 to 33"]),
+        # at full occupancy and the same predicted time they cost nothing
+        (
+            {"registers": 20, "occupancy": 1.0, "time": 1.0},
+            {"registers": 37, "occupancy": 1.0, "time": 1.0},
+            [],
+        ),
+        (
+            {"registers": 20, "occupancy": 1.0, "time": None},
+            {"registers": 37, "occupancy": 1.0, "time": None},
+            ["registers 20 to 37"],
+        ),
+        (
+            {"registers": 20, "occupancy": 1.0, "time": 1.0},
+            {"registers": 37, "occupancy": 1.0, "time": 1.01},
+            ["registers 20 to 37"],
+        ),
         ({"occupancy": 0.5}, {"occupancy": 0.25}, ["occupancy 50 to 25 %"]),
         ({"spills": 8}, {"spills": 24}, ["scratch 8 to 24 B"]),
         ({"spills": 8}, {"spills": 23}, []),
@@ -926,6 +942,7 @@ def test_a_lock_whose_holder_lives_is_left_at_once(tmp_path, monkeypatch):
     slept = []
     monkeypatch.setattr(locks.time, "sleep", slept.append)
     locks.remove_left(lock)  # there is none
+    locks.remove_left(locks.Lock("test", "not \udcff.py", "a file's name that is not UTF-8"))
     lock.path.touch()
     locks.remove_left(lock)
     assert not lock.path.exists() and not slept

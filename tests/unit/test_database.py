@@ -371,3 +371,18 @@ def test_a_row_of_search_is_what_was_stored(place):
         first = asdict(history.search()[-1])
     assert first["sizes"] == dict(RECORD.case.sizes) and first["predicted"] is False
     assert first["dirty"] is RUN.environment.dirty
+
+
+def test_space_is_given_back_only_where_something_was_deleted(tmp_path, monkeypatch):
+    """A million outcomes take half a minute to compact."""
+    compacted = []
+    monkeypatch.setattr("workbench.data.database._compact", compacted.append)
+    run, outcomes = synthetic.softmax()
+    with open_history(f"sqlite:///{tmp_path / 'h.db'}") as history:
+        history.add_run(run)
+        history.add_all(outcomes[:1])
+        history.finish_run(run.id, "complete")
+        history.delete(history.old_runs(0.0))
+        assert not compacted and history.stored_run(run.id)
+        history.delete(history.old_runs(time.time()))
+        assert len(compacted) == 1 and not history.stored_run(run.id)

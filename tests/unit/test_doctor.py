@@ -489,3 +489,17 @@ def test_a_password_is_never_shown(history, look, password):
     finding = look("history database", database=url)
     assert password not in finding.result and "p@ss" not in finding.result
     assert "***" in finding.result and "host/db" in finding.result
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:s3cret%zz@[::1/x", "postgresql://user:***@[::1/x"),
+        ("postgresql://user:s3c@ret@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://host/db?password=s3cret&x=1", "postgresql://host/db?password=***&x=1"),
+        ("sqlite:////home/a:b@c/history.db", "sqlite:////home/a:b@c/history.db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+    ],
+)
+def test_a_password_is_not_shown_of_an_address_that_cannot_be_parsed(url, shown):
+    assert doctor._without_password(url, url) == shown

@@ -108,15 +108,15 @@ def test_calls_are_checked_with_the_functions_of_their_sizes():
         return SimpleNamespace(checked=checked, operators=(), launches=("f",))
 
     names = [("f",)] * 4
-    results = [result(0.5), result(0.75), result(9.0, "off"), *[result(0.25)] * 9]
+    results = [result(0.5), result(0.75), result(9.0, "off"), *[result(0.25)] * 11]
     one, fakes = evaluation(names, results)
     checked = one.check(submitted(), FACTS)
     assert checked.error == 0.75 and checked.hidden == [{"N": 5}, {"N": 6}]
     assert fakes.asked[0][-1] == {"timeout_s": evaluator.COMPILE_TIMEOUT_S * 4}
     request, kernel, _, limit_s, _ = fakes.asked[1]
     assert (request.kernel, kernel, limit_s) == ("softmax", "mine.py", 33.0)
-    assert len(request.calls) == 12
-    wrong = evaluation(names, [result(1.0, "off")] * 12)[0].check(submitted(), FACTS)
+    assert len(request.calls) == 14 and sum(c.hard for c in request.calls) == 2
+    wrong = evaluation(names, [result(1.0, "off")] * 14)[0].check(submitted(), FACTS)
     assert wrong.error is None and any(r.state == "broken" for r in wrong.results)
     for answers in ((Refusal("compile", "bad"),), (names, Refusal("check", "bad", cause="died"))):
         lost, _ = evaluation(*answers)

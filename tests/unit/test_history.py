@@ -382,7 +382,7 @@ def test_a_reader_does_not_wait_for_a_writer(url):
 def test_sqlite_writes_ahead_and_waits_when_busy(tmp_path):
     with open_history(url_of(tmp_path / "h.db")) as history, history._reading() as db:
         wanted = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
-        assert [db.scalar(sa.text(f"pragma {name}")) for name in wanted] == ["wal", 1, 30_000, 1]
+        assert [db.scalar(sa.text(f"pragma {name}")) for name in wanted] == ["wal", 1, 120_000, 1]
 
 
 def test_another_process_that_never_lets_go(tmp_path, monkeypatch):

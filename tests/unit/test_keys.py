@@ -204,6 +204,17 @@ def test_a_helper_module_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch, t
     assert keys[0] == keys[1] != keys[2]
 
 
+def test_the_encoding_of_a_file_is_no_code(tmp_path):
+    """As editors on Windows save it, and with the letters of Latin-1 in a comment."""
+    latin = b"# -*- coding: latin-1 -*-\n# \xe9\n" + KERNEL.encode()
+    files = {"plain": KERNEL.encode(), "mark": b"\xef\xbb\xbf" + KERNEL.encode(), "latin": latin}
+    keys = set()
+    for name, data in files.items():
+        (tmp_path / f"{name}.py").write_bytes(data)
+        keys.add(code_hash(catalog.spec_of(str(tmp_path / f"{name}.py")).impls[0]))
+    assert len(keys) == 1 and keys != {""}
+
+
 def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch):
     text = KERNEL.replace("    raise NotImplementedError", "    return scaled(x)")
     text = text.replace("from workbench.spec", "from .near import scaled\nfrom workbench.spec", 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from oldest import bounds
 
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
@@ -158,3 +159,11 @@ def test_a_launcher_that_calls_itself_compiled_is_guarded_as_all_others():
         assert not correctness.is_traced(changed)
         (output,) = correctness.launch(changed, None, (torch.randn(4, 8),)).outputs
         assert torch.isnan(output).all()
+
+
+def test_every_dependency_has_a_lower_bound_that_a_nightly_job_installs():
+    """Without one pip leaves a release in place that ends every command in an error."""
+    extras = [name for name in project()["optional-dependencies"] if name != "test"]
+    found = bounds(*extras)
+    assert found["typer"] == "0.12.4" and found["triton"] == "3.6"
+    assert not [name for name, version in found.items() if version is None]

@@ -1,6 +1,7 @@
 """Backends whose processes, clusters and emulators are played in this process."""
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import CancelledError, Future
@@ -303,6 +304,20 @@ def test_gpus_of_a_host_and_more_workers_than_these(monkeypatch, named, count, n
     assert cluster.gpus_of_host() == names
     with pytest.raises(ClusterError, match=rf"than this host shows \({count}\); write --workers"):
         cluster.local_cluster(count + 1, print)
+
+
+@pytest.mark.parametrize("has_package", [True, False])
+def test_a_cluster_of_this_host_is_encrypted_where_it_can_be(monkeypatch, has_package):
+    def temporary():
+        if not has_package:
+            raise ImportError("no cryptography")
+        return "certificate"
+
+    module = SimpleNamespace(Security=SimpleNamespace(temporary=temporary))
+    monkeypatch.setitem(sys.modules, "distributed.security", module)
+    notes = []
+    assert cluster._security(notes.append) == ("certificate" if has_package else None)
+    assert [("not encrypted" in note) for note in notes] == ([] if has_package else [True])
 
 
 # Measuring, and what takes its process
@@ -662,7 +677,7 @@ def test_a_check_asks_the_checker_then_the_runner_then_the_checker(monkeypatch):
     asked = []
 
     class Pool:
-        def __init__(self, count, interpreted=False):
+        def __init__(self, count, interpreted=False, here=None):
             self.name = f"{count} {interpreted}"
 
         def submit(self, task, *args, timeout_s):

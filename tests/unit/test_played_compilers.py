@@ -199,7 +199,7 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
     results = {0: ["facts"], 1: [TimeoutError("late"), "late facts"], 2: [Refusal("refused", "no")]}
 
     class Workers:
-        def __init__(self, count, packages):
+        def __init__(self, count, packages, here):
             made.append((count, packages))
 
         def __enter__(self):

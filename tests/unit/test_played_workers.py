@@ -79,7 +79,7 @@ def played(monkeypatch):
 
 def test_a_process_is_asked_its_number_as_it_starts(played):
     assert played.pid == 4711 and played.process.steps == ["start"] and played.process.daemon
-    assert played.process.args == (False, None) and played.alive
+    assert played.process.args == (False, None, None) and played.alive
     assert list(played._owed) == [None] and played.process.theirs.closed
     assert played.process.received() == (os.getpid, ())
     played.kill()
@@ -226,7 +226,7 @@ def test_an_idle_process_is_used_again_and_a_dead_one_is_replaced(pool):
     for number in (-1, -2):
         assert pool.submit(abs, number, timeout_s=7).result(10) == -number
     (first,) = OneTask.made
-    assert first.given == {"interpreted": True, "packages": "folder"}
+    assert first.given == {"interpreted": True, "packages": "folder", "here": None}
     assert first.steps == [((-1,), 7), ((-2,), 7)] and pool._all == {first}
     with pytest.raises(ChildProcessError):
         pool.submit(abs, "dies", timeout_s=7).result(10)

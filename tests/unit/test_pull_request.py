@@ -86,6 +86,18 @@ def test_text_from_the_branch_is_shown_and_does_nothing(text):
     assert html.unescape(shown) == "".join(c for c in " ".join(text.split()) if c.isprintable())
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/runner/work/r/r/toy.py cannot be read", "toy.py cannot be read"),
+        ("toy.py: (/tmp/workbench-x/c0ffee/toy.py)", "toy.py: (toy.py)"),
+        ("N/2 of https://a.org/b/c at src/toy.py", "N/2 of https://a.org/b/c at src/toy.py"),
+    ],
+)
+def test_no_folder_of_the_runner_is_shown(text, shown):
+    assert escaped(text) == shown
+
+
 @settings(max_examples=25)
 @given(hostile, hostile, st.integers(0, 80), st.integers(1, 400))
 def test_every_row_has_the_cells_of_its_table_and_the_comment_is_taken(impl, reason, many, long):

@@ -497,13 +497,17 @@ def test_numbers_are_as_profilers_write_them():
         None,
     ]
     assert integer(str(2**63 - 1)) == 2**63 - 1 and integer("9223372036854775807.0") == 2**63 - 1
-    for wrong in ("9223372036854775808.0", "1.5", "x", None):
+    many = "9" * 400
+    for wrong in ("9223372036854775808.0", "1.5", "x", None, many, f"-{many}", str(2**63)):
         with pytest.raises(ValueError, match="is no"):
             integer(wrong)
+    with pytest.raises(ValueError, match="larger than any number"):
+        number(many)
+    assert whole(many) is None and number("1e308") == 1e308
     assert [ns_of_us(x) for x in (3, "3.125", "3.12", "3", "-3.5", 1.5, "1e3",
     "12345678.9012")] == [
         3000, 3125, 3120, 3000, -3500, 1500, 1_000_000, 12_345_678_901]  # fmt: skip
-    for wrong in ("x", "1e300", "inf"):
+    for wrong in ("x", "1e300", "inf", many, f"{many}.125", int(many)):
         with pytest.raises(ValueError, match="is no time"):
             ns_of_us(wrong)
     assert base_scale("Kbyte/s") == (1e3, "byte/s") and base_scale("Gbyte/us") == (1e15, "byte/s")

@@ -9,6 +9,7 @@ import pytest
 import synthetic
 
 from workbench.compile import code_work
+from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Record
 from workbench.tuner import resume
 from workbench.tuner.space import Earlier
@@ -69,6 +70,21 @@ def failed(stage, reason, cause=None, attempts=1):
         (failed("launch", "lost", "killed", 1), False),
         (failed("launch", "lost", "killed", 2), True),
         (failed("measure", "lost", "killed", 3), True),
+        # of the machine, however often: a full disk, the system's killer, a hidden module
+        (failed("compile", "OSError: [Errno 28] No space left on device"), False),
+        (failed("compile", "fatal   : (C9999) no space left on device"), False),
+        (failed("check", "OSError: [Errno 122] Disk quota exceeded"), False),
+        (failed("launch", "OSError: [Errno 24] Too many open files"), False),
+        (failed("compile", "MemoryError"), False),
+        (failed("compile", "EOFError: unexpected EOF"), False),
+        (failed("compile", "the compile its process died (exit code -9)", "crash", 2), False),
+        (failed("compile", "the compile its process died (exit code 1)", "crash", 2), False),
+        (failed("compile", "the compile its process died (exit code 255)", "crash", 2), False),
+        (failed("compile", "the compile its process died (exit code -11)", "crash", 2), True),
+        (failed("compile", "ImportError: cannot import name 'Random' from 'random'"), False),
+        (failed("check", "AttributeError: module 'types' has no attribute 'FunctionType'"), False),
+        (failed("check", "AttributeError: module 'mine' has no attribute 'helper'"), True),
+        (failed("compile", "took longer than 60 s", "timeout", 2), True),
     ),
 )
 def test_a_failure_is_kept_that_comes_again(failure, lasts):
@@ -76,6 +92,10 @@ def test_a_failure_is_kept_that_comes_again(failure, lasts):
     stored = Stored([("first_pass", replace(failure, key=TIMED[0].key))])
     assert bool(resume.earlier_outcomes(stored, plan).first) is lasts
     assert not resume.earlier_outcomes(stored, plan, retry_failures=True).first
+    finals = Stored([("final", replace(failure, key=TIMED[0].key))])
+    plan.run = replace(plan.run, predicted=False)
+    is_kept = bool(resume.earlier_outcomes(finals, plan).final)
+    assert is_kept is not is_of_machine(failure.reason)
 
 
 def test_times_are_kept_of_each_phase_and_of_a_key_of_the_first_schema():

@@ -356,7 +356,8 @@ def test_calls_of_an_evaluation_are_by_size_seed_and_repeat():
     counts = {
         n: sorted(calls.count(c) for c in set(calls) if dict(c.sizes)["N"] == n) for n in (4, 8, 5)
     }
-    assert counts == {4: [1, 3], 8: [1, 1], 5: [1, 3]} and len(calls) == 10
+    assert counts == {4: [1, 3], 8: [1, 1, 1], 5: [1, 1, 3]} and len(calls) == 12
+    assert sorted(c.sizes["N"] for c in calls if c.hard) == [5, 8]
     assert calls == calls_at(named, hidden, 7) != calls_at(named, hidden, 8)
     spec = spec_of("softmax")
     found = hidden_sizes(spec, "fp32", 3)

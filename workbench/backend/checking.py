@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Problem
@@ -32,15 +33,17 @@ COMPARE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class CheckCall:
-    """One call of a check: its sizes, as pairs, and the seed of its inputs."""
+    """One call of a check: its sizes, as pairs, and the seed of its inputs, which may hold `hard`
+    values (see `measurement/hard_inputs.py`)."""
 
     pairs: tuple[tuple[str, int], ...]
     seed: int
+    hard: bool = False
 
     @staticmethod
-    def at(sizes: Sizes, seed: int) -> CheckCall:
+    def at(sizes: Sizes, seed: int, hard: bool = False) -> CheckCall:
         """Return the call at these sizes."""
-        return CheckCall(tuple(sizes.items()), seed)
+        return CheckCall(tuple(sizes.items()), seed, hard)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -60,12 +63,20 @@ class CheckRequest:
 class Checks:
     """The processes that check configs."""
 
-    def __init__(self, count: int, launch: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        launch: Callable[..., Any] | None = None,
+        here: Path | None = None,
+        trusts: bool = True,
+    ) -> None:
         """Run at most `count` configs at once, and one checker. `launch` is the task that launches
-        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter."""
+        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter.
+        Modules in the folder `here` are found after all others: by the checker, too, if it `trusts`
+        them."""
         self._launch = launch or launch_calls
-        self._runners = Workers(count, interpreted=True)
-        self._checker = Workers(1)
+        self._runners = Workers(count, interpreted=True, here=here)
+        self._checker = Workers(1, here=here if trusts else None)
         self.seed = secrets.randbits(31)  # of all inputs
         self._inputs: dict[CheckRequest, Future[Any]] = {}
 
@@ -271,15 +282,22 @@ def trusted(kernel: str) -> Any:
     return loaded(kernel).spec
 
 
+def remember_spec(kernel: str) -> None:
+    """Import the Spec of a kernel in the checker, before any code under test runs."""
+    trusted(kernel)
+
+
 def _problem(request: CheckRequest, call: CheckCall) -> Any:
     from workbench.measurement.correctness import PreparedProblem
+    from workbench.measurement.hard_inputs import hard_problem
 
     key = (request.kernel, request.dtype, call)
     if key not in _problems:
         spec = trusted(request.kernel)
         while len(_problems) >= _KEPT:
             del _problems[next(iter(_problems))]
-        _problems[key] = PreparedProblem.of(spec, call.sizes, request.dtype, "cpu", call.seed)
+        make = hard_problem if call.hard else PreparedProblem.of
+        _problems[key] = make(spec, call.sizes, request.dtype, "cpu", call.seed)
     return _problems[key]
 
 

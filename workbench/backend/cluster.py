@@ -484,9 +484,29 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
         for name in names[:many]
     }
     here = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    security = _security(notify)
+    for options in (here, *(spec["options"] for spec in specs.values())):
+        options.update({"security": security, "protocol": "tls"} if security else {})
     scheduler = {"cls": Scheduler, "options": here}
-    local = SpecCluster(workers=specs, scheduler=scheduler, silence_logs=False)
+    local = SpecCluster(
+        workers=specs, scheduler=scheduler, silence_logs=False, security=security or None
+    )
     return Cluster(lambda: Client(local, timeout=CONNECT_S), "of this process", notify, local)
+
+
+def _security(notify: Callable[[str], None]) -> Any:
+    """Return a certificate of this cluster alone: without one any user of this host could send its
+    workers code to run. None where the package that makes it is missing, which is told."""
+    from distributed.security import Security
+
+    try:
+        return Security.temporary()
+    except ImportError:
+        notify(
+            "The connections of --workers are not encrypted, so another user of this host could "
+            f"run code as you: {INSTALL}."
+        )
+        return None
 
 
 def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:

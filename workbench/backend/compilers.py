@@ -76,10 +76,16 @@ class FactsJob:
     case: Case
     code: str  # hash of the Impl's code, with which the worker's own must agree
     version: str | None = None  # path of the kernel's file where it is not the kernel's own
+    digest: str = ""  # of the files, where the hash of the code is the word of that code
 
     def key(self, compiler: Compiler, device: Device) -> str:
         """Return the key of the facts: equal keys have equal facts."""
-        return key_of(self.case, code=self.code, by=compiler.key, of=f"{FACTS} {MODEL} {device!r}")
+        return key_of(
+            self.case,
+            code=self.digest or self.code,
+            by=compiler.key,
+            of=f"{FACTS} {MODEL} {device!r}",
+        )
 
 
 def triton_here() -> tuple[str, str, str]:
@@ -122,14 +128,22 @@ class Compilers:
     """Pools of compiling processes, one for each version of Triton; `close` or the end of a `with`
     block ends them all."""
 
-    def __init__(self, folders: Sequence[Path | None], timeout_s: float = COMPILE_TIMEOUT_S):
+    def __init__(
+        self,
+        folders: Sequence[Path | None],
+        timeout_s: float = COMPILE_TIMEOUT_S,
+        here: Path | None = None,
+    ):
         """Start a pool for each folder; None is the installed Triton. A config is given up after
-        `timeout_s` seconds, and tried once more, longer, if its process was lost."""
+        `timeout_s` seconds, and tried once more, longer, if its process was lost. Modules in the
+        folder `here` are found after all others."""
         self._timeout_s = timeout_s
         self._stack = ExitStack()
         each = max(1, cpu_count() // len(folders))
         self._folders = folders
-        self._pools = [self._stack.enter_context(Workers(each, packages=f)) for f in folders]
+        self._pools = [
+            self._stack.enter_context(Workers(each, packages=f, here=here)) for f in folders
+        ]
 
     def versions(self) -> list[Compiler]:
         """Return the version in each folder, imported in its own pool. Raises CompilerError where a

@@ -68,12 +68,19 @@ class Workers:
     """
 
     def __init__(
-        self, count: int, *, interpreted: bool = False, packages: Path | None = None
+        self,
+        count: int,
+        *,
+        interpreted: bool = False,
+        packages: Path | None = None,
+        here: Path | None = None,
     ) -> None:
         """Hold at most `count` processes, each started when it is needed; `interpreted` ones run
         Triton kernels in its interpreter, on the CPU. Packages in the folder `packages`, such as
-        another Triton, come before the installed ones."""
-        self._count, self._interpreted, self._packages = count, interpreted, packages
+        another Triton, come before the installed ones; modules in the folder `here` after all
+        others."""
+        self._count, self._interpreted = count, interpreted
+        self._packages, self._here = packages, here
         _context()  # in this thread: it changes the process's signals and files for a moment
         self._open()
 
@@ -114,7 +121,7 @@ class Workers:
                 solo.end()
 
     def _started(self) -> Solo:
-        solo = Solo(interpreted=self._interpreted, packages=self._packages)
+        solo = Solo(interpreted=self._interpreted, packages=self._packages, here=self._here)
         with self._lock:
             if not self._closed:
                 self._all.add(solo)
@@ -151,15 +158,21 @@ class Solo:
     lost, its owner starts another."""
 
     def __init__(
-        self, *, interpreted: bool = False, packages: Path | None = None, spawned: bool = False
+        self,
+        *,
+        interpreted: bool = False,
+        packages: Path | None = None,
+        here: Path | None = None,
+        spawned: bool = False,
     ) -> None:
         """Start the process, and let it import torch, or Triton's interpreter if `interpreted`.
-        Packages in the folder `packages` come before the installed ones. One that is `spawned` is
-        no fork of the server, and need not wait until that has imported all."""
+        Packages in the folder `packages` come before the installed ones, modules in `here` last.
+        One that is `spawned` is no fork of the server, and need not wait until that has imported
+        all."""
         context: Any = multiprocessing.get_context("spawn") if spawned else _context()
         self._ours, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, interpreted, packages), daemon=True
+            target=_serve, args=(theirs, interpreted, packages, here), daemon=True
         )
         with _silent() if spawned else nullcontext():
             self._process.start()
@@ -303,6 +316,11 @@ BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
 KILLED_S = 10.0  # the driver takes seconds to tear down a kernel that never ends
 
 
+def begin_server() -> None:
+    """Start the fork server, and what multiprocessing starts beside it."""
+    _context()
+
+
 def end_server() -> None:
     """End the fork server at once, and wait for its end: it would take half a second to leave by
     itself. The next process starts another one."""
@@ -331,9 +349,11 @@ def _context() -> Any:
     return context
 
 
-def _serve(theirs: Any, interpreted: bool, packages: Path | None) -> None:
+def _serve(theirs: Any, interpreted: bool, packages: Path | None, here: Path | None = None) -> None:
     """Serve the tasks of a `Solo` until its pipe is closed."""
     _begin(interpreted, packages)
+    if here is not None:
+        sys.path.append(str(here))
     with suppress(EOFError, OSError):
         while True:
             task, args = theirs.recv()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from workbench.commands.worktree import Repository
 from workbench.data.files import reason_of
+from workbench.source import parsed
 from workbench.spec import Spec
 
 LARGEST = 4 << 20  # bytes of a kernel's file; the largest built-in one has 40 kB
@@ -81,6 +83,51 @@ class ChangedKernels:
             reason = f"it cannot be read ({reason_of(error)})"
             leave(self.left_out, str(file), reason, broken=not new)
             return False
+
+
+@dataclass(frozen=True)
+class ChangedCode:
+    """The files whose code, or that of a file that they import, is not a revision's."""
+
+    files: frozenset[Path]  # paths from the root
+    digest: str  # of the revision and of the code of all files that differ from it
+
+    @classmethod
+    def since(cls, repository: Repository, revision: str) -> ChangedCode:
+        """Return what differs from a revision. Comments, docstrings and formatting are no code; of
+        a link nothing is known."""
+        root, tracked = repository.root, repository.tracked()
+        links = {file for file in tracked if (root / file).is_symlink()}
+        now = {f: _code_of(root / f) for f in {*repository.changed_since(revision), *links}}
+        for file in list(now):
+            then = os.fsencode(repository.text_at(revision, file))
+            if file not in links and code_in(then) == now[file]:
+                del now[file]
+        gone = repository.removed_since(revision)
+        reached = importers(root, tracked | repository.untracked(), [*now, *gone])
+        texts = [
+            repository.known(revision),
+            *(f"{f}\0{now[f]}" for f in sorted(now)),
+            *map(str, gone),
+        ]
+        digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape"))
+        return cls(frozenset({*now, *gone, *reached}), digest.hexdigest()[:16])
+
+
+def _code_of(path: Path) -> str:
+    try:
+        return code_in(_source(path))
+    except OSError as error:
+        return f"unreadable: {reason_of(error)}"
+
+
+def code_in(text: bytes) -> str:
+    """Return the code in a Python file, without comments and docstrings; of one that cannot be
+    parsed its bytes as text."""
+    try:
+        return ast.dump(parsed(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text.rstrip(b"\n").decode("utf-8", "surrogateescape")
 
 
 def importers(root: Path, files: set[Path], changed: list[Path]) -> set[Path]:

@@ -11,6 +11,7 @@ from workbench.data.clock import timestamp
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.events import ConfigCompiled, EventLog, iterate
 from workbench.data.files import is_stream
+from workbench.data.machine_failure import is_of_machine
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Refusal
 
@@ -44,19 +45,20 @@ class CodeStore:
     def __post_init__(self) -> None:
         if self.path is not None and not is_stream(self.path) and self.path.exists():
             for event in iterate(self.path, word=b'"ConfigCompiled"'):
-                if isinstance(event, ConfigCompiled):
+                if isinstance(event, ConfigCompiled) and not is_of_machine(event.failure):
                     self.known[event.key] = event.facts or event.failure
         self.log = EventLog(self.path)
 
     def obtain(
-        self, pools: Compilers, tasks: Sequence[CompileTask]
+        self, pools: Compilers, tasks: Sequence[CompileTask], again: bool = False
     ) -> Iterator[tuple[int, CompiledCode | str]]:
         """Yield the place of each task with its facts, or the reason why there are none: what is
-        known first, then the others as they are compiled. Each is on disk before it is yielded. One
-        whose process was lost is not kept, and tried again in the next run."""
+        known first, unless all are to be compiled `again`; then the others as they are compiled.
+        Each is on disk before it is yielded. What the machine failed at is not kept, and
+        tried again in the next run."""
         todo = []
         for n, task in enumerate(tasks):
-            if (known := self.known.get(task.key)) is not None:
+            if not again and (known := self.known.get(task.key)) is not None:
                 yield n, known
             else:
                 todo.append(n)
@@ -67,11 +69,13 @@ class CodeStore:
                 facts, failure = None, " ".join(result.reason.split())
             else:
                 facts, failure = result, ""
-            if not (isinstance(result, Refusal) and result.cause):
+            if not isinstance(result, Refusal) or not (result.cause or is_of_machine(failure)):
                 self._keep(task, facts, failure)
             yield todo[place], facts or failure
 
     def _keep(self, task: CompileTask, facts: CompiledCode | None, failure: str) -> None:
+        if task.key in self.known:
+            return
         title, case = task.compiler.title, task.job.case
         self.log.write(ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure))
         self.known[task.key] = facts or failure

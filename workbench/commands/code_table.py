@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,9 +51,8 @@ def pairs_as_compiled(
         if left in results and left + 1 in results:
             was, case = tasks[left].job.case, tasks[left + 1].job.case
             before, after = results.pop(left), results.pop(left + 1)
-            pair = paired(case, before, after, threshold, tuned[left // 2])
-            other = dict(was.config) != dict(case.config)
-            yield replace(pair, note=f"was {brief(was.config)}") if other else pair
+            note = "" if dict(was.config) == dict(case.config) else f"was {brief(was.config)}"
+            yield paired(case, before, after, threshold, tuned[left // 2], note)
 
 
 def say_changes(console: Console, changes: CodeChanges) -> None:

@@ -157,8 +157,9 @@ class SweepConsole:
         self._lines: ProgressLines | None = None  # where no terminal is
         self._line = ProgressLine()
 
-    def begin(self, run: Run, plan: Plan, earlier: int) -> None:
-        """Print the problem and the device, then start the bar."""
+    def begin(self, run: Run, plan: Plan, earlier: int, failed: int = 0) -> None:
+        """Print the problem and the device, then start the bar. Of the `earlier` outcomes so many
+        have `failed`."""
         if self.quiet:
             return
         style = "bold yellow" if run.predicted else "bold"
@@ -178,6 +179,8 @@ class SweepConsole:
             counts += f", {len(plan.refused)} refused beforehand"
         if earlier:
             counts += f", {earlier} known from earlier runs"
+        if failed:
+            counts += f" ({failed} of them failed; --retry-failures tries these again)"
         self.console.print(counts)
         self._line = ProgressLine(len(plan.candidates), earlier)
         self._show()
@@ -205,13 +208,14 @@ class SweepConsole:
         if not self.quiet:
             self.console.print(f"{known} more are known by now from another process.")
 
-    def again(self, run: Run) -> None:
-        """Print that an earlier run holds every outcome."""
+    def again(self, run: Run, failed: int = 0) -> None:
+        """Print that an earlier run holds every outcome, of which so many have `failed`."""
         if not self.quiet:
             self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
-            self.console.print(
-                f"Nothing was left to obtain after the run {run.id}; --fresh redoes."
-            )
+            text = f"Nothing was left to obtain after the run {run.id}; --fresh redoes"
+            if failed:
+                text += f", and --retry-failures tries {failed} without a time again"
+            self.console.print(f"{text}.")
 
     def warn(self, message: str) -> None:
         """Print a note to standard error about a problem that affects no outcome."""

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DoctorOptions
@@ -446,13 +446,19 @@ def _is_missing(path: Path) -> bool:
 
 
 def _without_password(text: str, url: str) -> str:
-    try:
-        password = urlsplit(url).password
-    except ValueError:  # not an address at all, so nothing in it is a password
+    """Return the text without what stands between a colon and the last `@` of the address: also of
+    one that cannot be parsed."""
+    if url.startswith("sqlite"):  # a path
         return text
-    for secret in {password, unquote(password)} if password else ():
+    user, at, rest = url.partition("://")[2].rpartition("@")
+    secrets = {user.partition(":")[2] if at else "", *_QUERY.findall(rest)}
+    secrets |= set(map(unquote, secrets))
+    for secret in sorted(secrets - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+_QUERY = re.compile(r"[?&]password=([^&#\s]+)")
 
 
 def _version(package: str) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.backend.workers import BEGIN_S, Workers
+from workbench.commands.apart import apart
 from workbench.commands.changed_kernels import (
     ChangedKernels,
     LeftOut,
@@ -26,8 +31,9 @@ from workbench.commands.comparison import (
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
-from workbench.commands.gate_checks import ChangedImpl, changed_impls, checked_code, say_checks
+from workbench.commands.gate_checks import checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
+from workbench.commands.gate_files import GateFiles, both_described
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import RunResult, write_result
@@ -42,27 +48,38 @@ from workbench.commands.run import (
     new_run,
     resources,
     say_page,
+    target_backend,
 )
 from workbench.commands.sizes import check_dtype
+from workbench.commands.supervisor import contained
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
-from workbench.data.clock import folder_of
+from workbench.data.clock import folder_of, is_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
-from workbench.data.record import Run
+from workbench.data.record import (
+    Comparison,
+    Outcome,
+    Record,
+    Run,
+    from_plain,
+    to_plain,
+)
+from workbench.device import hardware
 from workbench.device.hardware import METAL
+from workbench.reports import compare
+from workbench.reports.compare import Compared
+from workbench.reports.run_index import write_run_page
 from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.reports.compare import Compared
-
 
 def run(options: GateOptions) -> int:
     """Run the command. Returns its exit code."""
-    return GateCommand(options, console_for(options)).go()
+    return GateCommand(options, console_for(options), is_apart=True).go()
 
 
 def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
@@ -74,6 +91,30 @@ def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | 
     return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
 
+@dataclass(frozen=True)
+class GateMeasured:
+    """What was measured: the run, or the reason why there is none."""
+
+    result: RunResult | None
+    nothing: str = ""
+
+    def plain(self, left_out: Sequence[LeftOut]) -> dict[str, Any]:
+        """Return this as plain data, with all that was left out."""
+        run = self.result
+        return {
+            "nothing": self.nothing,
+            "left_out": [asdict(left) for left in left_out],
+            "run": run
+            and {
+                "run": to_plain(run.run),
+                "outcomes": to_plain(run.outcomes),
+                "comparisons": to_plain(run.comparisons),
+                "state": run.state,
+                "events": str(run.events),
+            },
+        }
+
+
 @dataclass
 class GateCommand:
     """Run a gate from the options to the page."""
@@ -81,6 +122,7 @@ class GateCommand:
     options: GateOptions
     console: Console
     open_backend: Opener = any_backend
+    is_apart: bool = False  # kernels are imported in other processes only, and checked first
     left_out: list[LeftOut] = field(default_factory=list)
     checks: list[ImplCheck] = field(default_factory=list)  # of results, before any comparison
 
@@ -101,29 +143,25 @@ class GateCommand:
         if options.device:
             from workbench.commands.gate_offline import OfflineGate
 
-            named = [(_kernel_name(file), file) for file in files]
-            return OfflineGate(options, self.console, repository, self.left_out).go(named)
+            with Worktrees(repository) as trees:
+                known = GateFiles(repository, trees, options.baseline, options.dtype, files)
+                return OfflineGate(options, self.console, known, self.left_out).go()
         require_gpu(self.open_backend)
-        with (
-            Worktrees(repository) as trees,
-            resources(options, lambda: self.open_backend(None, repository.root)) as opened,
-        ):
-            return self._go(files, trees, opened)
+        if self.is_apart:
+            return self._decide(self._measured_apart(files, repository))
+        return self._decide(self._measured(files, repository))
 
     def _place(self) -> Path:
         """Return the folder in which to look for the repository: that of the first kernel, or the
         current one."""
-        if not self.options.kernel:
-            return Path.cwd()
-        file = catalog.module_of(self.options.kernel[0]).__file__
-        return Path(file) if file else Path.cwd()
+        kernels = self.options.kernel
+        return catalog.file_of(kernels[0]) if kernels else Path.cwd()
 
     def _files(self, repository: Repository) -> list[Path]:
         """Return the kernels' files: those named; the built-in ones inside their own repository;
         else all that changed since the baseline."""
         if self.options.kernel:
-            modules = [catalog.module_of(kernel) for kernel in self.options.kernel]
-            return [Path(m.__file__) for m in modules if m.__file__]
+            return [catalog.file_of(kernel) for kernel in self.options.kernel]
         home = Path(workbench.__file__).resolve().parent
         if home.parent == repository.root:
             return [home / "kernels" / f"{name}.py" for name in catalog.kernel_names()]
@@ -132,23 +170,85 @@ class GateCommand:
     def _changed(self, repository: Repository) -> ChangedKernels:
         return ChangedKernels(repository, self.options.baseline, self.left_out)
 
-    def _go(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> int:
+    def _measured_apart(self, files: list[Path], repository: Repository) -> GateMeasured:
+        """Check the results, then measure in a child process; return what that sent."""
+        expected = list[Expected]()
+        if target_backend(None) != METAL:
+            with contained(), Worktrees(repository) as trees:
+                expected = self._check(files, repository, trees)
+        plain = apart(lambda: self._sent(files, repository))
+        if plain is None:
+            self.left_out.append(LeftOut("the measurement", "it did not end", broken=True))
+            return GateMeasured(None, "the measurement did not end")
+        unchecked = [left for left in self.left_out if left.broken]
+        self.left_out[:] = [LeftOut(**left) for left in plain["left_out"]]
+        self.left_out += [left for left in unchecked if left not in self.left_out]
+        if (run := plain["run"]) is None:
+            missing(expected, (), (), self.left_out)
+            return GateMeasured(None, str(plain["nothing"]))
+        of, outcomes, comparisons = (
+            from_plain(run[name]) for name in ("run", "outcomes", "comparisons")
+        )
+        events = Path(run["events"])
+        result = RunResult(of, outcomes, comparisons, state=run["state"], events=events)
+        if not is_id(of.id):
+            raise CommandError("The measuring process sent no run; look at what the kernels do.")
+        if result.state != "interrupted":
+            missing(expected, outcomes, comparisons, self.left_out)
+        page = write_run_page(
+            folder_of(self.options.out, result.run.id),
+            compare.page(result.run, result.outcomes, result.comparisons),
+        )
+        return GateMeasured(replace(result, page=page.resolve()))
+
+    def _sent(self, files: list[Path], repository: Repository) -> dict[str, Any]:
+        """Measure in the child, which imports modules of the current folder after all others."""
+        sys.path.append(os.getcwd())
+        return self._measured(files, repository).plain(self.left_out)
+
+    def _check(self, files: list[Path], repository: Repository, trees: Worktrees) -> list[Expected]:
+        """Check the results of all changed Impls. Returns the comparisons that are to come."""
+        options = self.options
+        with ExitStack() as stack:
+            with Workers(1) as workers:  # torch asks the driver in a process of its own
+                device = workers.submit(hardware.live, timeout_s=BEGIN_S).result()
+            if device is None:
+                raise CommandError("The GPU cannot be described; run `workbench doctor`.")
+            known = GateFiles(repository, trees, options.baseline, options.dtype, files)
+            described = both_described(
+                known, (device,), options.dtype, self.left_out, stack, lambda specs, devices: None
+            )
+            self.checks = say_checks(
+                self.console, described.judges, described.changed, options.dtype
+            )
+            return [
+                (then.name, impl.name, dict(launch.sizes))
+                for then, _ in described.kernels
+                for impl in then.impls
+                for launch in impl.launches
+                if launch.config is not None
+            ]
+
+    def _measured(self, files: list[Path], repository: Repository) -> GateMeasured:
+        """Compare the kernels, all in this process and its workers."""
+        with (
+            Worktrees(repository) as trees,
+            resources(self.options, lambda: self.open_backend(None, repository.root)) as opened,
+        ):
+            return self._compared(files, trees, opened)
+
+    def _compared(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> GateMeasured:
         options, backend = self.options, opened.backend
         if backend.device.backend == METAL:
             check_own_files(files)
         problems = [p for file in files for p in self._problems(file)]
         if not problems:
-            return self._nothing("no kernel can be timed")
-        if backend.device.backend != METAL:
-            once = {problem.kernel: problem for problem in problems}.values()
-            changed = [c for problem in once for c in self._changed_impls(problem, trees)]
-            limits = backend.device.limits
-            self.checks = say_checks(self.console, changed, options.dtype, limits)
+            return GateMeasured(None, "no kernel can be timed")
         run = new_run("gate", options.baseline, options.command, backend, problems)
         pairs = [pair for p in problems for pair in self._pairs(p, run, trees, backend)]
         self._say_left_out()
         if not pairs:
-            return self._nothing(f"nothing of {options.baseline} can be compared", say=False)
+            return GateMeasured(None, f"nothing of {options.baseline} can be compared")
         say_begin(self.console, run, options.threshold)
         folder = folder_of(options.out, run.id)
 
@@ -158,11 +258,8 @@ class GateCommand:
 
         recorder = opened.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
-        state = execute(recorder, obtain, draw)
-        page = drawn(recorder, draw).resolve()
-        code = INTERRUPTED if state == "interrupted" else self._code(recorder)
-        code = checked_code(self.checks, code)
-        return self._conclude(recorder, page, code)
+        execute(recorder, obtain, draw)
+        return GateMeasured(recorder.result(drawn(recorder, draw).resolve()))
 
     def _problems(self, file: Path) -> Iterator[Problem]:
         """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
@@ -174,16 +271,6 @@ class GateCommand:
         check_dtype(spec, self.options.dtype)
         for sizes in spec.bench:
             yield Problem(name, spec, dict(sizes), self.options.dtype)
-
-    def _changed_impls(self, problem: Problem, trees: Worktrees) -> list[ChangedImpl]:
-        """Return the Impls whose results are to be checked; none of a kernel whose baseline cannot
-        be read, which `_pairs` says."""
-        file = Path(catalog.module_of(problem.kernel).__file__ or "")
-        try:
-            then = trees.file(self.options.baseline, trees.repository.within(file))
-            return list(changed_impls(problem.kernel, problem.spec, then))
-        except (WorktreeError, catalog.CatalogError):
-            return []
 
     def _pairs(
         self, problem: Problem, run: Run, trees: Worktrees, backend: Backend
@@ -230,22 +317,24 @@ class GateCommand:
     def _leave(self, what: str, reason: str, broken: bool = False) -> None:
         leave(self.left_out, what, reason, broken)
 
-    def _code(self, recorder: Recorder) -> int:
-        from workbench.reports.compare import corrected
-
-        verdicts = [c.verdict for c in corrected(recorder.comparisons)]
+    def _decide(self, measured: GateMeasured) -> int:
+        """Print the result, and write the comment and the JSON document. Returns the exit code."""
+        if (result := measured.result) is None:
+            return self._nothing(measured.nothing)
+        verdicts = [c.verdict for c in compare.corrected(result.comparisons)]
         broken = [None for left in self.left_out if left.broken]
-        return verdict.exit_code([*verdicts, *broken])
+        code = verdict.exit_code([*verdicts, *broken])
+        code = INTERRUPTED if result.state == "interrupted" else code
+        return self._conclude(result, checked_code(self.checks, code))
 
     def _say_left_out(self) -> None:
         for left in self.left_out:
             self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
 
-    def _nothing(self, reason: str, say: bool = True) -> int:
+    def _nothing(self, reason: str) -> int:
         """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""
         broken = any(left.broken for left in self.left_out)
-        if say:
-            self._say_left_out()
+        self._say_left_out()
         text = f"Nothing to compare with {self.options.baseline}: {reason}."
         say_result(self.console, text, whole=False)
         code = checked_code(self.checks, COULD_NOT_RUN if broken else PASSED)
@@ -253,29 +342,28 @@ class GateCommand:
         return self._write(code, [], comparisons=[])
 
     def _say(self, compared: Compared) -> None:
-        from workbench.reports.compare import line
+        self.console.print(
+            "  ".join(cell for cell in compare.line(compared) if cell), soft_wrap=True
+        )
 
-        self.console.print("  ".join(cell for cell in line(compared) if cell), soft_wrap=True)
-
-    def _conclude(self, recorder: Recorder, page: Path, code: int) -> int:
-        """Print the result, and write the JSON document. Returns the exit code."""
-        from workbench.reports.compare import compared_of, conclusion
-
-        every = compared_of(recorder.outcomes, recorder.comparisons)
-        say_result(self.console, conclusion(every), "bold", whole=False)
+    def _conclude(self, result: RunResult, code: int) -> int:
+        every = compare.compared_of(result.outcomes, result.comparisons)
+        say_result(self.console, compare.conclusion(every), "bold", whole=False)
         for compared in every if len(every) > 1 else []:
             v = compared.comparison.verdict
             if v is None or v.word in ("SLOW", "CLOCK"):
-                say_result(self.console, f"  {compared.name}: {conclusion([compared])}")
-        say_page(self.console, page)
-        gpu = recorder.run.environment.gpu or recorder.run.device
+                line = compare.conclusion([compared])
+                say_result(self.console, f"  {compared.name}: {line}")
+        assert result.page is not None
+        say_page(self.console, result.page)
+        gpu = result.run.environment.gpu or result.run.device
         write_comment(self.options, code, self.left_out, self.checks, compared=every, gpu=gpu)
         return self._write(
             code,
-            [recorder.result(page)],
-            run=recorder.run.id,
-            device=recorder.run.device,
-            page=str(page),
+            [result],
+            run=result.run.id,
+            device=result.run.device,
+            page=str(result.page),
             comparisons=[_plain(compared) for compared in every],
         )
 
@@ -312,9 +400,6 @@ def _kernel_name(file: Path) -> str:
 def _plain(compared: Compared) -> dict[str, Any]:
     """Return one comparison for the summary, with its verdict after the correction for several
     tests."""
-    from workbench.data.record import Record
-    from workbench.reports.compare import troubles
-
     c, v = compared.comparison, compared.comparison.verdict
     operands = {
         place: {
@@ -333,5 +418,24 @@ def _plain(compared: Compared) -> dict[str, Any]:
         "exit_code": verdict.exit_code([v]),
         **operands,
         "verdict": words,
-        "troubles": troubles(compared),
+        "troubles": compare.troubles(compared),
     }
+
+
+Expected = tuple[str, str, dict[str, int]]  # kernel, Impl and sizes
+
+
+def missing(
+    expected: Sequence[Expected],
+    outcomes: Sequence[Outcome],
+    comparisons: Sequence[Comparison],
+    left_out: list[LeftOut],
+) -> None:
+    """Add the comparisons that the measuring process owes and did not send."""
+    whose = {o.key: o.case.impl for o in outcomes}
+    sent = [(c.kernel, whose.get(c.left_key), dict(c.sizes)) for c in comparisons]
+    for kernel, impl, sizes in expected:
+        title = f"{kernel}.{impl}"
+        named = any(f"{left.what} ".startswith((f"{kernel} ", f"{title} ")) for left in left_out)
+        if (kernel, impl, sizes) not in sent and not named:
+            leave(left_out, f"{title} at {sizes_text(sizes)}", "its comparison is missing", True)

@@ -1,19 +1,20 @@
 """Check the results of changed Impls for `gate`, in Triton's interpreter and without a GPU.
 
 What is right is said by the baseline's Spec: its reference, tolerance and sizes to check. The code
-of the branch runs in processes of its own, which hold no reference.
+of the branch runs in processes of its own, which hold no reference; this one imports no kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from workbench.backend.checking import CheckCall, CheckRequest, Checks, sizes_taken
+from workbench.backend.checking import CheckCall, CheckRequest, Checks, remember_spec
+from workbench.backend.described import CheckedConfig, DescribedImpl, Description
 from workbench.backend.offline import INTERPRET_TIMEOUT_S
 from workbench.backend.processes import outcome_of
 from workbench.backend.workers import cpu_count
@@ -22,150 +23,197 @@ from workbench.data.exits import FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, State, worst_first
 from workbench.data.units import counted
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import SourceChanged, code_hash, loaded
-from workbench.spec import Impl, Limits, ResolveError, Sizes, Spec, SpecFault, sizes_text, values
+from workbench.source import SourceChanged
+from workbench.spec import Sizes, SpecFault, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+IMPORT_S = 60.0
+
 
 @dataclass(frozen=True)
 class ChangedImpl:
-    """An Impl of the work tree whose code is not the baseline's."""
+    """An Impl of the work tree whose file, or one that it imports, is not the baseline's."""
 
-    kernel: str  # as workers import it
-    impl: Impl
-    baseline: Path | None  # the kernel's file there; None: the kernel is new
+    now: Description
+    impl: DescribedImpl
+    then: Description | None  # None: the kernel is new
 
     @property
-    def references(self) -> list[str]:
+    def title(self) -> str:
+        """Return its name in messages."""
+        return f"{self.now.name}.{self.impl.name}"
+
+    @property
+    def references(self) -> list[Description]:
         """Return the kernels whose Specs say what is right: the baseline's first, as far as it
         takes and gives the same tensors."""
-        own = self.impl.spec
-        if self.baseline is None:
-            return [self.kernel]
-        then = loaded(str(self.baseline)).spec
-        same = _tensors(then) == _tensors(own)
-        return [str(self.baseline), self.kernel] if same else [self.kernel]
+        if self.then is None or self.then.tensors != self.now.tensors:
+            return [self.now]
+        return [self.then, self.now]
+
+    @property
+    def before(self) -> Sequence[CheckedConfig]:
+        """Return the baseline's configs, with the sizes to check that they take."""
+        was = self.then.impl(self.impl.name) if self.then else None
+        return was.taken(self.references[0].check) if was else ()
 
 
-def _tensors(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(spec.inputs), tuple(spec.outputs)
-
-
-def changed_impls(kernel: str, spec: Spec, baseline: Path | None) -> Iterator[ChangedImpl]:
-    """Yield the Triton Impls of a kernel that are new or have other code than at the baseline,
-    whose version of the file is given. Raises CatalogError where that cannot be imported."""
-    known = loaded(str(baseline)).hashes if baseline is not None else {}
-    for impl in spec.impls:
-        if impl.backend == "triton" and known.get(impl.name) != code_hash(impl):
-            yield ChangedImpl(kernel, impl, baseline)
+def changed_impls(now: Description, then: Description | None) -> Iterator[ChangedImpl]:
+    """Yield the Triton Impls of a kernel whose code may have changed."""
+    for impl in now.impls:
+        if impl.backend == "triton":
+            yield ChangedImpl(now, impl, then)
 
 
 def say_checks(
-    console: Console, changed: Sequence[ChangedImpl], dtype: str, limits: Limits
+    console: Console, judges: Judges, changed: Sequence[ChangedImpl], dtype: str
 ) -> list[ImplCheck]:
-    """Check the Impls, print what is wrong before all else, and return what was found."""
+    """Check the Impls, print what is wrong before all else, and return what the checks gave."""
     if changed:
         many = counted(len(changed), "changed Impl")
         console.print(f"Checking the results of {many} in Triton's interpreter.", style="bold")
-    checks = list(check_results(changed, dtype, limits))
+    checks = judges.check(changed, dtype)
     for check in worst_first(checks):
         if check.state == "wrong":
             say_result(console, check.line, "bold red", whole=False)
         else:
-            console.print(check.line, soft_wrap=True)
+            console.print(check.line, soft_wrap=True, markup=False)
     return checks
 
 
 def checked_code(checks: Sequence[ImplCheck], code: int) -> int:
     """Return the exit code of a gate: 1 where a result is wrong, whatever its speed; at least 3
-    where only the branch's own Spec takes it for right; else `code`."""
+    where only the branch's own Spec takes it for right, or where it cannot be checked any more;
+    else `code`."""
     states = {check.state for check in checks}
     if "wrong" in states and code != INTERRUPTED:
         return FAILED
-    return UNDECIDED if "other reference" in states and code == PASSED else code
+    return UNDECIDED if states & {"other reference", "unproven"} and code == PASSED else code
 
 
-def check_results(
-    changed: Sequence[ChangedImpl], dtype: str, limits: Limits
-) -> Iterator[ImplCheck]:
-    """Check each Impl at its default configs and yield what was found, in the order given. Configs
-    that a device with these limits refuses are left out."""
-    if not changed:
-        return
-    with closing(Checks(min(cpu_count(), len(changed)))) as checks:
-        each = [_UnderCheck(checks, one, dtype, limits) for one in changed]
-        for one in each:
-            yield one.result()
+class Judges:
+    """Processes that check Impls: one judge holds the Specs of the baseline, another one those of
+    the branch, whose files could change what the first one says. To be closed."""
+
+    def __init__(self, here: Path) -> None:
+        """Use modules of the folder `here` where the branch imports them."""
+        count = cpu_count()
+        self._baseline = Checks(count, here=here, trusts=False)
+        self._branch = Checks(count, here=here)
+
+    def remember(self, specs: Sequence[Description]) -> None:
+        """Import the Specs of the baseline. To be called before code of the branch runs, which
+        could write to their files."""
+        begun = [self._baseline.ask(remember_spec, s.file, timeout_s=IMPORT_S) for s in specs]
+        for future in begun:
+            with suppress(Exception):  # said by the check that needs it
+                future.result()
+
+    def check(self, changed: Sequence[ChangedImpl], dtype: str) -> list[ImplCheck]:
+        """Return what the check of each Impl at its default configs gave, in the order given."""
+        first = [self._begun(one, one.references[0], dtype) for one in changed]
+        checks = [self._one(one, begun, dtype) for one, begun in zip(changed, first, strict=True)]
+        lost = [n for n, check in enumerate(checks) if check.state == "unchecked"]
+        if lost:
+            self._baseline.restart(checker=False)  # into processes that no branch's file is in
+        for n in lost:
+            if self._can_check(changed[n], dtype):
+                reason = f"the baseline's can be checked, and this cannot: {checks[n].reason}"
+                checks[n] = ImplCheck(checks[n].title, "unproven", reason)
+        return checks
+
+    def _one(self, one: ChangedImpl, begun: Sequence[Begun], dtype: str) -> ImplCheck:
+        state, reason = _worst(begun)
+        references = one.references
+        if state == "wrong" and len(references) > 1:
+            own, _ = _worst(self._begun(one, references[1], dtype))
+            if own == "right":
+                state = "other reference"
+                reason = f"right by its own Spec, and by the baseline's not: {reason}"
+        if state == "right" and (refused := _refused(one)):
+            state = "unproven"
+            reason = f"it refuses {sizes_text(refused[0])}, at which the baseline's is checked"
+        return ImplCheck(one.title, state, reason)
+
+    def _begun(self, one: ChangedImpl, reference: Description, dtype: str) -> list[Begun]:
+        """Start the check of each config of an Impl against the Spec of a kernel."""
+        checks = self._baseline if reference is one.then else self._branch
+        taken = one.impl.taken(reference.check)
+        return [
+            Begun(checks, reference.file, one.now.file, one.impl.name, config, dtype)
+            for config in taken
+        ]
+
+    def _can_check(self, one: ChangedImpl, dtype: str) -> bool:
+        """Return whether the baseline's code passes the check that the branch's cannot take."""
+        if one.then is None or one.references[0] is not one.then:
+            return False
+        file = one.then.file
+        begun = [
+            Begun(self._baseline, file, file, one.impl.name, config, dtype) for config in one.before
+        ]
+        return bool(begun) and _worst(begun)[0] == "right"
+
+    def close(self) -> None:
+        """End all processes."""
+        self._baseline.close()
+        self._branch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class _UnderCheck:
-    """The check of one Impl, which is under way."""
+class Begun:
+    """The check of one config, which is under way."""
 
-    def __init__(self, checks: Checks, of: ChangedImpl, dtype: str, limits: Limits) -> None:
-        self._checks, self._of, self._dtype, self._limits = checks, of, dtype, limits
-        self._first, *self._second = of.references
-        self._begun = self._begin(self._first)
+    def __init__(
+        self,
+        checks: Checks,
+        reference: str,
+        kernel: str,
+        impl: str,
+        config: CheckedConfig,
+        dtype: str,
+    ) -> None:
+        calls = [CheckCall.at(sizes, checks.seed) for sizes in config.sizes]
+        calls += [CheckCall.at(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
+        self._request = CheckRequest(reference, dtype, tuple(calls))
+        candidate = Candidate.by_name(impl, config.config)
+        self._compared: Future[Any] = checks.calls(
+            self._request, kernel, candidate, INTERPRET_TIMEOUT_S
+        )
 
-    def _begin(self, reference: str) -> list[tuple[CheckRequest, Future[Any]]]:
-        """Start the check of each config against the Spec of a kernel."""
-        begun = []
-        for candidate, sizes in self._candidates(loaded(reference).spec.check):
-            calls = tuple(CheckCall.at(s, self._checks.seed) for s in sizes)
-            request = CheckRequest(reference, self._dtype, calls)
-            timeout_s = INTERPRET_TIMEOUT_S
-            compared = self._checks.calls(request, self._of.kernel, candidate, timeout_s)
-            begun.append((request, compared))
-        return begun
-
-    def _candidates(self, check: Sequence[Sizes]) -> Iterator[tuple[Candidate, Sequence[Sizes]]]:
-        """Yield each config that is the default somewhere, with the sizes that it takes."""
-        impl, seen = self._of.impl, []
-        for sizes in (*check, *impl.spec.bench):
-            try:
-                config = impl.default(self._limits, self._dtype, sizes)
-            except ResolveError:
-                continue
-            if config in seen:
-                continue
-            seen.append(config)
-            named = Candidate.by_name(impl.name, values(config))
-            whole = replace(named, key=impl.title, code=code_hash(impl), impl=impl, config=config)
-            if taken := sizes_taken(whole, self._limits, self._dtype, check):
-                yield whole, taken
-
-    def result(self) -> ImplCheck:
-        """Wait for what was found."""
-        state, reason = self._worst(self._begun)
-        if state != "wrong" or not self._second:
-            return ImplCheck(self._of.impl.title, state, reason)
-        own, _ = self._worst(self._begin(self._second[0]))
-        if own == "right":
-            state = "other reference"
-            reason = f"right by its own Spec, and by the baseline's not: {reason}"
-        return ImplCheck(self._of.impl.title, state, reason)
-
-    def _worst(self, begun: Sequence[tuple[CheckRequest, Future[Any]]]) -> tuple[State, str]:
-        """Return the worst of all configs, and the reason."""
-        if not begun:
-            return "unchecked", "its defaults take none of the sizes to check"
-        each = [_of_config(request, compared) for request, compared in begun]
-        order: tuple[State, ...] = ("wrong", "unchecked", "right")
-        return min(each, key=lambda one: order.index(one[0]))
+    def result(self) -> tuple[State, str]:
+        """Return what the check gave. What the interpreter lacks, and a process that was slow, say
+        nothing of the kernel."""
+        try:
+            done = outcome_of(self._compared, "check")
+        except (SpecFault, SourceChanged) as error:
+            return "unchecked", str(error)
+        if isinstance(done, Refusal):
+            known = done.rule is not None or done.cause == "crash"
+            return "wrong" if known else "unchecked", done.reason
+        for call, result in zip(self._request.calls, done, strict=True):
+            if result.checked.wrong:
+                return "wrong", f"at {sizes_text(call.sizes)} {result.checked.wrong}"
+        return "right", ""
 
 
-def _of_config(request: CheckRequest, compared: Future[Any]) -> tuple[State, str]:
-    """Return what was found of one config. What the interpreter lacks, and a process that was slow,
-    say nothing of the kernel."""
-    try:
-        done = outcome_of(compared, "check")
-    except (SpecFault, SourceChanged) as error:
-        return "unchecked", str(error)
-    if isinstance(done, Refusal):
-        known = done.rule is not None or done.cause == "crash"
-        return "wrong" if known else "unchecked", done.reason
-    for call, result in zip(request.calls, done, strict=True):
-        if result.checked.wrong:
-            return "wrong", f"at {sizes_text(call.sizes)} {result.checked.wrong}"
-    return "right", ""
+def _worst(begun: Sequence[Begun]) -> tuple[State, str]:
+    """Return the worst of all configs, and the reason."""
+    if not begun:
+        return "unchecked", "its defaults take none of the sizes to check"
+    order: tuple[State, ...] = ("wrong", "unchecked", "right")
+    return min((one.result() for one in begun), key=lambda one: order.index(one[0]))
+
+
+def _refused(one: ChangedImpl) -> list[Sizes]:
+    """Return the sizes to check that the baseline's Impl takes and the branch's does not."""
+    check = one.references[0].check
+    taken = [s for config in one.impl.taken(check) for s in config.sizes]
+    return [s for config in one.before for s in config.sizes if s not in taken]

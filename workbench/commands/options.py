@@ -153,6 +153,7 @@ class Options:
     PANEL: ClassVar[str] = ""  # in which `workbench --help` lists it
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
     TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
+    IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def resolved(self) -> Options:
         """Return the options as `run` of the command takes them."""
@@ -377,6 +378,7 @@ class GateOptions(Options):
 
     COMMAND: ClassVar[str] = "gate"
     PANEL: ClassVar[str] = "Check a change"
+    IMPORTS_HERE: ClassVar[bool] = False  # it decides on what lies there
 
     baseline: str = argument("A git revision to compare the files with.")
     kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")

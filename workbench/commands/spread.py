@@ -388,7 +388,7 @@ class ProblemConsole(SweepConsole):
         self._live = self._lines = self._redirection = None  # GpuLines shows the progress
         self._line = ProgressLine()
 
-    def begin(self, run: Run, plan: Plan, earlier: int) -> None:
+    def begin(self, run: Run, plan: Plan, earlier: int, failed: int = 0) -> None:
         """Print which problem begins on which GPU, and show its progress."""
         known = f", {earlier} known from earlier runs" if earlier else ""
         many = f"{len(plan.candidates)} configs to try{known}"

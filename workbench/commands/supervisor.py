@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -212,6 +212,20 @@ class _Supervisor:
             reason = f"{whose} ended the process ({name}{killed})"
         _say(f"error: {reason}; correct it and run the command again.")
         return COULD_NOT_RUN
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Return a context manager that ends all processes that its workers leave, so that none of them
+    can write to what is written after it."""
+    from workbench.backend.workers import begin_server, end_server
+
+    begin_server()
+    with _Orphans():
+        try:
+            yield
+        finally:
+            end_server()
 
 
 class _Orphans:

@@ -67,7 +67,7 @@ from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
 from workbench.data.locks import Lock, held, remove_left
-from workbench.data.record import Finding, Outcome, Profile, Record, Run
+from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.calibration import CalibrationError, calibration_of, shipped
 from workbench.device.hardware import METAL
@@ -327,7 +327,8 @@ class _OneSize:
         remove_left(self._lock)
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
-        command.console.begin(run, plan, len(earlier.first))
+        failed = sum(isinstance(outcome, Failure) for outcome in earlier.first.values())
+        command.console.begin(run, plan, len(earlier.first), failed)
         with self._alone(engine):
             return self._execute(run, engine, earlier)
 
@@ -512,7 +513,8 @@ class _OneSize:
             old, outcomes, (), self.opened.history.findings(old.id), state="complete"
         )
         self.counts.update(_kind(o) for o in outcomes)
-        self.command.console.again(old)
+        failed = sum(isinstance(o, Failure) and o.stage != "refused" for o in outcomes)
+        self.command.console.again(old, failed)
         if options.events_file is not None:
             with EventLog(options.events_file) as log:
                 for event in (old, *outcomes, *result.findings):

@@ -89,19 +89,20 @@ def paired(
     after: CompiledCode | str,
     threshold: float = PREDICTED,
     tuned: str = "",
+    note: str = "",
 ) -> CodePair:
     """Return the pair with its word. A string is the reason why there is no code; `threshold` is
     the share up to which predicted times are the same."""
     if isinstance(before, str) or isinstance(after, str):
         both = isinstance(before, str) and isinstance(after, str)
         word: Word = "NEITHER" if both else "FAILS" if isinstance(after, str) else "FIXED"
-        return CodePair(case, before, after, word, tuned=tuned)
+        return CodePair(case, before, after, word, tuned=tuned, note=note)
     if before.code == after.code:
-        return CodePair(case, before, after, "SAME", tuned=tuned)
+        return CodePair(case, before, after, "SAME", tuned=tuned, note=note)
     worse = tuple(_worse(before, after, threshold))
     better = tuple(_worse(after, before, threshold, backwards=True))
     word = "WORSE" if worse else "BETTER" if better else "CHANGED"
-    return CodePair(case, before, after, word, worse, better, tuned)
+    return CodePair(case, before, after, word, worse, better, tuned, note)
 
 
 def _worse(
@@ -119,7 +120,7 @@ def _worse(
         yield text("scratch", a.spill_bytes, b.spill_bytes, " B")
     if b.occupancy < a.occupancy:
         yield text("occupancy", _percent(a.occupancy), _percent(b.occupancy), " %")
-    if b.registers > a.registers * (1 + REGISTERS) and _scarce(b):
+    if b.registers > a.registers * (1 + REGISTERS) and _scarce(b) and not _harmless(one, other):
         yield text("registers", a.registers, b.registers)
     if _bits(b) < _bits(a):
         yield text("load width", _loads(a), _loads(b))
@@ -144,6 +145,14 @@ def _percent(share: float) -> str:
 
 def _scarce(resources: Resources) -> bool:
     return resources.registers > FEW
+
+
+def _harmless(one: CompiledCode, other: CompiledCode) -> bool:
+    """Return whether more registers cost nothing: as many threads as ever are resident, and the
+    predicted time is the same."""
+    if one.predicted is None or other.predicted is None or other.resources.occupancy < 1:
+        return False
+    return one.predicted.predicted_s == other.predicted.predicted_s
 
 
 def _bits(resources: Resources) -> float:

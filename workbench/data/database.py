@@ -191,7 +191,7 @@ _PROFILES = sa.Table(
     sa.Column("payload", sa.Text, nullable=False),
 )
 
-_BUSY_S = 30  # how long to wait for another process that is writing
+_BUSY_S = 120  # how long to wait for another process that is writing: a backup took 45 s
 _RUNS_AT_ONCE = 50
 _KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
 _BATCH = 500  # events of an import that are added in one transaction
@@ -667,7 +667,9 @@ class History:
             if old.orphans:
                 db.execute(_OUTCOMES.delete().where(_orphaned(old.orphans_before_s)))
             used = sa.select(_RUNS.c.environment)
-            db.execute(_ENVIRONMENTS.delete().where(_ENVIRONMENTS.c.id.not_in(used)))
+            unused = db.execute(_ENVIRONMENTS.delete().where(_ENVIRONMENTS.c.id.not_in(used)))
+        if not (old.runs or old.orphans or unused.rowcount):
+            return  # a million outcomes take half a minute to compact
         with self._guard("compact"), self._engine.connect() as connection:
             _compact(connection)
 

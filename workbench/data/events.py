@@ -297,6 +297,7 @@ def _reason(error: Exception) -> str:
 _NEXT: Mapping[int, str] = {
     errno.ENOSPC: "free some space or choose another folder, then run the same command again",
     errno.EDQUOT: "free some of your quota or choose another folder, then run it again",
+    errno.EFBIG: "raise the limit of a file's size (`ulimit -f`) or choose another folder",
     errno.EISDIR: "give the name of a file in it",
     errno.ENOENT: "check the name",
     errno.ENOTDIR: "a part of that path is a file: choose another folder",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["right", "wrong", "other reference", "unchecked"]
+State = Literal["right", "wrong", "other reference", "unproven", "unchecked"]
 WORDS: dict[State, str] = {  # the worst first
     "wrong": "WRONG",
     "other reference": "DIFFERS",  # from the baseline's reference, not from its own
+    "unproven": "UNPROVEN",  # the baseline's can be checked, and this cannot
     "unchecked": "unchecked",
     "right": "right",
 }
@@ -17,7 +18,7 @@ WORDS: dict[State, str] = {  # the worst first
 
 @dataclass(frozen=True)
 class ImplCheck:
-    """One Impl whose code is not the baseline's, checked at the Spec's check sizes."""
+    """One Impl whose code may not be the baseline's, checked at the Spec's check sizes."""
 
     title: str
     state: State

@@ -35,7 +35,7 @@ class Lock:
     def path(self) -> Path:
         """Path of the lock, in the folder for temporary files. It holds a hash, as a name may
         identify a machine and others may list this folder."""
-        digest = hashlib.sha256(self.name.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(os.fsencode(self.name)).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"kernel-workbench-{self.kind}-{digest}.lock"
 
 

@@ -44,11 +44,13 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
 
 def calls_at(named: Sequence[Sizes], hidden: Sequence[Sizes], seed: int) -> tuple[CheckCall, ...]:
     """Return the calls of an evaluation in a random order: at each of the sizes on inputs of two
-    seeds, and at the first one of each kind REPEATS times on the same inputs."""
+    seeds, at the last one of each kind on hard values, and at the first REPEATS times on the same
+    inputs."""
     chance = random.Random(seed)
     first, second = chance.sample(range(1 << 31), 2)
     calls = [CheckCall.at(sizes, s) for sizes in (*named, *hidden) for s in (first, second)]
     for sizes in (*named[:1], *hidden[:1]):
         calls += [CheckCall.at(sizes, first)] * (REPEATS - 1)
+    calls += [CheckCall.at(sizes, first, hard=True) for sizes in (*named[-1:], *hidden[-1:])]
     chance.shuffle(calls)
     return tuple(calls)

@@ -128,7 +128,8 @@ def of_calls(
 
 
 def _at(call: CheckCall, reason: str) -> str:
-    return f"at {sizes_text(call.sizes)} {reason}"
+    values = " on hard values" if call.hard else ""
+    return f"at {sizes_text(call.sizes)}{values} {reason}"
 
 
 def _launches_reason(compiled: tuple[str, ...], launched: tuple[str, ...]) -> str:

@@ -24,6 +24,7 @@ copy = Spec(
     outputs={"y": Tensor("N")},
     reference=reference,
     flops=lambda N: 0,
+    nonfinite=("x",),
     check=[{"N": 1}, {"N": 127}, {"N": 4096}, {"N": 33_331}],
     bench=[{"N": 1 << 28}, {"N": 1 << 24}],
     tolerance={dtype: Tolerance(relative=0.0) for dtype in ("fp32", "fp16", "bf16")},

@@ -41,6 +41,7 @@ cross_entropy = Spec(
     outputs={"loss": Tensor("M", dtype="fp32"), "lse": Tensor("M", dtype="fp32")},
     reference=reference,
     flops=lambda M, V: 5 * M * V,
+    nonfinite=("logits",),
     check=[{"M": 1, "V": 1}, {"M": 9, "V": 127}, {"M": 5, "V": 1781}, {"M": 2, "V": 8192}],
     bench=[{"M": 4096, "V": 128_256}, {"M": 16, "V": 128_256}, {"M": 8192, "V": 32_000}],
     # Outputs are fp32. x * log2(e) is rounded before the exponential, but far from the maximum it

@@ -27,6 +27,7 @@ cumsum = Spec(
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N: M * N,
+    nonfinite=("x",),
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 2, "N": 9001}],
     bench=[{"M": 4096, "N": 8192}, {"M": 8, "N": 1 << 22}],
     tolerance=of_rms(fp32=2e-5, fp16=2e-5, bf16=2e-5),

@@ -79,10 +79,12 @@ fp8_matmul = Spec(
     # rest off: each of the K / 32 additions loses up to 2^-13 of the sum so far, half of that on
     # average, which is 0.8 % of the result at K = 4096 and 1.6 % at 8192, cuBLAS alike. Small
     # products lose more beside a large sum. With `promote` each step's sum starts anew.
-    tolerance={
-        "fp8": Tolerance(relative=3e-2, of_rms=3e-2),
-        "bf16": Tolerance(relative=3e-2, of_rms=3e-2),  # of the output
-    },
+    # All errors together are one rounding of the output, 0.0017 of the rms, and 2^-14 for each
+    # addition: twice both is allowed, 0.6 % at K = 272 and 3.5 % at 8192.
+    tolerance=dict.fromkeys(
+        ("fp8", "bf16"),  # bf16 of the output
+        Tolerance(relative=3e-2, of_rms=3e-2, rms=lambda K, **_: 4e-3 + K / 32 * 2.0**-13),
+    ),
 )
 
 

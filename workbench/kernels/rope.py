@@ -58,6 +58,7 @@ rope = Spec(
     outputs={"q_rotated": Tensor("S Hq D"), "k_rotated": Tensor("S Hkv D")},
     reference=reference,
     flops=lambda S, Hq, D, Hkv: 3 * S * (Hq + Hkv) * D,
+    nonfinite=("q", "k"),
     check=[
         {"S": 1, "Hq": 1, "Hkv": 1, "D": 2},
         {"S": 5, "Hq": 3, "Hkv": 1, "D": 96},

@@ -27,6 +27,7 @@ swiglu = Spec(
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N: 6 * M * N,
+    nonfinite=("x",),
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 2048}],
     bench=[{"M": 8192, "N": 14_336}, {"M": 64, "N": 14_336}, {"M": 8192, "N": 4096}],
     tolerance={

@@ -32,6 +32,7 @@ token_shift = Spec(
     outputs={"y": Tensor("X B T D")},
     reference=reference,
     flops=lambda B, T, D, X: 3 * B * T * D * X,
+    nonfinite=("x",),
     check=[
         {"B": 1, "T": 1, "D": 1, "X": 1},
         {"B": 3, "T": 5, "D": 130, "X": 1},

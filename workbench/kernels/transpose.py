@@ -25,6 +25,7 @@ transpose = Spec(
     outputs={"y": Tensor("N M")},
     reference=reference,
     flops=lambda M, N: 0,
+    nonfinite=("x",),
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 129, "N": 66}],
     bench=[{"M": 8192, "N": 8192}, {"M": 65_536, "N": 1024}, {"M": 4096, "N": 11_008}],
     tolerance={dtype: Tolerance(relative=0.0) for dtype in ("fp32", "fp16", "bf16")},

@@ -25,6 +25,7 @@ triad = Spec(
     outputs={"y": Tensor("N")},
     reference=reference,
     flops=lambda N: 2 * N,
+    nonfinite=("a", "b"),
     check=[{"N": 1}, {"N": 127}, {"N": 4096}, {"N": 33_331}],
     bench=[{"N": 1 << 28}, {"N": 1 << 24}],
     longest=1 << 40,

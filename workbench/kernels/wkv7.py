@@ -61,6 +61,9 @@ def rates(shape, dtype, device, generator):
     return torch.rand(shape, generator=generator, device=device).to(dtype)
 
 
+ROUNDED = Tolerance(relative=2e-2, of_rms=4e-2, rms=6e-3)  # operands of products in bf16
+
+
 wkv7 = Spec(
     name="wkv7",
     inputs={
@@ -87,14 +90,15 @@ wkv7 = Spec(
     ],
     extents={"N": Extent(among=(64,))},
     # In 16 bits `chunked` rounds the operands of its products to bf16, which leaves errors of about
-    # 0.3 % of the rms in y and in the state, and many times that in the worst of millions. The
-    # state, an fp32 tensor, is judged by the line for fp32 whatever the inputs are. That both Impls
-    # keep to 1e-4 where the inputs are fp32 is a property of its own.
+    # 0.3 % of the rms in y and in the state, and many times that in the worst of millions: all
+    # together may be twice that. In fp32 each product is of six of bf16, which leaves 2^-22, and of
+    # sums of decays three; a token passes on what was lost before it.
     tolerance={
-        "fp32": Tolerance(relative=2e-2, of_rms=4e-2),
-        "fp16": Tolerance(relative=2e-2, of_rms=4e-2),
-        "bf16": Tolerance(relative=2e-2, of_rms=4e-2),
+        "fp32": Tolerance(relative=1e-4, of_rms=1e-3, rms=1e-4),
+        "fp16": ROUNDED,
+        "bf16": ROUNDED,
     },
+    fp32_outputs={"fp16": ROUNDED, "bf16": ROUNDED},
 )
 
 

@@ -49,9 +49,12 @@ RULES: tuple[EvaluationRule, ...] = (
     EvaluationRule(
         "values",
         "Every element is within the tolerance of a float64 reference of the same inputs. Outputs "
-        "begin as NaN (integers 0xA5), and inputs come from a seed that is drawn for each run.",
+        "begin as NaN (integers 0xA5), and inputs come from a seed that is drawn for each run. Two "
+        "calls are on hard values: outliers, exact zeros, subnormals, and NaN and infinities where "
+        "the Spec says what becomes of them.",
         "elements that are not written or not computed, a wrong last element, one NaN, constants, "
-        "sums over a part of a row, arithmetic in too few bits, results kept from an earlier run, "
+        "sums over a part of a row, arithmetic in too few bits, a factor, what is wrong beyond a "
+        "few standard deviations only, results kept from an earlier run, "
         "reading the expected values (they are in another process)",
     ),
     EvaluationRule(

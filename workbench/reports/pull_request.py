@@ -7,6 +7,7 @@ can mention a person, refer to an issue, or end a table.
 from __future__ import annotations
 
 import html
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ TIMES = ("", "kernel", "sizes", "before", "after", "time after over before", "95
 
 # Characters of Markdown, and of mentions and references, as HTML entities
 _ENTITIES = {ord(c): f"&#{ord(c)};" for c in "|`*[]@#~\\$"}
+
+
+_FOLDERS = re.compile(r"(?<![\w./:~)\]-])/(?:[^\s/:\"'`<>|]+/)+")
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ def _heading(result: GateResult) -> str:
         return "wrong results"
     if "other reference" in states and result.exit_code == UNDECIDED:
         return "results differ from the baseline's reference"
+    if "unproven" in states and result.exit_code == UNDECIDED:
+        return "results that cannot be checked any more"
     if not (result.changes or result.compared) and result.exit_code == PASSED:
         return "nothing to compare"
     known = HEADINGS | (COMPILED_HEADINGS if result.changes is not None else {})
@@ -103,8 +109,9 @@ def _heading(result: GateResult) -> str:
 
 
 def escaped(text: str, most: int = CELL) -> str:
-    """Return text as one line of Markdown that shows it literally, cut at `most` characters."""
-    line = " ".join(text.split())
+    """Return text as one line of Markdown that shows it literally, cut at `most` characters. The
+    folders of absolute paths are left out: they are those of the machine that ran the gate."""
+    line = " ".join(_FOLDERS.sub("", text).split())
     line = line if len(line) <= most else line[: most - 3] + "..."
     shown = "".join(c for c in line if c.isprintable())
     return html.escape(shown, quote=False).translate(_ENTITIES)

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.backend.joining import alike
 from workbench.data.database import History
+from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.selection import config_key
@@ -29,8 +30,8 @@ def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False)
     if plan.run.predicted:
         return Earlier(first)
     stopped = None if retry_failures else _chance_left(history, plan, first)
-    finals = _find(history, [*plan.candidates, *plan.baselines], "final")
-    hot = _find(history, plan.candidates, "hot")
+    finals = _of_configs(_find(history, [*plan.candidates, *plan.baselines], "final"))
+    hot = _of_configs(_find(history, plan.candidates, "hot"))
     known = Earlier(first, finals, hot, chance_left=stopped)
     return _of_alike_gpus(history, plan.run, known) if plan.run.references else known
 
@@ -59,6 +60,15 @@ def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
 
     first, final, hot = (kept(of) for of in (known.first, known.final, known.hot))
     return replace(known, first=first, final=final, hot=hot, chance_left=stopped)
+
+
+def _of_configs(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Return the outcomes without failures of the machine."""
+    return {
+        key: outcome
+        for key, outcome in outcomes.items()
+        if isinstance(outcome, Record) or not is_of_machine(outcome.reason)
+    }
 
 
 def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:
@@ -113,7 +123,9 @@ def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mappin
 
 def _lasting(outcome: Failure) -> bool:
     """Return whether an earlier failure is reused. A process that was lost once may not be lost
-    again; one that was lost twice in the same way is."""
+    again; one that was lost twice in the same way is, unless the machine lost it."""
+    if is_of_machine(outcome.reason):
+        return False
     if outcome.cause is not None:
         return outcome.attempts > 1
     if _LOST.search(outcome.reason):  # stored before outcomes had a cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal, InvalidOperation
 
@@ -25,14 +26,20 @@ def number(text: str, comma: bool = False) -> float | None:
         text = text.replace(".", "").replace(",", ".")
     if not PLAIN.match(text):
         raise ValueError(f"{text[:40]!r} is no number")
-    return float(text.replace(",", ""))
+    value = float(text.replace(",", ""))
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]!r} is larger than any number")
+    return value
+
+
+LARGEST = 2**63  # of a whole number, exclusive: a larger one has no ratio as a float
 
 
 def integer(text: str) -> int:
     """Return a whole number, also one that is written with zeros after its point. Raises ValueError
-    where it is none."""
+    where it is none, or larger than any counter."""
     try:
-        return int(text)
+        value: int | Decimal = int(text)
     except (ValueError, OverflowError):
         bare = str(text).strip()
         if not PLAIN.match(bare):
@@ -40,7 +47,7 @@ def integer(text: str) -> int:
         value = Decimal(bare.replace(",", ""))
     except TypeError:
         raise ValueError(f"{text!r} is no number") from None
-    if value != value.to_integral_value() or abs(value) >= 2**63:
+    if not -LARGEST < value < LARGEST or value != int(value):
         raise ValueError(f"{str(text)[:40]!r} is no whole number")
     return int(value)
 
@@ -48,19 +55,23 @@ def integer(text: str) -> int:
 def whole(value: object) -> int | None:
     """Return a whole number, also one that is text; None for anything else."""
     text = str(value)
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def ns_of_us(value: int | float | str) -> int:
     """Return microseconds as whole nanoseconds, exactly for decimal text: a float of epoch size
     would lose hundreds of nanoseconds. Raises ValueError where it is no number."""
     if isinstance(value, int):
+        if abs(value) >= 2**60:
+            raise ValueError(f"{str(value)[:40]} is no time")
         return value * 1000
     text = str(value)
-    if text[-4:-3] == "." and text[:-4].isdigit() and text[-3:].isdigit():  # as Kineto writes
+    is_short = len(text) < 23
+    if is_short and text[-4:-3] == "." and text[:-4].isdigit() and text[-3:].isdigit():  # Kineto
         return int(text[:-4] + text[-3:])
     whole, point, fraction = text.partition(".")
-    if point and len(fraction) <= 3 and fraction.isdigit() and whole.lstrip("-").isdigit():
+    is_short = is_short and whole.lstrip("-").isdigit()
+    if is_short and point and len(fraction) <= 3 and fraction.isdigit():
         part = int(fraction.ljust(3, "0"))
         return int(whole) * 1000 + (-part if whole.startswith("-") else part)
     try:
