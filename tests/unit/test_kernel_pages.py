@@ -16,7 +16,7 @@ from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.reports.sweep import page
 from workbench.spec import Impl, label, values
-from workbench.tuner.selection import ranking, select, sentence
+from workbench.tuner.selection import headline, ranking, select
 
 H200 = DEVICES["h200"]
 AUTO = re.compile(r"auto warps|xauto|_\w+ auto")
@@ -60,7 +60,7 @@ def test_every_kernel_has_a_page(turn: int, name: str, kind: str) -> None:
         some = [(impl, configs[:FEW]) for impl, configs in some[-1:]]
     run, outcomes = of_kernel(some, predicted=turn // 4 % 2 == ("many", "few").index(kind))
     html = page(run, outcomes)
-    assert escape(sentence(select(run, outcomes))) in html
+    assert escape(headline(select(run, outcomes))) in html
     assert len(re.findall(r'<tr id="?r\d+', html)) == len(ranking(outcomes))
     assert not AUTO.search(html), "what depends on the sizes is resolved"
 
@@ -71,6 +71,6 @@ def test_a_page_of_one_outcome_and_of_none(turn: int, name: str, count: int) -> 
     configs = legal(impl)[:count]
     html = page(*of_kernel([(impl, configs)], predicted=turn // 8 % 2 == count))
     if configs:
-        assert f"{label(values(configs[0]))} (the default)" in html
+        assert f"{label(values(configs[0]))}: what runs today" in html
     else:
         assert "No outcome was recorded, so there is no result." in html

@@ -69,8 +69,8 @@ def test_microseconds_are_whole_nanoseconds(value, ns):
 
 def test_a_time_ends_before_2_to_the_60():
     assert numbers.ns_of_us(f"{2**60 - 1}.0000") == (2**60 - 1) * 1000
-    assert numbers.ns_of_us(f"-{2**60}.123") == -(2**60 * 1000 + 123)  # three digits: exact anyway
-    for text in (f"{2**60}.0000", "nan", "x.123", "1.2.3"):
+    assert numbers.ns_of_us(f"-{2**60 - 1}.123") == -((2**60 - 1) * 1000 + 123)
+    for text in (f"{2**60}.0000", f"-{2**60}.123", "nan", "x.123", "1.2.3"):
         with pytest.raises(ValueError, match="is no time"):
             numbers.ns_of_us(text)
 

@@ -58,7 +58,7 @@ def test_the_nightly_workflow_runs_targets_of_make_and_opens_an_issue():
     targets = jobs["night"]["strategy"]["matrix"]["what"]
     assert {"test-all", "mutants"} < set(targets) and "mutants SEED={0} N=100" in text
     assert all(f"\n{target}:" in makefile for target in ("test-all", "mutants"))
-    assert jobs["issue"]["needs"] == "night" and jobs["issue"]["if"] == "failure()"
+    assert jobs["issue"]["needs"] == ["night", "oldest"] and jobs["issue"]["if"] == "failure()"
     assert jobs["issue"]["permissions"] == {"issues": "write"}
     assert "gh issue create" in jobs["issue"]["steps"][0]["run"]
 
