@@ -230,7 +230,11 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of a declared type, as far as builtin types and dataclasses say."""
+    if hint is Any or hint is object:
+        return True
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _fits(value, inner[0])
     if origin is typing.Literal:
         return value in inner and type(value) is not bool
     if origin in (typing.Union, types.UnionType):
@@ -247,7 +251,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return value is None
     if hint is float:
         return type(value) in (int, float)
-    return not isinstance(hint, type) or hint is object or isinstance(value, hint)
+    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def _holds(value: Any, inner: tuple[Any, ...]) -> bool:
