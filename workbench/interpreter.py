@@ -283,6 +283,11 @@ def _mend_libdevice() -> None:
                 setattr(module, function, _elementwise(function))
 
 
+def libdevice_names() -> tuple[str, ...]:
+    """Return the functions of libdevice that the interpreter computes here."""
+    return (*_meanings(), *_TRUTHS)
+
+
 _TRUTHS = {"isnan": "isnan", "isinf": "isinf", "finitef": "isfinite", "isfinited": "isfinite"}
 # Functions that numpy has by the same name, and by another one.
 _SAME = (

@@ -21,7 +21,8 @@ from workbench.spec import Impl, Spec, WorkbenchError
 # Of the workbench these alone are code that a kernel runs; the rest is the tool.
 _OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
 _LIBRARIES = ("site-packages", "dist-packages")
-_NO_CODE = ("bench", "name", "nonfinite")  # of a Spec: they choose sizes and inputs
+# Of a Spec: they choose sizes and inputs.
+_NO_CODE = ("bench", "name", "nonfinite", "mutates", "refusable")
 # Libraries whose version is part of every key; they may lie elsewhere, as a second Triton does.
 _VERSIONED = ("torch", "triton")
 
@@ -80,6 +81,21 @@ def loaded(kernel: str, version: str | None = None) -> Loaded:
     file = version or (kernel if catalog.is_path(kernel) and Path(kernel).is_file() else None)
     spec = catalog.version_of(Path(file)) if file else catalog.spec_of(kernel)
     return Loaded(spec, {impl.name: code_hash(impl) for impl in spec.impls})
+
+
+def files_of(file: Path) -> list[Path]:
+    """Return a file and the helper modules that it imports, directly and in turn. What cannot be
+    parsed is returned, and followed no further."""
+    seen: dict[Path, None] = {}
+    todo = [file]
+    while todo:
+        if (path := todo.pop(0)) not in seen:
+            seen[path] = None
+            try:
+                todo += _imported(ast.parse(path.read_bytes()), path.parent)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+    return list(seen)
 
 
 def file_hash(impl: Impl) -> str:

@@ -125,6 +125,12 @@ class Tensor:
         return tuple(_whole(axis, sizes) for axis in self.axes.split())
 
 
+def unaligned(*axes: str) -> Callable[..., bool]:
+    """Return a function that says whether rows along one of these axes are no multiple of 16 bytes,
+    as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
+    return lambda itemsize, **sizes: any(sizes[axis] * itemsize % 16 for axis in axes)
+
+
 @dataclass(frozen=True)
 class Extent:
     """Restrict the extents of an axis to a few values, or to multiples of one."""
@@ -326,6 +332,9 @@ class Spec:
     extents: Mapping[str, Extent] = field(default_factory=dict)  # of axes that are not free
     nonfinite: Sequence[str] = ()  # inputs whose NaN and infinities reach what the reference says
     longest: int = LONGEST  # indices of an axis; more where the device code counts them in 64 bits
+    mutates: tuple[str, ...] = ()  # inputs that a launch may change, for `workbench evaluate`
+    # refusable(itemsize, **sizes): sizes that an Impl may leave to others, for the same
+    refusable: Callable[..., bool] = lambda itemsize, **sizes: False
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
     @property

@@ -31,6 +31,7 @@ def verdict(processes, cheat, folder, seed=11):
     """The verdict of the rules that need no GPU."""
     path = cheat.write(folder)
     processes.checks.restart(checker=cheat.own)  # the last file may have spoiled its process
+    processes.recorders.restart()
     trusted = str(path) if cheat.own else str(SPEC)
     wanted = Wanted(str(path), None, {}, "fp32")
     limit_s = LOOP_S if "loop" in cheat.name else 120.0

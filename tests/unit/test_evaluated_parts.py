@@ -46,7 +46,7 @@ class Fakes:
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
-        self.checks = self.compilers = self
+        self.checks = self.compilers = self.recorders = self
 
     def ask(self, *words, **more):
         self.asked.append((*words, more))
@@ -127,10 +127,11 @@ def test_calls_are_checked_with_the_functions_of_their_sizes():
 def test_all_processes_end():
     ended = []
     one = evaluator.Processes.__new__(evaluator.Processes)
-    for name in ("checks", "compilers"):
+    names = ("builders", "checks", "compilers", "recorders", "trusted")
+    for name in names:
         setattr(one, name, SimpleNamespace(close=lambda name=name: ended.append(name)))
     one.close()
-    assert sorted(ended) == ["checks", "compilers"]
+    assert sorted(ended) == [*names]
 
 
 def test_facts_of_a_spec_are_of_the_sizes_that_are_timed():

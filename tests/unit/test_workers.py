@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import inspect
+import json
 import math
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from workbench.backend import replies, workers
 from workbench.backend.checking import compare_outputs, make_inputs, tried_again
 from workbench.backend.processes import compile_task, outcome_of
 from workbench.backend.workers import Solo, Workers, cpu_count
+from workbench.evaluation.verdict import RulesVerdict
 from workbench.measurement import correctness, handover, worker
 from workbench.measurement.candidate import Refusal
 from workbench.source import SourceChanged
@@ -309,22 +312,43 @@ def test_an_error_arrives_by_its_class_or_by_its_name():
     assert type(alien) is RuntimeError and str(alien) == "Own: their text"
 
 
-class Runs:
-    def __init__(self, function, *given):
-        self._call = function, given
-
-    def __reduce__(self):
-        return self._call
+def sent(described, *lengths, right=True):
+    """The bytes of a reply with this description of its value."""
+    head = json.dumps([right, described, lengths]).encode()
+    return struct.pack("!Q", len(head)) + head
 
 
-@pytest.mark.parametrize("call", [
-    (os.system, "true"), (eval, "1"), (getattr, "x", "upper"), (print, "x"),
-    (subprocess.Popen, "true"), (Path.touch, Path("x")), (replies.written, True, 1), (Solo,),
+CHECKED = {"error": 0.5, "wrong": None, "rule": None, "bits": "", "programs": None}
+
+
+@pytest.mark.parametrize("described", [
+    {"value": ["workbench.measurement.correctness:Checked", CHECKED | {"error": "0.5"}]},
+    {"value": ["workbench.measurement.correctness:Checked", CHECKED | {"rule": "mine"}]},
+    {"value": ["workbench.measurement.correctness:Checked", CHECKED | {"__setstate__": 1}]},
+    {"value": ["workbench.measurement.correctness:Checked", {"error": 0.5}]},
+    {"value": ["workbench.measurement.correctness:Poisoned", {}]},  # a class that is no value
+    {"value": ["workbench.backend.workers:Solo", {}]}, {"value": ["subprocess:Popen", {}]},
+    {"error": ["builtins:SystemExit", []]}, {"error": ["builtins:eval", ["1"]]},
+    {"value": ["workbench.kernels.copy:Config", {}]}, {"slice": [{"tuple": []}, 1, 1]},
+    {"bytes": 0}, {"tuple": [1], "list": [2]}, {}, {"call": ["os", "system"]},
 ])  # fmt: skip
-def test_bytes_that_name_a_function_are_not_read(call):
-    for sent in (pickle.dumps((True, Runs(*call))), replies.written(True, Runs(*call))):
-        with pytest.raises(replies.Unreadable, match="which is no value"):
-            replies.read(sent)
+def test_what_describes_no_value_is_not_read(described):
+    with pytest.raises(replies.Unreadable):
+        replies.read(sent(described))
+
+
+def test_a_value_is_built_from_its_declared_fields():
+    described = {"value": ["workbench.measurement.correctness:Checked", CHECKED]}
+    assert replies.read(sent(described)) == (True, correctness.Checked(0.5))
+
+
+def test_bytes_set_no_attribute_of_a_class():
+    """These bytes, before a reply, made each verdict `correct`."""
+    forged = b"\x80\x05cworkbench.evaluation.verdict\nRulesVerdict\nN}(Vword\nVcorrect\nu\x86b0"
+    for data in (forged, forged + pickle.dumps((True, 1))[2:], forged + replies.written(True, 1)):
+        with pytest.raises(replies.Unreadable):
+            replies.read(data)
+    assert isinstance(RulesVerdict.word, property)
 
 
 @given(st.binary())

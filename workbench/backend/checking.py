@@ -69,14 +69,18 @@ class Checks:
         launch: Callable[..., Any] | None = None,
         here: Path | None = None,
         trusts: bool = True,
+        *,
+        first: tuple[Callable[..., Any], Any] | None = None,
+        checker: Workers | None = None,
     ) -> None:
-        """Run at most `count` configs at once, and one checker. `launch` is the task that launches
-        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter.
-        Modules in the folder `here` are found after all others: by the checker, too, if it `trusts`
-        them."""
+        """Run at most `count` configs at once, and one checker, which may be that of others.
+        `launch` is the task that launches a config on the inputs of several calls; None:
+        `launch_calls`, in Triton's interpreter. Modules in the folder `here` are found after all
+        others: by the checker, too, if it `trusts` them. All processes begin with the task
+        `first`."""
         self._launch = launch or launch_calls
-        self._runners = Workers(count, interpreted=True, here=here)
-        self._checker = Workers(1, here=here if trusts else None)
+        self._runners = Workers(count, interpreted=True, here=here, first=first)
+        self.checker = checker or Workers(1, here=here if trusts else None, first=first)
         self.seed = secrets.randbits(31)  # of all inputs
         self._inputs: dict[CheckRequest, Future[Any]] = {}
 
@@ -110,7 +114,7 @@ class Checks:
                 return _done(results)
             return self.ask(compare_outputs, request, results, timeout_s=COMPARE_TIMEOUT_S)
 
-        return then(then(self._inputs_of(request), launched), compared)
+        return then(then(self.inputs_of(request), launched), compared)
 
     def sampled(
         self, kernel: str, candidate: Candidate, examined: Any, sampling: Sampling, timeout_s: float
@@ -130,13 +134,14 @@ class Checks:
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task in the checker and return a future of its result."""
-        return self._checker.submit(task, *args, timeout_s=timeout_s)
+        return self.checker.submit(task, *args, timeout_s=timeout_s)
 
     def run(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task in a process that runs the code under test; return a future of its result."""
         return self._runners.submit(task, *args, timeout_s=timeout_s)
 
-    def _inputs_of(self, request: CheckRequest) -> Future[Any]:
+    def inputs_of(self, request: CheckRequest) -> Future[Any]:
+        """Return a future of the inputs of each call, as a list of Given."""
         if request not in self._inputs:
             limit_s = INPUTS_TIMEOUT_S
             inputs = tried_again(lambda: self.ask(make_inputs, request, timeout_s=limit_s))
@@ -149,12 +154,12 @@ class Checks:
         self._runners.restart()
         if checker:
             self._inputs.clear()
-            self._checker.restart()
+            self.checker.restart()
 
     def close(self) -> None:
         """End all processes."""
         self._runners.close()
-        self._checker.close()
+        self.checker.close()
 
 
 def joined(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Checked | Refusal:

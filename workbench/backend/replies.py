@@ -1,35 +1,39 @@
-"""Send the results of a worker's tasks as bytes, and read them without running what they name.
+"""Send the results of a worker's tasks as plain data, and build them from it in the reader.
 
-A worker runs the user's code, so its bytes are not trusted: an ordinary unpickler would call any
-function that they name, in the process that reads them. Only values are read here: builtin types
-and exceptions, and the frozen dataclasses and exceptions of the workbench's own modules.
+A worker runs the user's code, so its bytes are not trusted. They are JSON, and the bytes of tensors
+behind it. Nothing in them is called and no attribute of a class is set: the reader builds builtin
+values, exceptions with their arguments, and frozen dataclasses of the workbench's own modules from
+their declared fields, each of the type that is declared.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
+import json
+import struct
 import sys
-from dataclasses import is_dataclass
+import types
+import typing
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from workbench.data.errors import first_sentence
 
 _KERNELS = ("workbench.kernels", "workbench.variants")
-_BUILTINS = ("bytearray", "complex", "frozenset", "range", "set", "slice")
-_STANDARD = {
-    ("collections", "Counter"),
-    ("collections", "OrderedDict"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "PurePosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("pathlib._local", "PosixPath"),
-}
+_PROGRAMS = ("workbench.__main__", "workbench.sweep", "workbench.cli")
+_HEAD = struct.Struct("!Q")  # bytes of the JSON, before it
 
 
 class Unreadable(Exception):
     """Bytes of a worker are not a result: its code wrote to the pipe, or sent other values."""
+
+
+class _NotPlain(Exception):
+    """A value cannot travel, or its description is no value; the message is one clause."""
 
 
 def written(right: bool, result: Any) -> bytes:
@@ -41,30 +45,25 @@ def written(right: bool, result: Any) -> bytes:
     if not right and not _is_known(type(result)):
         right, result = False, RuntimeError(first_sentence(result))
     try:
-        return _pickled((right, result))
+        return _packed(right, result)
     except Exception as error:
         reason = f"an answer that cannot travel: {first_sentence(error)}"
-        return _pickled((False, RuntimeError(reason)))
+        return _packed(False, RuntimeError(reason))
 
 
-def _pickled(value: Any) -> bytes:
-    data = io.BytesIO()
-    _Writer(data, protocol=5).dump(value)
-    return data.getvalue()
-
-
-class _Writer(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        """Return how an exception pickles itself. A library may have registered another way for all
-        of them, as Dask does with tblib, and the reader takes no function of a library."""
-        return obj.__reduce__() if isinstance(obj, BaseException) else NotImplemented
+def _packed(right: bool, result: Any) -> bytes:
+    blobs: list[bytes] = []
+    head = json.dumps([right, _plain(result, blobs), [len(b) for b in blobs]]).encode()
+    return b"".join((_HEAD.pack(len(head)), head, *blobs))
 
 
 def read(data: bytes) -> tuple[bool, Any]:
     """Return whether a task succeeded, and its result or error. Raises Unreadable where the bytes
     hold something else."""
     try:
-        right, result = _Reader(io.BytesIO(data)).load()
+        (length,) = _HEAD.unpack_from(data)
+        right, described, lengths = json.loads(data[_HEAD.size : _HEAD.size + length].decode())
+        result = _built(described, _blobs(data, _HEAD.size + length, lengths))
     except Exception as error:
         raise Unreadable(first_sentence(error)) from None
     if not isinstance(right, bool) or not (right or isinstance(result, Exception)):
@@ -72,11 +71,103 @@ def read(data: bytes) -> tuple[bool, Any]:
     return right, result
 
 
+def _blobs(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:
+    result = []
+    for length in lengths:
+        if type(length) is not int or length < 0:
+            raise _NotPlain("a length is no number")
+        result.append(data[start : start + length])
+        start += length
+    if start != len(data):
+        raise _NotPlain("its bytes are not as long as it says")
+    return result
+
+
+# Values as JSON: numbers, texts and lists as they are, all else as an object of one key.
+
+_PLAIN = (type(None), bool, int, float, str)
+_SEQUENCES: Mapping[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_NUMBERS: Mapping[str, Callable[..., Any]] = {"range": range, "slice": slice, "complex": complex}
+_PAIRS: Mapping[str, type] = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
+_PATHS: Mapping[str, type] = {"Path": Path, "PurePath": PurePosixPath}
+
+
+def _plain(value: Any, blobs: list[bytes]) -> Any:
+    """Return a value as JSON holds it, and append its bytes to `blobs`. Raises _NotPlain."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [_plain(item, blobs) for item in value]
+    if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
+        return {kind.__name__: [_plain(item, blobs) for item in value]}
+    if kind.__name__ in _PAIRS and kind is _PAIRS[kind.__name__]:
+        if all(type(key) is str for key in value):
+            return {f"{kind.__name__} by text": {k: _plain(v, blobs) for k, v in value.items()}}
+        pairs = [[_plain(k, blobs), _plain(v, blobs)] for k, v in value.items()]
+        return {kind.__name__: pairs}
+    if kind in (bytes, bytearray):
+        blobs.append(bytes(value))
+        return {kind.__name__: len(blobs) - 1}
+    if isinstance(value, PurePath):
+        return {"Path" if isinstance(value, Path) else "PurePath": str(value)}
+    if kind is range or kind is slice:
+        return {kind.__name__: [value.start, value.stop, value.step]}
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if not _is_known(kind):
+        raise _NotPlain(f"{kind.__module__}.{kind.__qualname__} is no value")
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if isinstance(value, Exception):
+        return {"error": [name, [_argument(each, blobs) for each in value.args]]}
+    # a class may leave out what does not travel
+    state = value.__getstate__() if "__getstate__" in vars(kind) else vars(value)
+    return {"value": [name, {f.name: _plain(state[f.name], blobs) for f in fields(kind)}]}
+
+
+def _argument(value: Any, blobs: list[bytes]) -> Any:
+    """Return an argument of an exception, which may be anything, as a value or as text."""
+    try:
+        return _plain(value, blobs)
+    except _NotPlain:
+        return str(value)
+
+
+def _built(described: Any, blobs: Sequence[bytes]) -> Any:
+    """Return the value that JSON describes. Raises _NotPlain where it describes none."""
+    if type(described) in _PLAIN:
+        return described
+    if type(described) is list:
+        return [_built(item, blobs) for item in described]
+    ((kind, held),) = described.items()
+    if kind == "value":
+        return _dataclass(held, blobs)
+    if kind == "error":
+        return _error(held, blobs)
+    if kind in ("bytes", "bytearray"):
+        return blobs[held] if kind == "bytes" else bytearray(blobs[held])
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_built(item, blobs) for item in held)
+    if kind in _PAIRS:
+        return _PAIRS[kind]((_built(k, blobs), _built(v, blobs)) for k, v in held)
+    if (pairs := kind.removesuffix(" by text")) in _PAIRS:
+        return _PAIRS[pairs]((k, _built(v, blobs)) for k, v in held.items())
+    if kind in _PATHS and type(held) is str:
+        return _PATHS[kind](held)
+    if kind in _NUMBERS and all(type(n) in (type(None), int, float) for n in held):
+        return _NUMBERS[kind](*held)
+    raise _NotPlain(f"it describes {str(kind)[:40]!r}, which is no value")
+
+
+# Classes
+
+
 def _is_known(kind: type) -> bool:
-    """Return whether a reader takes values of this class."""
+    """Return whether a reader builds values of this class."""
     if kind.__module__ == "builtins":
-        return kind.__name__ in _BUILTINS or issubclass(kind, Exception)
-    if (kind.__module__, kind.__name__) in _STANDARD:
+        others = (*_SEQUENCES, *_NUMBERS, "bytearray")
+        return kind.__name__ in others or issubclass(kind, Exception)
+    if kind in _PAIRS.values() or issubclass(kind, PurePath):
         return True
     if kind.__module__.partition(".")[0] != "workbench":
         return False
@@ -84,16 +175,89 @@ def _is_known(kind: type) -> bool:
 
 
 def _is_value(kind: type) -> bool:
-    """Return whether a class is a frozen dataclass: making one does nothing but hold its fields."""
+    """Return whether a class is a frozen dataclass: it does nothing but hold its fields."""
     return is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that is a value. Raises UnpicklingError for all others."""
-        # of other packages only what this process has imported: an import runs code
-        ours = module.startswith("workbench.") and not module.startswith(_KERNELS)
-        kind = getattr(import_module(module) if ours else sys.modules.get(module), name, None)
-        if isinstance(kind, type) and kind.__module__ == module and _is_known(kind):
-            return kind
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no value")
+def _class(title: Any, wanted: Callable[[type], bool]) -> type:
+    """Return the class `module:Name`. Raises _NotPlain where the reader builds none of it."""
+    module, _, name = title.partition(":")
+    # of other packages only what this process has imported: an import runs code
+    ours = module.startswith("workbench.") and not module.startswith((*_KERNELS, *_PROGRAMS))
+    kind = getattr(import_module(module) if ours else sys.modules.get(module), name, None)
+    if isinstance(kind, type) and kind.__module__ == module and _is_known(kind) and wanted(kind):
+        return kind
+    raise _NotPlain(f"it names {module}.{name}, which is no value")
+
+
+def _error(held: Any, blobs: Sequence[bytes]) -> Exception:
+    title, args = held
+    kind = _class(title, lambda k: issubclass(k, Exception))
+    given = [_built(each, blobs) for each in args]
+    error: Exception = kind.__new__(kind, *given)  # its own `__init__` is not called
+    error.args = tuple(given)
+    return error
+
+
+def _dataclass(held: Any, blobs: Sequence[bytes]) -> Any:
+    title, described = held
+    kind = _class(title, _is_value)
+    hints = _hints(kind)
+    if described.keys() != hints.keys():
+        raise _NotPlain(f"the fields of {title} are others")
+    value: Any = object.__new__(kind)
+    for name, hint in hints.items():
+        held_value = _built(described[name], blobs)
+        if not _fits(held_value, hint):
+            raise _NotPlain(f"{name} of {title} is a {type(held_value).__name__}")
+        object.__setattr__(value, name, held_value)
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the type of each declared field; Any of one that cannot be had here."""
+    known = {**vars(typing), **vars(sys.modules[kind.__module__]), **vars(types)}
+    result = {}
+    for field in fields(kind):
+        try:
+            text = field.type
+            result[field.name] = eval(text, known) if isinstance(text, str) else text
+        except NameError:  # imported for annotations only, or of a base class elsewhere
+            result[field.name] = Any
+    return result
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a declared type, as far as builtin types and dataclasses say."""
+    if hint is Any or hint is object:
+        return True
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _fits(value, inner[0])
+    if origin is typing.Literal:
+        return value in inner and type(value) is not bool
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is tuple:
+        if type(value) is not tuple:
+            return False
+        if len(inner) == 2 and inner[1] is ...:
+            return all(_fits(item, inner[0]) for item in value)
+        return len(value) == len(inner) and all(map(_fits, value, inner))
+    if isinstance(origin, type):
+        return isinstance(value, origin) and _holds(value, inner)
+    if hint is None:
+        return value is None
+    if hint is float:
+        return type(value) in (int, float)
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def _holds(value: Any, inner: tuple[Any, ...]) -> bool:
+    """Return whether the items of a container are of the types that its annotation names."""
+    if isinstance(value, Mapping) and len(inner) == 2:
+        return all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)) and len(inner) == 1:
+        return all(_fits(item, inner[0]) for item in value)
+    return True

@@ -74,13 +74,14 @@ class Workers:
         interpreted: bool = False,
         packages: Path | None = None,
         here: Path | None = None,
+        first: tuple[Callable[..., Any], Any] | None = None,
     ) -> None:
         """Hold at most `count` processes, each started when it is needed; `interpreted` ones run
         Triton kernels in its interpreter, on the CPU. Packages in the folder `packages`, such as
         another Triton, come before the installed ones; modules in the folder `here` after all
-        others."""
+        others. Each process begins with the task `first`, of one argument."""
         self._count, self._interpreted = count, interpreted
-        self._packages, self._here = packages, here
+        self._packages, self._here, self._first = packages, here, first
         _context()  # in this thread: it changes the process's signals and files for a moment
         self._open()
 
@@ -122,6 +123,8 @@ class Workers:
 
     def _started(self) -> Solo:
         solo = Solo(interpreted=self._interpreted, packages=self._packages, here=self._here)
+        if self._first is not None:
+            solo.begin(*self._first)
         with self._lock:
             if not self._closed:
                 self._all.add(solo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.prewarm import Libraries, prewarmed
@@ -17,6 +17,7 @@ from workbench.commands.options import DEFAULT_TARGET, SIZES, CommandError, Eval
 from workbench.commands.result import SCHEMA, write_result
 from workbench.commands.run import check_files, check_sanitizer, gpu_present, require_triton
 from workbench.commands.sizes import parsed_sizes
+from workbench.commands.verdicts import differing, options_of, stored_verdict
 from workbench.compile import Compiled
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
@@ -33,14 +34,30 @@ from workbench.data.record import (
     Record,
     Run,
 )
+from workbench.data.temporary import temporary_folder
 from workbench.device import hardware
 from workbench.device.error_band import device_words
 from workbench.device.hardware import Device
-from workbench.evaluation.evaluator import Evaluator, Processes
+from workbench.evaluation.digests import files_digests
+from workbench.evaluation.evaluator import INTERPRET_TIMEOUT_S, Evaluator
+from workbench.evaluation.plan_evaluator import (
+    PlanEvaluation,
+    PlanEvaluator,
+    sources_of,
+    with_claims,
+)
 from workbench.evaluation.problem import SpecFacts
+from workbench.evaluation.processes import Processes, hide_memory
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
-from workbench.evaluation.verdict import RuleResult, RulesVerdict, refused, verdict_of
+from workbench.evaluation.verdict import (
+    RuleResult,
+    RulesVerdict,
+    Shown,
+    refused,
+    shown_by,
+    verdict_of,
+)
 from workbench.measurement.candidate import Refusal
 from workbench.spec import Sizes, label, sizes_text
 
@@ -54,7 +71,9 @@ def _plain_resources(compiled: Compiled | None) -> dict[str, Any] | None:
     return asdict(compiled.resources) if compiled and compiled.resources else None
 
 
-EXIT_CODES = {"correct": PASSED, "rejected": FAILED, "undecided": UNDECIDED}
+EXIT_CODES = {
+    "correct": PASSED, "plausible": UNDECIDED, "rejected": FAILED, "undecided": UNDECIDED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,9 @@ class Evaluation:
     hidden: Sequence[Mapping[str, int]] = ()
     seed: int = 0
     environment: Environment | None = None  # of the GPU; None where no GPU took part
+    claim: str = ""  # why the file's word is needed for some rules
+    spec: str | None = None  # the kernel whose Spec planned, where that is not the file's own
+    digests: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return the content of the JSON file. EvaluatedTimes are in seconds."""
@@ -79,6 +101,7 @@ class Evaluation:
         return {
             "schema": SCHEMA,
             "file": self.wanted.kernel,
+            "spec": self.spec,
             "kernel": self.facts.name,
             "impl": submission.impl if submission else None,
             "config": dict(submission.config) if submission else {},
@@ -90,6 +113,8 @@ class Evaluation:
             "rule": broken.rule if broken else None,
             "reason": broken.reason if broken else None,
             "rules": [asdict(result) for result in self.verdict.rules],
+            "claim": self.claim or None,
+            "digests": dict(self.digests),
             "error_in_tolerances": self.verdict.error,
             "hidden_sizes": [dict(sizes) for sizes in self.hidden],
             "seed": self.seed,
@@ -103,54 +128,100 @@ def run(options: EvaluateOptions) -> int:
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
     check_files(options.events_file, options.json)
+    before = None if options.verify is None else stored_verdict(options.verify)
+    if before is not None:
+        options = options_of(before, options)
+    if options.kernel is None:
+        raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
     check_sanitizer(options.sanitize, options.device)
     with ExitStack() as opened:
-        evaluation = _evaluate(options, opened)
+        again = {} if before is None else {"seed": before["seed"]}
+        evaluation = _evaluate(options, opened, **again)
     if options.events_file is not None:
         with EventLog(options.events_file) as log:
             for event in events_of(evaluation, options):
                 log.write(event)
-    show(console_for(options), evaluation)
+    console = console_for(options)
+    show(console, evaluation)
     code = EXIT_CODES[evaluation.verdict.word]
+    if options.accept_claims and evaluation.verdict.word == "plausible":
+        code = PASSED
     if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
         code = UNDECIDED
-    return write_result(options, "evaluate", code, **evaluation.plain())
+    plain = evaluation.plain()
+    if before is not None:
+        plain["differs"] = differing(before, plain)
+        code = FAILED if plain["differs"] else code
+        names = ", ".join(plain["differs"])
+        with aloud(console):
+            console.print(f"not verified: other {names}" if names else "verified", style="bold")
+    return write_result(options, "evaluate", code, **plain)
 
 
-def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
-    wanted = _wanted(options)
+def _evaluate(options: EvaluateOptions, opened: ExitStack, seed: int | None = None) -> Evaluation:
+    assert options.kernel is not None
+    wanted = _wanted(options, options.kernel)
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
+    trusted = options.spec or options.kernel
+    # read before any code of a file runs
+    sources, own = sources_of(trusted), sources_of(options.kernel)
+    hide_memory()
     live, device = _target(options, opened)
-    seed = secrets.randbits(62)
-    opened.callback((processes := Processes()).close)
-    evaluator = Evaluator(processes, wanted, options.spec or options.kernel, device, seed)
+    seed = secrets.randbits(62) if seed is None else seed
+    opened.callback((processes := Processes(sources, own)).close)
+    evaluator = Evaluator(processes, wanted, trusted, device, seed)
     facts = evaluator.facts(timed)
     known: dict[str, Any] = {
         "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,
         "environment": live.environment if live is not None else None,
+        "digests": files_digests(sources, own), "spec": options.spec,
     }  # fmt: skip
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
         return Evaluation(verdict=verdict_of(refused(submission)), **known)
-    compiled = evaluator.compile(submission, facts)
-    checked = evaluator.check(submission, facts)
-    known |= {"submission": submission, "hidden": checked.hidden}
-    results = [*checked.results]
-    if isinstance(compiled, Refusal):
-        verdict = verdict_of([*results, *refused(compiled)], checked.error)
+    planned = PlanEvaluation()
+    if options.spec is not None:
+        folder = opened.enter_context(temporary_folder())
+        by_plan = PlanEvaluator(
+            processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S
+        )
+        planned = by_plan.evaluate(submission, facts, live is not None)
+    return _decided(options, evaluator, submission, planned, live, known)
+
+
+def _decided(
+    options: EvaluateOptions,
+    evaluator: Evaluator,
+    submission: Submission,
+    planned: PlanEvaluation,
+    live: Live | None,
+    known: dict[str, Any],
+) -> Evaluation:
+    """Return the evaluation of what plans show, and of what the file itself says where they do not
+    show all."""
+    facts, wanted, strict = known["facts"], known["wanted"], options.spec is not None
+    planned = with_claims(planned, evaluator, submission, facts, strict)
+    results, error, hidden = [*planned.results], planned.error, planned.hidden
+    compiled, of_plan = planned.compiled, planned.submission
+    known |= {"submission": submission, "hidden": hidden, "claim": planned.claim}
+    verdict = verdict_of(results, error, strict)
+    if isinstance(compiled, Refusal) or compiled is None:
         return Evaluation(verdict=verdict, **known)
+    timed = of_plan or submission
+    known["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
     times = None
-    verdict = verdict_of(results, checked.error)
     if verdict.broken is None and live is not None:
-        more, times = measured_times(live, submission, facts, compiled, wanted.kernel, wanted.dtype)
-        results += more
-        verdict = verdict_of(results, checked.error)
+        kernel = planned.kernel or wanted.kernel
+        more, times = measured_times(live, timed, facts, compiled, kernel, wanted.dtype)
+        shown: Shown = "evidence" if of_plan else "claim"
+        results += shown_by(more, shown) if strict else more
+        verdict = verdict_of(results, error, strict)
         if options.sanitize and verdict.broken is None:
-            sizes = checked.hidden[-1] if checked.hidden else facts.timed
-            results.append(_sanitized(wanted, submission, sizes))
-            verdict = verdict_of(results, checked.error)
-    elif verdict.word == "correct":
-        times = predicted_times(device, submission, facts, compiled, wanted.dtype)
+            sizes = hidden[-1] if hidden else facts.timed
+            results += [_sanitized(wanted, submission, sizes)]
+            verdict = verdict_of(results, error, strict)
+    elif verdict.word in ("correct", "plausible"):
+        times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
     kept = times if verdict.broken is None else None
     return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
 
@@ -162,16 +233,16 @@ def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResu
     return RuleResult("sanitizer", *sanitized(call))
 
 
-def _wanted(options: EvaluateOptions) -> Wanted:
+def _wanted(options: EvaluateOptions, kernel: str) -> Wanted:
     impl, colon, rest = (options.impl or "").partition(":")
     knobs = knobs_of(options.impl or "", rest) if colon else {}
-    return Wanted(options.kernel, impl.rpartition(".")[2] or None, knobs, options.dtype)
+    return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype)
 
 
 def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:
     """Return the GPU that is measured on, if there is one and no other was named, and the device
     that is compiled for."""
-    trusted, here = options.spec or options.kernel, options.device is None
+    trusted, here = options.spec or options.kernel or "", options.device is None
     prewarm = opened.enter_context(
         prewarmed(trusted, Libraries.MEASURING, wanted=here, compiles=False)
     )
@@ -259,12 +330,14 @@ def show(console: Console, evaluation: Evaluation) -> None:
     for line in _heading(evaluation):
         console.print(line)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    for name in ("rule", "", "reason"):
+    strict = evaluation.verdict.strict
+    for name in ("rule", "", *(("shown by",) if strict else ()), "reason"):
         table.add_column(name, overflow="fold")
     before = ""
     for result in evaluation.verdict.rules:
         again = result.reason and result.reason == before
-        table.add_row(result.rule, result.state, "as above" if again else result.reason)
+        shown = (result.shown,) if strict else ()
+        table.add_row(result.rule, result.state, *shown, "as above" if again else result.reason)
         before = result.reason
     console.print(table)
     for line in _time_lines(evaluation):
@@ -287,6 +360,8 @@ def _heading(evaluation: Evaluation) -> Iterator[str]:
 
 def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     times = evaluation.times
+    if evaluation.claim:
+        yield f"A plan does not show all: {evaluation.claim}."
     if times is None:
         yield "No time is given: only a correct result has one."
         return
@@ -312,4 +387,5 @@ def _last(evaluation: Evaluation) -> str:
     if verdict.broken is not None:
         return f"{verdict.word}: {verdict.broken.rule}"
     open_ = [result.rule for result in verdict.rules if result.state == "not run"]
-    return f"{verdict.word}" + (f"; not run: {', '.join(open_)}" if open_ else "")
+    claims = f"; by the file's word: {', '.join(verdict.claims)}" if verdict.claims else ""
+    return f"{verdict.word}{claims}" + (f"; not run: {', '.join(open_)}" if open_ else "")

@@ -441,7 +441,7 @@ class EvaluateOptions(Options):
     COMMAND: ClassVar[str] = "evaluate"
     PANEL: ClassVar[str] = "Check a change"
 
-    kernel: str = argument("A kernel's name, package.module, or file.")
+    kernel: str | None = argument("A kernel's name, package.module, or file.", None)
     spec: str | None = option(
         None, "Kernel whose Spec it is held to. Default: the one in the file, which is trusted."
     )
@@ -450,6 +450,8 @@ class EvaluateOptions(Options):
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
     sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
+    accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
+    verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
     events_file: Path | None = to_file(None, "Events file (JSONL) to append to.", "--events-file")
     events: bool = events()
     quiet: bool = quiet()

@@ -8,19 +8,24 @@ from collections.abc import Sequence
 
 from workbench.backend.checking import CheckCall
 from workbench.declared import size_fault
-from workbench.spec import Sizes, Spec
+from workbench.spec import ITEMSIZE, Sizes, Spec
 
 HIDDEN = 2  # sizes that the Spec does not name
 OFFERED = 12  # such sizes, of which the config may reject some
 TRIES = 400
+STEP = 16  # elements, of sizes that an Impl may not refuse
 REPEATS = 3  # calls on equal inputs
+# Bytes and FLOPs of problems near the sizes to time. The reference of the larger takes 1 to 2 s in
+# fp64 on two cores, and a program 0.3 ms and more in the interpreter.
+SOME, ALL = (150 << 20, 3e9), (4 << 20, 1e8)
 
 
 def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
     """Return up to OFFERED sizes near those to check, and equal to none that the Spec names.
 
     Each axis of one of the sizes to check is scaled by 0.6 to 1.5 and moved by up to 3, to the
-    nearest allowed extent. None needs more than twice the bytes of the largest size to check.
+    nearest allowed extent; where an Impl may refuse that, every second one to a multiple of STEP.
+    None needs more than twice the bytes of the largest size to check.
     """
     chance = random.Random(seed)
     named = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
@@ -33,6 +38,8 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
             for axis, extent in base.items()
         }
         sizes = spec.near(moved)
+        if len(offered) % 2 and spec.refusable(itemsize=ITEMSIZE[dtype], **sizes):
+            sizes = spec.near({axis: -(-n // STEP) * STEP for axis, n in moved.items()})
         if sizes in named or sizes in offered or size_fault(spec, sizes) is not None:
             continue
         if spec.bytes(sizes, dtype) <= most:
@@ -40,6 +47,26 @@ def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
         if len(offered) == OFFERED:
             break
     return offered
+
+
+def larger_sizes(spec: Spec, dtype: str, timed: Sizes) -> list[dict[str, int]]:
+    """Return the sizes to time, or the nearest below them that the interpreter and the reference
+    take in seconds: first those of which some programs are run, then those for all programs."""
+    results: list[dict[str, int]] = []
+    for most_bytes, most_flops in (SOME, ALL):
+        sizes = spec.near(dict(timed))
+        while spec.bytes(sizes, dtype) > most_bytes or spec.flops(**sizes) > most_flops:
+            axis = max(sizes, key=lambda name: sizes[name])
+            step = min(sizes[axis] & -sizes[axis], 128)  # even tiles stay even
+            half = max(step, sizes[axis] // 2 // step * step)
+            smaller = spec.near({**sizes, axis: half})
+            if smaller[axis] >= sizes[axis]:
+                break
+            sizes = smaller
+        else:
+            if size_fault(spec, sizes) is None and sizes not in results:
+                results.append(sizes)
+    return results
 
 
 def calls_at(named: Sequence[Sizes], hidden: Sequence[Sizes], seed: int) -> tuple[CheckCall, ...]:

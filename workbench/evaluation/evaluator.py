@@ -7,14 +7,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.backend.checking import CheckRequest, Checks
+from workbench.backend.checking import CheckRequest
 from workbench.backend.processes import COMPILE_TIMEOUT_S, CompileJob, compile_task, outcome_of
-from workbench.backend.workers import LOST, Workers, cpu_count
+from workbench.backend.workers import LOST
 from workbench.compile import Compiled
 from workbench.data.user_code import LIMIT_S
 from workbench.device.hardware import Device
 from workbench.evaluation.calls import HIDDEN, calls_at
 from workbench.evaluation.problem import SpecError, SpecFacts, spec_facts
+from workbench.evaluation.processes import Processes
 from workbench.evaluation.submission import (
     Submission,
     SubmissionError,
@@ -38,21 +39,6 @@ class CheckedCalls:
     hidden: Sequence[Mapping[str, int]] = ()
 
 
-class Processes:
-    """The processes of evaluations: compilers, one that runs the code under test, and one that
-    holds the reference."""
-
-    def __init__(self) -> None:
-        """Start none of them before it is needed."""
-        self.checks = Checks(1)
-        self.compilers = Workers(cpu_count())
-
-    def close(self) -> None:
-        """End all processes."""
-        self.compilers.close()
-        self.checks.close()
-
-
 class Evaluator:
     """One evaluation, part by part."""
 
@@ -70,6 +56,7 @@ class Evaluator:
         self.wanted, self._spec, self.device, self._seed = wanted, spec, device, seed
         self._limit_s = limit_s
         self._checks, self._compilers = processes.checks, processes.compilers
+        self._recorders = processes.recorders
 
     def facts(self, timed: Mapping[str, int] | None) -> SpecFacts:
         """Return the facts of the Spec. Raises SpecError and CatalogError."""
@@ -86,13 +73,15 @@ class Evaluator:
     def describe(self, facts: SpecFacts) -> Submission | Refusal:
         """Return the code under test, or a Refusal where its process is lost. Raises CatalogError,
         and SubmissionError where its config cannot run at the sizes to time."""
-        every = (facts.timed, *facts.named, *facts.hidden)
+        every = (facts.timed, *facts.named, *facts.hidden, *facts.larger)
         limits = self.device.limits
-        task = self._checks.run(describe, self.wanted, limits, every, timeout_s=LIMIT_S)
+        task = self._recorders.submit(describe, self.wanted, limits, every, timeout_s=LIMIT_S)
         try:
             submission: Submission = task.result()
         except LOST as error:
             return Refusal("check", f"the import of the file: {error}", rule="process")
+        if len(submission.rejected) != len(every):
+            return Refusal("check", "its description is of other sizes", rule="process")
         if (reason := submission.rejected[0]) is not None:
             at = f"{sizes_text(facts.timed)} in {self.wanted.dtype} on {self.device.name}"
             raise SubmissionError(
@@ -121,6 +110,8 @@ class Evaluator:
         if not named:
             reason = "the config takes none of the sizes to check"
             return CheckedCalls(refused(Refusal("check", reason)))
+        if submission.unchecked:
+            return CheckedCalls(refused(Refusal("check", submission.unchecked)), hidden=hidden)
         calls = calls_at(named, hidden, self._seed)
         functions = self._functions(submission, (*named, *hidden))
         if isinstance(functions, Refusal):
@@ -166,5 +157,5 @@ def _taken(
     reasons = submission.rejected[1:]
     count = len(facts.named)
     named = [s for s, reason in zip(facts.named, reasons, strict=False) if reason is None]
-    rest = zip(facts.hidden, reasons[count:], strict=True)
+    rest = zip(facts.hidden, reasons[count : count + len(facts.hidden)], strict=True)
     return named, [s for s, reason in rest if reason is None][:HIDDEN]

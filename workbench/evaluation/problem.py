@@ -9,8 +9,8 @@ from typing import Any
 from workbench import catalog
 from workbench.backend.checking import trusted
 from workbench.declared import flops_fault, size_fault
-from workbench.evaluation.calls import hidden_sizes
-from workbench.spec import Spec, WorkbenchError, sizes_text
+from workbench.evaluation.calls import hidden_sizes, larger_sizes
+from workbench.spec import ITEMSIZE, Spec, WorkbenchError, sizes_text
 
 
 class SpecError(WorkbenchError, ValueError):
@@ -27,6 +27,10 @@ class SpecFacts:
     timed: Mapping[str, int]
     bytes: int
     flops: int
+    mutates: tuple[str, ...] = ()  # inputs that a launch may change
+    refusable: tuple[Mapping[str, int], ...] = ()  # of all sizes, those that an Impl may refuse
+    larger: tuple[Mapping[str, int], ...] = ()  # near the sizes to time, as far as time allows
+    libraries: tuple[str, ...] = ()  # names of the baselines
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,17 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
         )
     if reason := flops_fault(spec, sizes):
         raise SpecError(f"{reason}.")
+    named, hidden = [dict(s) for s in spec.check], hidden_sizes(spec, dtype, seed)
+    itemsize = ITEMSIZE[dtype]
     return SpecFacts(
         spec.name,
-        tuple(dict(s) for s in spec.check),
-        tuple(hidden_sizes(spec, dtype, seed)),
+        tuple(named),
+        tuple(hidden),
         sizes,
         spec.bytes(sizes, dtype),
         spec.flops(**sizes),
+        tuple(spec.mutates),
+        tuple(s for s in (*named, *hidden) if spec.refusable(itemsize=itemsize, **s)),
+        tuple(larger_sizes(spec, dtype, sizes)),
+        tuple(impl.name for impl in spec.impls if impl.backend == "torch"),
     )

@@ -39,6 +39,8 @@ class Submission:
     rejected: tuple[str | None, ...]  # for each of the sizes, why the config cannot run there
     works: tuple[Work, ...] | None  # of a call at the first of the sizes
     libraries: tuple[str, ...]  # names of the baselines that take the first of the sizes
+    mutates: tuple[str, ...] = ()  # inputs that it declares to change
+    unchecked: str = ""  # why its results cannot be checked without a GPU
 
     @property
     def title(self) -> str:
@@ -77,6 +79,8 @@ def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submissi
         rejected,
         None if rejected[0] else impl.work_of(config, limits, wanted.dtype, sizes[0]),
         tuple(libraries),
+        impl.mutates,
+        impl.unchecked,
     )
 
 

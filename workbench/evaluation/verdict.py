@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from workbench.backend.checking import CheckCall
@@ -14,7 +14,9 @@ from workbench.measurement.rules import RULES, RuleName
 from workbench.spec import Sizes, sizes_text
 
 State = Literal["kept", "broken", "not run"]
-Word = Literal["correct", "rejected", "undecided"]
+# "evidence": no code under test ran in the process that decided it; "claim": it did
+Shown = Literal["evidence", "claim", ""]
+Word = Literal["correct", "plausible", "rejected", "undecided"]
 
 # Rules that calls in the interpreter decide; the others need a GPU.
 INTERPRETED: tuple[RuleName, ...] = tuple(rule.name for rule in RULES if not rule.gpu)
@@ -27,6 +29,7 @@ class RuleResult:
     rule: RuleName
     state: State
     reason: str = ""
+    shown: Shown = ""  # by what a rule is kept, in a strict evaluation
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,23 @@ class RulesVerdict:
 
     rules: tuple[RuleResult, ...]
     error: float | None = None  # largest, in tolerances; None where no result was right
+    strict: bool = False  # the Spec is trusted, and the file under test is not
 
     @property
     def word(self) -> Word:
-        """Return "rejected" if a rule is broken, "undecided" if no result was checked, or
-        "correct"."""
+        """Return "rejected" if a rule is broken, "undecided" if no result was checked, "plausible"
+        if a strict evaluation has only the file's word for a rule, or "correct"."""
         if self.broken is not None:
             return "rejected"
-        values = next(result for result in self.rules if result.rule == "values")
-        return "correct" if values.state == "kept" else "undecided"
+        needed = ("values", "sizes") if self.strict else ("values",)
+        if any(self.state(rule) != "kept" for rule in needed):
+            return "undecided"
+        return "plausible" if self.strict and self.claims else "correct"
+
+    @property
+    def claims(self) -> tuple[RuleName, ...]:
+        """Return the rules that are kept by the word of the file under test."""
+        return tuple(r.rule for r in self.rules if r.state == "kept" and r.shown == "claim")
 
     def state(self, rule: RuleName) -> State:
         """Return whether a rule was kept, broken or not run."""
@@ -55,7 +66,9 @@ class RulesVerdict:
         return next((result for result in self.rules if result.state == "broken"), None)
 
 
-def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> RulesVerdict:
+def verdict_of(
+    results: Iterable[RuleResult], error: float | None = None, strict: bool = False
+) -> RulesVerdict:
     """Return the verdict of these results; later ones of a rule count only where earlier ones did
     not run. Rules without a result did not run."""
     known: dict[RuleName, RuleResult] = {}
@@ -67,7 +80,12 @@ def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Rul
     missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
     missing["sanitizer"] = "--sanitize asks for it, on an NVIDIA GPU"
     every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
-    return RulesVerdict(tuple(every), error)
+    return RulesVerdict(tuple(every), error, strict)
+
+
+def shown_by(results: Iterable[RuleResult], shown: Shown) -> list[RuleResult]:
+    """Return results with what shows them, where they are kept and do not say it already."""
+    return [replace(r, shown=r.shown or shown) if r.state == "kept" else r for r in results]
 
 
 def _not_run(rule: RuleName, reason: str) -> RuleResult:

@@ -102,6 +102,7 @@ decode_attention = Spec(
         "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
         "bf16": Tolerance(relative=8e-3, of_rms=1.5e-2, rms=5e-3),
     },
+    refusable=lambda itemsize, D, **at: D > 128,
 )
 
 

@@ -40,7 +40,18 @@ from workbench.gluon import (
     tma,
 )
 from workbench.kernels import matmul
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
+from workbench.spec import (
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+    unaligned,
+)
 
 
 def reference(a, b, scale_a, scale_b):
@@ -85,6 +96,7 @@ fp8_matmul = Spec(
         ("fp8", "bf16"),  # bf16 of the output
         Tolerance(relative=3e-2, of_rms=3e-2, rms=lambda K, **_: 4e-3 + K / 32 * 2.0**-13),
     ),
+    refusable=unaligned("K", "N"),
 )
 
 

@@ -27,7 +27,7 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile
+from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile, unaligned
 
 
 def reference(a, b, ends):
@@ -79,6 +79,7 @@ grouped_matmul = Spec(
     ],
     # as matmul's: rounding inside a sum of K products is in proportion to the rms of the result
     tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
+    refusable=unaligned("K", "N"),
 )
 
 

@@ -48,6 +48,7 @@ from workbench.spec import (
     stages,
     threads,
     tile,
+    unaligned,
 )
 
 SCALE = 2.0  # alpha / r
@@ -86,6 +87,7 @@ lora = Spec(
         "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
         "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2, rms=5e-3),
     },
+    refusable=unaligned("K", "N"),
 )
 
 

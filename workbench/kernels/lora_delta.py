@@ -71,6 +71,7 @@ lora_delta = Spec(
         "fp16": Tolerance(relative=1e-3, of_rms=2e-3, rms=1e-3),
         "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2, rms=5e-3),
     },
+    refusable=lambda itemsize, r, **at: r > 16,
 )
 
 

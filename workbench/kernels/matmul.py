@@ -51,7 +51,19 @@ from workbench.gluon import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from workbench.spec import AUTO, Spec, Tensor, Work, among, given, of_rms, stages, threads, tile
+from workbench.spec import (
+    AUTO,
+    Spec,
+    Tensor,
+    Work,
+    among,
+    given,
+    of_rms,
+    stages,
+    threads,
+    tile,
+    unaligned,
+)
 
 
 def reference(a, b):
@@ -82,6 +94,7 @@ matmul = Spec(
     # an error in proportion to that rms, whatever the element itself is: at K = 8192 an H200's
     # matrix unit is off by 1.5e-5 of it at most, cuBLAS alike. tf32 would be off by over 1e-3.
     tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
+    refusable=unaligned("K", "N"),
 )
 
 

@@ -123,6 +123,7 @@ q4_k_matmul = Spec(
         "bf16": Tolerance(relative=8e-3, of_rms=1e-2, rms=5e-3),
     },
     extents={"K": Extent(multiple=256)},
+    refusable=lambda itemsize, M, **at: M > 2,
 )
 
 

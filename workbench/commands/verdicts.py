@@ -1,0 +1,53 @@
+"""Verdicts that `evaluate --json` stored, for `evaluate --verify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.commands.options import CommandError, EvaluateOptions
+
+_TEXTS = ("file", "dtype", "device", "verdict")
+COMPARED = ("verdict", "rule", "hidden_sizes", "config", "sizes")
+
+
+def stored_verdict(path: Path) -> Mapping[str, Any]:
+    """Return the content of a verdict's file. Raises CommandError where it is none."""
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise CommandError(f"{path} cannot be read ({reason}); name a verdict's file.") from None
+    known = isinstance(content, dict) and content.get("command") == "evaluate"
+    if not known or not all(isinstance(content.get(name), str) for name in _TEXTS):
+        raise CommandError(f"{path} holds no verdict; name a file of `evaluate --json`.")
+    maps = all(isinstance(content.get(name), dict) for name in ("config", "sizes", "digests"))
+    if not maps or type(content.get("seed")) is not int:
+        raise CommandError(f"{path} lacks what a verdict is bound to; evaluate the kernel again.")
+    return dict(content)
+
+
+def options_of(stored: Mapping[str, Any], options: EvaluateOptions) -> EvaluateOptions:
+    """Return the options by which a verdict was reached. A kernel and a Spec that are named replace
+    those of the file, which may lie elsewhere here."""
+    knobs = ",".join(f"{name}={value}" for name, value in stored["config"].items())
+    impl = stored.get("impl")
+    return replace(
+        options,
+        kernel=options.kernel or stored["file"],
+        spec=options.spec or stored.get("spec"),
+        impl=f"{impl}:{knobs}" if impl and knobs else impl,
+        sizes=",".join(f"{axis}={extent}" for axis, extent in stored["sizes"].items()),
+        dtype=stored["dtype"],
+        device=stored["device"] if stored.get("predicted") else None,
+    )
+
+
+def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of what differs between a stored verdict and the same evaluation now."""
+    names = [name for name in COMPARED if stored.get(name) != now.get(name)]
+    before, after = stored["digests"], now["digests"]
+    return names + [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]

@@ -1,0 +1,51 @@
+"""The processes of an evaluation, by what they may run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import suppress
+
+from workbench.backend.checking import Checks
+from workbench.backend.workers import Workers, cpu_count
+from workbench.data.frozen import freeze
+
+_PR_SET_DUMPABLE = 4  # of Linux' prctl
+
+
+def begin_trusted(sources: Mapping[str, bytes]) -> None:
+    """Begin a process that runs no code under test: it gets the files of the Spec as they were, and
+    other processes of this user cannot read its memory, unless they are root's."""
+    freeze(sources)
+    hide_memory()
+
+
+def hide_memory() -> None:
+    """Let the kernel keep this process's memory and descriptors from others of the same user."""
+    with suppress(OSError, AttributeError):  # no Linux
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+class Processes:
+    """Processes that import the Spec only (`trusted`, `builders`), and those that may run the code
+    under test (`recorders`, `checks`, `compilers`)."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, bytes] | None = None,
+        own: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Start none of them before it is needed. `sources` are the files of the Spec and `own`
+        those under test, as they are before any of them is imported."""
+        self.sources = sources or {}
+        trusting, running = (begin_trusted, self.sources), (freeze, own or {})
+        self.trusted = Checks(1, first=trusting)
+        self.builders = Workers(1, first=trusting)
+        self.recorders = Workers(1, first=running)
+        self.checks = Checks(1, first=running, checker=self.trusted.checker)
+        self.compilers = Workers(cpu_count(), first=running)
+
+    def close(self) -> None:
+        """End all processes."""
+        for each in (self.compilers, self.recorders, self.builders, self.checks, self.trusted):
+            each.close()

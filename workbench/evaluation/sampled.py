@@ -1,0 +1,146 @@
+"""Run programs of a plan's launch near the sizes to time, in Triton's interpreter.
+
+A kernel may be right at the small sizes to check and do nothing at large ones. Of one launch, some
+programs are run, and what they write is compared; where a call has several launches, or adds to
+what it wrote, all programs are run at smaller sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.measurement.candidate import Candidate, Refusal
+from workbench.source import loaded
+
+PROGRAMS = 24
+PART = 0.5  # of the elements that each would write if all wrote as many
+LIMIT_S = 4.0  # of CPU, for programs; the first one is always finished
+
+
+@dataclass(frozen=True)
+class SampledRun:
+    """How many programs were right, of how many, and whether they wrote their part of each
+    output."""
+
+    programs: int
+    of: int
+    error: float
+    is_whole: bool = True
+
+
+def run_some(
+    kernel: str, candidate: Candidate, sizes: Mapping[str, int], dtype: str, seed: int, every: bool
+) -> SampledRun | Refusal:
+    """Launch `every` program of a replayed config, or some, on inputs that are made here, and
+    compare what they write. Returns how many were right, or a Refusal."""
+    from workbench.measurement.correctness import PreparedProblem, check_outputs, launch
+
+    impl = loaded(kernel).impl(candidate.case.impl, "")
+    config = impl.config(**candidate.case.config)
+    problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed)
+    from workbench.evaluation.gpu_rules import Bounds
+
+    chosen, Bounds.is_sampled = _Chosen(seed, every), not every
+    try:
+        with chosen:
+            launched = launch(impl, config, problem.inputs)
+    finally:
+        Bounds.is_sampled = False
+    if launched.fault is not None:
+        return Refusal(
+            "check", f"at {dict(sizes)} {launched.fault.reason}", rule=launched.fault.rule
+        )
+    outputs, least = launched.outputs, 1.0
+    if not every:
+        outputs, least = _with_expected(outputs, problem)
+    checked = check_outputs(outputs, problem)
+    if checked.wrong:
+        return Refusal("check", f"at {dict(sizes)} {checked.wrong}", rule="sizes")
+    is_whole = least >= PART * chosen.run / max(1, chosen.programs)
+    return SampledRun(chosen.run, chosen.programs, checked.error, is_whole)
+
+
+def _with_expected(outputs: Any, problem: Any) -> tuple[tuple[Any, ...], float]:
+    """Return the outputs with the expected values where nothing was written, and the least share of
+    an output's elements that were."""
+    import torch
+
+    from workbench.measurement.correctness import _bits, _poison
+
+    results, shares = [], []
+    for actual, expected in zip(outputs, problem.expected, strict=True):
+        poison = torch.empty_like(actual.reshape(-1)[:1])
+        _poison(poison)
+        held = _bits(actual) == _bits(poison)
+        results.append(torch.where(held, expected.to(actual.dtype), actual))
+        shares.append(float((~held).double().mean()) if held.numel() else 1.0)
+    return tuple(results), min(shares)
+
+
+class _Chosen:
+    """Context manager in which launches run some of their programs."""
+
+    def __init__(self, seed: int, every: bool) -> None:
+        self._chance, self._every = random.Random(seed), every
+        self.run = self.programs = 0
+
+    def __enter__(self) -> None:
+        from triton.runtime.interpreter import GridExecutor, interpreter_builder
+
+        self._real = real = GridExecutor.__call__
+
+        def called(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            grid = (*executor.grid, 1, 1)[:3]
+            count = grid[0] * grid[1] * grid[2]
+            self.programs += count
+            chosen = range(count) if self._every else self._places(count)
+            fn = executor.fn
+            places = {_place(n, grid) for n in chosen}
+            executor.fn = _Some(fn, places, interpreter_builder, self._every)
+            try:
+                return real(executor, *args, **kwargs)
+            finally:
+                self.run += executor.fn.run
+                executor.fn = fn
+
+        GridExecutor.__call__ = called
+
+    def _places(self, count: int) -> set[int]:
+        some = self._chance.sample(range(count), min(PROGRAMS, count))
+        return {0, count - 1, *some}
+
+    def __exit__(self, *_: object) -> None:
+        from triton.runtime.interpreter import GridExecutor
+
+        GridExecutor.__call__ = self._real
+
+
+def _place(number: int, grid: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return a program's index in the order of the interpreter's loops: the last is the inner."""
+    first, rest = divmod(number, grid[1] * grid[2])
+    return (first, *divmod(rest, grid[2]))
+
+
+class _Some:
+    """A device function that does nothing in programs that were not chosen."""
+
+    def __init__(
+        self, fn: Any, chosen: set[tuple[int, int, int]], builder: Any, every: bool
+    ) -> None:
+        self._fn, self._chosen, self._builder, self._every = fn, chosen, builder, every
+        self.run, self._end = 0, time.process_time() + LIMIT_S
+        self.__name__, self.__globals__ = fn.__name__, fn.__globals__
+        self.__signature__ = inspect.signature(fn)
+
+    def __call__(self, **args: Any) -> None:
+        if tuple(self._builder.grid_idx) not in self._chosen:
+            return
+        if self.run and not self._every and time.process_time() > self._end:
+            return
+        self.run += 1
+        self._fn(**args)
