@@ -677,7 +677,7 @@ def test_a_check_asks_the_checker_then_the_runner_then_the_checker(monkeypatch):
     asked = []
 
     class Pool:
-        def __init__(self, count, interpreted=False, here=None):
+        def __init__(self, count, interpreted=False, here=None, first=None):
             self.name = f"{count} {interpreted}"
 
         def submit(self, task, *args, timeout_s):

@@ -9,10 +9,12 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from workbench.backend import replies, workers
 from workbench.backend.workers import Solo, Workers
+from workbench.measurement.candidate import Timed
 
 pytestmark = pytest.mark.unit
 
@@ -503,3 +505,19 @@ def test_what_follows_a_future_has_its_result_or_its_error():
     assert type(ended(checking.tried_again(lambda: tasks.pop() if tasks else refused()))) is (
         CancelledError
     )
+
+
+def test_a_duplicate_without_a_time_of_its_own_travels():
+    """Its reply once was no result, and the measuring process was replaced for each duplicate."""
+    checked = Timed(None, 0.25, "gpu", "bits", 7)
+    assert replies.read(replies.written(True, checked)) == (True, checked)
+
+
+def test_numbers_of_numpy_travel_as_those_of_python():
+    sent = (np.float64(0.1), np.float32(0.5), np.int64(2**40), np.bool_(True))
+    right, result = replies.read(replies.written(True, sent))
+    assert right and result == (0.1, 0.5, 2**40, True)
+    assert [type(each) for each in result] == [float, float, int, bool]
+    for array in (np.zeros(1), np.zeros((2, 2))):
+        right, error = replies.read(replies.written(True, array))
+        assert not right and "cannot travel" in str(error)

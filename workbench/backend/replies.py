@@ -94,6 +94,7 @@ _PATHS: Mapping[str, type] = {"Path": Path, "PurePath": PurePosixPath}
 
 def _plain(value: Any, blobs: list[bytes]) -> Any:
     """Return a value as JSON holds it, and append its bytes to `blobs`. Raises _NotPlain."""
+    value = _number(value)
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -123,6 +124,12 @@ def _plain(value: Any, blobs: list[bytes]) -> Any:
     # a class may leave out what does not travel
     state = value.__getstate__() if "__getstate__" in vars(kind) else vars(value)
     return {"value": [name, {f.name: _plain(state[f.name], blobs) for f in fields(kind)}]}
+
+
+def _number(value: Any) -> Any:
+    """Return a number of numpy as one of Python, and any other value as it is."""
+    is_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if is_number else value
 
 
 def _argument(value: Any, blobs: list[bytes]) -> Any:

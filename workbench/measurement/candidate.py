@@ -48,7 +48,7 @@ class Untimed(Exception):
 class Timed:
     """The time of a config that passed its check."""
 
-    timing: Measured | Predicted
+    timing: Measured | Predicted | None  # None of a duplicate, whose time is that of its leader
     error: float | None  # largest error over its tolerance: at most 1; None if not checked here
     checked: Checked
     bits: str | None = None  # see `Record.bits`

@@ -406,7 +406,7 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     known = _state().launches.get(leader)
     if launches is None or launches != known:
         return None
-    return Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)  # type: ignore[arg-type]
+    return Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)
 
 
 @accounted

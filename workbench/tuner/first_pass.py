@@ -391,4 +391,5 @@ def _result_of(future: Future[Any]) -> Timed | Refusal | None:
 def seconds_of(result: Timed) -> float:
     """Return the seconds of one call, measured or predicted."""
     t = result.timing
+    assert t is not None, "a duplicate has the time of its leader"
     return t.median_s if isinstance(t, Measured) else t.predicted_s

@@ -255,6 +255,7 @@ class RecordFactory:
         was timed in its place, which has the same machine code, `winner_s` is `Record.winner_s`."""
         if isinstance(result, Refusal):
             return self.failure(candidate, result, compiled)
+        assert result.timing is not None, "a duplicate has the time of its leader"
         spec, problem = self.problem.spec, self.problem
         return Record(
             case=candidate.case,
