@@ -79,8 +79,8 @@ class Fate:
 
 
 class Null:
-    """Implements `protocol.Backend`. `asked` lists what it was asked to do, in order: ("compile",
-    label), ("time", label), ("halve", label), ("final", label), ("hot", label)."""
+    """Implements `protocol.Backend`. `requests` lists what it was asked to do, in order:
+    ("compile", label), ("time", label), ("halve", label), ("final", label), ("hot", label)."""
 
     def __init__(
         self,

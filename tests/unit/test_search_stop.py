@@ -258,6 +258,23 @@ def test_the_previous_best_is_tried_however_slow_it_is(plan):
     assert worst.key in {r.key for r in result} and len(result) < CONFIGS
 
 
+def test_a_duplicate_whose_check_was_lost_does_not_keep_a_search_from_its_end(plan):
+    """The previous best, a duplicate of the default: each run must try it, and once did not end."""
+    default = next(c for c in plan.candidates if c.default)
+    twin = min((c for c in plan.candidates if c.case.impl == default.case.impl), key=time_s)
+    run_ = replace(plan.run, previous_best={twin.case.impl: dict(twin.case.config)})
+
+    def of(candidate):
+        binary = "one" if candidate.key in (default.key, twin.key) else None
+        lost = ("crash",) if candidate.key == twin.key else ()
+        return Fate(time_s(candidate), binary=binary, lost=lost)
+
+    null = Null(of)
+    result = first_pass(run(replace(plan, run=run_), null, Earlier(), STOP))
+    assert ("time again", twin.case.label) in null.requests
+    assert twin.key in {r.key for r in result} and len(result) < CONFIGS
+
+
 def test_a_process_that_was_lost_is_tried_once_more_before_the_halving(plan):
     default = next(c.key for c in plan.candidates if c.default)
     null = Null(lambda c: Fate(time_s(c), lost=("crash",) if c.key == default else ()))

@@ -1,7 +1,7 @@
 """Remember between processes what Triton is: the hash of its own files, a part of the key of all
 that it compiles.
 
-Each process hashes 300 MB of libraries for it, 0.35 s of CPU and as long in the system, and a
+Each process hashes 500 MB of libraries for it, 0.35 s of CPU and as long in the system, and a
 sweep has twenty processes. The hash is kept in the user's cache folder for the names, sizes and
 times of change of the same files, so that another Triton, or a changed one, has another.
 """

@@ -314,6 +314,7 @@ class FirstPass:
         elif leader is not None and isinstance(result, Timed):
             yield self._of_leader(leader, candidate, compiled, result)
         elif isinstance(result, Refusal) and result.cause:
+            self._sure.pop(candidate.key, None)  # tried again at the end, whatever ends the search
             self._lost.append((candidate, compiled, result))
         elif result is not None:
             yield from self._final_result(candidate, compiled, result)
