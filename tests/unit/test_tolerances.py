@@ -73,9 +73,9 @@ def test_a_tolerance_rejects_what_no_rounding_gives(name, dtype):
 
 
 def test_the_errors_of_an_output_together_have_a_bound_by_hand():
-    """Of 10,000 values of size 1, of which each is off by 0.01: allowed are 0.01 times the root of
+    """Of 10,000 values about 1, of which each is off by 0.01: allowed are 0.01 times the root of
     1 + 9 / 100, which is 0.01044."""
-    expected, sign = torch.ones(10_000), torch.ones(10_000)
+    expected, sign = torch.linspace(0.999, 1.001, 10_000), torch.ones(10_000)
     sign[::2] = -1
     tolerance = {"fp32": Tolerance(relative=0.1, rms=0.01)}
     right = compare_values("y", expected + 0.01 * sign, expected.double(), tolerance, "fp32")
@@ -84,6 +84,21 @@ def test_the_errors_of_an_output_together_have_a_bound_by_hand():
     assert "all errors of y together are 0.011 of its rms" in wrong.wrong
     one = compare_values("y", expected[:1] + 0.03, expected[:1].double(), tolerance, "fp32")
     assert one.wrong is None, "of one rounding nothing but its largest error is known"
+
+
+def test_equal_values_are_one_rounding():
+    """Of lora with equal rows everywhere: all of y is one value, and u, too, is rounded once."""
+    spec = catalog.spec_of("lora")
+    generator = torch.Generator().manual_seed(7)
+    shapes = [(136, 136), (136, 136), (16, 136), (136, 16)]
+    rows = [torch.randn(1, s[1], generator=generator).bfloat16().expand(s).clone() for s in shapes]
+    x, w, a, b = (r.float() for r in rows)
+    u = (x @ a.T).bfloat16().float()
+    y = (x @ w.T + 2 * u @ b.T).bfloat16()
+    problem = PreparedProblem.given(spec, "bf16", tuple(rows))
+    assert not check_outputs((y,), problem).wrong
+    worse = check_outputs(((1.02 * y.float()).bfloat16(),), problem)
+    assert worse.wrong
 
 
 def test_a_bound_may_depend_on_the_sizes():

@@ -275,26 +275,31 @@ def compare_values(
     ratio = error / bound
     worst = float(ratio.max()) if ratio.numel() else 0.0
     if worst <= 1:
-        return _of_all_errors(
-            name, error, scale, allowed.rms_at(sizes), worst, _least(actual.dtype)
-        )
+        return _of_all_errors(name, error, e, allowed.rms_at(sizes), worst, _least(actual.dtype))
     reason = _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances")
     return Checked(worst, reason, "values")
 
 
 def _of_all_errors(
-    name: str, error: Any, scale: Any, rms: float | None, worst: float, least: float
+    name: str, error: Any, expected: Any, rms: float | None, worst: float, least: float
 ) -> Checked:
     """Return the check of all errors of an output together, each of which is right. The mean square
     of n independent roundings is above its expectation by 4.5 / sqrt(n) of it once in 3 million
-    times; those of a row may be one, hence the 9."""
+    times; those of a row may be one, hence the 9. Equal values, as those of equal rows of an input,
+    are rounded alike and count once."""
     if rms is None or not error.numel():
         return Checked(worst)
-    allowed = rms * math.sqrt(1 + 9 / math.sqrt(error.numel())) * float(scale) + least
-    all_errors = float(error.square().mean().sqrt())
+    scale, all_errors = (float(x.square().mean().sqrt()) for x in (expected, error))
+
+    def bound(roundings: int) -> float:
+        return rms * math.sqrt(1 + 9 / math.sqrt(roundings)) * scale + least
+
+    allowed = bound(error.numel())
+    if all_errors > allowed:  # counted here alone: it takes a sort
+        allowed = bound(expected.unique().numel())
     if all_errors <= allowed:
         return Checked(max(worst, all_errors / allowed))
-    share, limit = all_errors / float(scale), allowed / float(scale)
+    share, limit = all_errors / scale, allowed / scale
     reason = (
         f"all errors of {name} together are {share:.2g} of its rms, where roundings leave at most "
         f"{limit:.2g}: a factor, or too few bits throughout"
