@@ -277,7 +277,7 @@ def test_inputs_of_two_devices_are_refused(h200):
         choice.first_launch(spec, (x, w))
 
 
-@pytest.mark.parametrize("name", ["attention", "matmul", "wkv7"])
+@pytest.mark.parametrize("name", ["decode_attention", "matmul", "wkv7"])
 def test_without_a_derivative_an_input_that_requires_a_gradient_is_refused(name):
     spec = spec_of(name)
     first, *others = tensors(spec, spec.check[1], device="cpu")

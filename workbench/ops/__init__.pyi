@@ -24,7 +24,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Raises:
         OperationError: The operation does not take these tensors.
 
-    It has no backward, and refuses inputs that require a gradient.
+    It has gradients for q, k, v.
     """
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Raises:
         OperationError: The operation does not take these tensors.
 
-    It has no backward, and refuses inputs that require a gradient.
+    It has gradients for q, k, v.
     """
 
 def channel_mix(k: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 
 from workbench.kernels import group_norm as heads
 from workbench.kernels import lora as low_rank
+from workbench.kernels.attention import scaled_dot_product
 
 Tensors = Sequence[torch.Tensor]
 Gradients = Sequence[torch.Tensor | None]
@@ -158,6 +159,28 @@ def cross_entropy(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -
         share = torch.exp(widened(logits) - lse[:, None]) * g_lse[:, None]
         d = share.to(logits.dtype) if d is None else (d + share).to(logits.dtype)
     return d, None
+
+
+# Attention. Torch's own backward needs its own forward's sums of weights, so that runs again.
+
+
+@derivative(keep_inputs)
+def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
+    """Return the gradients of q, k and v, by the kernels that torch chooses."""
+    return _attended(kept, gradients[0], causal=False)
+
+
+@derivative(keep_inputs)
+def causal_attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
+    """Return the gradients of q, k and v, by the kernels that torch chooses."""
+    return _attended(kept, gradients[0], causal=True)
+
+
+def _attended(kept: Tensors, g: torch.Tensor | None, causal: bool) -> Gradients:
+    leaves = [x.detach().requires_grad_() for x in kept]
+    with torch.enable_grad():
+        o = scaled_dot_product(causal=causal)(*leaves)
+    return torch.autograd.grad(o, leaves, g)
 
 
 # LoRA. The products are torch's: those of the gradient read W and B along their other axis, which
