@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cache, cached_property, update_wrapper
@@ -294,6 +294,17 @@ def baseline(spec: Spec) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
+def attention_backend(name: str) -> AbstractContextManager[None]:
+    """Return a context in which torch's attention is its `flash` or `cudnn`. What it takes is
+    imported at the call, for importing a kernel's file needs nothing of torch."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    context: AbstractContextManager[None] = sdpa_kernel(
+        getattr(SDPBackend, f"{name.upper()}_ATTENTION")
+    )
+    return context
+
+
 @dataclass(frozen=True)
 class ThirdParty:
     """Another project's package, which need not be installed: it is imported at the first
@@ -349,6 +360,7 @@ __all__ = [
     "LIGER",
     "TensorDescriptor",
     "ThirdParty",
+    "attention_backend",
     "baseline",
     "block_strides",
     "compiled",

@@ -206,7 +206,11 @@ def test_the_users_own_times_come_before_those_that_are_shipped(own, tmp_path, m
         [t.median_s for t in ours], abs=1e-9
     )
     assert len(known.of("softmax", "bf16")) == len(theirs) // 2
-    assert calibration_of("h100") is None
+    for kernel in ("matmul", "softmax"):
+        of_one = calibration_of("h200", kernel)
+        assert of_one.kernels == [(kernel, "bf16")] and of_one.digest == known.digest
+        assert of_one.of(kernel, "bf16") == known.of(kernel, "bf16")
+    assert calibration_of("h100") is None and calibration_of("h200", "copy").times == ()
 
 
 # What corrects the model

@@ -24,6 +24,7 @@ from workbench.device import calibration  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
 from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
+from workbench.dsl import attention_backend
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
@@ -368,3 +369,18 @@ def test_a_spec_of_ones_own_becomes_an_operation(h200):
         assert twice(torch.empty(6, 5, device="cuda")).shape == (5, 3)
     with pytest.raises(ops.OperationError, match="another name"):
         ops.operation_of(spec)
+
+
+# Libraries
+
+
+@pytest.mark.parametrize("name", ["flash", "cudnn"])
+def test_a_library_of_attention_is_that_backend_alone(name):
+    def enabled():
+        cuda = torch.backends.cuda
+        return {"flash": cuda.flash_sdp_enabled(), "cudnn": cuda.cudnn_sdp_enabled()}
+
+    before = enabled()
+    with attention_backend(name):
+        assert enabled() == {n: n == name for n in before}
+    assert enabled() == before

@@ -394,7 +394,7 @@ def kernels_for(
         return
     aligned = is_aligned(spec, sizes)
     for source in same_architecture(device):
-        if (known := calibration_of(source.name)) is None:
+        if (known := calibration_of(source.name, spec.name)) is None:
             continue
         for one in (dtype, ALIKE.get(dtype)):
             at = (known.digest, repr(source), spec.name, one, aligned)

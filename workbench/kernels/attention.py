@@ -18,10 +18,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbench.dsl import (
     TensorDescriptor,
+    attention_backend,
     block_strides,
     cores,
     meta,
@@ -738,13 +738,13 @@ def refuse_sdpa(config, limits, *, itemsize, **at):
     return "the library has it for 16 bits only" if itemsize != 2 else None
 
 
-def scaled_dot_product(*backends, causal=False):
-    """Return torch's own call, by one of these backends or what torch chooses."""
+def scaled_dot_product(backend="", causal=False):
+    """Return torch's own call, by one of its backends or what torch chooses."""
 
     def call(q, k, v):
         grouped = q.shape[2] != k.shape[2]
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        with sdpa_kernel(list(backends)) if backends else nullcontext():
+        with attention_backend(backend) if backend else nullcontext():
             o = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=causal, enable_gqa=grouped
             )
@@ -755,12 +755,11 @@ def scaled_dot_product(*backends, causal=False):
 
 def add_libraries(spec, causal):
     """Enter torch's versions of this Spec."""
-    flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
     chosen = scaled_dot_product(causal=causal)
     chosen.__doc__ = "What torch chooses."
     spec.library("torch", chosen)
-    spec.library("flash", scaled_dot_product(flash, causal=causal), refuse=refuse_sdpa)
-    spec.library("cudnn", scaled_dot_product(cudnn, causal=causal), refuse=refuse_sdpa)
+    for name in ("flash", "cudnn"):
+        spec.library(name, scaled_dot_product(name, causal=causal), refuse=refuse_sdpa)
 
 
 add_libraries(attention, causal=False)

@@ -14,10 +14,10 @@ there does not exist, whatever it holds.
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbench.dsl import (
     INTERPRETED,
+    attention_backend,
     cores,
     launch_pdl,
     meta,
@@ -392,14 +392,14 @@ def library(q, k, v, lens):
     return o.masked_fill((lens <= 0)[:, None, None], 0.0)
 
 
-def by_backend(backend):
+def without_lengths(backend):
     def call(q, k, v, lens):
-        with sdpa_kernel(backend):
+        with attention_backend(backend):
             return scaled_dot_product(q, k, v)
 
     return call
 
 
 decode_attention.library("torch", library)
-decode_attention.library("flash", by_backend(SDPBackend.FLASH_ATTENTION), refuse=refuse_sdpa)
-decode_attention.library("cudnn", by_backend(SDPBackend.CUDNN_ATTENTION), refuse=refuse_sdpa)
+for _name in ("flash", "cudnn"):
+    decode_attention.library(_name, without_lengths(_name), refuse=refuse_sdpa)

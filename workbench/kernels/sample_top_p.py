@@ -547,7 +547,7 @@ def bracketed(logits, p, temperature, seed, *, config):
     after = launch_pdl(pdl)
     small = dict(BLOCK=config.block_v, BLOCKS=triton.next_power_of_2(blocks), PDL=pdl)
     binned = dict(**small, BINS=config.bins, num_warps=config.num_warps)
-    listed = dict(LIST=config.list_len, SHIFT=SHIFT[logits.dtype])
+    listed = dict(LIST=config.list_len, SHIFT=shift_of(logits))
     registers = {"maxnreg": config.maxnreg} if config.maxnreg else {}
     lengths = dict(BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps)
     _maxima[(B * blocks,)](logits, best, counts, *at, **lengths)
@@ -562,7 +562,9 @@ def bracketed(logits, p, temperature, seed, *, config):
     return token
 
 
-SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+def shift_of(logits):
+    """Return how many of the lowest bits of fp32 these logits do not have."""
+    return {torch.float16: 13, torch.bfloat16: 16}.get(logits.dtype, 0)
 
 
 @baseline(sample_top_p)

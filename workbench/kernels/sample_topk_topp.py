@@ -437,7 +437,7 @@ def group_maxima(logits, k, p, temperature, seed, *, config):
         logits, best, V, groups, *logits.stride(), **constants
     )
     constants = dict(GROUPS=triton.next_power_of_2(groups), GROUP=config.group, KEPT=config.kept)
-    constants |= dict(BLOCK=2048, SHIFT=SHIFT[logits.dtype], PDL=pdl, num_warps=config.merge_warps)
+    constants |= dict(BLOCK=2048, SHIFT=shift_of(logits), PDL=pdl, num_warps=config.merge_warps)
     after = launch_pdl(pdl)
     inputs = k, p, temperature, seed
     at = V, groups, *strides(logits, *inputs)
@@ -445,7 +445,9 @@ def group_maxima(logits, k, p, temperature, seed, *, config):
     return token
 
 
-SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+def shift_of(logits):
+    """Return how many of the lowest bits of fp32 these logits do not have."""
+    return {torch.float16: 13, torch.bfloat16: 16}.get(logits.dtype, 0)
 
 
 @baseline(sample_topk_topp)

@@ -178,9 +178,10 @@ def causal_attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients
 
 def _attended(kept: Tensors, g: torch.Tensor | None, causal: bool) -> Gradients:
     leaves = [x.detach().requires_grad_() for x in kept]
+    again: Any = scaled_dot_product
     with torch.enable_grad():
-        o = scaled_dot_product(causal=causal)(*leaves)
-    return torch.autograd.grad(o, leaves, g)
+        o = again(causal=causal)(*leaves)
+    return list(torch.autograd.grad(o, leaves, g))
 
 
 # LoRA. The products are torch's: those of the gradient read W and B along their other axis, which
