@@ -24,7 +24,7 @@ from workbench.device import calibration  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
 from workbench.device.cost_model import guessed  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
-from workbench.dsl import attention_backend
+from workbench.dsl import attention_backend  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
