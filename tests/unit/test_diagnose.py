@@ -15,6 +15,7 @@ from synthetic import softmax
 
 from workbench import catalog
 from workbench.cli import main
+from workbench.commands.diagnose_model import ADVICE
 from workbench.commands.diagnose_trace import of_run, of_trace
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
 from workbench.commands.report import StoredRun
@@ -27,6 +28,7 @@ from workbench.compile.partitions import specialisation
 from workbench.data.code_facts import FACTS, CodeFacts
 from workbench.data.record import Predicted, Record
 from workbench.data.trace_summary import summarise
+from workbench.device import apple_model, code_model, cost_model
 from workbench.device.hardware import DEVICES
 from workbench.device.occupancy import occupancy
 from workbench.readers import read
@@ -420,3 +422,11 @@ def test_each_planted_kernel_is_stored():
     assert set(kernel_rules()) - rules == WITHOUT_A_KERNEL, (
         "plant a kernel in tests/planted_counters.py, or enter the rule in WITHOUT_A_KERNEL"
     )
+
+
+# Predicted times
+
+
+def test_there_is_advice_for_all_that_may_bound_a_predicted_time():
+    bounds = {"launch", *cost_model.BOUNDS, *code_model.BOUNDS, *apple_model.BOUNDS}
+    assert set(ADVICE) == bounds

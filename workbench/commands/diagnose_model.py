@@ -31,6 +31,8 @@ ADVICE: Mapping[str, str] = {
     "shared memory": "fewer accesses to shared memory: operands in registers, larger tiles",
     "instructions": "fewer instructions beside the product: indices, casts and masks in the loop",
     "special functions": "fewer exponentials, roots and divisions",
+    "load unit": "fewer lines for each access: neighbouring threads at neighbouring addresses",
+    "atomic operations": "fewer atomic operations on one address: add within a program first",
     "latency": "shorter waits: more stages, or more programs on a core",
     "waves": "shorter waits: more threads on a core",
     "launch": "fewer launches: its neighbours fused into it, or a CUDA graph",

@@ -25,6 +25,7 @@ BANDWIDTH_SHARE = 0.85  # of the stated bandwidth that a stream reaches
 PEAK_SHARE = 0.80  # of the peak that arithmetic reaches
 LAUNCH_S = 5e-6  # of one dispatch on the GPU
 LATENCY_S = 1e-6  # of one wave of threads
+BOUNDS = ("memory", "compute", "waves")  # what may bound a time
 RESIDENT_THREADS = 1024  # of one core at once: one threadgroup of the largest size
 LOW, HIGH = 0.7, 2.0  # ends of the interval, over the times for the least and counted bytes
 
@@ -105,7 +106,7 @@ def predict(device: Device, work: MetalWork, dtype: str) -> Predicted:
     memory_s = work.bytes / (BANDWIDTH_SHARE * device.dram.value)
     cached_s = least_bytes / (BANDWIDTH_SHARE * device.dram.value)
     ceiling_s = max(least_bytes / device.dram.value, work.flops / peak.value if peak else 0.0)
-    terms = {"memory": memory_s, **others}
+    terms = dict(zip(BOUNDS, (memory_s, *others.values()), strict=True))
     bound = max(terms, key=lambda name: terms[name])
     launch_s = work.dispatches * LAUNCH_S
     time_s = launch_s + terms[bound]

@@ -101,6 +101,8 @@ TERMS = (
     *("compute", "cache", "shared memory", "instructions", "special functions", "load unit"),
     "latency",
 )
+MEMORY, ATOMICS = "memory", "atomic operations"
+BOUNDS = (*TERMS, MEMORY, ATOMICS)  # what may bound a time
 
 
 def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
@@ -133,7 +135,7 @@ class _CodeModel:
         hot *= self.work.programs
         overlapped = norm([core, dram], self._overlap())
         total = LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)
-        named = {**self._named(), "memory": dram, "atomic operations": hot}
+        named = {**self._named(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
             model=MODEL,

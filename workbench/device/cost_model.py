@@ -64,6 +64,7 @@ class Constants:
 CONSTANTS = Constants()
 MODEL = "analytic-4"
 THROUGHPUTS = ("cache", "shared memory", "instructions", "special functions")
+BOUNDS = ("compute", "memory", *THROUGHPUTS, "latency")  # what may bound a time
 LAUNCH_S = 0.7e-6  # of an empty launch in a graph: measured as 0.59 to 0.82 us on an H200
 
 
@@ -420,8 +421,7 @@ class _Model:
         rounds = self.work.tiles / self.places
         compute, *others = (rounds * self.work.steps * t for t in self.step(self.resident))
         dram = self.dram_bytes(bytes_) / (self.device.dram.value * self.constants.dram)
-        names = (*THROUGHPUTS, "latency")
-        return {"compute": compute, "memory": dram, **dict(zip(names, others, strict=True))}
+        return dict(zip(BOUNDS, (compute, dram, *others), strict=True))
 
     def dram_bytes(self, least: int) -> float:
         """Return the bytes from and to memory: the least, plus what the cache could not keep for

@@ -390,6 +390,11 @@ def chunked(r, w, k, v, u, state, *, config):
     return y, last
 
 
+def refuse_chunk(*, itemsize, **at):
+    # On an H100, fla-core 0.6.0: 15 % of y, by up to 8 tolerances; 2026-11-27
+    return "its fp32 is less exact than the tolerance" if itemsize == 4 else None
+
+
 def fla_chunk(r, w, k, v, u, state):
     """64 tokens at a time. Its first call on a device tries some 140 configs: minutes."""
     run = FLA("ops.rwkv6:chunk_rwkv6")
@@ -402,5 +407,5 @@ def fla_recurrent(r, w, k, v, u, state):
     return run(r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True)
 
 
-wkv6.library("fla.chunk", fla_chunk, refuse=FLA.refuse())
+wkv6.library("fla.chunk", fla_chunk, refuse=FLA.refuse(refuse_chunk))
 wkv6.library("fla.recurrent", fla_recurrent, refuse=FLA.refuse())

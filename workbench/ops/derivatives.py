@@ -181,7 +181,7 @@ def _attended(kept: Tensors, g: torch.Tensor | None, causal: bool) -> Gradients:
     again: Any = scaled_dot_product
     with torch.enable_grad():
         o = again(causal=causal)(*leaves)
-    return list(torch.autograd.grad(o, leaves, g))
+    return tuple(torch.autograd.grad(o, leaves, g))
 
 
 # LoRA. The products are torch's: those of the gradient read W and B along their other axis, which
