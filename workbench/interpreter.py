@@ -177,7 +177,8 @@ def _mend_scalars(interpreter: Any) -> None:
 
 def _mend_loops(interpreter: Any) -> None:
     """Patch loops over `range` and `tl.range`: their index is a scalar tensor, as in a compiled
-    launch, and no Python integer. That of `tl.static_range` is a constant."""
+    launch, and no Python integer. That of `tl.static_range` is a constant. And a condition of
+    `while` is true or false."""
     import ast
 
     def visit_for(self: Any, node: Any) -> Any:
@@ -191,6 +192,10 @@ def _mend_loops(interpreter: Any) -> None:
         return node
 
     interpreter.ASTTransformer.visit_For = visit_for
+    from triton.language import condition
+
+    if "__bool__" not in vars(condition):  # in 3.6 no `while tl.condition(...)` ended
+        condition.__bool__ = lambda self: bool(self.condition)
 
 
 def _mend_imported_names(interpreter: Any) -> None:
