@@ -155,6 +155,7 @@ class EmulationOptions:
     time_limit_s: float = 60.0
     compiler: str | None = None  # name or path of a clang++
     accesses: int = ACCESSES
+    unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class MetalLaunch:
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
     same_value: tuple[str, ...] = ()
+    initial: Mapping[str, bytes] = field(default_factory=dict)  # contents of outputs before the run
 
     @property
     def clamped(self) -> tuple[int, int, int]:
@@ -346,8 +348,9 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     listed = parameters(launch.call)
     schedule = options.schedule
     yield struct.pack(
-        "=4I3I3I2Q",
+        "=5I3I3I4x2Q",
         *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
+        options.unchecked,
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
     arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=True))
@@ -357,6 +360,9 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
         if p.array in outputs:
             array, flags = outputs[p.array], _WRITABLE
             flags |= _SAME_VALUE if p.array in launch.same_value else 0
+            if p.array in launch.initial:
+                flags |= _INITIALISED
+                contents.append(launch.initial[p.array])
             yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
         else:
             content, element = _content(p, launch.call, arrays[p.array])
@@ -372,7 +378,7 @@ def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes
     if parameter.part == "shape":
         return struct.pack(f"={len(shape)}i", *shape), 4
     if parameter.part == "strides":
-        strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+        strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
         return struct.pack(f"={len(shape)}q", *strides), 8
     if parameter.part == "ndim":
         return struct.pack("=i", len(shape)), 4

@@ -24,11 +24,12 @@ TYPES: Mapping[str, str] = {
     "int16": "int16_t",
     "int8": "int8_t",
     "uint8": "uint8_t",
+    "uint16": "uint16_t",
     "uint32": "uint32_t",
     "uint64": "uint64_t",
     "bool": "bool",
 }
-SIZES: Mapping[str, int] = {**ITEMSIZE, "uint32": 4, "uint64": 8}  # bytes of an element
+SIZES: Mapping[str, int] = {**ITEMSIZE, "uint16": 2, "uint32": 4, "uint64": 8}  # bytes of an element
 CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
 
 # MLX adds an attribute to the parameters where its name occurs in the body.
@@ -81,14 +82,17 @@ class MetalSource:
     body: str
     header: str = ""
     whole: tuple[Parameter, ...] = ()
+    atomic_outputs: bool = False  # `device atomic<float>*` in place of `device float*`
 
 
 @dataclass(frozen=True)
 class ArrayType:
-    """Shape and dtype (`fp32`) of an input or output."""
+    """Shape and dtype (`fp32`) of an input or output. The strides of an array that is not dense,
+    in elements, come with all elements from its first to its last as contents."""
 
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -133,7 +137,9 @@ def parameters(call: MetalCall) -> list[Parameter]:
         if array.shape:
             result += _descriptions(source, name)
     for name, array in zip(source.outputs, call.outputs, strict=True):
-        result.append(Parameter(f"device {TYPES[array.dtype]}*", name, name))
+        kind = TYPES[array.dtype]
+        kind = f"atomic<{kind}>" if source.atomic_outputs else kind
+        result.append(Parameter(f"device {kind}*", name, name))
     return result
 
 
