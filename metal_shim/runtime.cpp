@@ -299,12 +299,11 @@ void outside(char* p, uint32_t n, bool write, void* pc, const Region& r) {
 
 // Is it the kernel's own constants, or what the runtime shares with it?
 bool in_an_object(char* p) {
-  static char* pages[64];
-  char*& last = pages[(uintptr_t)p / PAGE % 64];
-  char* page = p - (uintptr_t)p % PAGE;
-  if (page && last == page) return true;
+  static uintptr_t pages[64]; // asked before; as numbers, since a pointer may be taken to be none
+  uintptr_t page = (uintptr_t)p / PAGE, &last = pages[page % 64];
+  if (page < 16) return false;
   Dl_info about;
-  if ((uintptr_t)p < 16 * PAGE || !dladdr(p, &about) || p < about.dli_fbase) return false;
+  if (last != page && (!dladdr(p, &about) || p < about.dli_fbase)) return false;
   last = page; return true;
 }
 
