@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metal_shim.compiler import find_compiler
@@ -192,6 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m metal_shim.check", description=__doc__)
     parser.add_argument("kernel", nargs="?", help="name of an operation, or the path of its file")
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
+    parser.add_argument(
+        "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
+        help="run an MLX program (or -m MODULE) and check each of its custom kernels",
+    )  # fmt: skip
     try:
         return _answered(parser.parse_args(arguments))
     except WorkbenchError as error:
@@ -209,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _answered(options: argparse.Namespace) -> int:
     if options.limits:
         print(LIMITS, end="", flush=True)
+    if options.mlx is not None:
+        return _program(options.mlx)
     if options.kernel is None:
         return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
     spec, report = catalog.spec_of(options.kernel), CheckReport()
@@ -221,6 +229,18 @@ def _answered(options: argparse.Namespace) -> int:
         _progress("")
     print("\n".join(lines(report, spec.name)), flush=True)
     return 0 if report.is_clean else 1
+
+
+def _program(words: Sequence[str]) -> int:
+    """Check the kernels of an MLX program."""
+    if not words or words == ["-m"]:
+        return _failed("name a program, as in: metal_shim.check --mlx train.py")
+    if words[0] != "-m" and not os.path.isfile(words[0]):
+        return _failed(f"there is no file {words[0]}; name a Python program, or -m MODULE.")
+    if importlib.util.find_spec("mlx") is None:
+        return _failed("MLX is not installed; pip install 'mlx[cpu]'.")
+    find_compiler()
+    return int(import_module("metal_shim.mlx_program").check_program(words))
 
 
 def _progress(text: str) -> None:

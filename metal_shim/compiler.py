@@ -169,7 +169,8 @@ def _library(compiler: MetalCompiler) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
     header, flags = INCLUDE / "metal_stdlib", _kernel_flags()
-    path = _entry(header.read_text(encoding="utf-8"), *flags, compiler.version, suffix=".pch")
+    texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
+    path = _entry(*texts, *flags, compiler.version, suffix=".pch")
     if not path.exists():
         # of a checkout anew, whose header has another time of change, it stays usable
         options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")

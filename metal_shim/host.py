@@ -84,7 +84,7 @@ def host_text(call: MetalCall) -> str:
         )
     start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
     return (
-        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
         f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
         f'{start}\n#line 1 "{name}.metal"\n{_rewritten(source.body)}\n}}\n{_entry(call)}'
     )

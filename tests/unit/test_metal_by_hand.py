@@ -284,7 +284,7 @@ def test_a_request_holds_each_buffer_and_its_flags():
     launch = MetalLaunch(call, (b"a" * 12, b"b" * 4), (64, 2, 1), (128, 1, 1), ("y",))
     options = EmulationOptions(emulate.SCHEDULES[1], counting=True, accesses=99)
     head, *buffers = list(emulate._request(launch, options))
-    assert struct.unpack("=4I3I3I2Q", head) == (6, 1, 1, 1, 64, 2, 1, 64, 1, 1, 32_768, 99)
+    assert struct.unpack("=5I3I3I4x2Q", head) == (6, 1, 1, 1, 0, 64, 2, 1, 64, 1, 1, 32_768, 99)
     read = [struct.unpack("=40sQII", b) for b in buffers[:6]]
     assert [(name.rstrip(b"\0").decode(), *more) for name, *more in read] == [
         ("x0", 12, 2, 2), ("x0_shape", 8, 4, 2), ("x0_strides", 16, 8, 2), ("x0_ndim", 4, 4, 2),
