@@ -7,16 +7,14 @@ Its outputs go back to the program. On Linux the program meets MLX's CPU backend
 
 from __future__ import annotations
 
-import re
 import runpy
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -160,17 +158,24 @@ class CheckedKernel:
                 output_shapes, output_dtypes, self.source.outputs, strict=True
             )
         ]
-        given = [
-            self._content(x, name)
-            for x, name in zip(arrays, self.source.inputs, strict=True)
-        ]
+        given = [self._content(x, name) for x, name in zip(arrays, self.source.inputs, strict=True)]
         values = {n: self._value(v, n) for n, v in template or ()}
         call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
-        start = {} if init_value is None else dict(zip(
-            self.source.outputs, (_filled(model, init_value) for model in models), strict=True
-        ))
+        start = (
+            {}
+            if init_value is None
+            else dict(
+                zip(
+                    self.source.outputs,
+                    (_filled(model, init_value) for model in models),
+                    strict=True,
+                )
+            )
+        )
+        x, y, z = grid
+        across, down, deep = threadgroup
         launch = MetalLaunch(
-            call, [content for _, content in given], tuple(grid), tuple(threadgroup), initial=start
+            call, [c for _, c in given], (x, y, z), (across, down, deep), initial=start
         )
         contents = self._emulated(launch)
         outputs = [_array(c, model) for c, model in zip(contents, models, strict=True)]
@@ -266,7 +271,9 @@ class CheckedKernel:
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
 
     def _refuse(self, sentence: str) -> None:
-        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.kernel.made_at})")
+        self.report.refused.append(
+            f"{self.source.name}: {sentence} (made at {self.kernel.made_at})"
+        )
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
 
 

@@ -29,7 +29,12 @@ TYPES: Mapping[str, str] = {
     "uint64": "uint64_t",
     "bool": "bool",
 }
-SIZES: Mapping[str, int] = {**ITEMSIZE, "uint16": 2, "uint32": 4, "uint64": 8}  # bytes of an element
+SIZES: Mapping[str, int] = {
+    **ITEMSIZE,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+}  # bytes of an element
 CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
 
 # MLX adds an attribute to the parameters where its name occurs in the body.

@@ -101,7 +101,7 @@ BUGS = [
         "x: at index 4294967295 of 128, which is -1 as an int", """
     y[at] = x[at - 1]; //!
     """),
-    Bug("a write that wraps", MEMORY, "write of 4 bytes outside device memory y: at index 42949", """
+    Bug("a write that wraps", MEMORY, "outside device memory y: at index 4294967295 of 64", """
     y[at - 1] = x[at]; //!
     """),
     Bug("a product of 32 bits", MEMORY, "device memory x: at index 2147483648 of 128", """
@@ -110,7 +110,7 @@ BUGS = [
     Bug("5 GiB past the end", MEMORY, "device memory y: at index 1342177280 of 64", """
     y[at + (5ul << 28)] = x[at]; //!
     """),
-    Bug("far before threadgroup memory", MEMORY, "threadgroup memory s: at index -1000000 of 64", """
+    Bug("far before threadgroup memory", MEMORY, "memory s: at index -1000000 of 64", """
     threadgroup float s[64];
     threadgroup float* p = s;
     p[int(at) - 1000000] = x[at]; //!
