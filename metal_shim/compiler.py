@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,10 +32,13 @@ TIME_LIMIT_S = 300.0  # for one compilation: a second, but over one minute for z
 CANDIDATES = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "clang++")
 REMEDY = "apt-get install clang-19, or pip install ziglang"
 
-_EXTENSIONS = "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64"
+_EXTENSIONS = (
+    "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64,+cl_khr_fp16,"
+    "+__cl_clang_function_pointers"
+)
 _LANGUAGE = (
     *("-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc"),
-    *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS},+cl_khr_fp16"),
+    *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS}"),
     *("-ffp-contract=off", "-fno-math-errno", "-ftrivial-auto-var-init=pattern"),
 )
 _WARNINGS = (
@@ -165,6 +168,32 @@ def compiled(text: str, compiler: MetalCompiler) -> Path:
     return program
 
 
+# Headers of Apple's: what they declare is in the library, and where it is not a use says so.
+_OWN_HEADER = re.compile(r"fatal error: '((?:metal_|simd/|Metal)[^'\n]*|metal|TargetConditionals.h)' file")
+METAL_VERSION = 320  # Metal 3.2, as MLX has it
+
+
+def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]) -> str:
+    """Return the text of a file after clang's preprocessor, with its line markers; macros of the
+    Metal library remain. Raises KernelRejected."""
+    compiler = find_compiler()
+    macros = {"__METAL__": "1", "__METAL_VERSION__": str(METAL_VERSION), "__METAL_MACOS__": "1"}
+    macros |= {"__HAVE_BFLOAT__": "1", **defines}
+    options = [f"-D{name}={value}" for name, value in macros.items()]
+    options += [f"-I{folder}" for folder in folders]
+    command = (*compiler.kernel, "-E", "-x", "c++", "-std=c++17", "-undef", "-nostdinc", "-w")
+    with tempfile.TemporaryDirectory() as empty:
+        while True:
+            try:
+                return _run(*command, *options, f"-I{empty}", str(path))
+            except KernelRejected as error:
+                header = _OWN_HEADER.search(str(error))
+                if header is None or Path(empty, header[1]).exists():
+                    raise
+                Path(empty, header[1]).parent.mkdir(exist_ok=True)
+                Path(empty, header[1]).touch()
+
+
 def _library(compiler: MetalCompiler) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
@@ -226,7 +255,7 @@ def _entry(*parts: str, suffix: str = "") -> Path:
     return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=TIME_LIMIT_S
@@ -242,6 +271,7 @@ def _run(*command: str) -> None:
         errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
         text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]
         raise KernelRejected(re.sub("|".join(_SPACES), lambda m: _SPACES[m[0]], text))
+    return done.stdout
 
 
 def line_of(program: Path, address: int, name: str) -> int | None:

@@ -48,9 +48,10 @@ class EmulationFinding:
     in_header: bool = False
     thread: tuple[int, tuple[int, int, int]] | None = None
     text: str = ""  # of that line
+    file: str = ""  # that it is of, where the kernel is one of a file's
 
     def __str__(self) -> str:
-        part = "header line" if self.in_header else "line"
+        part = "header line" if self.in_header else f"{self.file} line".strip()
         place = f"{self.kernel}, {part} {self.line}" if self.line else self.kernel
         quoted = f" (`{self.text}`)" if self.text else ""
         who = ""
@@ -341,7 +342,7 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes
     return done.stdout
 
 
-_WRITABLE, _INITIALISED, _SAME_VALUE = 1, 2, 4
+_WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED = 1, 2, 4, 8
 
 
 def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
@@ -363,11 +364,14 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
             if p.array in launch.initial:
                 flags |= _INITIALISED
                 contents.append(launch.initial[p.array])
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
+            element = 0 if launch.call.source.whole else SIZES[array.dtype]  # the kernel says it
+            yield struct.pack("=40sQII", p.name.encode(), array.bytes, element, flags)
         else:
             content, element = _content(p, launch.call, arrays[p.array])
             contents.append(content)
-            yield struct.pack("=40sQII", p.name.encode(), len(content), element, _INITIALISED)
+            flags = _INITIALISED | (_FILLED if p.fields else 0)
+            element = 0 if launch.call.source.whole else element
+            yield struct.pack("=40sQII", p.name.encode(), len(content), element, flags)
     yield from contents
 
 
@@ -426,9 +430,8 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
 
     def line(match: re.Match[str]) -> str:
         number = _line_at(program, call, match[1])
-        if number >= host.HEADER_LINE:
-            return f" (header line {number - host.HEADER_LINE + 1})"
-        return f" (line {number})" if number else ""
+        at = _lines_of(call, number)
+        return f" ({at[0]}line {at[1]})" if number else ""
 
     sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
     named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)
@@ -443,8 +446,21 @@ def _placed(
     thread: tuple[int, tuple[int, int, int]] | None = None,
 ) -> EmulationFinding:
     """Return a finding with its line and the text of that line; `line` is 0 if it is unknown."""
-    name, in_header = call.source.name, line >= host.HEADER_LINE
-    number = line - host.HEADER_LINE + 1 if in_header else line
-    lines = (call.source.header if in_header else call.source.body).splitlines()
+    part, number, content = _lines_of(call, line)
+    lines = content.splitlines()
     text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text)
+    in_header = part == "header "
+    file = "" if in_header else part.strip()
+    name = call.source.name
+    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text, file)
+
+
+def _lines_of(call: MetalCall, line: int) -> tuple[str, int, str]:
+    """Return the words for the text that a line is of, its number there, and that text."""
+    number, source = divmod(line, host.FILE_LINES), call.source
+    if number[0] < len(source.files):
+        name, text = source.files[number[0]]
+        return f"{name} ", number[1], text
+    if line >= host.HEADER_LINE:
+        return "header ", number[1], source.header
+    return "", line, source.body

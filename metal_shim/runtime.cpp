@@ -32,7 +32,7 @@ namespace {
 // that a finding names the array, however far outside of it.
 constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << 36, SLOTS = 128;
 constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
-enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4 };
+enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8 };
 enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
 enum Order { FORWARD, BACKWARD, ROTATED };
 struct Request {
@@ -605,9 +605,16 @@ int main(int, char** arguments) {
   receive(&request);
   buffers.resize(request.count); contents.resize(request.count);
   receive(buffers.data(), request.count);
-  for (uint32_t i = 0; i < request.count; i++)
-    if (buffers[i].flags & INITIALISED) {
-      contents[i].resize(buffers[i].bytes + 1); receive(contents[i].data(), buffers[i].bytes); }
+  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element"); // of a whole kernel
+  auto fields = (void (*)(uint32_t, void*))dlsym(kernel, "msl_fill");
+  for (uint32_t i = 0; i < request.count; i++) {
+    BufferRequest& b = buffers[i];
+    if (!b.element) b.element = std::max<uint64_t>(element(i), 1);
+    if (b.flags & INITIALISED) {
+      contents[i].resize(b.bytes + 1); receive(contents[i].data(), b.bytes); }
+    if (b.flags & FILLED) {
+      b.bytes = b.element; contents[i].assign(b.bytes + 1, 0); fields(i, contents[i].data()); }
+  }
   int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, kind, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, kind, -1, 0);

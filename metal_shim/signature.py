@@ -68,18 +68,22 @@ TemplateValue = bool | int | str  # a str is a dtype of TYPES
 class Parameter:
     """One buffer of the generated function: `const device float*` and `x`. `array` names the input
     or output, and `part` is "shape", "strides" or "ndim" where the buffer describes it. Of a whole
-    kernel `part` may be an attribute, and then there is no array."""
+    kernel `part` may be an attribute, "threadgroup" (memory of so many bytes) or "absent", and then
+    there is no array; `fields` are values of a structure's fields."""
 
     declaration: str
     name: str
     array: str
     part: str = ""
+    bytes: int = 0
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class MetalSource:
     """A kernel as MLX takes it: names of its arrays, the body in MSL, and helpers before it. For a
-    whole kernel (see `whole`) the body is its text, and `whole` its parameters."""
+    whole kernel (see `whole`) the body is what it reaches of its text, `whole` its parameters,
+    `function` its name with the template's arguments, and `files` the names and texts it is of."""
 
     name: str
     inputs: tuple[str, ...]
@@ -87,6 +91,8 @@ class MetalSource:
     body: str
     header: str = ""
     whole: tuple[Parameter, ...] = ()
+    function: str = ""
+    files: tuple[tuple[str, str], ...] = ()
     atomic_outputs: bool = False  # `device atomic<float>*` in place of `device float*`
 
 
