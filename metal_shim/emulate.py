@@ -308,16 +308,47 @@ def reject_launch(launch: MetalLaunch) -> None:
 
 def _program(call: MetalCall, options: EmulationOptions) -> Path:
     tools = compiler.find_compiler(options.compiler)
-    try:
-        return compiler.compiled(host.host_text(call), tools)
-    except compiler.KernelRejected as error:
-        uninitialised = "uninitialized" in str(error)
-        if not uninitialised:
-            raise LaunchRejected(f"{call.source.name}: clang rejects it: {error}.") from None
-        line = re.search(r"\.metal:(\d+):", str(error))
-        sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
-        number = int(line[1]) if line else 0
-        raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number)) from None
+    readings = len(host.READINGS) if call.source.files else 1
+    errors = list[compiler.KernelRejected]()
+    for reading in range(readings):
+        try:
+            return compiler.compiled(host.host_text(call, reading), tools)
+        except compiler.KernelRejected as error:
+            errors.append(error)
+            if "uninitialized" in str(error):
+                break
+    error = errors[-1] if "uninitialized" in str(errors[-1]) else errors[0]
+    if "uninitialized" not in str(error):
+        raise LaunchRejected(f"{call.source.name}: {_rejection(call, str(error))}.")
+    line = re.search(r"\.metal:(\d+):", str(error))
+    sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
+    number = int(line[1]) if line else 0
+    raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number))
+
+
+def _rejection(call: MetalCall, errors: str) -> str:
+    """Return why clang does not take a kernel, with the lines of its file."""
+    name = re.escape(call.source.name)
+
+    def line(match: re.Match[str]) -> str:
+        part, number, _ = _lines_of(call, int(match[1]))
+        return f"{part}line {number}"
+
+    errors = re.sub(rf"\b{name}\.metal:(\d+):\d+(?:: error)?", line, errors)
+    lacking = [word for word in re.findall(r"'(?:metal::)?(\w+)", errors) if word in LACKING]
+    if lacking:
+        return f"Metal has {lacking[0]}; the emulator lacks it ({errors})"
+    return f"clang rejects it: {errors}"
+
+
+# What MSL declares beside, apart from textures, which a parameter or a header names
+LACKING = frozenset(
+    """atomic_thread_fence os_log printf tensor mpp tensor_ops cooperative_tensor intersector
+    acceleration_structure intersection_result visible_function_table command_buffer imageblock
+    render_command compute_command mesh texture1d texture2d texture3d texture_buffer texturecube
+    depth2d sampler simdgroup_async_copy simdgroup_event simdgroup_future r8unorm rgba8unorm
+    quad_vote interpolant""".split()
+)
 
 
 # The request and the reply: see `main` of runtime.cpp

@@ -79,17 +79,27 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
-def host_text(call: MetalCall) -> str:
-    """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls."""
+# How `thread` is read in the text of a file. clang gives `this` no certain address space, Metal that
+# of the thread: methods get it. Where that does not compile nothing has it, and clang permits more
+# than Metal; and at last casts to parameters of templates make vectors. The first to compile is
+# taken.
+_ANYWHERE = "#undef thread\n#define thread\n"
+READINGS = (("", False), (_ANYWHERE, False), (_ANYWHERE, True))
+
+
+def host_text(call: MetalCall, reading: int = 0) -> str:
+    """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls;
+    `reading` is an index of `READINGS`, for the kernel of a file."""
     name, source = call.source.name, call.source
     if source.whole:
-        # A file's methods return `thread T&` to members of `this`, which has no certain address
-        # space here: what is of the thread is left without one, and clang permits more than Metal.
-        using = "#undef thread\n#define thread\n" if source.files else "using namespace metal;\n"
+        using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
+        body = _rewritten(source.body, of_any)
+        if not using:
+            body = _with_methods_of_the_thread(body)
         return (
             f"#include <metal_stdlib>\n{using}"
             f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-            f'#line 1 "{name}.metal"\n{_rewritten(source.body)}\n{_whole_entry(call)}'
+            f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
         )
     start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
     return (
@@ -99,11 +109,13 @@ def host_text(call: MetalCall) -> str:
     )
 
 
-def _rewritten(text: str) -> str:
+def _rewritten(text: str, of_any: bool = False) -> str:
     text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
     text = re.sub(r"#include\s*<metal_\w+>", "", text)
     text = _REFERENCE.sub(r"const \1 ", text)
-    return _with_made_vectors(re.sub(r"\[\[.*?\]\]", "", text, flags=re.DOTALL))
+    text = re.sub(r"\[\[.*?\]\]", "", text, flags=re.DOTALL)
+    types = re.findall(r"\btypename\s+(\w+)(?=\s*[,>=])", text) if of_any else []
+    return _with_made_vectors(text, set(types))
 
 
 def _in_emulated_memory(match: re.Match[str]) -> str:
@@ -119,22 +131,29 @@ def _in_emulated_memory(match: re.Match[str]) -> str:
 _REFERENCE = re.compile(
     r"\b(?:const\s+thread|thread\s+const)\s+([A-Za-z_][\w:]*(?:<[^;{}()&]*?>)?)\s*&\s*(?=\w+\s*[,)=])"
 )
-_VECTOR = re.compile(r"\b(?:metal::)?vec\s*<([^<>;(){}]*(?:<[^<>;(){}]*>[^<>;(){}]*)?)>\s*\(")
+_VECTOR = re.compile(r"(?<!operator )\b(?:metal::)?vec\s*<([^<>;(){}]*(?:<[^<>;(){}]*>[^<>;(){}]*)?)>\s*\(")
 # A vector may have fewer values in braces than elements; the others are 0.
+_BRACED = r"\w+\s*=\s*\{[^{};]*\}"
 _BRACES = re.compile(
-    r"\b((?:const\s+)?)((?:metal::)?(?:float|half|bfloat|u?char|u?short|u?int|u?long)[234])\s+(\w+)\s*=\s*"
-    r"\{([^{};]*)\}"
+    r"\b((?:metal::)?(?:float|half|bfloat|u?char|u?short|u?int|u?long)[234])"
+    rf"(\s+{_BRACED}(?:\s*,\s*{_BRACED})*)(?=\s*[;,])"
 )
+_LIST = r"(?<=[(,])(\s*)\{([^{};]*,[^{};]*)\}(?=\s*[,)])"  # a vector as an argument
 _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234])\s*;")
 _CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
 
 
-def _with_made_vectors(text: str) -> str:
-    """Return a text in which `vec<T, 4>(...)`, an alias of a vector and a cast to one make vectors.
-    clang takes a call of their names for a conversion of one value."""
+def _with_made_vectors(text: str, types: set[str]) -> str:
+    """Return a text in which `vec<T, 4>(...)`, an alias of a vector and a cast to one make vectors,
+    as do those of `types`. clang takes a call of their names for a conversion of one value."""
+    text = re.sub(r"\bstatic_cast\s*<\s*([\w:]+)\s*>\s*\(", r"metal::msl_to<\1>(", text)
+    if types:
+        text = re.sub(_LIST, r"\1metal::msl_list(\2)", text)
     text = _VECTOR.sub(r"metal::msl_make<metal::vec<\1>>(", text)
-    text = _BRACES.sub(r"\1\2 \3 = metal::msl_braces<\2>(\4)", text)
-    aliases = set(_ALIAS.findall(text))
+    text = _BRACES.sub(
+        lambda m: m[1] + re.sub(r"\{([^{};]*)\}", rf"metal::msl_braces<{m[1]}>(\1)", m[2]), text
+    )
+    aliases = {*_ALIAS.findall(text), *types}
     for name in aliases:
         text = re.sub(rf"(?<![\w:.<]){name}\s*\((?!\s*[*&])", f"metal::msl_make<{name}>(", text)
 
@@ -144,6 +163,46 @@ def _with_made_vectors(text: str) -> str:
 
     text = re.sub(_CAST, cast, text)
     return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
+
+
+_METHOD = re.compile(
+    r"(?:\bstatic\b[^;{}()]*)?\b(?P<name>operator\s*\S+?|\w+)\s*"
+    r"(?P<list>\((?:[^()]|\([^()]*\))*\))(?P<const>\s*const\b)?(?=\s*\{)"
+)
+_STRUCTURE = re.compile(r"\b(?:struct|class)\s+(\w+)[^;{}()=]*\{")
+
+
+def _with_methods_of_the_thread(text: str) -> str:
+    """Return a text in which the methods of structures, but for those that are static or construct,
+    take their object in the thread's address space."""
+    result, at = "", 0
+    for match in _STRUCTURE.finditer(text):
+        if match.start() < at:
+            continue  # inside of another
+        end, depth = match.end(), 1
+        while depth and end < len(text):
+            depth += (text[end] == "{") - (text[end] == "}")
+            end += 1
+        result += text[at : match.end()] + _marked(text[match.end() : end], match[1])
+        at = end
+    return result + text[at:]
+
+
+def _marked(body: str, structure: str) -> str:
+    """Return the text of a structure with `thread` behind its methods' parameters."""
+
+    def marked(match: re.Match[str]) -> str:
+        before = body[: match.start()]
+        inside = before.count("{") != before.count("}")
+        name = match["name"]
+        initialises = re.search(r"(?:[,.]|(?<!:):)\s*$", before)  # a member, and is no method
+        kept = match[0].startswith("static") or name in (structure, "if", "for", "while")
+        if inside or initialises or kept:
+            return match[0]
+        return f"{match[0]} thread"
+
+    constructor = rf"(\b{structure}\s*\((?:[^()]|\([^()]*\))*\))\s*thread\b"
+    return re.sub(constructor, r"\1", _METHOD.sub(marked, body))
 
 
 def _entry(call: MetalCall) -> str:

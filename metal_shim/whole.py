@@ -62,6 +62,13 @@ class Declaration:
         return texts[0] == "template" and texts[1:] != ["<"]
 
     @property
+    def specialises(self) -> bool:
+        """Return whether it is a structure's template for certain arguments."""
+        words = [token.text for token in self.tokens[: self.head]]
+        named = [i for i, word in enumerate(words) if word in _TYPES]
+        return words[0] == "template" and bool(named) and "<" in words[named[-1] + 2 :]
+
+    @property
     def is_the_librarys(self) -> bool:
         """Return whether it adds a function of bfloat to Metal's namespace: MLX brings such, and
         the library here has them."""
@@ -80,7 +87,7 @@ class Declaration:
         head = _without_attributes(self.tokens[: self.head])
         if head and head[0] == "template":
             head = head[_closing(head, 1) + 1 :]
-        if "operator" in head:
+        if not head or "operator" in head:
             return frozenset()
         if head and head[0] in ("typedef", "using", "namespace"):
             return _declared_by_alias([token.text for token in self.tokens])
@@ -275,14 +282,11 @@ def whole_source(
 
 def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
     """Return a kernel of a `.metal` file, by its name or its `host_name`. Raises NotWhole."""
-    folders = [*options.folders, path.parent, *path.resolve().parents]
-    try:
-        text = compiler.preprocessed(path, options.defines, folders)
-    except compiler.KernelRejected as error:
-        raise NotWhole(f"{path.name} cannot be read: {error}.") from None
+    text = _preprocessed(path, options)
     files = dict.fromkeys(m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<"))
     files = dict.fromkeys([str(path), *files])
     numbers = {name: number for number, name in enumerate(files)}
+    text = re.sub(r"(?m)^#pragma[^\n]*$", "", text)  # hints, and macros in them are not expanded
     marked = _MARKER.sub(
         lambda m: f'#line {numbers.get(m[2], 0) * FILE_LINES + int(m[1])} "@.metal"', text
     )
@@ -298,8 +302,19 @@ def _text(path: Path) -> str:
 
 def kernel_names(path: Path, options: WholeOptions) -> list[str]:
     """Return the names by which kernels of a file can be chosen."""
-    text = compiler.preprocessed(path, options.defines, [*options.folders, path.parent])
-    return _kernel_names(list(declarations(text)))
+    return _kernel_names(list(declarations(_preprocessed(path, options))))
+
+
+def _preprocessed(path: Path, options: WholeOptions) -> str:
+    """Return a file with its headers, which lie beside it or in a folder above unless one names
+    another folder."""
+    folders = [*options.folders, path.parent, *path.resolve().parents]
+    try:
+        return compiler.preprocessed(path, options.defines, folders)
+    except compiler.KernelRejected as error:
+        raise NotWhole(
+            f"{path.name} cannot be read: {error}; --include names a folder of headers."
+        ) from None
 
 
 def _kernel_names(listed: Sequence[Declaration]) -> list[str]:
@@ -339,6 +354,7 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
             lines = plain[start:end].split("\n")
             blank = "\n".join(x if x.startswith("#line") else " " * len(x) for x in lines)
             plain = plain[:start] + blank + plain[end:]
+    plain = _with_callables(plain, listed, values)
     parameters = [
         p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))
     ]
@@ -353,12 +369,40 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     )
 
 
+_CALLABLE = re.compile(r"\b[\w:]+\s*\(\s*\*\s*(?P<name>\w+)\s*\)\s*\((?:[^()]|\([^()]*\))*\)(?=\s*[,>])")
+
+
+def _with_callables(text: str, listed: Sequence[Declaration], values: list[str]) -> str:
+    """Return a text in which structures that call a function stand for functions as arguments of
+    templates, which clang does not take in this mode; the same is done to `values`."""
+    names = {match["name"] for match in _CALLABLE.finditer(text)}
+    if not names:
+        return text
+    arguments = {*re.findall(r"(?<=[<,])\s*(\w+)\s*(?=[,>])", text), *values}
+    functions = dict[str, int]()  # to the end of their last definition
+    for declaration in listed:
+        if "(" in [token.text for token in declaration.tokens[: declaration.head]]:
+            end = declaration.tokens[-1].end
+            functions |= {name: end for name in declaration.names & arguments}
+    for name, end in sorted(functions.items(), key=lambda item: -item[1]):
+        call = f"template <class... A> void operator()(A&&... a) {{ {name}(a...); }}"
+        text = f"{text[:end]} struct msl_call_{name} {{ {call} }};{text[end:]}"
+        text = re.sub(rf"(?<=[<,])(\s*){name}(?=\s*[,>])", rf"\1msl_call_{name}", text)
+    values[:] = [f"msl_call_{value}" if value in functions else value for value in values]
+    text = _CALLABLE.sub(r"class \g<name>", text)
+    for name in names:
+        text = re.sub(rf"(?<!class )\b{name}\s*\(", f"{name}()(", text)
+    return text
+
+
 def _chosen(listed: Sequence[Declaration], function: str) -> tuple[str, list[str]]:
     """Return the name of the kernel and the arguments of its template, if they are named."""
     for declaration in listed:
         if declaration.instantiates and _host_name(declaration) == function:
             words = [token.text for token in declaration.tokens]
             ends = [i for i, w in enumerate(words[:-1]) if w == ">" and words[i + 1] in "(;"]
+            if not ends:  # `template [[host_name("f")]] kernel void f(...)`
+                return words[max(i for i, word in enumerate(words) if word == "(") - 1], []
             start = _opening(words, ends[-1] if "decltype" in words or len(ends) == 1 else ends[0])
             end = _closing(words, start)
             return words[start - 1], _split(words[start + 1 : end])
@@ -389,7 +433,8 @@ def _reached(
     template, may refer to, directly or not."""
     others = [d for d in listed if not (d.is_kernel or d.instantiates or d.is_the_librarys)]
     by_name: dict[str, list[Declaration]] = {}
-    nameless = [d for d in others if not d.names]
+    declared = {name for d in others if not d.specialises for name in d.names}
+    nameless = [d for d in others if not d.names or (d.specialises and not d.names & declared)]
     for declaration in others:
         for name in declaration.names:
             by_name.setdefault(name, []).append(declaration)
@@ -403,7 +448,7 @@ def _reached(
 
 
 _FUNCTION_CONSTANT = re.compile(
-    r"\bconstant\s+(?:const\s+)?(\w+)\s+(?:const\s+)?(\w+)\s*\[\[\s*function_constant\([^\]]*\]\]"
+    r"\bconstant\s+(?:(?:const|constexpr)\s+)*(\w+)\s+(?:const\s+)?(\w+)\s*\[\[\s*function_constant\([^\]]*\]\]"
 )
 
 
