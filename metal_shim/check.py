@@ -212,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file.add_argument("--constant", action="append", default=[], metavar="NAME=VALUE",
                       help="value of a function constant")  # fmt: skip
     file.add_argument("--include", action="append", default=[], metavar="FOLDER")
+    file.add_argument("--same-value", action="append", default=[], metavar="NAME",
+                      help="an output to which threads may write the same value")  # fmt: skip
     file.add_argument("--expect", action="append", default=[], metavar="NAME=FILE.npy",
                       help="what an output must be, within 1e-3 of it")  # fmt: skip
     parser.add_argument(
@@ -268,7 +270,9 @@ def _of_a_file(options: argparse.Namespace) -> int:
     constants = {n: _whole_number(v) for n, v in _pairs(options.constant).items()}
     folders = [Path(folder) for folder in options.include]
     needed = whole.WholeOptions(_pairs(options.define), folders, constants)
-    arguments = file_check.FileArguments(_pairs(options.arg), grid, group, options=needed)
+    arguments = file_check.FileArguments(
+        _pairs(options.arg), grid, group, 0, tuple(options.same_value), needed
+    )
     result = file_check.check_file(path, options.function, arguments)
     print(f"{path.name}, {options.function}: four schedules emulated on a CPU; Apple's compiler and "
           "GPU took no part")  # fmt: skip

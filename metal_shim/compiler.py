@@ -280,8 +280,10 @@ def line_of(program: Path, address: int, name: str) -> int | None:
     for tool in ("addr2line", "llvm-addr2line", "llvm-symbolizer", f"llvm-symbolizer-{OLDEST}"):
         if path := shutil.which(tool):
             options = ("-i", "-e") if "addr2line" in tool else ("--inlines", "-e")
+            # of a call that two branches share there is no line: the instructions before it have
+            places = [hex(address - back) for back in range(0, 40, 3)]
             done = subprocess.run(
-                (path, *options, str(program), hex(address)),
+                (path, *options, str(program), *places),
                 capture_output=True, text=True, check=False, timeout=60,
             )  # fmt: skip
             lines = re.findall(rf"{re.escape(name)}\.metal:(\d+)", done.stdout)

@@ -50,6 +50,7 @@ class FileArguments:
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
     seed: int = 0
+    same_value: tuple[str, ...] = ()  # outputs to which several threads may write the same value
     options: WholeOptions = field(default_factory=WholeOptions)
 
 
@@ -125,7 +126,9 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
             inputs.append((kind, content or b""))
     call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
     contents = [content for _, content in inputs]
-    return MetalLaunch(call, contents, arguments.grid, arguments.group, initial=initial)
+    return MetalLaunch(
+        call, contents, arguments.grid, arguments.group, arguments.same_value, initial
+    )
 
 
 def _value(

@@ -224,7 +224,7 @@ def _whole_entry(call: MetalCall) -> str:
         if p.array:
             values.append(f"metal::msl_buffer<{kind}>(b[{len(sizes)}])")
             if p.fields:
-                assigned = "".join(f" v->{name} = {value};" for name, value in p.fields)
+                assigned = "".join(f" metal::msl_set(v->{name}, {value});" for name, value in p.fields)
                 whole = f"typename metal::msl_pointee<{kind}>::type"
                 fields += f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
             sizes.append(f"metal::msl_size<metal::msl_pointee<{kind}>::type>")
@@ -240,16 +240,19 @@ def _whole_entry(call: MetalCall) -> str:
     listed = ", ".join([*sizes, "0"])
     return (
         f"typedef decltype({function}) msl_kernel;\n"
-        f'extern "C" ulong msl_element(uint i) {{\n  const ulong sizes[] = {{{listed}}};\n'
+        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n  const ulong sizes[] = {{{listed}}};\n'
         "  return sizes[i]; }\n"
-        f'extern "C" void msl_fill(uint i, __private uchar* to) {{\n{fields}}}\n'
+        f'extern "C" {_PLAIN} void msl_fill(uint i, __private uchar* to) {{\n{fields}}}\n'
         + _called(function, values)
     ).replace("typename ", "")
 
 
+_PLAIN = '__attribute__((no_sanitize("thread", "undefined")))'  # its accesses are not the kernel's
+
+
 def _called(function: str, values: list[str]) -> str:
     return (
-        'extern "C" __attribute__((no_sanitize("thread"))) void msl_entry(__private ulong* b) {\n'
+        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
         f"  {function}({', '.join(values)});\n}}\n"
     )
 
