@@ -27,7 +27,7 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
-from metal_shim.signature import SIZES, ArrayType, MetalCall, MetalSource, Parameter
+from metal_shim.signature import TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
 
 _WORDS = {
@@ -37,7 +37,7 @@ _WORDS = {
     "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
     "msl_float": "fp32",
 }  # fmt: skip
-_WORDS |= {f"{word}_t": word for word in SIZES if "int" in word}
+_WORDS |= {f"{word}_t": word for word in TYPES if "int" in word}
 _SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
 
@@ -107,7 +107,7 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
     drawn = np.random.default_rng(arguments.seed)
     inputs, outputs = list[tuple[ArrayType, bytes]](), list[ArrayType]()
     initial = dict[str, bytes]()
-    known = {p.name for p in source.whole}
+    known = [p.name for p in source.whole]
     for name in arguments.values:
         if name.partition(".")[0] not in known:
             raise NotWhole(f"{source.name} has no argument {name}; it has {', '.join(known)}.")
@@ -157,8 +157,8 @@ def _value(
     if match is None:
         raise NotWhole(f"{p.name}={text} is no number, no shape as 16x32 and no @FILE.npy.")
     word = match["dtype"] or _known(p, word, own)
-    if word not in SIZES:
-        raise NotWhole(f"{p.name}: {word} is no dtype; these are: {', '.join(SIZES)}.")
+    if word not in TYPES:
+        raise NotWhole(f"{p.name}: {word} is no dtype; these are: {', '.join(TYPES)}.")
     shape = tuple(map(int, match["shape"].split("x")))
     kind = ArrayType(shape, word)
     if match["fill"]:
@@ -194,7 +194,7 @@ def _bytes(values: np.ndarray, word: str) -> bytes:
 
 def _typed(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
     word = word or str(array.dtype).replace("float", "fp")
-    if word not in SIZES:
+    if word not in TYPES:
         raise NotWhole(f"Metal has no {array.dtype}, the dtype of a file.")
     return ArrayType(tuple(array.shape) or (1,), word), np.ascontiguousarray(array).tobytes()
 

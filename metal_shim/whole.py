@@ -99,10 +99,18 @@ class Declaration:
                 )
         if "(" in head:
             return _function(head)
-        stops = {"=", "[", ";", ",", "{"}
-        following = [*head[1:], self.tokens[self.head].text if self.head < len(self.tokens) else ";"]
-        named = {w for w, n in zip(head, following, strict=True) if w.isidentifier() and n in stops}
-        return frozenset(named)
+        return _variables(_without_attributes(self.tokens))
+
+
+def _variables(words: Sequence[str]) -> frozenset[str]:
+    """Return the names of a declaration of variables: what `=`, `[`, `,` or `;` follows."""
+    depth, names, value = 0, set[str](), False
+    for word, after in zip(words, [*words[1:], ";"], strict=True):
+        depth += (word in "([{") - (word in ")]}")
+        value = depth == 0 and (word == "=" or (value and word != ","))
+        if depth == 0 and not value and word.isidentifier() and after in {"=", "[", ";", ",", "{"}:
+            names.add(word)
+    return frozenset(names)
 
 
 def _declared_by_alias(head: Sequence[str]) -> frozenset[str]:
@@ -458,6 +466,9 @@ def _with_constants(text: str, options: WholeOptions) -> str:
 
     def value(match: re.Match[str]) -> str:
         kind, name = match.groups()
+        uses = re.findall(rf"(?<!function_constant\()\b{name}\b", text)
+        if name not in values and len(uses) == 1:  # conditions of arguments, which are absent
+            return f"constant {kind} {name} = 0"
         if name not in values:
             raise NotWhole(f"the function constant {name} has no value; name one in constants.")
         number = values[name]
