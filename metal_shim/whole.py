@@ -505,10 +505,11 @@ def _parameter(
     text = " ".join(plain)
     if "[" in plain:  # `constant size_t shape[3]` is a pointer
         plain = [*plain[: plain.index("[") - 1], "*", plain[plain.index("[") - 1]]
-    if not plain or not _NAME.fullmatch(plain[-1]):
+    if len(plain) < 2 or not _NAME.fullmatch(plain[-1]):
         raise NotWhole(f"the parameter {text!r} cannot be read; write it as `type name`.")
     declaration, name = " ".join(plain[:-1]), plain[-1]
     declaration = re.sub(r"\s*([*&<>]|::)\s*", r"\1", declaration).replace(">const", "> const")
+    declaration = declaration.replace(" ,", ",")
     if match := _TEXTURES.search(declaration):
         raise NotWhole(f"Metal has {match[1]}, which {name} is; the emulator lacks it.")
     attributes = _attributes(words)

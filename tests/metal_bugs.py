@@ -93,6 +93,12 @@ BUGS = [
     const device float4* p = (const device float4*)(x + (lid & 31) + 1);
     y[at] = p[0].x; //!
     """),
+    Bug("misaligned vector of bytes", MEMORY, "read of 4 bytes at an address that is no mult", """
+    const device char4* p = (const device char4*)((const device char*)x + 1);
+    const char4 v =
+        p[lid]; //!
+    y[at] = float(v.x + v.y + v.z + v.w);
+    """),
     Bug("write to an input", MEMORY, "write to the input x", """
     y[at] = 1;
     ((device float*)x)[at] = 2; //!
