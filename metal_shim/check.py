@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metal_shim.compiler import find_compiler
@@ -53,6 +56,10 @@ What an emulated run cannot show:
 
 class NoMetalImpl(WorkbenchError, ValueError):
     """A kernel has no Metal Impl to check."""
+
+
+class NotANumber(WorkbenchError, ValueError):
+    """A value of the command line is no number."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +197,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 if clean, 1 with findings, 2 where nothing
     could be checked or printed, 130 after Ctrl-C, 141 where a closed pipe wants no more output."""
     parser = argparse.ArgumentParser(prog="python -m metal_shim.check", description=__doc__)
-    parser.add_argument("kernel", nargs="?", help="name of an operation, or the path of its file")
+    parser.add_argument(
+        "kernel", nargs="?", help="name of an operation, the path of its file, or FILE.metal"
+    )
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
+    file = parser.add_argument_group("for a kernel of FILE.metal")
+    file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
+    file.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE",
+                      help="n=128, x=3x128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1")  # fmt: skip
+    file.add_argument("--grid", metavar="X,Y,Z", help="threads of the grid")
+    file.add_argument("--groups", metavar="X,Y,Z", help="threadgroups of the grid, in its place")
+    file.add_argument("--group", default="32", metavar="X,Y,Z", help="threads of a threadgroup")
+    file.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
+    file.add_argument("--constant", action="append", default=[], metavar="NAME=VALUE",
+                      help="value of a function constant")  # fmt: skip
+    file.add_argument("--include", action="append", default=[], metavar="FOLDER")
+    file.add_argument("--same-value", action="append", default=[], metavar="NAME",
+                      help="an output to which threads may write the same value")  # fmt: skip
+    file.add_argument("--expect", action="append", default=[], metavar="NAME=FILE.npy",
+                      help="what an output must be, within 1e-3 of it")  # fmt: skip
+    parser.add_argument(
+        "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
+        help="run an MLX program (or -m MODULE) and check each of its custom kernels",
+    )  # fmt: skip
     try:
         return _answered(parser.parse_args(arguments))
     except WorkbenchError as error:
@@ -209,8 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _answered(options: argparse.Namespace) -> int:
     if options.limits:
         print(LIMITS, end="", flush=True)
+    if options.mlx is not None:
+        return _program(options.mlx)
     if options.kernel is None:
         return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
+    if options.kernel.endswith(".metal"):
+        return _of_a_file(options)
     spec, report = catalog.spec_of(options.kernel), CheckReport()
     try:
         checked(spec, report, _progress)
@@ -221,6 +253,94 @@ def _answered(options: argparse.Namespace) -> int:
         _progress("")
     print("\n".join(lines(report, spec.name)), flush=True)
     return 0 if report.is_clean else 1
+
+
+def _of_a_file(options: argparse.Namespace) -> int:
+    """Check a kernel of a Metal file."""
+    find_compiler()
+    path = Path(options.kernel)
+    if not path.is_file():
+        return _failed(f"there is no file {path}.")
+    file_check, whole = import_module("metal_shim.file_check"), import_module("metal_shim.whole")
+    group = _three(options.group)
+    if options.groups:
+        grid = tuple(n * t for n, t in zip(_three(options.groups), group, strict=True))
+    else:
+        grid = _three(options.grid or "0")
+    constants = {n: _whole_number(v) for n, v in _pairs(options.constant).items()}
+    folders = [Path(folder) for folder in options.include]
+    needed = whole.WholeOptions(_pairs(options.define), folders, constants)
+    arguments = file_check.FileArguments(
+        _pairs(options.arg), grid, group, 0, tuple(options.same_value), needed
+    )
+    result = file_check.check_file(path, options.function, arguments)
+    print(f"{path.name}, {options.function}: four schedules emulated on a CPU; Apple's compiler and "
+          "GPU took no part")  # fmt: skip
+    for name in CheckName:
+        found = [finding for finding in result.findings if finding.check is name]
+        print(f"{name.value:<10} {_count(len(found), 'finding')}")
+        for finding in found:
+            print(f"  {finding}")
+    for run in result.runs:
+        print("\n".join(_dispatch_lines(run)))
+    wrong = _unexpected(result.outputs, _pairs(options.expect))
+    for sentence in wrong:
+        print(sentence)
+    sys.stdout.flush()
+    return 1 if result.findings or wrong else 0
+
+
+def _unexpected(outputs: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each output that is not as its file says."""
+    numpy, wrong = import_module("numpy"), list[str]()
+    for name, path in expected.items():
+        if name not in outputs:
+            wrong.append(f"results    {name} has no values")
+            continue
+        one, other = outputs[name].astype(float), numpy.load(path.removeprefix("@")).astype(float)
+        close = numpy.isclose(one, other.reshape(one.shape), rtol=1e-3, atol=1e-3, equal_nan=True)
+        if not close.all():
+            at = tuple(int(i) for i in numpy.argwhere(~close)[0])
+            wrong.append(
+                f"results    {name} is wrong in {int((~close).sum())} of {close.size} elements, "
+                f"first at {list(at)}: {one[at]:.6g} in place of {other.reshape(one.shape)[at]:.6g}"
+            )
+    return wrong
+
+
+def _three(text: str) -> tuple[int, int, int]:
+    """Return three extents; what is not named is 1."""
+    numbers = [int(_whole_number(part)) for part in text.split(",")]
+    x, y, z = [*numbers, 1, 1][:3]
+    return x, y, z
+
+
+def _whole_number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise NotANumber(f"{text!r} is no number.") from None
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return `NAME=VALUE` as a mapping; a name alone is 1."""
+    return {name: value or "1" for name, _, value in (word.partition("=") for word in words)}
+
+
+def _program(words: Sequence[str]) -> int:
+    """Check the kernels of an MLX program."""
+    if not words or words == ["-m"]:
+        return _failed("name a program, as in: metal_shim.check --mlx train.py")
+    if words[0] != "-m" and not os.path.isfile(words[0]):
+        return _failed(f"there is no file {words[0]}; name a Python program, or -m MODULE.")
+    if importlib.util.find_spec("mlx") is None:
+        return _failed("MLX is not installed; pip install 'mlx[cpu]'.")
+    find_compiler()
+    return int(import_module("metal_shim.mlx_program").check_program(words))
 
 
 def _progress(text: str) -> None:

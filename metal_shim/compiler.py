@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,10 +32,13 @@ TIME_LIMIT_S = 300.0  # for one compilation: a second, but over one minute for z
 CANDIDATES = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "clang++")
 REMEDY = "apt-get install clang-19, or pip install ziglang"
 
-_EXTENSIONS = "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64"
+_EXTENSIONS = (
+    "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64,+cl_khr_fp16,"
+    "+__cl_clang_function_pointers"
+)
 _LANGUAGE = (
     *("-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc"),
-    *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS},+cl_khr_fp16"),
+    *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS}"),
     *("-ffp-contract=off", "-fno-math-errno", "-ftrivial-auto-var-init=pattern"),
 )
 _WARNINGS = (
@@ -45,7 +48,8 @@ _WARNINGS = (
 _CHECKS = (
     # DWARF 4: addr2line of binutils 2.40 names the wrong file after #line in DWARF 5
     *("-O1", "-fPIC", "-g1", "-gdwarf-4", "-fno-finite-loops", "-fsanitize=thread"),
-    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    # VectorCombine would split vectors of integers before their loads are counted and checked
+    *("-mllvm", "-disable-vector-combine", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
     "-fsanitize=array-bounds,shift,integer-divide-by-zero",
     "-fsanitize=signed-integer-overflow,float-cast-overflow",
@@ -165,11 +169,38 @@ def compiled(text: str, compiler: MetalCompiler) -> Path:
     return program
 
 
+# Headers of Apple's: what they declare is in the library, and where it is not a use says so.
+_OWN_HEADER = re.compile(r"fatal error: '((?:metal_|simd/|Metal)[^'\n]*|metal|TargetConditionals.h)' file")
+METAL_VERSION = 320  # Metal 3.2, as MLX has it
+
+
+def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]) -> str:
+    """Return the text of a file after clang's preprocessor, with its line markers; macros of the
+    Metal library remain. Raises KernelRejected."""
+    compiler = find_compiler()
+    macros = {"__METAL__": "1", "__METAL_VERSION__": str(METAL_VERSION), "__METAL_MACOS__": "1"}
+    macros |= {"__HAVE_BFLOAT__": "1", **defines}
+    options = [f"-D{name}={value}" for name, value in macros.items()]
+    options += [f"-I{folder}" for folder in folders]
+    command = (*compiler.kernel, "-E", "-x", "c++", "-std=c++17", "-undef", "-nostdinc", "-w")
+    with tempfile.TemporaryDirectory() as empty:
+        while True:
+            try:
+                return _run(*command, *options, f"-I{empty}", str(path))
+            except KernelRejected as error:
+                header = _OWN_HEADER.search(str(error))
+                if header is None or Path(empty, header[1]).exists():
+                    raise
+                Path(empty, header[1]).parent.mkdir(exist_ok=True)
+                Path(empty, header[1]).touch()
+
+
 def _library(compiler: MetalCompiler) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
     header, flags = INCLUDE / "metal_stdlib", _kernel_flags()
-    path = _entry(header.read_text(encoding="utf-8"), *flags, compiler.version, suffix=".pch")
+    texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
+    path = _entry(*texts, *flags, compiler.version, suffix=".pch")
     if not path.exists():
         # of a checkout anew, whose header has another time of change, it stays usable
         options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
@@ -225,7 +256,7 @@ def _entry(*parts: str, suffix: str = "") -> Path:
     return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=TIME_LIMIT_S
@@ -241,6 +272,7 @@ def _run(*command: str) -> None:
         errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
         text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]
         raise KernelRejected(re.sub("|".join(_SPACES), lambda m: _SPACES[m[0]], text))
+    return done.stdout
 
 
 def line_of(program: Path, address: int, name: str) -> int | None:
@@ -249,8 +281,10 @@ def line_of(program: Path, address: int, name: str) -> int | None:
     for tool in ("addr2line", "llvm-addr2line", "llvm-symbolizer", f"llvm-symbolizer-{OLDEST}"):
         if path := shutil.which(tool):
             options = ("-i", "-e") if "addr2line" in tool else ("--inlines", "-e")
+            # of a call that two branches share there is no line: the instructions before it have
+            places = [hex(address - back) for back in range(0, 40, 3)]
             done = subprocess.run(
-                (path, *options, str(program), hex(address)),
+                (path, *options, str(program), *places),
                 capture_output=True, text=True, check=False, timeout=60,
             )  # fmt: skip
             lines = re.findall(rf"{re.escape(name)}\.metal:(\d+)", done.stdout)

@@ -48,9 +48,10 @@ class EmulationFinding:
     in_header: bool = False
     thread: tuple[int, tuple[int, int, int]] | None = None
     text: str = ""  # of that line
+    file: str = ""  # that it is of, where the kernel is one of a file's
 
     def __str__(self) -> str:
-        part = "header line" if self.in_header else "line"
+        part = "header line" if self.in_header else f"{self.file} line".strip()
         place = f"{self.kernel}, {part} {self.line}" if self.line else self.kernel
         quoted = f" (`{self.text}`)" if self.text else ""
         who = ""
@@ -155,6 +156,7 @@ class EmulationOptions:
     time_limit_s: float = 60.0
     compiler: str | None = None  # name or path of a clang++
     accesses: int = ACCESSES
+    unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ class MetalLaunch:
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
     same_value: tuple[str, ...] = ()
+    initial: Mapping[str, bytes] = field(default_factory=dict)  # contents of outputs before the run
 
     @property
     def clamped(self) -> tuple[int, int, int]:
@@ -305,16 +308,47 @@ def reject_launch(launch: MetalLaunch) -> None:
 
 def _program(call: MetalCall, options: EmulationOptions) -> Path:
     tools = compiler.find_compiler(options.compiler)
-    try:
-        return compiler.compiled(host.host_text(call), tools)
-    except compiler.KernelRejected as error:
-        uninitialised = "uninitialized" in str(error)
-        if not uninitialised:
-            raise LaunchRejected(f"{call.source.name}: clang rejects it: {error}.") from None
-        line = re.search(r"\.metal:(\d+):", str(error))
-        sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
-        number = int(line[1]) if line else 0
-        raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number)) from None
+    readings = len(host.READINGS) if call.source.files else 1
+    errors = list[compiler.KernelRejected]()
+    for reading in range(readings):
+        try:
+            return compiler.compiled(host.host_text(call, reading), tools)
+        except compiler.KernelRejected as error:
+            errors.append(error)
+            if "uninitialized" in str(error):
+                break
+    error = errors[-1] if "uninitialized" in str(errors[-1]) else errors[0]
+    if "uninitialized" not in str(error):
+        raise LaunchRejected(f"{call.source.name}: {_rejection(call, str(error))}.")
+    line = re.search(r"\.metal:(\d+):", str(error))
+    sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
+    number = int(line[1]) if line else 0
+    raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number))
+
+
+def _rejection(call: MetalCall, errors: str) -> str:
+    """Return why clang does not take a kernel, with the lines of its file."""
+    name = re.escape(call.source.name)
+
+    def line(match: re.Match[str]) -> str:
+        part, number, _ = _lines_of(call, int(match[1]))
+        return f"{part}line {number}"
+
+    errors = re.sub(rf"\b{name}\.metal:(\d+):\d+(?:: error)?", line, errors)
+    lacking = [word for word in re.findall(r"'(?:metal::)?(\w+)", errors) if word in LACKING]
+    if lacking:
+        return f"Metal has {lacking[0]}; the emulator lacks it ({errors})"
+    return f"clang rejects it: {errors}"
+
+
+# What MSL declares beside, apart from textures, which a parameter or a header names
+LACKING = frozenset(
+    """atomic_thread_fence os_log printf tensor mpp tensor_ops cooperative_tensor intersector
+    acceleration_structure intersection_result visible_function_table command_buffer imageblock
+    render_command compute_command mesh texture1d texture2d texture3d texture_buffer texturecube
+    depth2d sampler simdgroup_async_copy simdgroup_event simdgroup_future r8unorm rgba8unorm
+    quad_vote interpolant""".split()
+)
 
 
 # The request and the reply: see `main` of runtime.cpp
@@ -339,15 +373,16 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes
     return done.stdout
 
 
-_WRITABLE, _INITIALISED, _SAME_VALUE = 1, 2, 4
+_WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED = 1, 2, 4, 8
 
 
 def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     listed = parameters(launch.call)
     schedule = options.schedule
     yield struct.pack(
-        "=4I3I3I2Q",
+        "=5I3I3I4x2Q",
         *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
+        options.unchecked,
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
     arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=True))
@@ -357,11 +392,17 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
         if p.array in outputs:
             array, flags = outputs[p.array], _WRITABLE
             flags |= _SAME_VALUE if p.array in launch.same_value else 0
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
+            if p.array in launch.initial:
+                flags |= _INITIALISED
+                contents.append(launch.initial[p.array])
+            element = 0 if launch.call.source.whole else SIZES[array.dtype]  # the kernel says it
+            yield struct.pack("=40sQII", p.name.encode(), array.bytes, element, flags)
         else:
             content, element = _content(p, launch.call, arrays[p.array])
             contents.append(content)
-            yield struct.pack("=40sQII", p.name.encode(), len(content), element, _INITIALISED)
+            flags = _INITIALISED | (_FILLED if p.fields else 0)
+            element = 0 if launch.call.source.whole else element
+            yield struct.pack("=40sQII", p.name.encode(), len(content), element, flags)
     yield from contents
 
 
@@ -372,7 +413,7 @@ def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes
     if parameter.part == "shape":
         return struct.pack(f"={len(shape)}i", *shape), 4
     if parameter.part == "strides":
-        strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+        strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
         return struct.pack(f"={len(shape)}q", *strides), 8
     if parameter.part == "ndim":
         return struct.pack("=i", len(shape)), 4
@@ -420,9 +461,8 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
 
     def line(match: re.Match[str]) -> str:
         number = _line_at(program, call, match[1])
-        if number >= host.HEADER_LINE:
-            return f" (header line {number - host.HEADER_LINE + 1})"
-        return f" (line {number})" if number else ""
+        at = _lines_of(call, number)
+        return f" ({at[0]}line {at[1]})" if number else ""
 
     sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
     named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)
@@ -437,8 +477,21 @@ def _placed(
     thread: tuple[int, tuple[int, int, int]] | None = None,
 ) -> EmulationFinding:
     """Return a finding with its line and the text of that line; `line` is 0 if it is unknown."""
-    name, in_header = call.source.name, line >= host.HEADER_LINE
-    number = line - host.HEADER_LINE + 1 if in_header else line
-    lines = (call.source.header if in_header else call.source.body).splitlines()
+    part, number, content = _lines_of(call, line)
+    lines = content.splitlines()
     text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text)
+    in_header = part == "header "
+    file = "" if in_header else part.strip()
+    name = call.source.name
+    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text, file)
+
+
+def _lines_of(call: MetalCall, line: int) -> tuple[str, int, str]:
+    """Return the words for the text that a line is of, its number there, and that text."""
+    number, source = divmod(line, host.FILE_LINES), call.source
+    if number[0] < len(source.files):
+        name, text = source.files[number[0]]
+        return f"{name} ", number[1], text
+    if line >= host.HEADER_LINE:
+        return "header ", number[1], source.header
+    return "", line, source.body

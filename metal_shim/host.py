@@ -26,7 +26,8 @@ from metal_shim.signature import (
     template_values,
 )
 
-HEADER_LINE = 1_000_001  # number of the first line of the header in messages of the emulator
+FILE_LINES = 1_000_000  # between the numbers of the lines of one file and of the next
+HEADER_LINE = FILE_LINES + 1  # number of the first line of the header in messages of the emulator
 THREADGROUP_LIMIT = 32_768  # bytes of threadgroup memory on every Apple GPU
 
 _POSITIONS = {
@@ -54,12 +55,17 @@ _NUMBERS = {
     "threads_per_simdgroup": "32",
     "thread_execution_width": "32",
 }
-# `threadgroup float a[N], b[4][5];` and not the declaration of a pointer
+# `threadgroup float a[N], b[4][5];` and not the declaration of a pointer. What initialises it is
+# dropped: Metal gives such memory no first value.
+_ALIGNED = r"(?:(?:__attribute__\s*\(\(.*?\)\)|alignas\s*\([^)]*\))\s*)?"
+_KIND = r"(?:typename\s+|const\s+|volatile\s+|struct\s+)*[A-Za-z_][\w:]*(?:\s*<[^;{}]*?>(?:::\w+)*)?"
+_EXTENTS = r"(?:\s*\[[^;{}]*?\])*(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?"
 _DECLARATION = re.compile(
-    r"\bthreadgroup\s+(?P<type>(?:typename\s+)?[A-Za-z_][\w:]*(?:\s*<[^;(){}]*?>)?)\s+"
-    r"(?P<names>\w+(?:\s*\[[^;]*?\])*(?:\s*,\s*\w+(?:\s*\[[^;]*?\])*)*)\s*;"
+    rf"{_ALIGNED}\bthreadgroup\s+{_ALIGNED}(?P<type>{_KIND})\s+{_ALIGNED}"
+    rf"(?P<names>\w+{_EXTENTS}(?:\s*,\s*\w+{_EXTENTS})*)\s*;",
+    re.DOTALL,
 )
-_DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)")
+_DECLARATOR = re.compile(rf"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{{[^;]*?\}}|[^,;{{}}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
 _WIDTH = re.compile(r"^(\w+?)([234])?$")
@@ -73,63 +79,181 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
-def host_text(call: MetalCall) -> str:
-    """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls."""
+# How `thread` is read in the text of a file. clang gives `this` no certain address space, Metal that
+# of the thread: methods get it. Where that does not compile nothing has it, and clang permits more
+# than Metal; and at last casts to parameters of templates make vectors. The first to compile is
+# taken.
+_ANYWHERE = "#undef thread\n#define thread\n"
+READINGS = (("", False), (_ANYWHERE, False), (_ANYWHERE, True))
+
+
+def host_text(call: MetalCall, reading: int = 0) -> str:
+    """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls;
+    `reading` is an index of `READINGS`, for the kernel of a file."""
     name, source = call.source.name, call.source
     if source.whole:
+        using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
+        body = _rewritten(source.body, of_any)
+        if not using:
+            body = _with_methods_of_the_thread(body)
         return (
-            "#include <metal_stdlib>\nusing namespace metal;\n"
+            f"#include <metal_stdlib>\n{using}"
             f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-            f'#line 1 "{name}.metal"\n{_rewritten(source.body)}\n{_whole_entry(call)}'
+            f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
         )
     start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
     return (
-        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
         f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
         f'{start}\n#line 1 "{name}.metal"\n{_rewritten(source.body)}\n}}\n{_entry(call)}'
     )
 
 
-def _rewritten(text: str) -> str:
+def _rewritten(text: str, of_any: bool = False) -> str:
     text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
     text = re.sub(r"#include\s*<metal_\w+>", "", text)
-    return re.sub(r"\[\[.*?\]\]", "", text)
+    text = _REFERENCE.sub(r"const \1 ", text)
+    text = re.sub(r"\[\[.*?\]\]", "", text, flags=re.DOTALL)
+    types = re.findall(r"\btypename\s+(\w+)(?=\s*[,>=])", text) if of_any else []
+    return _with_made_vectors(text, set(types))
 
 
 def _in_emulated_memory(match: re.Match[str]) -> str:
     result, kind = "", match["type"]
     for name, extents in _DECLARATOR.findall(match["names"]):
         own = f"msl_type_{name}"
-        result += f"typedef {kind} {own}{extents}; "
-        result += f'threadgroup {own}& {name} = MSL_THREADGROUP({own}, {kind}, "{name}"); '
+        result += f"typedef {kind} msl_part_{name}; typedef msl_part_{name} {own}{extents}; "
+        result += f'threadgroup {own}& {name} = MSL_THREADGROUP({own}, msl_part_{name}, "{name}"); '
     return result + "\n" * match[0].count("\n")
+
+
+# A constant reference into the thread's memory takes values only of lasting variables in this mode
+_REFERENCE = re.compile(
+    r"\b(?:const\s+thread|thread\s+const)\s+([A-Za-z_][\w:]*(?:<[^;{}()&]*?>)?)\s*&\s*(?=\w+\s*[,)=])"
+)
+_VECTOR = re.compile(r"(?<!operator )\b(?:metal::)?vec\s*<([^<>;(){}]*(?:<[^<>;(){}]*>[^<>;(){}]*)?)>\s*\(")
+# A vector may have fewer values in braces than elements; the others are 0.
+_BRACED = r"\w+\s*=\s*\{[^{};]*\}"
+_BRACES = re.compile(
+    r"\b((?:metal::)?(?:float|half|bfloat|u?char|u?short|u?int|u?long)[234])"
+    rf"(\s+{_BRACED}(?:\s*,\s*{_BRACED})*)(?=\s*[;,])"
+)
+_LIST = r"(?<=[(,])(\s*)\{([^{};]*,[^{};]*)\}(?=\s*[,)])"  # a vector as an argument
+_ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234])\s*;")
+_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
+
+
+def _with_made_vectors(text: str, types: set[str]) -> str:
+    """Return a text in which `vec<T, 4>(...)`, an alias of a vector and a cast to one make vectors,
+    as do those of `types`. clang takes a call of their names for a conversion of one value."""
+    text = re.sub(r"\bstatic_cast\s*<\s*([\w:]+)\s*>\s*\(", r"metal::msl_to<\1>(", text)
+    if types:
+        text = re.sub(_LIST, r"\1metal::msl_list(\2)", text)
+    text = _VECTOR.sub(r"metal::msl_make<metal::vec<\1>>(", text)
+    text = _BRACES.sub(
+        lambda m: m[1] + re.sub(r"\{([^{};]*)\}", rf"metal::msl_braces<{m[1]}>(\1)", m[2]), text
+    )
+    aliases = {*_ALIAS.findall(text), *types}
+    for name in aliases:
+        text = re.sub(rf"(?<![\w:.<]){name}\s*\((?!\s*[*&])", f"metal::msl_make<{name}>(", text)
+
+    def cast(match: re.Match[str]) -> str:
+        vector = match[2] in aliases or re.fullmatch(r"(metal::)?[a-z]+([234]|[234]x[234])", match[2])
+        return f"{match[1]}metal::msl_cast<{match[2]}>()->*" if vector else match[0]
+
+    text = re.sub(_CAST, cast, text)
+    return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
+
+
+_METHOD = re.compile(
+    r"(?:\bstatic\b[^;{}()]*)?\b(?P<name>operator\s*\S+?|\w+)\s*"
+    r"(?P<list>\((?:[^()]|\([^()]*\))*\))(?P<const>\s*const\b)?(?=\s*\{)"
+)
+_STRUCTURE = re.compile(r"\b(?:struct|class)\s+(\w+)[^;{}()=]*\{")
+
+
+def _with_methods_of_the_thread(text: str) -> str:
+    """Return a text in which the methods of structures, but for those that are static or construct,
+    take their object in the thread's address space."""
+    result, at = "", 0
+    for match in _STRUCTURE.finditer(text):
+        if match.start() < at:
+            continue  # inside of another
+        end, depth = match.end(), 1
+        while depth and end < len(text):
+            depth += (text[end] == "{") - (text[end] == "}")
+            end += 1
+        result += text[at : match.end()] + _marked(text[match.end() : end], match[1])
+        at = end
+    return result + text[at:]
+
+
+def _marked(body: str, structure: str) -> str:
+    """Return the text of a structure with `thread` behind its methods' parameters."""
+
+    def marked(match: re.Match[str]) -> str:
+        before = body[: match.start()]
+        inside = before.count("{") != before.count("}")
+        name = match["name"]
+        initialises = re.search(r"(?:[,.]|(?<!:):)\s*$", before)  # a member, and is no method
+        kept = match[0].startswith("static") or name in (structure, "if", "for", "while")
+        if inside or initialises or kept:
+            return match[0]
+        return f"{match[0]} thread"
+
+    constructor = rf"(\b{structure}\s*\((?:[^()]|\([^()]*\))*\))\s*thread\b"
+    return re.sub(constructor, r"\1", _METHOD.sub(marked, body))
 
 
 def _entry(call: MetalCall) -> str:
     values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
     values += [_position(name) for name in attributes(call.source)]
-    return _called(call.function, call, values)
+    chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
+    return _called(call.function + chosen, values)
 
 
 def _whole_entry(call: MetalCall) -> str:
-    """Return the entry of a whole kernel, whose parameters have the types of its template."""
-    names = dict(zip(call.template, template_values(call.template), strict=True))
-    values, index = [], 0
-    for p in call.source.whole:
-        declared = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: names.get(m[0], m[0]), p.declaration)
+    """Return the entry of a whole kernel. Its parameters' types are those of the instance."""
+    source = call.source
+    function = source.function or source.name
+    if call.template and "<" not in function:
+        function += f"<{', '.join(template_values(call.template))}>"
+    values, sizes, fields = list[str](), list[str](), ""
+    for number, p in enumerate(source.whole):
+        kind = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
         if p.array:
-            values.append(_argument(index, declared))
-            index += 1
+            values.append(f"metal::msl_buffer<{kind}>(b[{len(sizes)}])")
+            if p.fields:
+                assigned = "".join(f" metal::msl_set(v->{name}, {value});" for name, value in p.fields)
+                whole = f"typename metal::msl_pointee<{kind}>::type"
+                fields += f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
+            sizes.append(f"metal::msl_size<metal::msl_pointee<{kind}>::type>")
+        elif p.part == "threadgroup":
+            values.append(f'metal::msl_shared<{kind}>("{p.name}", {p.bytes})')
+        elif p.part == "absent":
+            values.append(f"metal::msl_absent<{kind}>()")
+        elif ATTRIBUTES[p.part] == "uint":
+            values.append(f"({kind})({_NUMBERS[p.part]})")
         else:
-            values.append(f"({declared}){_position(p.part, declared[-1])}")
-    return _called(call.source.name, call, values)
-
-
-def _called(function: str, call: MetalCall, values: list[str]) -> str:
-    chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
+            parts = ", ".join(f"(uint)({_POSITIONS[p.part].format(i)})" for i in range(3))
+            values.append(f"metal::msl_extents<{kind}>({parts})")
+    listed = ", ".join([*sizes, "0"])
     return (
-        'extern "C" __attribute__((no_sanitize("thread"))) void msl_entry(__private ulong* b) {\n'
-        f"  {function}{chosen}({', '.join(values)});\n}}\n"
+        f"typedef decltype({function}) msl_kernel;\n"
+        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n  const ulong sizes[] = {{{listed}}};\n'
+        "  return sizes[i]; }\n"
+        f'extern "C" {_PLAIN} void msl_fill(uint i, __private uchar* to) {{\n{fields}}}\n'
+        + _called(function, values)
+    ).replace("typename ", "")
+
+
+_PLAIN = '__attribute__((no_sanitize("thread", "undefined")))'  # its accesses are not the kernel's
+
+
+def _called(function: str, values: list[str]) -> str:
+    return (
+        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
+        f"  {function}({', '.join(values)});\n}}\n"
     )
 
 
@@ -139,12 +263,11 @@ def _argument(index: int, declaration: str) -> str:
     return f"({declaration})b[{index}]"
 
 
-def _position(name: str, extents: str = "3") -> str:
-    """Return the value of an attribute; one of three extents may be declared with fewer."""
+def _position(name: str) -> str:
+    """Return the value of an attribute."""
     if ATTRIBUTES[name] == "uint":
         return f"(uint)({_NUMBERS[name]})"
-    parts = [f"(uint)({_POSITIONS[name].format(i)})" for i in range(3)]
-    return f"uint{extents}({', '.join(parts[: int(extents)])})" if extents in "23" else parts[0]
+    return f"uint3({', '.join(f'(uint)({_POSITIONS[name].format(i)})' for i in range(3))})"
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:

@@ -28,11 +28,15 @@ MslDispatch msl_dispatch;
 }
 
 namespace {
-constexpr size_t STACK = 64 << 10, PAGE = 64 << 10, ARENA = size_t(1) << 32;
-enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4 };
+// Each array lies in the middle of a slot of addresses: an index of 32 bits stays in its slot, so
+// that a finding names the array, however far outside of it.
+constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << 36, SLOTS = 128;
+constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
+enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8 };
+enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
 enum Order { FORWARD, BACKWARD, ROTATED };
 struct Request {
-  uint32_t count, counting, groups_backward, order, grid[3], group[3];
+  uint32_t count, counting, groups_backward, order, unchecked, grid[3], group[3];
   uint64_t threadgroup_limit, accesses;
 };
 struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; };
@@ -50,10 +54,9 @@ struct Stamp {
 // alarm, or the second of two readers would hide the first.
 enum Readers : uint8_t { NOBODY, ONE, LANES, SIMDGROUPS, THREADGROUPS };
 struct Cell {
-  Stamp write, read;
-  Readers readers = NOBODY;
-  bool atomic_write = false, atomic_read = false, initialised = false;
-  bool was_read = false, was_written = false;
+  Stamp write, read, atomic; // atomics are apart: one may follow a plain write that others miss
+  Readers readers = NOBODY, atomics = NOBODY;
+  bool atomic_wrote = false, initialised = false, was_read = false, was_written = false;
 };
 struct Region {
   char *low, *high;
@@ -95,11 +98,12 @@ std::vector<std::vector<char>> contents;
 Fiber fibers[1024], *now;
 Simdgroup simdgroups[32];
 std::vector<Region> regions;
-int16_t region_of[ARENA / PAGE];
-char *arena, *top, *stacks;
+char *arena, *stacks;
 uint32_t group_index, group_epoch[2];
 bool failed, bytewise, running; // running: a fiber, and not the scheduler
 char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
+char undefined[1000]; // a value of an inactive lane: reported if the results depend on `fill`
+int fill = 0xFF;      // the bytes of such a value, and of memory that nothing has written
 Counts counts;
 uint64_t accesses_left, addresses[64], base; // base: where the kernel was loaded
 void (*entry)(uint64_t* buffers);           // the kernel's
@@ -177,22 +181,21 @@ void fail(const char* check, void* pc, const char* format, ...) {
   if (running) { now->state = DONE; leave(); }
 }
 
-// Keep the first read of memory that nothing has written and go on: if a thread writes there before
-// the next barrier, the fault is a race.
-void note_uninitialised(void* pc, const char* format, ...) {
-  if (uninitialised[0]) return;
+// Keep what may be a fault and go on: a value of an inactive lane that nobody uses is none, and a
+// read of memory that nothing has written is a race if a thread writes there before the barrier.
+void keep(char* to, const char* check, void* pc, const char* format, ...) {
+  if (to[0] || request.unchecked) return;
   va_list list; va_start(list, format);
-  describe(uninitialised, "initcheck", pc, format, list); va_end(list);
+  describe(to, check, pc, format, list); va_end(list);
 }
 
-// At least part of a page and one whole page behind each region belong to nobody.
 Region& add(const BufferRequest& b, Space space, int line) {
-  size_t pages = b.bytes / PAGE + 1;
-  char* low = top;
-  if (low + (pages + 1) * PAGE > arena + ARENA) {
-    printf("error the buffers take more than 4 GiB\n"); exit(0); }
-  for (size_t p = 0; p < pages; p++) region_of[(low - arena) / PAGE + p] = regions.size();
-  top = low + (pages + 1) * PAGE;
+  uint64_t total = b.bytes;
+  for (auto& r : regions) total += r.high - r.low;
+  if (total > MOST_BYTES) { printf("error the buffers take more than 4 GiB\n"); exit(0); }
+  if (regions.size() >= SLOTS) {
+    printf("error more than %zu buffers and threadgroup arrays\n", SLOTS); exit(0); }
+  char* low = arena + regions.size() * SLOT + SLOT / 2;
   uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
   regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}});
   Region& r = regions.back();
@@ -213,6 +216,7 @@ bool ordered(const Region& r, const Stamp& that, Readers who) {
 }
 
 void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp& that, void* pc) {
+  if (request.unchecked) return;
   uint32_t g = that.group - 1;
   bool same = g == group_index;
   fail("racecheck", pc,
@@ -226,32 +230,34 @@ void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp
        (unsigned long long)place(that.pc));
 }
 
-void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
-  Cell& c = r.cells[k];
-  bool shared = (atomic && c.atomic_write) || r.flags & SAME_VALUE;
-  if (c.write.group && !shared && !ordered(r, c.write, ONE))
-    return race(r, k, true, true, c.write, pc);
-  if (c.readers && !(atomic && c.atomic_read) && !ordered(r, c.read, c.readers))
-    return race(r, k, true, false, c.read, pc);
-  c.write = me; c.readers = NOBODY; c.atomic_write = atomic;
-  c.initialised = c.was_written = true;
+// Enter an access into those since the last write: by whom they were, and the latest of them.
+void join(const Region& r, Stamp& last, Readers& who, const Stamp& me) {
+  if (!who || ordered(r, last, who)) who = ONE;
+  else if (last.group != me.group) who = THREADGROUPS;
+  else if (who < SIMDGROUPS) who = last.simdgroup == me.simdgroup ? LANES : SIMDGROUPS;
+  last = me;
 }
 
-void read_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
+void access_cell(Region& r, size_t k, const Stamp& me, bool write, Atomic atomic, void* pc) {
   Cell& c = r.cells[k];
-  if (c.write.group && !(atomic && c.atomic_write) && !ordered(r, c.write, ONE))
-    return race(r, k, false, true, c.write, pc);
-  if (!c.initialised)
-    note_uninitialised(pc, "read of %s memory %s[%zu], which nothing has written", SPACE[r.space],
-                       r.name, (k << r.shift) / r.element);
-  if (!c.readers || ordered(r, c.read, c.readers)) { c.readers = ONE; c.atomic_read = atomic; }
-  else {
-    c.atomic_read = c.atomic_read && atomic;
-    bool same_simdgroup = c.read.simdgroup == me.simdgroup;
-    if (c.read.group != me.group) c.readers = THREADGROUPS;
-    else if (c.readers < SIMDGROUPS) c.readers = same_simdgroup ? LANES : SIMDGROUPS;
-  }
-  c.read = me; c.was_read = true;
+  bool plain = atomic == NO_ATOMIC, shared = plain && write && r.flags & SAME_VALUE;
+  if (c.write.group && !shared && !ordered(r, c.write, ONE))
+    return race(r, k, write, true, c.write, pc);
+  if (plain && c.atomics && (write || c.atomic_wrote) && !ordered(r, c.atomic, c.atomics))
+    return race(r, k, write, c.atomic_wrote, c.atomic, pc);
+  if (write && c.readers && !ordered(r, c.read, c.readers))
+    return race(r, k, true, false, c.read, pc);
+  if ((!write || atomic == MODIFY) && !c.initialised)
+    keep(uninitialised, "initcheck", pc, "read of %s memory %s[%zu], which nothing has written",
+         SPACE[r.space], r.name, (k << r.shift) / r.element);
+  if (!plain) {
+    bool anew = !c.atomics || ordered(r, c.atomic, c.atomics);
+    c.atomic_wrote = write || (c.atomic_wrote && !anew);
+    join(r, c.atomic, c.atomics, me);
+  } else if (write) {
+    c.write = me; c.readers = c.atomics = NOBODY;
+  } else join(r, c.read, c.readers, me);
+  if (write) c.initialised = c.was_written = true; else c.was_read = true;
 }
 
 void note(Region& r, char* p, uint32_t n, void* pc) {
@@ -281,43 +287,52 @@ void count(uint32_t simdgroup) {
   instructions[simdgroup].clear();
 }
 
-void outside(char* p, uint32_t n, bool write, void* pc, int id) {
-  const Region* near = &regions[0];
-  for (auto& r : regions) if (llabs(p - r.low) < llabs(p - near->low)) near = &r;
-  if (id >= 0) near = &regions[id];
-  fail("memcheck", pc, "%s of %u bytes outside %s memory %s: at index %ld of %ld",
-       write ? "write" : "read", n, SPACE[near->space], near->name,
-       (long)(p - near->low) / (long)near->element,
-       (long)(near->high - near->low) / (long)near->element);
+void outside(char* p, uint32_t n, bool write, void* pc, const Region& r) {
+  int64_t bytes = p - r.low, size = r.element, at = bytes < 0 ? (bytes - size + 1) / size : bytes / size;
+  char wrapped[60] = "";
+  if (at >= (int64_t(1) << 31) && at < int64_t(1) << 32)
+    snprintf(wrapped, sizeof wrapped, ", which is %lld as an int", (long long)(int32_t)at);
+  fail("memcheck", pc, "%s of %u bytes outside %s memory %s: at index %lld of %lld%s",
+       write ? "write" : "read", n, SPACE[r.space], r.name, (long long)at,
+       (long long)((r.high - r.low) / size), wrapped);
 }
 
-void access(void* address, uint32_t n, bool write, void* pc, bool atomic = false) {
+// Is it the kernel's own constants, or what the runtime shares with it?
+bool in_an_object(char* p) {
+  static uintptr_t pages[64]; // asked before; as numbers, since a pointer may be taken to be none
+  uintptr_t page = (uintptr_t)p / PAGE, &last = pages[page % 64];
+  if (page < 16) return false;
+  Dl_info about;
+  if (last != page && (!dladdr(p, &about) || p < about.dli_fbase)) return false;
+  last = page; return true;
+}
+
+void access(void* address, uint32_t n, bool write, void* pc, Atomic atomic = NO_ATOMIC) {
   char *p = (char*)address, *own = stacks + now->ids.index * STACK;
   const char* verb = write ? "write" : "read";
-  if ((size_t)(p - arena) >= ARENA) {
-    if ((p >= own && p < own + STACK) || p < stacks || p >= stacks + 1024 * STACK) {
-      if ((size_t)p > PAGE) return; // the program's own constants, or the thread's own arrays
-      return fail("memcheck", pc, "%s at an address that no buffer is near", verb); }
-    return fail("memcheck", pc, "%s beyond the thread's own arrays", verb);
+  size_t id = size_t(p - arena) / SLOT;
+  if (id >= regions.size()) {
+    if ((p >= own && p < own + STACK) || in_an_object(p)) return;
+    return fail("memcheck", pc, p >= stacks && p < stacks + 1024 * STACK
+                ? "%s beyond the thread's own arrays"
+                : "%s at an address that no buffer is near", verb);
   }
   if (failed) return;
   if (--accesses_left == 0)
     return fail("synccheck", pc, "no end after the permitted number of accesses");
-  int id = region_of[(p - arena) / PAGE];
-  if (id < 0 || p < regions[id].low || p + n > regions[id].high)
-    return outside(p, n, write, pc, id);
   Region& r = regions[id];
+  if (p < r.low || p + n > r.high) return outside(p, n, write, pc, r);
   if (write && !(r.flags & WRITABLE))
     return fail("memcheck", pc, "write to the input %s", r.name);
   (write ? r.written : r.read) += n;
-  if (request.counting && !atomic) note(r, p, n, pc);
+  if (request.counting && atomic == NO_ATOMIC) note(r, p, n, pc);
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
   if (n <= mask || offset & mask) { counts.narrow++; return; } // see `main`
   const MslThread& t = now->ids;
   Stamp me = {group_index + 1, group_epoch[r.space], simdgroups[t.simdgroup].epoch[r.space],
               uint16_t(t.index), uint16_t(t.simdgroup), pc};
   for (size_t k = offset >> r.shift; k <= (offset + n - 1) >> r.shift && !failed; k++)
-    if (write) write_cell(r, k, me, atomic, pc); else read_cell(r, k, me, atomic, pc);
+    access_cell(r, k, me, write, atomic, pc);
 }
 
 // Lanes that wait at the same function go on; `false` where none waits.
@@ -381,7 +396,7 @@ bool pass_barrier() {
   return !failed;
 }
 
-void begin_group(uint32_t g, size_t device_regions, char* from) {
+void begin_group(uint32_t g, size_t device_regions) {
   MslDispatch& d = msl_dispatch;
   uint32_t at[3] = {g % d.groups[0], g / d.groups[0] % d.groups[1],
                     g / d.groups[0] / d.groups[1]}, n = 1;
@@ -389,8 +404,7 @@ void begin_group(uint32_t g, size_t device_regions, char* from) {
     n *= d.current[k] = std::min(d.group[k], d.grid[k] - at[k] * d.group[k]);
   group_index = g; d.threads = n; d.simdgroups = (n + 31) / 32; counts.threads += n;
   group_epoch[DEVICE] = group_epoch[THREADGROUP] = 1;
-  std::fill(region_of + (from - arena) / PAGE, region_of + (top - arena) / PAGE + 1, -1);
-  regions.erase(regions.begin() + device_regions, regions.end()); top = from;
+  regions.erase(regions.begin() + device_regions, regions.end());
   for (uint32_t t = 0; t < n; t++) {
     fibers[t].ids = {{t % d.current[0], t / d.current[0] % d.current[1],
                       t / d.current[0] / d.current[1]}, {at[0], at[1], at[2]}, t, t % 32, t / 32};
@@ -415,7 +429,7 @@ void run_group() {
 }
 
 void check_written() {
-  for (size_t i = 0; i < buffers.size() && !failed; i++) {
+  for (size_t i = 0; i < buffers.size() && !failed && !request.unchecked; i++) {
     size_t holes = 0, first = 0, n = regions[i].high - regions[i].low;
     for (size_t k = 0; k < n >> regions[i].shift; k++)
       if (!regions[i].cells[k].initialised && !holes++) first = k;
@@ -427,9 +441,8 @@ void check_written() {
 }
 
 void run() {
-  failed = false; finding[0] = uninitialised[0] = 0; counts = {}; now = nullptr;
-  accesses_left = request.accesses; regions.clear(); top = arena + PAGE;
-  memset(region_of, 0xFF, sizeof region_of);
+  failed = false; finding[0] = uninitialised[0] = undefined[0] = 0; counts = {}; now = nullptr;
+  accesses_left = request.accesses; regions.clear();
   for (size_t i = 0; i < buffers.size(); i++) {
     Region& r = add(buffers[i], DEVICE, 0);
     addresses[i] = (uint64_t)r.low;
@@ -442,12 +455,31 @@ void run() {
     d.groups[k] = (d.grid[k] + d.group[k] - 1) / d.group[k];
     groups *= d.groups[k]; }
   size_t device_regions = regions.size();
-  char* from = top;
   for (uint32_t i = 0; i < groups && !failed; i++) {
-    begin_group(request.groups_backward ? groups - 1 - i : i, device_regions, from);
+    begin_group(request.groups_backward ? groups - 1 - i : i, device_regions);
     run_group(); }
   now = nullptr;
   check_written();
+}
+
+std::vector<char> results() {
+  std::vector<char> all(finding, finding + strlen(finding));
+  for (size_t i = 0; i < buffers.size(); i++)
+    if (buffers[i].flags & WRITABLE) all.insert(all.end(), regions[i].low, regions[i].high);
+  return all;
+}
+
+// Run, and where a value was undefined run again with another: it is a fault if the results differ.
+void settle() {
+  fill = 0xFF;
+  run();
+  if (!undefined[0]) return;
+  char first[sizeof undefined]; memcpy(first, undefined, sizeof first);
+  auto before = results();
+  fill = 0x41;
+  run();
+  if (results() == before) return;
+  memcpy(finding, first, sizeof first); uninitialised[0] = 0; failed = true;
 }
 
 template <class T> void receive(T* to, size_t n = 1) {
@@ -488,8 +520,11 @@ void msl_require_all(uint32_t active, int line) {
     fail("synccheck", at_line(line), "a simdgroup_matrix function was reached by %d of 32 lanes",
          __builtin_popcount(active));
 }
-void msl_inactive(uint32_t lane, int line) {
-  fail("synccheck", at_line(line), "a value is taken from lane %u, which is not active here", lane);
+// The value of an inactive lane is undefined, and may be: see `settle`.
+void msl_inactive(uint32_t lane, int line, void* value, uint32_t n) {
+  memset(value, fill, n);
+  keep(undefined, "synccheck", at_line(line),
+       "a value is taken from lane %u, which is not active here", lane);
 }
 uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t element) {
   uint64_t used = bytes;
@@ -505,12 +540,12 @@ uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t eleme
   BufferRequest b = {{}, bytes, element, WRITABLE};
   snprintf(b.name, sizeof b.name, "%s", name);
   Region& r = add(b, THREADGROUP, line);
-  memset(r.low, 0xFF, bytes); // NaN
+  memset(r.low, fill, bytes); // NaN at first
   return (uint64_t)r.low;
 }
 #define PC __builtin_return_address(0)
-void msl_atomic(uint64_t at, uint32_t n, bool write, int line) {
-  access((void*)at, n, write, at_line(line), true);
+void msl_atomic(uint64_t at, uint32_t n, uint32_t kind, int line) {
+  access((void*)at, n, kind != LOAD, at_line(line), Atomic(kind));
 }
 
 // Rounds to bfloat16 where the compiler's own library has no such function. Declared as float: the
@@ -570,16 +605,23 @@ int main(int, char** arguments) {
   receive(&request);
   buffers.resize(request.count); contents.resize(request.count);
   receive(buffers.data(), request.count);
-  for (uint32_t i = 0; i < request.count; i++)
-    if (buffers[i].flags & INITIALISED) {
-      contents[i].resize(buffers[i].bytes + 1); receive(contents[i].data(), buffers[i].bytes); }
+  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element"); // of a whole kernel
+  auto fields = (void (*)(uint32_t, void*))dlsym(kernel, "msl_fill");
+  for (uint32_t i = 0; i < request.count; i++) {
+    BufferRequest& b = buffers[i];
+    if (!b.element) b.element = std::max<uint64_t>(element(i), 1);
+    if (b.flags & INITIALISED) {
+      contents[i].resize(b.bytes + 1); receive(contents[i].data(), b.bytes); }
+    if (b.flags & FILLED) {
+      b.bytes = b.element; contents[i].assign(b.bytes + 1, 0); fields(i, contents[i].data()); }
+  }
   int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, kind, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, kind, -1, 0);
   regions.reserve(request.count + 64);
-  run();
+  settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.
-  if (!failed && !uninitialised[0] && counts.narrow) { bytewise = true; run(); }
+  if (!failed && !uninitialised[0] && counts.narrow) { bytewise = true; settle(); }
   reply();
   return 0;
 }

@@ -24,11 +24,17 @@ TYPES: Mapping[str, str] = {
     "int16": "int16_t",
     "int8": "int8_t",
     "uint8": "uint8_t",
+    "uint16": "uint16_t",
     "uint32": "uint32_t",
     "uint64": "uint64_t",
     "bool": "bool",
 }
-SIZES: Mapping[str, int] = {**ITEMSIZE, "uint32": 4, "uint64": 8}  # bytes of an element
+SIZES: Mapping[str, int] = {
+    **ITEMSIZE,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+}  # bytes of an element
 CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
 
 # MLX adds an attribute to the parameters where its name occurs in the body.
@@ -62,18 +68,22 @@ TemplateValue = bool | int | str  # a str is a dtype of TYPES
 class Parameter:
     """One buffer of the generated function: `const device float*` and `x`. `array` names the input
     or output, and `part` is "shape", "strides" or "ndim" where the buffer describes it. Of a whole
-    kernel `part` may be an attribute, and then there is no array."""
+    kernel `part` may be an attribute, "threadgroup" (memory of so many bytes) or "absent", and then
+    there is no array; `fields` are values of a structure's fields."""
 
     declaration: str
     name: str
     array: str
     part: str = ""
+    bytes: int = 0
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class MetalSource:
     """A kernel as MLX takes it: names of its arrays, the body in MSL, and helpers before it. For a
-    whole kernel (see `whole`) the body is its text, and `whole` its parameters."""
+    whole kernel (see `whole`) the body is what it reaches of its text, `whole` its parameters,
+    `function` its name with the template's arguments, and `files` the names and texts it is of."""
 
     name: str
     inputs: tuple[str, ...]
@@ -81,14 +91,19 @@ class MetalSource:
     body: str
     header: str = ""
     whole: tuple[Parameter, ...] = ()
+    function: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    atomic_outputs: bool = False  # `device atomic<float>*` in place of `device float*`
 
 
 @dataclass(frozen=True)
 class ArrayType:
-    """Shape and dtype (`fp32`) of an input or output."""
+    """Shape and dtype (`fp32`) of an input or output. The strides of an array that is not dense,
+    in elements, come with all elements from its first to its last as contents."""
 
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -133,7 +148,9 @@ def parameters(call: MetalCall) -> list[Parameter]:
         if array.shape:
             result += _descriptions(source, name)
     for name, array in zip(source.outputs, call.outputs, strict=True):
-        result.append(Parameter(f"device {TYPES[array.dtype]}*", name, name))
+        kind = TYPES[array.dtype]
+        kind = f"atomic<{kind}>" if source.atomic_outputs else kind
+        result.append(Parameter(f"device {kind}*", name, name))
     return result
 
 

@@ -93,11 +93,42 @@ BUGS = [
     const device float4* p = (const device float4*)(x + (lid & 31) + 1);
     y[at] = p[0].x; //!
     """),
+    Bug("misaligned vector of bytes", MEMORY, "read of 4 bytes at an address that is no mult", """
+    const device char4* p = (const device char4*)((const device char*)x + 1);
+    const char4 v =
+        p[lid]; //!
+    y[at] = float(v.x + v.y + v.z + v.w);
+    """),
     Bug("write to an input", MEMORY, "write to the input x", """
     y[at] = 1;
     ((device float*)x)[at] = 2; //!
     """),
+    Bug("unsigned index below 0", MEMORY,
+        "x: at index 4294967295 of 128, which is -1 as an int", """
+    y[at] = x[at - 1]; //!
+    """),
+    Bug("a write that wraps", MEMORY, "outside device memory y: at index 4294967295 of 64", """
+    y[at - 1] = x[at]; //!
+    """),
+    Bug("a product of 32 bits", MEMORY, "device memory x: at index 2147483648 of 128", """
+    y[at] = x[at + (1u << 31)]; //!
+    """),
+    Bug("5 GiB past the end", MEMORY, "device memory y: at index 1342177280 of 64", """
+    y[at + (5ul << 28)] = x[at]; //!
+    """),
+    Bug("far before threadgroup memory", MEMORY, "memory s: at index -1000000 of 64", """
+    threadgroup float s[64];
+    threadgroup float* p = s;
+    p[int(at) - 1000000] = x[at]; //!
+    y[at] = 0;
+    """),
     # Initialisation
+    Bug("minimum over an atomic that nothing set", INIT, "n[0], which nothing has written", f"""
+    threadgroup atomic_uint n;
+    atomic_fetch_min_explicit(&n, lid, memory_order_relaxed); //!
+    {BARRIER}
+    y[at] = float(atomic_load_explicit(&n, memory_order_relaxed));
+    """),
     Bug("threadgroup memory unset", INIT, "threadgroup memory s[1], which nothing", f"""
     threadgroup float s[64];
     if (lid % 2 == 0) s[lid] = x[at];
@@ -190,6 +221,14 @@ BUGS = [
     atomic_fetch_add_explicit(&n, 1u, memory_order_relaxed);
     y[at] = float(*(threadgroup uint*)&n); //!
     """),
+    Bug("plain clear, then atomics of two SIMD-groups", RACE, "race on threadgroup memory n", f"""
+    threadgroup atomic_uint n;
+    if (lid == 0) *(threadgroup uint*)&n = 0;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    atomic_fetch_add_explicit(&n, 1u, memory_order_relaxed); //!
+    {BARRIER}
+    y[at] = float(atomic_load_explicit(&n, memory_order_relaxed));
+    """),
     Bug("bytes of one element", RACE, "race on device memory y[", """
     device uchar* p = (device uchar*)y;
     y[at] = 0;
@@ -262,8 +301,8 @@ BUGS = [
     Bug("float outside int", MEMORY, "outside the range of the integer", """
     y[at] = float(int(x[at] + 1e12f)); //!
     """),
-    Bug("wild pointer", MEMORY, "crashed (signal 11)", """
-    y[at] = *(const device float*)(ulong(at) + 123456789012ul);
+    Bug("wild pointer", MEMORY, "an address that no buffer is near", """
+    y[at] = *(const device float*)(ulong(at) + 123456789012ul); //!
     """),
     Bug("address near zero", MEMORY, "an address that no buffer is near", """
     y[at] = *(const device float*)(ulong(at) * 4 + 4); //!
@@ -317,6 +356,14 @@ CLEAN = {
     v.xy = v.wz;
     auto f = [&](float t) { return t * v.x; };
     y[at] = f(as_type<float>(as_type<uint>(v.y)));
+    """,
+    "a value of an absent lane that nobody uses": """
+    float v = x[at];
+    if (lane < 27) {
+        const float other = simd_shuffle_down(v, 5);
+        v += lane < 22 ? other : 0.0f;
+    }
+    y[at] = v;
     """,
     "16-bit arithmetic": """
     half h = half(x[at]) * half(2) + half(1);

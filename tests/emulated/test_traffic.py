@@ -129,3 +129,16 @@ def test_a_run_has_no_time():
         emulated(launch("timeless", "\n    y[at] = x[at];\n"))
     names = {*vars(runs[0]), *vars(runs[0].traffic), *vars(runs[0].traffic.buffers["x"])}
     assert not [n for n in names if n.endswith(("_s", "seconds", "time"))]
+
+
+@pytest.mark.parametrize("kind", ["char4", "short2", "uint4"])
+def test_a_vector_of_integers_is_one_access(kind):
+    """32 loads of 4 bytes are 4 sectors of 32, and of 16 bytes 16."""
+    width = int(kind[-1])
+    parts = " + ".join(f"v[{i}]" for i in range(width))
+    body = f"const {kind} v = ((const device {kind}*)x)[lid & 31]; y[at] = float({parts});"
+    with emulation(EmulationOptions(counting=True)) as runs:
+        emulated(launch(f"vector {kind}", body, group=32))
+    x = runs[0].traffic.buffers["x"]
+    size = {"char4": 4, "short2": 4, "uint4": 16}[kind]
+    assert x.requested_read == 32 * size and x.sectors == size

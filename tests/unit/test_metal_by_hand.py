@@ -284,7 +284,7 @@ def test_a_request_holds_each_buffer_and_its_flags():
     launch = MetalLaunch(call, (b"a" * 12, b"b" * 4), (64, 2, 1), (128, 1, 1), ("y",))
     options = EmulationOptions(emulate.SCHEDULES[1], counting=True, accesses=99)
     head, *buffers = list(emulate._request(launch, options))
-    assert struct.unpack("=4I3I3I2Q", head) == (6, 1, 1, 1, 64, 2, 1, 64, 1, 1, 32_768, 99)
+    assert struct.unpack("=5I3I3I4x2Q", head) == (6, 1, 1, 1, 0, 64, 2, 1, 64, 1, 1, 32_768, 99)
     read = [struct.unpack("=40sQII", b) for b in buffers[:6]]
     assert [(name.rstrip(b"\0").decode(), *more) for name, *more in read] == [
         ("x0", 12, 2, 2), ("x0_shape", 8, 4, 2), ("x0_strides", 16, 8, 2), ("x0_ndim", 4, 4, 2),
@@ -351,7 +351,7 @@ def test_parameters_of_a_whole_kernel_are_listed():
         "template <typename T> [[kernel]] void mine(\n  const device T* x [[buffer(0)]], "
         "constant vec<int, 2>& n [[buffer(1)]], device T* y [[buffer(2)]],\n"
         "  device atomic<uint>* z, uint3 at [[thread_position_in_grid]], uint lane "
-        "[[thread_index_in_simdgroup]]) { f(1, 2); }"
+        "[[thread_index_in_simdgroup]]) { f(A, B); }"
     )
     source = whole.whole_source(text, "mine", constants={"A": 3, "B": True})
     assert source.inputs == ("x", "n") and source.outputs == ("y", "z")
@@ -362,6 +362,7 @@ def test_parameters_of_a_whole_kernel_are_listed():
         ("uint3", "at", "", "thread_position_in_grid"),
         ("uint", "lane", "", "thread_index_in_simdgroup"),
     ]  # fmt: skip
+    assert "other" not in source.body and source.body.count("\n") == text.count("\n")
     for name, constants, words in (
         ("absent", {"A": 1, "B": 1}, "has no kernel absent"),
         ("mine", {"A": 1}, "constant B has no value"),
@@ -427,7 +428,7 @@ def test_a_compiler_s_errors_are_the_first_three(monkeypatch):
     def done(code, text):
         monkeypatch.setattr(
             compiler.subprocess, "run",
-            lambda *command, **more: SimpleNamespace(returncode=code, stderr=text),
+            lambda *command, **more: SimpleNamespace(returncode=code, stdout="", stderr=text),
         )  # fmt: skip
 
     done(0, "a: error: odd")
@@ -456,7 +457,8 @@ def test_a_line_is_asked_of_the_first_tool_that_is_installed(monkeypatch):
     for tool, options in (("addr2line", ("-i",)), ("llvm-symbolizer", ("--inlines",))):
         monkeypatch.setattr(compiler.shutil, "which", lambda name, tool=tool: name == tool and tool)
         assert compiler.line_of("program", 31, "k") == 12
-        assert asked[-1] == (tool, *options, "-e", "program", "0x1f")
+        assert asked[-1][:5] == (tool, *options, "-e", "program", "0x1f")
+        assert asked[-1][5:8] == ("0x1c", "0x19", "0x16")  # where that place has no line
     assert compiler.line_of("program", 31, "absent") is None
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     assert compiler.line_of("program", 31, "k") is None and len(asked) == 3

@@ -1,0 +1,206 @@
+"""Check a kernel of a `.metal` file: `python -m metal_shim.check FILE.metal --kernel NAME ...`.
+
+Each argument of the kernel is named with its value, as in `--arg n=128` (a number, or several with
+commas), `--arg x=3x128` (a shape: an input has drawn values, an output none), `--arg y=3x128=0` (a
+shape and its first value), `--arg x=@x.npy` (a file) and `--arg args.ne00=128` (a structure's
+field). A dtype may stand before a shape: `--arg x=fp16:3x128`. Memory `[[threadgroup(0)]]` takes
+its bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from metal_shim.emulate import (
+    SCHEDULES,
+    EmulatedRun,
+    EmulationError,
+    EmulationFinding,
+    EmulationOptions,
+    MetalLaunch,
+    emulated,
+    emulation,
+)
+from metal_shim.signature import TYPES, ArrayType, MetalCall, MetalSource, Parameter
+from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
+
+_WORDS = {
+    "float": "fp32", "half": "fp16", "bfloat": "bf16", "bfloat16_t": "bf16", "float16_t": "fp16",
+    "int": "int32", "uint": "uint32", "short": "int16", "ushort": "uint16", "char": "int8",
+    "uchar": "uint8", "long": "int64", "ulong": "uint64", "bool": "bool", "size_t": "uint64",
+    "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
+    "msl_float": "fp32",
+}  # fmt: skip
+_WORDS |= {f"{word}_t": word for word in TYPES if "int" in word}
+_SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
+
+
+@dataclass(frozen=True)
+class FileArguments:
+    """What the command line says of a launch: values by name, threads of the grid and the group."""
+
+    values: Mapping[str, str]
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    seed: int = 0
+    same_value: tuple[str, ...] = ()  # outputs to which several threads may write the same value
+    options: WholeOptions = field(default_factory=WholeOptions)
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """The findings of the four schedules, each once, the run of the last clean one, and the outputs
+    of the first."""
+
+    findings: Sequence[EmulationFinding]
+    runs: Sequence[EmulatedRun]
+    outputs: Mapping[str, np.ndarray]
+
+
+def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
+    """Run a kernel of a file in the four schedules. Raises NotWhole and LaunchRejected."""
+    if not kernel:
+        names = ", ".join(kernel_names(path, arguments.options))
+        raise NotWhole(f"{path.name} has the kernels {names}; choose one with --kernel.")
+    source = whole_file(path, kernel, _with_fields(arguments))
+    launch = launch_of(source, arguments)
+    findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
+    contents = list[bytes]()
+    for schedule in SCHEDULES:
+        try:
+            with emulation(EmulationOptions(schedule, counting=True)) as done:
+                contents = contents or emulated(launch)
+                runs = done or runs
+        except EmulationError as error:
+            findings[str(error.finding)] = error.finding
+    types = zip(source.outputs, launch.call.outputs, strict=True)
+    outputs = {
+        name: _array(content, kind) for (name, kind), content in zip(types, contents, strict=False)
+    }
+    return FileResult(list(findings.values()), runs, outputs)
+
+
+def _with_fields(arguments: FileArguments) -> WholeOptions:
+    """Return the options with the fields of structures and the bytes of threadgroup memory, which
+    stand among the arguments."""
+    fields, sizes = dict[str, dict[str, str]](), dict[str, int]()
+    for name, value in arguments.values.items():
+        structure, _, part = name.partition(".")
+        if part:
+            fields.setdefault(structure, {})[part] = value
+        elif value.isdigit():
+            sizes[name] = int(value)
+    before = arguments.options
+    return WholeOptions(before.defines, before.folders, before.constants, sizes, fields)
+
+
+def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
+    """Return the launch of a kernel with these arguments. Raises NotWhole where one is missing,
+    left over or not understood."""
+    drawn = np.random.default_rng(arguments.seed)
+    inputs, outputs = list[tuple[ArrayType, bytes]](), list[ArrayType]()
+    initial = dict[str, bytes]()
+    known = [p.name for p in source.whole]
+    for name in arguments.values:
+        if name.partition(".")[0] not in known:
+            raise NotWhole(f"{source.name} has no argument {name}; it has {', '.join(known)}.")
+    for p in source.whole:
+        if not p.array:
+            continue
+        if p.fields:
+            inputs.append((ArrayType((1,), "uint8"), b""))
+            continue
+        written = p.name in source.outputs
+        kind, content = _value(p, arguments.values.get(p.name), written, drawn)
+        if written:
+            outputs.append(kind)
+            initial |= {} if content is None else {p.name: content}
+        else:
+            inputs.append((kind, content or b""))
+    call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
+    contents = [content for _, content in inputs]
+    return MetalLaunch(
+        call, contents, arguments.grid, arguments.group, arguments.same_value, initial
+    )
+
+
+def _value(
+    p: Parameter, text: str | None, written: bool, drawn: np.random.Generator
+) -> tuple[ArrayType, bytes | None]:
+    """Return type and contents of an argument; an output without a first value has none."""
+    if text is None:
+        raise NotWhole(
+            f"the argument {p.name} ({p.declaration}) has no value; give one as --arg {p.name}="
+            f"{'16x32' if p.declaration.endswith('*') else '1'}."
+        )
+    own = re.sub(r"\b(device|constant|threadgroup|thread|const|volatile|metal::)\b|[*&]", "", p.declaration)
+    own = re.sub(r"^(metal::)?(?:atomic<(\w+)>|packed_)", r"\2", own.strip()).removeprefix("metal::")
+    vector = re.fullmatch(r"(\w+?)([234])", own)
+    word = _WORDS.get(vector[1] if vector else own, "")
+    if text.startswith("@"):
+        array = np.load(text[1:])
+        return _typed(array, word if word == "bf16" and array.dtype == np.uint16 else "")
+    if all(_NUMBER.fullmatch(part) for part in text.split(",")) and not (
+        p.declaration.endswith("*") and _SHAPE.fullmatch(text)
+    ):
+        numbers = [_number(part) for part in text.split(",")]
+        word = _known(p, word, own)
+        return ArrayType((len(numbers),), word), _bytes(np.array(numbers), word)
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise NotWhole(f"{p.name}={text} is no number, no shape as 16x32 and no @FILE.npy.")
+    word = match["dtype"] or _known(p, word, own)
+    if word not in TYPES:
+        raise NotWhole(f"{p.name}: {word} is no dtype; these are: {', '.join(TYPES)}.")
+    shape = tuple(map(int, match["shape"].split("x")))
+    kind = ArrayType(shape, word)
+    if match["fill"]:
+        return kind, _bytes(np.full(prod(shape), _number(match["fill"])), word)
+    if written:
+        return kind, None
+    values = drawn.normal(size=shape) if word in ("fp32", "fp16", "bf16") else (
+        drawn.integers(0, 2 if word == "bool" else 8, shape)
+    )
+    return kind, _bytes(values, word)
+
+
+def _known(p: Parameter, word: str, own: str) -> str:
+    if not word:
+        raise NotWhole(
+            f"{p.name} is of the type {own}: name a dtype before its shape, as in uint8:64, its "
+            f"fields, as in --arg {p.name}.FIELD=1, or a file."
+        )
+    return word
+
+
+def _number(text: str) -> float:
+    return {"true": 1.0, "false": 0.0}.get(text, float(text) if text[0] not in "tf" else 0.0)
+
+
+def _bytes(values: np.ndarray, word: str) -> bytes:
+    """Return numbers as a dtype has them; bf16 is rounded to the nearest even one."""
+    if word == "bf16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
+    return values.astype(word.replace("fp", "float")).tobytes()
+
+
+def _typed(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
+    word = word or str(array.dtype).replace("float", "fp")
+    if word not in TYPES:
+        raise NotWhole(f"Metal has no {array.dtype}, the dtype of a file.")
+    return ArrayType(tuple(array.shape) or (1,), word), np.ascontiguousarray(array).tobytes()
+
+
+def _array(content: bytes, kind: ArrayType) -> np.ndarray:
+    if kind.dtype == "bf16":
+        bits = np.frombuffer(content, np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(kind.shape)
+    return np.frombuffer(content, kind.dtype.replace("fp", "float")).reshape(kind.shape)

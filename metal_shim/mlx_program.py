@@ -1,0 +1,412 @@
+"""Check the custom kernels of an MLX program while it runs, its text unchanged.
+
+`checked_program` replaces `mx.fast.metal_kernel` in the process. Each launch is compiled by clang,
+emulated and checked: the first of its kind in four schedules, later ones in one of them in turn.
+Its outputs go back to the program. On Linux the program meets MLX's CPU backend as a Metal device.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from metal_shim.emulate import (
+    SCHEDULES,
+    CheckName,
+    EmulatedRun,
+    EmulationError,
+    EmulationFinding,
+    EmulationOptions,
+    LaunchRejected,
+    MetalLaunch,
+    emulated,
+    emulation,
+)
+from metal_shim.signature import SIZES, ArrayType, MetalCall, MetalSource, TemplateValue
+from workbench.data.exits import COULD_NOT_RUN, FAILED
+
+DTYPES = {
+    mx.float32: "fp32",
+    mx.float16: "fp16",
+    mx.bfloat16: "bf16",
+    mx.int64: "int64",
+    mx.int32: "int32",
+    mx.int16: "int16",
+    mx.int8: "int8",
+    mx.uint64: "uint64",
+    mx.uint32: "uint32",
+    mx.uint16: "uint16",
+    mx.uint8: "uint8",
+    mx.bool_: "bool",
+}
+_NUMPY = {w: np.dtype(w.replace("fp", "float")) for w in DTYPES.values() if w != "bf16"}
+_OURS = (str(Path(__file__).parent), str(Path(mx.__file__).parent))
+
+
+@dataclass(frozen=True)
+class ProgramFinding:
+    """A fault of a launch: the finding, and the files and lines of the kernel and of the call."""
+
+    finding: EmulationFinding
+    kernel_at: str
+    called_at: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel_at}{self.finding}; launched at {self.called_at}"
+
+
+@dataclass
+class KernelReport:
+    """What the launches of one kernel came to; `sectors` are those of 32 bytes of all of them."""
+
+    name: str
+    made_at: str
+    launches: int = 0
+    runs: int = 0
+    sectors: int = 0
+    notes: set[str] = field(default_factory=set)
+
+
+@dataclass
+class ProgramReport:
+    """Kernels and findings of a program. Each finding counts as often as it occurs."""
+
+    kernels: list[KernelReport] = field(default_factory=list)
+    findings: list[ProgramFinding] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines to print: counts by check, each finding once, and a table of kernels."""
+        launched = [kernel for kernel in self.kernels if kernel.launches]
+        launches = sum(kernel.launches for kernel in launched)
+        yield (
+            f"{_count(len(launched), 'Metal kernel')}, {_count(launches, 'launch', 'es')} emulated "
+            "on a CPU; Apple's compiler and GPU took no part"
+        )
+        for check in CheckName:
+            times = Counter(str(f) for f in self.findings if f.finding.check is check)
+            yield f"{check.value:<10} {_count(len(times), 'finding')}"
+            for sentence, number in times.items():
+                yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
+        for sentence in dict.fromkeys(self.refused):
+            yield f"not checked: {sentence}"
+        if launched:
+            width = max(len(kernel.name) for kernel in launched)
+            yield f"{'kernel':<{width}}  launches    runs     sectors   races  made at"
+        for kernel in launched:
+            races = sum(
+                f.finding.check is CheckName.RACECHECK and f.finding.kernel == kernel.name
+                for f in self.findings
+            )
+            yield (
+                f"{kernel.name:<{width}} {kernel.launches:>9} {kernel.runs:>7} "
+                f"{kernel.sectors:>11,} {races:>7}  {kernel.made_at}"
+            )
+            yield from (f"  {note}" for note in sorted(kernel.notes))
+        unlaunched = [kernel.name for kernel in self.kernels if not kernel.launches]
+        if unlaunched:
+            yield f"never launched: {', '.join(dict.fromkeys(unlaunched))}"
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{plural * (number != 1)}"
+
+
+@dataclass
+class CheckedKernel:
+    """Stands in the place of a kernel of MLX's: called with the same arguments, it returns outputs
+    that the emulator computed."""
+
+    source: MetalSource
+    dense: bool  # inputs are made row contiguous, as `ensure_row_contiguous` asks
+    made: FrameType | None
+    report: ProgramReport
+    kernel: KernelReport
+    kinds: dict[Any, int] = field(default_factory=dict)  # sectors of each kind of launch
+
+    def __call__(
+        self,
+        *,
+        inputs: Sequence[Any],
+        output_shapes: Sequence[Sequence[int]],
+        output_dtypes: Sequence[Any],
+        grid: tuple[int, int, int],
+        threadgroup: tuple[int, int, int],
+        template: Sequence[tuple[str, Any]] | None = None,
+        init_value: float | None = None,
+        **_: Any,  # verbose and stream
+    ) -> list[Any]:
+        """Emulate a launch in its schedules and return the outputs. A finding enters the report;
+        after one that ends a run the outputs are `init_value` or zeros. Raises LaunchRejected."""
+        arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
+        mx.eval(arrays)
+        models = [
+            ArrayType(tuple(shape), self._word(dtype, name))
+            for shape, dtype, name in zip(
+                output_shapes, output_dtypes, self.source.outputs, strict=True
+            )
+        ]
+        given = [self._content(x, name) for x, name in zip(arrays, self.source.inputs, strict=True)]
+        values = {n: self._value(v, n) for n, v in template or ()}
+        call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
+        start = (
+            {}
+            if init_value is None
+            else dict(
+                zip(
+                    self.source.outputs,
+                    (_filled(model, init_value) for model in models),
+                    strict=True,
+                )
+            )
+        )
+        x, y, z = grid
+        across, down, deep = threadgroup
+        launch = MetalLaunch(
+            call, [c for _, c in given], (x, y, z), (across, down, deep), initial=start
+        )
+        contents = self._emulated(launch)
+        outputs = [_array(c, model) for c, model in zip(contents, models, strict=True)]
+        # MLX gives custom kernels no gradient; without this a program would get zeros
+        return list(_without_gradient(self.source.name, outputs)(*arrays))
+
+    def _emulated(self, launch: MetalLaunch) -> list[bytes]:
+        """Return the outputs of a launch and enter what its runs show."""
+        call, kernel = launch.call, self.kernel
+        kind = (call.inputs, call.outputs, tuple(call.template.items()), launch.grid, launch.group)
+        turn = kernel.launches % len(SCHEDULES)
+        schedules = (SCHEDULES[turn],) if kind in self.kinds else SCHEDULES
+        kernel.launches += 1
+        if launch.clamped != launch.group:
+            cut, group = ("x".join(map(str, extents)) for extents in (launch.clamped, launch.group))
+            kernel.notes.add(f"a threadgroup of {group} is cut to {cut}, the grid")
+        results: list[bytes] | None = None
+        for schedule in schedules:
+            counting = kind not in self.kinds and schedule is SCHEDULES[0]
+            try:
+                with emulation(EmulationOptions(schedule, counting)) as runs:
+                    outputs = emulated(launch)
+            except EmulationError as error:
+                self.report.findings.append(self._placed(error.finding))
+                kernel.runs += 1
+                return self._after(error.finding, launch, schedule)
+            except LaunchRejected as error:
+                self.report.refused.append(f"{error} (made at {kernel.made_at})")
+                raise
+            kernel.runs += 1
+            results = results or outputs
+            if counting:
+                self.kinds[kind] = _sectors(runs)
+        kernel.sectors += self.kinds.get(kind, 0)
+        assert results is not None
+        return results
+
+    def _after(self, finding: EmulationFinding, launch: MetalLaunch, schedule: Any) -> list[bytes]:
+        """Return the outputs of a launch with a finding. After a race or a read of memory that
+        nothing has written a kernel goes on, here as on a GPU."""
+        if finding.check in (CheckName.RACECHECK, CheckName.INITCHECK):
+            try:
+                with emulation(EmulationOptions(schedule, unchecked=True)):
+                    return emulated(launch)
+            except EmulationError:
+                pass
+        self.kernel.notes.add("the program got zeros for outputs of a run that a finding ended")
+        outputs = zip(self.source.outputs, launch.call.outputs, strict=True)
+        return [launch.initial.get(name, bytes(model.bytes)) for name, model in outputs]
+
+    def _placed(self, finding: EmulationFinding) -> ProgramFinding:
+        at = f"{self._line(finding)}: " if finding.line else ""
+        return ProgramFinding(finding, at, _place(_caller(sys._getframe(1))))
+
+    def _line(self, finding: EmulationFinding) -> str:
+        """Return the file and line of a kernel's line, where its text stands there as it is."""
+        if self.made is None:
+            return ""
+        path = Path(self.made.f_code.co_filename)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return self.kernel.made_at
+        part = self.source.header if finding.in_header else self.source.body
+        if (at := text.find(part)) >= 0:
+            return f"{_shown(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
+        same = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == finding.text]
+        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.kernel.made_at
+
+    def _word(self, dtype: Any, name: str) -> str:
+        if dtype not in DTYPES:
+            self._refuse(f"the emulator has no {dtype}, the dtype of {name}")
+        return DTYPES[dtype]
+
+    def _value(self, value: Any, name: str) -> TemplateValue:
+        return value if isinstance(value, bool | int) else self._word(value, name)
+
+    def _content(self, x: Any, name: str) -> tuple[ArrayType, bytes]:
+        """Return type and contents of an input: as it lies in memory, strides included, where the
+        kernel does not ask for a dense one."""
+        word = self._word(x.dtype, name)
+        if self.dense or not x.ndim:
+            flat = x.reshape(-1)  # which MLX can view as bits; numpy has no bfloat16
+            flat = flat.view(mx.uint16) if word == "bf16" else flat
+            return ArrayType(tuple(x.shape), word), np.array(flat).tobytes()
+        view = np.array(x.view(mx.uint16) if word == "bf16" else x, copy=False)
+        size = SIZES[word]
+        strides = tuple(stride // size for stride in view.strides)
+        if any(stride < 0 for stride in strides):
+            self._refuse(f"{name} has a negative stride, which the emulator does not hold")
+        last = sum((n - 1) * s for n, s in zip(view.shape, strides, strict=True))
+        flat = np.lib.stride_tricks.as_strided(view, (last + 1 if view.size else 0,), (size,))
+        return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
+
+    def _refuse(self, sentence: str) -> None:
+        self.report.refused.append(
+            f"{self.source.name}: {sentence} (made at {self.kernel.made_at})"
+        )
+        raise LaunchRejected(f"{self.source.name}: {sentence}.")
+
+
+def _sectors(runs: Sequence[EmulatedRun]) -> int:
+    return sum(b.sectors for run in runs for b in run.traffic.buffers.values())
+
+
+def _filled(model: ArrayType, value: float) -> bytes:
+    dtype = {word: dtype for dtype, word in DTYPES.items()}[model.dtype]
+    one = mx.full((1,), value, dtype=dtype)
+    bits = one.view(mx.uint16) if model.dtype == "bf16" else one
+    return np.array(bits).tobytes() * model.size
+
+
+def _array(content: bytes, model: ArrayType) -> Any:
+    if model.dtype == "bf16":
+        return mx.array(np.frombuffer(content, np.uint16).reshape(model.shape)).view(mx.bfloat16)
+    return mx.array(np.frombuffer(content, _NUMPY[model.dtype]).reshape(model.shape))
+
+
+def _without_gradient(name: str, outputs: Sequence[Any]) -> Any:
+    def launched(*_: Any) -> Sequence[Any]:
+        return outputs
+
+    def refused(*_: Any) -> Any:
+        raise ValueError(f"[Primitive::vjp] MLX has no gradient of the custom kernel {name}")
+
+    function = mx.custom_function(launched)
+    function.vjp(refused)
+    return function
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the program's own."""
+    while frame and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType | None) -> str:
+    return f"{_shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}" if frame else "?"
+
+
+def _shown(path: Path) -> str:
+    """Return a path from the working folder, or from the folder of the installed packages."""
+    for base in (Path.cwd(), *map(Path, sys.path)):
+        if base.is_absolute() and path.is_relative_to(base):
+            return str(path.relative_to(base))
+    return str(path)
+
+
+# The program
+
+
+def _kernel(report: ProgramReport, name: str, input_names: Sequence[str],
+            output_names: Sequence[str], source: str, header: str = "",
+            ensure_row_contiguous: bool = True, atomic_outputs: bool = False,
+            compile_options: object = None) -> CheckedKernel:  # fmt: skip
+    """Return what stands for a kernel, from the arguments of `mx.fast.metal_kernel`."""
+    made = _caller(sys._getframe(1))
+    kernel = KernelReport(name, _place(made))
+    report.kernels.append(kernel)
+    text = MetalSource(name, tuple(input_names), tuple(output_names), source, header,
+                       atomic_outputs=atomic_outputs)  # fmt: skip
+    return CheckedKernel(text, ensure_row_contiguous, made, report, kernel)
+
+
+def _on_the_cpu(function: Any, *given: Any, **named: Any) -> Any:
+    """Call a function of MLX's with the CPU where the program named the GPU."""
+
+    def own(value: Any) -> Any:
+        return mx.cpu if isinstance(value, mx.Device | mx.DeviceType) and value == mx.gpu else value
+
+    return function(*map(own, given), **{name: own(value) for name, value in named.items()})
+
+
+def _replacements(report: ProgramReport) -> Iterator[tuple[ModuleType, str, Any]]:
+    yield mx.fast, "metal_kernel", partial(_kernel, report)
+    if mx.metal.is_available():
+        return
+    yield mx.metal, "is_available", lambda: True
+    yield mx, "default_device", lambda: mx.Device(mx.gpu)
+    for name in ("set_default_device", "default_stream", "new_stream", "stream", "synchronize",
+                 "new_thread_local_stream", "new_thread_unsafe_stream"):  # fmt: skip
+        if hasattr(mx, name):
+            yield mx, name, partial(_on_the_cpu, getattr(mx, name))
+
+
+@contextmanager
+def checked_program() -> Iterator[ProgramReport]:
+    """Return a context manager in which MLX's custom kernels are emulated and checked. A function
+    that `mx.compile` wraps runs uncompiled: a kernel needs the values of its inputs."""
+    report = ProgramReport()
+    before: list[tuple[ModuleType, str, Any]] = []
+    mx.disable_compile()
+    try:
+        for module, name, value in _replacements(report):
+            before.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+        yield report
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        mx.enable_compile()
+
+
+def check_program(words: Sequence[str]) -> int:
+    """Run a program, given as on Python's command line (`script.py ...`, or `-m module ...`), print
+    its report, and return the exit code: 1 with findings, 2 where it failed or launched nothing."""
+    module = words[0] == "-m"
+    arguments = list(words[1:] if module else words)
+    failure = ""
+    argv, path = sys.argv, list(sys.path)
+    with checked_program() as report:
+        sys.argv = arguments
+        sys.path.insert(0, "" if module else str(Path(arguments[0]).resolve().parent))
+        try:
+            if module:
+                runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as ended:
+            failure = f"it ended with exit code {ended.code}" if ended.code else ""
+        except Exception as error:
+            traceback.print_exc()
+            failure = f"it ended with {type(error).__name__}"
+        finally:
+            sys.argv, sys.path[:] = argv, path
+    for line in report.lines():
+        print(line)
+    if failure:
+        print(f"{arguments[0]}: {failure}")
+    if report.findings:
+        return FAILED
+    checked = any(kernel.launches for kernel in report.kernels)
+    return COULD_NOT_RUN if failure or report.refused or not checked else 0
