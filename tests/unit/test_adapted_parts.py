@@ -322,6 +322,19 @@ def test_configs_that_cannot_be_taken_are_said():
         write.entries_of(JIT, {}, (1,), [odd])
 
 
+def test_options_of_the_compiler_in_a_launch_go_to_every_config():
+    """`kernel[grid](x, n, num_warps=8, enable_fp_fusion=False)` is a launch as any other."""
+    given = [1], {"n": 256, "num_warps": 8, "enable_fp_fusion": False}
+    plain, fixed = write.without_options(JIT, given)
+    assert plain == ([1], {"n": 256}) and fixed == {"num_warps": 8, "enable_fp_fusion": False}
+    config = triton.Config({"BLOCK": 64}, num_warps=8)
+    ((entry,), _) = write.entries_of(JIT, {"x": 1, "n": 256}, (4,), [config], fixed)
+    assert entry.kwargs["enable_fp_fusion"] is False and entry.kwargs["num_warps"] == 8
+    assert entry.values == {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
+    with pytest.raises(AdaptedError, match="num_warps is given both as argument and by a config"):
+        write.entries_of(JIT, {}, (4,), [triton.Config({"BLOCK": 64}, num_warps=4)], fixed)
+
+
 def test_values_travel_and_come_back():
     some = (True, 7, 0.5, "s", None, (1, (2, "x")), tl.float32)
     for value in some:

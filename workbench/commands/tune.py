@@ -214,7 +214,9 @@ def take_over(
     """
     import torch
 
-    call, memory = write.call_of(kernel, given, grid, configs, int(options.get("flops", 0)))
+    given, fixed = write.without_options(kernel, given)
+    flops = int(options.get("flops", 0))
+    call, memory = write.call_of(kernel, given, grid, configs, flops, fixed)
     if options.get("device") is not None or not gpu_present():
         call = _launchable(call, device_named(options.get("device") or DEFAULT_TARGET).limits)
     tuner = autotuned.autotuner_of(kernel)
