@@ -1,6 +1,7 @@
 """Parts of adapted kernels and of operations, each with two of everything, against hand counts."""
 
 import math
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
+from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
@@ -370,6 +372,28 @@ def test_places_of_functions_are_found_again(tmp_path):
     with pytest.raises(AdaptedError, match=r"bad_pack.py cannot be imported in a worker \(ZeroDiv"):
         Place(str(bad), "__main__", "h").find()
     assert travel.Importing.file is None
+
+
+def test_a_file_of_a_package_is_found_where_the_package_cannot_be_imported(tmp_path):
+    """`workbench tune FILE.py:FUNCTION` of a repository whose package lacks what it imports."""
+    inner = tmp_path / "big_pack" / "ops_pack"
+    inner.mkdir(parents=True)
+    (tmp_path / "big_pack" / "__init__.py").write_text("import no_such_module_here\n")
+    (inner / "__init__.py").write_text("raise RuntimeError('no such library')\n")
+    (tmp_path / "big_pack" / "shared.py").write_text("SEVEN = 7\n")
+    kernel = inner / "kernel.py"
+    kernel.write_text("from ..shared import SEVEN\ndef f(): return SEVEN\n")
+    assert travel.module_in_package(kernel) == "big_pack.ops_pack.kernel"
+    assert travel.module_in_package(tmp_path / "kernel.py") is None
+    found_here = function_of(f"{kernel}:f")
+    assert found_here() == 7 and Place.of(found_here).module == "big_pack.ops_pack.kernel"
+    kernel.write_text("from ..shared import no_such_name\n")
+    other = Place(str(kernel), "big_pack.ops_pack.kernel", "f")
+    del sys.modules[other.module]
+    with pytest.raises(AdaptedError, match=r"no_such_name.*; install what it imports\.$"):
+        other.find()
+    assert not any(name.startswith("big_pack") for name in sys.modules)
+    sys.path.remove(str(tmp_path))
 
 
 def test_functions_are_described_by_what_they_do():
