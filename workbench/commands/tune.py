@@ -33,6 +33,7 @@ from workbench.adapted.sampled import (
     discover_sample,
     first_footprint,
     first_programs,
+    import_function,
     shares_of,
 )
 from workbench.adapted.travel import AdaptedError, Importing, unpack
@@ -323,6 +324,10 @@ class FirstLaunchTask:
         return results
 
     def _first_programs(self, workers: Pool) -> FirstPrograms | None:
+        # a package may take longer to import than its programs to run
+        imported = workers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
+        if _unless_failed(imported) is None:
+            return None
         pending = workers.submit(first_programs, self.stage, timeout_s=FIRST_TIMEOUT_S)
         try:
             results: FirstPrograms | None = pending.result()
