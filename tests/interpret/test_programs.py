@@ -160,14 +160,39 @@ def product(a, b, c, P: tl.constexpr, B: tl.constexpr):
 
 
 def test_operands_of_tf32_have_ten_bits_of_mantissa(monkeypatch):
-    monkeypatch.setattr(RoundedProducts, "happened", False)
+    monkeypatch.setattr(RoundedProducts, "bits", None)
     a, b, c = torch.randn(32, 32), torch.eye(32), torch.empty(32, 32)
     run(product, a, b, c, P="ieee", B=1, programs=1)
-    assert INTERPRETED and torch.equal(c, a) and not RoundedProducts.happened
+    assert INTERPRETED and torch.equal(c, a) and RoundedProducts.bits is None
     run(product, a, b, c, P="tf32", B=1, programs=1)
-    assert RoundedProducts.happened and not torch.equal(c, a)
+    assert RoundedProducts.bits == 10 and not torch.equal(c, a)
     assert bool(((c - a).abs() <= a.abs() * 2.0**-11).all()), "to the nearest"
     assert not bool((c.view(torch.int32) & 0x1FFF).any())
+
+
+@triton.jit
+def weighted(a, b, c, HOW: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, 32)
+    at = i[:, None] * 32 + i[None, :]
+    weights = tl.load(a + at)
+    if HOW == "computed":
+        weights = tl.exp(weights.to(tl.float32)).to(weights.dtype)
+    product = tl.dot(weights, tl.load(b + at))
+    tl.store(c + at, product.to(c.dtype.element_ty))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 10), (torch.bfloat16, 7)])
+def test_operands_that_a_program_rounds_itself_have_the_bits_of_their_dtype(
+    monkeypatch, dtype, bits
+):
+    """As the probabilities of attention; operands as they were loaded are no reason for a wider
+    tolerance, and neither is the result that the program before rounded."""
+    monkeypatch.setattr(RoundedProducts, "bits", None)
+    a, b = torch.randn(32, 32, dtype=dtype), torch.randn(32, 32, dtype=dtype)
+    run(weighted, a, b, torch.empty_like(a), HOW="loaded", B=1, programs=2)
+    assert RoundedProducts.bits is None
+    run(weighted, a, b, torch.empty_like(a), HOW="computed", B=1, programs=1)
+    assert RoundedProducts.bits == bits
 
 
 @triton.jit

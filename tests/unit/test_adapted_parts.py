@@ -32,6 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
+from workbench.commands.tune import _completed as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.device.hardware import DEVICES
@@ -337,6 +338,15 @@ def test_options_of_the_compiler_in_a_launch_go_to_every_config():
         write.entries_of(JIT, {}, (4,), [triton.Config({"BLOCK": 64}, num_warps=4)], fixed)
 
 
+def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():
+    on = {n: Layout((4,), (1,), k) for n, k in (("x", "fp16"), ("y", "bf16"), ("i", "int32"))}
+    result = Discovered(("x", "y", "i"), {}, 0)
+    assert completed(call_on(on), result, None).tolerance == {
+        "fp16": (1e-3, 1e-4), "bf16": (8e-3, 1e-4), "int32": (0.0, 0.0)}  # fmt: skip
+    rounded = completed(call_on(on), replace(result, rounded=10), None).tolerance
+    assert rounded == {"fp16": (1e-3, 2 / 1024), "bf16": (8e-3, 2 / 1024), "int32": (0.0, 0.0)}
+
+
 def test_values_travel_and_come_back():
     some = (True, 7, 0.5, "s", None, (1, (2, "x")), tl.float32)
     for value in some:
@@ -389,9 +399,10 @@ def test_a_file_of_a_package_is_found_where_the_package_cannot_be_imported(tmp_p
     assert found_here() == 7 and Place.of(found_here).module == "big_pack.ops_pack.kernel"
     kernel.write_text("from ..shared import no_such_name\n")
     other = Place(str(kernel), "big_pack.ops_pack.kernel", "f")
-    del sys.modules[other.module]
-    with pytest.raises(AdaptedError, match=r"no_such_name.*; install what it imports\.$"):
-        other.find()
+    for name in [name for name in sys.modules if name.startswith("big_pack")]:
+        del sys.modules[name]
+    with pytest.raises(AdaptedError, match=r"no_such_module_here'\); install what it imports\.$"):
+        other.find()  # the first of the two reasons: what the whole package lacks
     assert not any(name.startswith("big_pack") for name in sys.modules)
     sys.path.remove(str(tmp_path))
 
@@ -409,6 +420,7 @@ def test_functions_are_described_by_what_they_do():
         and travel.described(torch.zeros(2, 3)) == "torch.float32(2, 3)"
     )
     assert travel.described([1, {"a": 2}]) == ("1", (("a", "2"),))
+    assert travel.described(torch.Tensor) == "torch.Tensor"  # an annotation; it has a shape, too
     inner = travel.described(lambda: lambda: np.pi)
     assert inner != travel.described(lambda: lambda: np.e)
 

@@ -210,7 +210,7 @@ def discover_sample(
         for n in written
     }
     return Discovered(
-        compared, initial, first, None, UNMOVED, odd, RoundedProducts.happened, tuple(trace.twice)
+        compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, tuple(trace.twice)
     )
 
 

@@ -147,12 +147,16 @@ class Place:
         except Exception as error:
             if main or not name.count("."):
                 raise
+            try:
+                with bare_packages(name, Path(self.file)):
+                    module = load_with_gpu()
+            except Exception:
+                raise error from None
             _log.warning(
                 "%s is imported without the __init__.py of its packages, which fail (%s: %s)",
                 *(self.file, type(error).__name__, error),
             )
-            with bare_packages(name, Path(self.file)):
-                return load_with_gpu()
+            return module
 
     def _depth(self) -> int:
         return self.module.count(".") + (Path(self.file).name == "__init__.py")
@@ -283,6 +287,8 @@ def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = fr
             return value.__name__
         inner = {n: getattr(value, n) for n in names if hasattr(value, n)}
         return value.__name__, described(inner, names, seen)
+    if isinstance(value, type):  # as an annotation: `x: torch.Tensor`
+        return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}{tuple(value.shape)}"
     return repr(value)
