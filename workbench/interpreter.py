@@ -196,7 +196,7 @@ def _mend_loops(interpreter: Any) -> None:
 
 def _mend_imported_names(interpreter: Any) -> None:
     """Patch the lookup of Triton's functions: a kernel may have imported one by its own name, as
-    `from triton.language import gather`."""
+    `from triton.language import gather`, also one of libdevice."""
     real = interpreter._patch_lang
 
     def patched(function: Any) -> Any:
@@ -204,7 +204,9 @@ def _mend_imported_names(interpreter: Any) -> None:
 
         known = function.__globals__
         for name, value in list(known.items()):
-            if getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
+            if _is_libdevice(value):
+                known[name] = _elementwise(value.__name__)
+            elif getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
                 value, "__wrapped_here__"
             ):
                 known[name] = _in_interpreter(value, interpreter)
@@ -282,6 +284,13 @@ def _mend_libdevice() -> None:
         for function in (*_meanings(), *_TRUTHS):
             if hasattr(module, function):
                 setattr(module, function, _elementwise(function))
+
+
+def _is_libdevice(value: Any) -> bool:
+    """Return whether a value is a function of libdevice as Triton has it: a file may hold one that
+    it got before they were replaced, or from a copy of the module that it loaded itself."""
+    of = getattr(value, "__module__", None)
+    return of in LIBDEVICE and getattr(value, "__name__", "") in libdevice_names()
 
 
 def libdevice_names() -> tuple[str, ...]:
