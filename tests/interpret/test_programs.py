@@ -217,7 +217,7 @@ def in_turn(x, y, turn, B: tl.constexpr):
     tl.atomic_add(turn, 1)
 
 
-def both_ways(kernel, x, *others, programs=4):
+def both_ways(kernel, x, *others, programs=4, outputs=()):
     """The tensors after a launch, which is repeated with its programs in reversed order."""
     names = list(kernel.arg_names)
     memory = dict(zip(names, (x, *others), strict=False))
@@ -228,7 +228,7 @@ def both_ways(kernel, x, *others, programs=4):
     layouts = {n: Layout(tuple(t.shape), t.stride(), words[t.dtype]) for n, t in memory.items()}
     entry = ConfigEntry({}, {"B": 64}, (programs,))
     place = Place(__file__, __name__, kernel.fn.__name__)
-    call = Call(kernel.fn.__name__, place, arguments, layouts, (entry,), ())
+    call = Call(kernel.fn.__name__, place, arguments, layouts, (entry,), (), outputs=outputs)
     launcher = Launcher(call)
     launcher.__dict__["kernel"] = kernel
     return launcher.fire_both_ways(memory, entry)
@@ -250,6 +250,14 @@ def test_sums_by_atomic_additions_agree_in_both_orders_of_programs():
 def test_a_result_that_the_order_of_programs_decides_is_refused(kernel, others, element):
     with pytest.raises(LaunchFault, match=f"gives other values of {element}, when its programs"):
         both_ways(kernel, torch.arange(1.0, N + 1), *others)
+
+
+def test_outputs_that_the_order_is_not_meant_to_decide_can_be_named():
+    """Places that a counter gives, as of tokens that are sorted: the counter itself is compared."""
+    given = torch.arange(1.0, N + 1), torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(LaunchFault, match=r"name the others: outputs=\('count',\)\.$"):
+        both_ways(ticket, *given, outputs=("y", "count"))
+    assert both_ways(ticket, *given, outputs=("count",))["count"].item() == 4
 
 
 def test_programs_that_wait_for_one_another_run_in_their_order_alone():
