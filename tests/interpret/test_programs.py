@@ -254,10 +254,13 @@ def test_a_result_that_the_order_of_programs_decides_is_refused(kernel, others, 
 
 def test_outputs_that_the_order_is_not_meant_to_decide_can_be_named():
     """Places that a counter gives, as of tokens that are sorted: the counter itself is compared."""
-    given = torch.arange(1.0, N + 1), torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+
+    def given():
+        return torch.arange(1.0, N + 1), torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+
     with pytest.raises(LaunchFault, match=r"name the others: outputs=\('count',\)\.$"):
-        both_ways(ticket, *given, outputs=("y", "count"))
-    assert both_ways(ticket, *given, outputs=("count",))["count"].item() == 4
+        both_ways(ticket, *given(), outputs=("y", "count"))
+    assert both_ways(ticket, *given(), outputs=("count",))["count"].item() == 4
 
 
 def test_programs_that_wait_for_one_another_run_in_their_order_alone():
