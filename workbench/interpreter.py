@@ -14,10 +14,10 @@ in fp64, and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 # Methods of the interpreter's builder whose result has the dtype of the operands.
 _ROUNDED = (
@@ -55,6 +55,7 @@ def mend() -> None:
         if (real := getattr(builder, name, None)) is not None:  # a version may lack some
             rounds = name.removeprefix("create_") in _ROUNDED
             setattr(builder, name, _widened(real, rounds))
+    builder.create_dot = _with_operands_seen(builder.create_dot)
     for name in (f"create_{short}" for short in _CASTS):
         setattr(builder, name, _cast(getattr(builder, name)))
     builder.create_fp_to_fp = _rounding_cast(builder.create_fp_to_fp)
@@ -200,7 +201,7 @@ def _mend_loops(interpreter: Any) -> None:
 
 def _mend_imported_names(interpreter: Any) -> None:
     """Patch the lookup of Triton's functions: a kernel may have imported one by its own name, as
-    `from triton.language import gather`."""
+    `from triton.language import gather`, also one of libdevice."""
     real = interpreter._patch_lang
 
     def patched(function: Any) -> Any:
@@ -208,7 +209,9 @@ def _mend_imported_names(interpreter: Any) -> None:
 
         known = function.__globals__
         for name, value in list(known.items()):
-            if getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
+            if _is_libdevice(value):
+                known[name] = _elementwise(value.__name__)
+            elif getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
                 value, "__wrapped_here__"
             ):
                 known[name] = _in_interpreter(value, interpreter)
@@ -286,6 +289,13 @@ def _mend_libdevice() -> None:
         for function in (*_meanings(), *_TRUTHS):
             if hasattr(module, function):
                 setattr(module, function, _elementwise(function))
+
+
+def _is_libdevice(value: Any) -> bool:
+    """Return whether a value is a function of libdevice as Triton has it: a file may hold one that
+    it got before they were replaced, or from a copy of the module that it loaded itself."""
+    of = getattr(value, "__module__", None)
+    return of in LIBDEVICE and getattr(value, "__name__", "") in libdevice_names()
 
 
 def libdevice_names() -> tuple[str, ...]:
@@ -378,28 +388,74 @@ def _rounded_to(kind: Any, result: Any) -> Any:
 def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return products whose rows have the same bits wherever they stand, as on a GPU: summed in
     fp64 and rounded once. In fp32 numpy's BLAS sums the rows at an edge in another order, on some
-    CPUs. Operands of fp32 are rounded where the product is one of tf32."""
+    CPUs."""
 
     @wraps(real)
     def dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:
         import numpy as np
         import triton.language as tl
-        from triton._C.libtriton import ir
 
         if d.data.dtype != np.float32:
             return real(self, a, b, d, *how)
-        if how and how[0] == ir.INPUT_PRECISION.TF32:
-            a, b = _rounded_to_tf32(a), _rounded_to_tf32(b)
         exact = real(self, a, b, type(d)(d.data.astype(np.float64), tl.float64), *how)
         return type(exact)(exact.data.astype(np.float32), d.dtype.scalar)
 
     return dot
 
 
-class RoundedProducts:
-    """Whether this process has rounded operands of a product to tf32."""
+def _with_operands_seen(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return products that note how their operands were rounded; those of fp32 are rounded here
+    where the product is one of tf32."""
 
-    happened = False
+    @wraps(real)
+    def dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:
+        from triton._C.libtriton import ir
+
+        for each in (a, b):
+            RoundedProducts.meet(each.dtype.scalar.name)
+        if how and how[0] == ir.INPUT_PRECISION.TF32:
+            a, b = _rounded_to_tf32(a), _rounded_to_tf32(b)
+        return real(self, a, b, d, *how)
+
+    return dot
+
+
+MANTISSA: Mapping[str, int] = {  # bits
+    **{"fp16": 10, "bf16": 7, "fp8e4nv": 3, "fp8e4b8": 3, "fp8e4b15": 3},
+    **{"fp8e5": 2, "fp8e5b16": 2},
+}
+
+
+class RoundedProducts:
+    """What this process knows of products whose operands a program rounded itself: to tf32, or by
+    a conversion such as that of an attention's probabilities. What is rounded depends on the tiles,
+    and so does the result."""
+
+    bits: int | None = None  # of the mantissa: the fewest of all such operands
+    _cast: ClassVar[set[str]] = set()  # dtypes that the program that runs has rounded to
+
+    @classmethod
+    def begin(cls) -> None:
+        """Begin a program."""
+        cls._cast.clear()
+
+    @classmethod
+    def rounds(cls, bits: int) -> None:
+        """Note an operand of a product with so many bits of mantissa."""
+        cls.bits = bits if cls.bits is None else min(cls.bits, bits)
+
+    @classmethod
+    def cast(cls, source: Any, kind: Any) -> None:
+        """Note a conversion of a handle to a type."""
+        narrower = kind.scalar.primitive_bitwidth < source.dtype.scalar.primitive_bitwidth
+        if narrower and source.dtype.scalar.is_floating():
+            cls._cast.add(kind.scalar.name)
+
+    @classmethod
+    def meet(cls, dtype: str) -> None:
+        """Note an operand of a product by its dtype."""
+        if dtype in cls._cast and dtype in MANTISSA:
+            cls.rounds(MANTISSA[dtype])
 
 
 def _rounded_to_tf32(handle: Any) -> Any:
@@ -407,9 +463,9 @@ def _rounded_to_tf32(handle: Any) -> Any:
     other one as it is."""
     import numpy as np
 
-    if handle.data.dtype != np.float32 or is_bf16(handle):
+    if handle.data.dtype != np.float32:
         return handle
-    RoundedProducts.happened = True
+    RoundedProducts.rounds(10)
     bits = np.ascontiguousarray(handle.data).view(np.uint32)
     half = np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     rounded = ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -468,6 +524,7 @@ def _cast(real: Callable[..., Any]) -> Callable[..., Any]:
     def cast(self: Any, source: Any, kind: Any) -> Any:
         import triton.language as tl
 
+        RoundedProducts.cast(source, kind)
         source = wide(source)
         return narrow(source) if kind.scalar == tl.bfloat16 else real(self, source, kind)
 
@@ -482,6 +539,7 @@ def _rounding_cast(real: Callable[..., Any]) -> Callable[..., Any]:
         import triton.language as tl
         from triton._C.libtriton import ir
 
+        RoundedProducts.cast(source, kind)
         if kind.scalar == tl.bfloat16 and source.dtype.scalar.primitive_bitwidth > 8:
             return narrow(wide(source), cut=rounding == ir.ROUNDING_MODE.RTZ)
         if is_bf16(source) and kind.scalar.primitive_bitwidth > 8:

@@ -160,14 +160,39 @@ def product(a, b, c, P: tl.constexpr, B: tl.constexpr):
 
 
 def test_operands_of_tf32_have_ten_bits_of_mantissa(monkeypatch):
-    monkeypatch.setattr(RoundedProducts, "happened", False)
+    monkeypatch.setattr(RoundedProducts, "bits", None)
     a, b, c = torch.randn(32, 32), torch.eye(32), torch.empty(32, 32)
     run(product, a, b, c, P="ieee", B=1, programs=1)
-    assert INTERPRETED and torch.equal(c, a) and not RoundedProducts.happened
+    assert INTERPRETED and torch.equal(c, a) and RoundedProducts.bits is None
     run(product, a, b, c, P="tf32", B=1, programs=1)
-    assert RoundedProducts.happened and not torch.equal(c, a)
+    assert RoundedProducts.bits == 10 and not torch.equal(c, a)
     assert bool(((c - a).abs() <= a.abs() * 2.0**-11).all()), "to the nearest"
     assert not bool((c.view(torch.int32) & 0x1FFF).any())
+
+
+@triton.jit
+def weighted(a, b, c, HOW: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, 32)
+    at = i[:, None] * 32 + i[None, :]
+    weights = tl.load(a + at)
+    if HOW == "computed":
+        weights = tl.exp(weights.to(tl.float32)).to(weights.dtype)
+    product = tl.dot(weights, tl.load(b + at))
+    tl.store(c + at, product.to(c.dtype.element_ty))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 10), (torch.bfloat16, 7)])
+def test_operands_that_a_program_rounds_itself_have_the_bits_of_their_dtype(
+    monkeypatch, dtype, bits
+):
+    """As the probabilities of attention; operands as they were loaded are no reason for a wider
+    tolerance, and neither is the result that the program before rounded."""
+    monkeypatch.setattr(RoundedProducts, "bits", None)
+    a, b = torch.randn(32, 32, dtype=dtype), torch.randn(32, 32, dtype=dtype)
+    run(weighted, a, b, torch.empty_like(a), HOW="loaded", B=1, programs=2)
+    assert RoundedProducts.bits is None
+    run(weighted, a, b, torch.empty_like(a), HOW="computed", B=1, programs=1)
+    assert RoundedProducts.bits == bits
 
 
 @triton.jit
@@ -192,7 +217,7 @@ def in_turn(x, y, turn, B: tl.constexpr):
     tl.atomic_add(turn, 1)
 
 
-def both_ways(kernel, x, *others, programs=4):
+def both_ways(kernel, x, *others, programs=4, outputs=()):
     """The tensors after a launch, which is repeated with its programs in reversed order."""
     names = list(kernel.arg_names)
     memory = dict(zip(names, (x, *others), strict=False))
@@ -203,7 +228,7 @@ def both_ways(kernel, x, *others, programs=4):
     layouts = {n: Layout(tuple(t.shape), t.stride(), words[t.dtype]) for n, t in memory.items()}
     entry = ConfigEntry({}, {"B": 64}, (programs,))
     place = Place(__file__, __name__, kernel.fn.__name__)
-    call = Call(kernel.fn.__name__, place, arguments, layouts, (entry,), ())
+    call = Call(kernel.fn.__name__, place, arguments, layouts, (entry,), (), outputs=outputs)
     launcher = Launcher(call)
     launcher.__dict__["kernel"] = kernel
     return launcher.fire_both_ways(memory, entry)
@@ -225,6 +250,17 @@ def test_sums_by_atomic_additions_agree_in_both_orders_of_programs():
 def test_a_result_that_the_order_of_programs_decides_is_refused(kernel, others, element):
     with pytest.raises(LaunchFault, match=f"gives other values of {element}, when its programs"):
         both_ways(kernel, torch.arange(1.0, N + 1), *others)
+
+
+def test_outputs_that_the_order_is_not_meant_to_decide_can_be_named():
+    """Places that a counter gives, as of tokens that are sorted: the counter itself is compared."""
+
+    def given():
+        return torch.arange(1.0, N + 1), torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+
+    with pytest.raises(LaunchFault, match=r"name the others: outputs=\('count',\)\.$"):
+        both_ways(ticket, *given(), outputs=("y", "count"))
+    assert both_ways(ticket, *given(), outputs=("count",))["count"].item() == 4
 
 
 def test_programs_that_wait_for_one_another_run_in_their_order_alone():

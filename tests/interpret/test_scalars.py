@@ -1,5 +1,6 @@
 """Scalars and libdevice in the interpreter: as a compiled launch has them."""
 
+import importlib.util
 import math
 
 import numpy as np
@@ -161,3 +162,26 @@ def test_operands_of_libdevice_are_broadcast():
     y, x, out = torch.tensor([1.0, -2.0]), torch.tensor([1.0, 2.0, -3.0, 4.0]), torch.empty(2)
     angles[(1,)](y, x, out)
     torch.testing.assert_close(out, torch.atan2(y[:, None], x[None, :]).sum(1))
+
+
+def _loaded_again():
+    """Return rsqrt as a package has it that loads its own copy of libdevice."""
+    spec = importlib.util.find_spec("triton.language.extra.libdevice")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.rsqrt
+
+
+own_rsqrt = _loaded_again()
+
+
+@triton.jit
+def by_own_name(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(y + at, own_rsqrt(tl.load(x + at)))
+
+
+def test_a_function_of_libdevice_that_a_file_got_its_own_way_computes():
+    x, y = torch.tensor([4.0, 0.25]), torch.empty(2)
+    by_own_name[(1,)](x, y, B=2)
+    assert y.tolist() == [0.5, 2.0]

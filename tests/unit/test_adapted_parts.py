@@ -1,6 +1,7 @@
 """Parts of adapted kernels and of operations, each with two of everything, against hand counts."""
 
 import math
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,6 +32,8 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
+from workbench.commands.tune import _completed as completed
+from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
@@ -322,6 +325,28 @@ def test_configs_that_cannot_be_taken_are_said():
         write.entries_of(JIT, {}, (1,), [odd])
 
 
+def test_options_of_the_compiler_in_a_launch_go_to_every_config():
+    """`kernel[grid](x, n, num_warps=8, enable_fp_fusion=False)` is a launch as any other."""
+    given = [1], {"n": 256, "num_warps": 8, "enable_fp_fusion": False}
+    plain, fixed = write.without_options(JIT, given)
+    assert plain == ([1], {"n": 256}) and fixed == {"num_warps": 8, "enable_fp_fusion": False}
+    config = triton.Config({"BLOCK": 64}, num_warps=8)
+    ((entry,), _) = write.entries_of(JIT, {"x": 1, "n": 256}, (4,), [config], fixed)
+    assert entry.kwargs["enable_fp_fusion"] is False and entry.kwargs["num_warps"] == 8
+    assert entry.values == {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
+    with pytest.raises(AdaptedError, match="num_warps is given both as argument and by a config"):
+        write.entries_of(JIT, {}, (4,), [triton.Config({"BLOCK": 64}, num_warps=4)], fixed)
+
+
+def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():
+    on = {n: Layout((4,), (1,), k) for n, k in (("x", "fp16"), ("y", "bf16"), ("i", "int32"))}
+    result = Discovered(("x", "y", "i"), {}, 0)
+    assert completed(call_on(on), result, None).tolerance == {
+        "fp16": (1e-3, 1e-4), "bf16": (8e-3, 1e-4), "int32": (0.0, 0.0)}  # fmt: skip
+    rounded = completed(call_on(on), replace(result, rounded=10), None).tolerance
+    assert rounded == {"fp16": (1e-3, 2 / 1024), "bf16": (8e-3, 2 / 1024), "int32": (0.0, 0.0)}
+
+
 def test_values_travel_and_come_back():
     some = (True, 7, 0.5, "s", None, (1, (2, "x")), tl.float32)
     for value in some:
@@ -359,6 +384,29 @@ def test_places_of_functions_are_found_again(tmp_path):
     assert travel.Importing.file is None
 
 
+def test_a_file_of_a_package_is_found_where_the_package_cannot_be_imported(tmp_path):
+    """`workbench tune FILE.py:FUNCTION` of a repository whose package lacks what it imports."""
+    inner = tmp_path / "big_pack" / "ops_pack"
+    inner.mkdir(parents=True)
+    (tmp_path / "big_pack" / "__init__.py").write_text("import no_such_module_here\n")
+    (inner / "__init__.py").write_text("raise RuntimeError('no such library')\n")
+    (tmp_path / "big_pack" / "shared.py").write_text("SEVEN = 7\n")
+    kernel = inner / "kernel.py"
+    kernel.write_text("from ..shared import SEVEN\ndef f(): return SEVEN\n")
+    assert travel.module_in_package(kernel) == "big_pack.ops_pack.kernel"
+    assert travel.module_in_package(tmp_path / "kernel.py") is None
+    found_here = function_of(f"{kernel}:f")
+    assert found_here() == 7 and Place.of(found_here).module == "big_pack.ops_pack.kernel"
+    kernel.write_text("from ..shared import no_such_name\n")
+    other = Place(str(kernel), "big_pack.ops_pack.kernel", "f")
+    for name in [name for name in sys.modules if name.startswith("big_pack")]:
+        del sys.modules[name]
+    with pytest.raises(AdaptedError, match=r"no_such_module_here'\); install what it imports\.$"):
+        other.find()  # the first of the two reasons: what the whole package lacks
+    assert not any(name.startswith("big_pack") for name in sys.modules)
+    sys.path.remove(str(tmp_path))
+
+
 def test_functions_are_described_by_what_they_do():
     def make(number, text="return n + 1"):
         space = {"__name__": "mine", "LIMIT": number, "np": np}
@@ -372,6 +420,7 @@ def test_functions_are_described_by_what_they_do():
         and travel.described(torch.zeros(2, 3)) == "torch.float32(2, 3)"
     )
     assert travel.described([1, {"a": 2}]) == ("1", (("a", "2"),))
+    assert travel.described(torch.Tensor) == "torch.Tensor"  # an annotation; it has a shape, too
     inner = travel.described(lambda: lambda: np.pi)
     assert inner != travel.described(lambda: lambda: np.e)
 

@@ -69,7 +69,7 @@ class Discovered:
     unmoved: str | None = None  # why the second check uses the same values as the first
     # outputs that a launch reads or writes in part, and that nobody declared to be inputs, too
     odd: Mapping[str, OutputUse] = field(default_factory=dict)
-    rounded: bool = False  # operands of its products were rounded to tf32
+    rounded: int | None = None  # bits of the mantissa to which it rounds operands of products
     twice: tuple[str, ...] = ()  # equal values that two programs write, in clauses
 
 
@@ -131,7 +131,7 @@ def discover(
         torch.save({n: x.cpu() for n, x in {**launch.saved, **poisoned}.items()}, folder / ARGS)
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
     unmoved = _second(launch, read, compared, folder)
-    rounded = RoundedProducts.happened
+    rounded = RoundedProducts.bits
     twice = tuple(launch.twice)
     return Discovered(tuple(compared), initial, first, skipped, unmoved, odd, rounded, twice)
 

@@ -322,15 +322,21 @@ class Launcher:
         return views
 
     def _refuse_order(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-        for name, x in first.items():
+        """Raise LaunchFault where an output depends on the order of programs. Of tensors that the
+        user did not name as outputs nothing is expected."""
+        faults: dict[str, int | None] = {}
+        for name in self.call.outputs or first:
             tolerance = self.call.tolerance.get(self.call.tensors[name].dtype)
-            differs = far_apart(x, second[name], tolerance)
-            if bool(differs.any()):
-                element = int(differs.reshape(-1).nonzero()[0])
-                raise LaunchFault(
-                    f"{self.call.name} gives other values of {name}, such as element {element:,}, "
-                    "when its programs run in reversed order, and nothing orders them on a GPU."
-                )
+            differs = far_apart(first[name], second[name], tolerance).reshape(-1)
+            faults[name] = int(differs.nonzero()[0]) if bool(differs.any()) else None
+        if wrong := {name: element for name, element in faults.items() if element is not None}:
+            (name, element), *_ = wrong.items()
+            same = tuple(name for name in faults if name not in wrong)
+            advice = f"; if it is meant to, name the others: outputs={same}" if same else ""
+            raise LaunchFault(
+                f"{self.call.name} gives other values of {name}, such as element {element:,}, "
+                f"when its programs run in reversed order, and nothing orders them on a GPU{advice}."
+            )
 
     def fire(
         self,

@@ -51,6 +51,11 @@ class FirstPrograms:
         return self.programs * self.seconds
 
 
+def import_function(folder: Path) -> bool:
+    """Import the function of a call in a worker. Returns True. Raises the errors of its file."""
+    return Launcher(Call.read(folder)).kernel is not None
+
+
 def first_programs(folder: Path) -> FirstPrograms | None:
     """Run three programs of the first config that launches, in an interpreting worker. Returns
     None where none does. Raises LaunchFault where each config that launches is at fault."""
@@ -205,7 +210,7 @@ def discover_sample(
         for n in written
     }
     return Discovered(
-        compared, initial, first, None, UNMOVED, odd, RoundedProducts.happened, tuple(trace.twice)
+        compared, initial, first, None, UNMOVED, odd, RoundedProducts.bits, tuple(trace.twice)
     )
 
 

@@ -19,6 +19,7 @@ from functools import wraps
 from typing import Any
 
 from workbench.adapted.travel import AdaptedError
+from workbench.interpreter import RoundedProducts
 
 Place = tuple[int, int, int]
 FAR = 1 << 30  # bytes between an address and every tensor, beyond which none of them is meant
@@ -98,6 +99,7 @@ class ProgramTrace:
         """Begin a program, by its number."""
         self.program = program
         self.ran.append(program)
+        RoundedProducts.begin()
 
     def note(self, kind: str, pointers: Any, mask: Any, values: Any = None) -> None:
         """Note one access. Raises LaunchFault where it is out of bounds, and ProgramsWait where

@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from importlib import import_module
@@ -21,6 +23,7 @@ from workbench.device.hardware import device_named
 from workbench.spec import WorkbenchError
 
 PLAIN = (bool, int, float, str, type(None))
+_log = logging.getLogger("workbench")
 LIBRARIES = ("triton", "torch", "numpy", "builtins")  # their versions are part of every key
 
 
@@ -111,30 +114,85 @@ class Place:
                 if isinstance(error, AdaptedError)
                 else f"{type(error).__name__}: {error}"
             )
+            advice = (
+                "install what it imports."
+                if isinstance(error, ImportError)
+                else 'put what it runs at its top level under `if __name__ == "__main__":`.'
+            )
             raise AdaptedError(
-                f"{self.file} cannot be imported in a worker ({reason}); put what it runs at its "
-                'top level under `if __name__ == "__main__":`.'
+                f"{self.file} cannot be imported in a worker ({reason}); {advice}"
             ) from error
         finally:
             Importing.file = None
 
     def _imported(self, name: str, main: bool) -> ModuleType:
-        """Import the file; where that asks for a GPU that is not there, the device that is compiled
-        for answers, or else an H200."""
+        """Import the file. Where that asks for a GPU that is not there, the device that is compiled
+        for answers, or else an H200; where a package above the file cannot be imported, the file is
+        imported without what the `__init__.py` of these packages run."""
 
         def load() -> ModuleType:
             return module_from(name, self.file) if main else import_module(name)
 
+        def load_with_gpu() -> ModuleType:
+            try:
+                return load()
+            except Exception as error:
+                if NO_GPU.search(str(error)) is None or gpu_shown():
+                    raise
+            with answering_for_gpu(HiddenTarget.device or device_named("h200")):
+                return load()
+
         try:
-            return load()
+            return load_with_gpu()
         except Exception as error:
-            if not any(words in str(error) for words in NO_GPU) or gpu_shown():
+            if main or not name.count("."):
                 raise
-        with answering_for_gpu(HiddenTarget.device or device_named("h200")):
-            return load()
+            try:
+                with bare_packages(name, Path(self.file)):
+                    module = load_with_gpu()
+            except Exception:
+                raise error from None
+            _log.warning(
+                "%s is imported without the __init__.py of its packages, which fail (%s: %s)",
+                *(self.file, type(error).__name__, error),
+            )
+            return module
 
     def _depth(self) -> int:
         return self.module.count(".") + (Path(self.file).name == "__init__.py")
+
+
+def module_in_package(file: Path) -> str | None:
+    """Return the dotted name of a file in a package, by the `__init__.py` in the folders above it;
+    None where it is in none."""
+    parts = [file.stem]
+    while (file.parent / "__init__.py").is_file():
+        file = file.parent
+        parts.insert(0, file.name)
+    return ".".join(parts) if len(parts) > 1 else None
+
+
+@contextmanager
+def bare_packages(name: str, file: Path) -> Iterator[None]:
+    """Return a context manager in which the packages above a module are empty, and other modules
+    are found in their folders as usual. Where its block fails, nothing of them is left."""
+    parents = [".".join(name.split(".")[: i + 1]) for i in range(name.count("."))]
+    top = parents[0]
+
+    def forget() -> None:
+        for other in [n for n in sys.modules if n == top or n.startswith(f"{top}.")]:
+            del sys.modules[other]
+
+    forget()
+    for parent, folder in zip(reversed(parents), file.parents, strict=False):
+        module = ModuleType(parent)
+        module.__path__ = [str(folder)]
+        sys.modules[parent] = module
+    try:
+        yield
+    except BaseException:
+        forget()
+        raise
 
 
 def module_from(name: str, file: str) -> ModuleType:
@@ -229,6 +287,8 @@ def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = fr
             return value.__name__
         inner = {n: getattr(value, n) for n in names if hasattr(value, n)}
         return value.__name__, described(inner, names, seen)
+    if isinstance(value, type):  # as an annotation: `x: torch.Tensor`
+        return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}{tuple(value.shape)}"
     return repr(value)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
@@ -35,10 +36,25 @@ SPEC = load(__file__, __name__, "{fingerprint}")
 '''
 
 
+def without_options(kernel: Any, given: Arguments) -> tuple[Arguments, dict[str, Any]]:
+    """Return the arguments of a launch without the compiler's options among them, and these: a
+    launch may name `num_warps` or `enable_fp_fusion` beside the function's own arguments."""
+    args, kwargs = given
+    names = backend_options() - set(getattr(kernel, "arg_names", ()))
+    plain = {name: value for name, value in kwargs.items() if name not in names}
+    return (args, plain), {n: v for n, v in kwargs.items() if n in names}
+
+
 def call_of(
-    kernel: Any, given: Arguments, grid: Grid, configs: Sequence[Any], flops: int
+    kernel: Any,
+    given: Arguments,
+    grid: Grid,
+    configs: Sequence[Any],
+    flops: int,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Call, dict[str, Any]]:
-    """Return the call and the memory of its tensors, by name, on the CPU. Raises AdaptedError."""
+    """Return the call and the memory of its tensors, by name, on the CPU. `fixed` are options of
+    the compiler that every config gets. Raises AdaptedError."""
     if not hasattr(kernel, "arg_names"):
         raise AdaptedError(f"{kernel!r} is not a @triton.jit function.")
     place, args, kwargs = Place.of(kernel), *given
@@ -56,7 +72,7 @@ def call_of(
     ]
     if not layouts:
         raise AdaptedError(f"None of the arguments of {base(kernel).__name__} is a tensor.")
-    entries, knobs = entries_of(kernel, named, grid, configs)
+    entries, knobs = entries_of(kernel, named, grid, configs, fixed)
     call = Call(base(kernel).__name__, place, tuple(arguments), layouts, entries, knobs, flops)
     return call, memory
 
@@ -142,7 +158,11 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 def entries_of(
-    kernel: Any, named: Mapping[str, Any], grid: Grid, configs: Sequence[Any]
+    kernel: Any,
+    named: Mapping[str, Any],
+    grid: Grid,
+    configs: Sequence[Any],
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[tuple[ConfigEntry, ...], tuple[Knobs, ...]]:
     """Return the configs as numbers, each with its grid, and their knobs. Raises AdaptedError where
     a config is not supported."""
@@ -151,7 +171,9 @@ def entries_of(
         if odd := sorted(set(config.kwargs) - taken):
             of = f"argument of {base(kernel).__name__} for the knob"
             raise AdaptedError(unknown(of, odd[0], kernel.arg_names))
-        if clash := sorted(set(config.kwargs) & set(named)):
+        own = config.all_kwargs()
+        twice = {n for n in fixed if n in own and own[n] != fixed[n]}
+        if clash := sorted(set(config.kwargs) & set(named) | twice):
             raise AdaptedError(f"{', '.join(clash)} is given both as argument and by a config.")
         if config.ir_override is not None:
             raise AdaptedError("A config has an ir_override, whose file the workbench ignores.")
@@ -161,7 +183,8 @@ def entries_of(
     created: dict[tuple[int, ...], ConfigEntry] = {}
     for config, at in zip(configs, numbers, strict=True):
         if tuple(at.values()) not in created:
-            kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
+            all_kwargs = {**fixed, **config.all_kwargs()}
+            kwargs = {k: pack(v, f"{k} of a config") for k, v in all_kwargs.items()}
             hook = Place.of_hook(config.pre_hook, kernel) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
             created[tuple(at.values())] = ConfigEntry(with_words(at, kwargs), kwargs, shape, hook)

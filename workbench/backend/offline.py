@@ -31,7 +31,7 @@ from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
-SAMPLE_TIMEOUT_S = 30.0  # of some programs of one config
+SAMPLE_TIMEOUT_S = 90.0  # of some programs of one config, with the import of a large package
 NOT_COMPILED = "the config was not compiled for the device: no prediction"
 
 Compilations = Iterator[tuple[Candidate, Compiled | Refusal]]

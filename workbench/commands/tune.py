@@ -33,6 +33,7 @@ from workbench.adapted.sampled import (
     discover_sample,
     first_footprint,
     first_programs,
+    import_function,
     shares_of,
 )
 from workbench.adapted.travel import AdaptedError, Importing, unpack
@@ -88,9 +89,6 @@ STEPS: Mapping[str, Tolerance] = {
     "fp8_e5m2_fnuz": Tolerance(0.25, 1e-4),
 }
 EXACT = Tolerance(0.0)
-# Of fp32 outputs of products whose operands have the 10 bits of tf32: of a sum of 512 random
-# products the error is 3e-4 of the output's rms, and five times that of the worst of 1,000.
-ROUNDED = Tolerance(1e-3, 2e-3)
 
 _log = logging.getLogger("workbench")
 
@@ -214,7 +212,9 @@ def take_over(
     """
     import torch
 
-    call, memory = write.call_of(kernel, given, grid, configs, int(options.get("flops", 0)))
+    given, fixed = write.without_options(kernel, given)
+    flops = int(options.get("flops", 0))
+    call, memory = write.call_of(kernel, given, grid, configs, flops, fixed)
     if options.get("device") is not None or not gpu_present():
         call = _launchable(call, device_named(options.get("device") or DEFAULT_TARGET).limits)
     tuner = autotuned.autotuner_of(kernel)
@@ -321,6 +321,10 @@ class FirstLaunchTask:
         return results
 
     def _first_programs(self, workers: Pool) -> FirstPrograms | None:
+        # a package may take longer to import than its programs to run
+        imported = workers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
+        if _unless_failed(imported) is None:
+            return None
         pending = workers.submit(first_programs, self.stage, timeout_s=FIRST_TIMEOUT_S)
         try:
             results: FirstPrograms | None = pending.result()
@@ -372,12 +376,24 @@ def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call
     """Return the call with the results of its first launch."""
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
-    usual = {**STEPS, "fp32": ROUNDED} if result.rounded else STEPS
-    own = {k: wanted or usual[k] if k in usual else EXACT for k in (dtype, *kinds)}
+    own = {
+        k: wanted or _loosened(STEPS[k], result.rounded) if k in STEPS else EXACT
+        for k in (dtype, *kinds)
+    }
     tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
     return replace(
         call, outputs=result.outputs, initial=result.initial, dtype=dtype, tolerance=tolerance
     )
+
+
+def _loosened(usual: Tolerance, bits: int | None) -> Tolerance:
+    """Return the tolerance of an output of products whose operands are rounded to so many bits of
+    mantissa. Of a sum of 512 random products with 10 bits the error is 3e-4 of the output's rms,
+    and five times that of the worst of 1,000: two steps."""
+    if bits is None:
+        return usual
+    step = 2.0**-bits
+    return Tolerance(max(usual.relative, step), max(usual.of_rms, 2 * step))
 
 
 def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
@@ -393,8 +409,12 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
     notes += result.twice
     if result.rounded:
-        of = f"{ROUNDED.relative:g}, and {ROUNDED.of_rms:g} of the rms, unless a tolerance is given"
-        notes.append(f"its products round to tf32, so fp32 outputs are compared within {of}")
+        loose = _loosened(EXACT, result.rounded)
+        of = f"{loose.relative:.2g}, and {loose.of_rms:.2g} of the rms"
+        notes.append(
+            f"operands of its products are rounded to {result.rounded} bits of mantissa, so floats "
+            f"are compared within {of} at least, unless a tolerance is given"
+        )
     if result.unmoved:
         notes.append(f"the second check is on the same values as the first: {result.unmoved}")
     if result.skipped:

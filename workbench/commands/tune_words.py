@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.travel import Place
+from workbench.adapted.travel import AdaptedError, Place, module_in_package
 from workbench.catalog import unknown
 from workbench.commands.options import OptionError
 from workbench.measurement.inputs import torch_dtype
@@ -29,14 +29,21 @@ SEED = 0
 
 
 def function_of(words: str) -> Any:
-    """Return the function of `path/to/file.py:name`. Raises OptionError where there is none."""
+    """Return the function of `path/to/file.py:name`. A file that a package needs around it, as for
+    relative imports, is imported as its module. Raises OptionError where there is none."""
     file, _, name = words.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
         raise OptionError(f"{words} is not FILE.py:FUNCTION of a file that is there.")
-    place = Place(str(path.resolve()), "__main__", name)
+    path = path.resolve()
+    module = module_in_package(path)
     try:
-        return place.find()
+        try:
+            return Place(str(path), "__main__", name).find()
+        except AdaptedError:
+            if module is None:
+                raise
+        return Place(str(path), module, name).find()
     except AttributeError:
         raise OptionError(f"{file} has no {name} at its top level.") from None
 

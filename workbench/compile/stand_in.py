@@ -7,6 +7,7 @@ Tensors lie on the CPU, and nothing is launched.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ from typing import Any
 
 from workbench.device.hardware import Device
 
-NO_GPU = ("active drivers", "not compiled with CUDA", "NVIDIA driver", "_cuda_")  # in errors
+# In errors of code that asks for a GPU, by whatever way: libraries look for one on their own.
+NO_GPU = re.compile(r"active drivers|cuda|nvidia|\bgpu\b|\bno device|device.*not found", re.I)
 
 
 class HiddenTarget:
