@@ -47,7 +47,7 @@ from workbench.evaluation.plan_evaluator import (
     with_claims,
 )
 from workbench.evaluation.problem import SpecFacts
-from workbench.evaluation.processes import Processes, hide_memory
+from workbench.evaluation.processes import Processes, hidden_memory
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
 from workbench.evaluation.verdict import (
@@ -165,7 +165,7 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack, seed: int | None = No
     trusted = options.spec or options.kernel
     # read before any code of a file runs
     sources, own = sources_of(trusted), sources_of(options.kernel)
-    hide_memory()
+    opened.enter_context(hidden_memory())
     live, device = _target(options, opened)
     seed = secrets.randbits(62) if seed is None else seed
     opened.callback((processes := Processes(sources, own)).close)

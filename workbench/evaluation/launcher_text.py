@@ -354,7 +354,7 @@ class _LauncherFile:
         if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
             return ""
         of, name = called.value.id, called.attr
-        if self.modules.get(of) == "triton":
+        if self.modules.get(of) == "triton" or self.imported.get(of) == "workbench.gluon.gluon":
             return "jit" if name in ("jit", "constexpr_function") else ""
         is_spec = of in self.values and of not in self.functions and isinstance(node, ast.Call)
         return name if is_spec and name in ("impl", "library") else ""

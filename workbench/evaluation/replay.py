@@ -82,7 +82,7 @@ def added(file: str, module: str, functions: tuple[Any, ...]) -> Impl:
         for function in functions:  # launches run one after the other here
             known = function.fn.__globals__
             known |= {name: _nothing for name in LAUNCH_ORDER if name in known}
-    spec = catalog.spec_of(of.kernel)
+    spec = catalog.spec_of(of.kernel, bare=True)
     own = [impl for impl in spec.impls if impl.backend == "torch" and impl.name != of.impl]
     spec = replace(spec, impls=own)
     knobs = [(n, int, among(v, default=v)) for n, v in of.config.items()]
