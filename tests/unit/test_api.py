@@ -523,7 +523,8 @@ RULES = [{"rule": "values", "state": "kept", "reason": "", "shown": "evidence"},
 
 def judged(**more):
     content = {"kernel": "k", "impl": "mine", "device": "h200", "predicted": True,
-               "rules": RULES[:3], "verdict": "plausible", "rule": None, "reason": None, "error_in_tolerances": 0.5,
+               "rules": RULES[:3], "verdict": "plausible", "rule": None, "reason": None,
+               "error_in_tolerances": 0.5,
                "times": {"time_s": 2e-6}}  # fmt: skip
     result = CommandResult("evaluate", 3, (), content | more)
     return wb.EvaluateResult(Called(result, "text\n", None))

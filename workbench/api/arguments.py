@@ -66,6 +66,7 @@ class CompareArguments(TimedArguments, total=False):
 class EvaluateArguments(TypedDict, total=False):
     """The less frequent arguments of an evaluation."""
 
+    task: str | Path | None
     sanitize: bool
     accept_claims: bool
     progress: bool | None  # False for no display

@@ -196,7 +196,7 @@ def evaluate(
     spec: str | Path | None = None,
     impl: str | None = None,
     sizes: OneSize | None = None,
-    dtype: str = "bf16",
+    dtype: str | None = None,
     device: str | None = None,
     **more: Unpack[EvaluateArguments],
 ) -> EvaluateResult:
@@ -210,8 +210,10 @@ def evaluate(
         spec: the kernel whose Spec it is held to; by default the one in the file, which is trusted.
         impl: `tiles` or `tiles:block_m=128`; the file's first by default.
         sizes: sizes to time; the Spec's first by default.
-        dtype: `fp32`, `fp16` or `bf16`.
+        dtype: `fp32`, `fp16` or `bf16`; `bf16` or that of the task by default.
         device: compile and predict for this device, with no GPU.
+        task: file or folder of a task of KernelBench, GPU MODE or flashinfer-bench, to which
+            `kernel` is a submission.
         sanitize: on an NVIDIA GPU, also run racecheck and memcheck on one call.
         accept_claims: `exit_code` of a plausible kernel is 0.
         progress: see above.
@@ -223,7 +225,9 @@ def evaluate(
         sizes=one_size(sizes),
         dtype=dtype,
         device=device,
-        **as_options("evaluate", EvaluateArguments, more),
+        **as_options(
+            "evaluate", EvaluateArguments, more | {"task": optional_path(more.get("task"))}
+        ),
     )
     return EvaluateResult(call(options, more.get("progress")))
 

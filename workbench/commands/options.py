@@ -447,8 +447,11 @@ class EvaluateOptions(Options):
     )
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the file's first.")
     sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
-    dtype: str = option("bf16", DTYPE)
+    dtype: str | None = option(None, "fp32, fp16 or bf16. Default: bf16, or the task's.")
     device: str | None = option(None, DEVICE)
+    task: Path | None = option(
+        None, "Judge a submission to a task of KernelBench, GPU MODE or flashinfer-bench."
+    )
     sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
     verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")

@@ -12,8 +12,10 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
+DEVICE = "workbench_device"  # where the tensors of a task's submission lie
 # Modules that may be imported, and their names that may be used; None: those that the lists of
 # attributes hold.
 _MODULES: Mapping[str, frozenset[str] | None] = {
@@ -106,14 +108,17 @@ class _Opaque(Exception):
     """A file holds what the lists do not; one clause says what."""
 
 
-def opaque_reason(data: bytes, defined: Mapping[str, frozenset[str]]) -> str | None:
+def opaque_reason(
+    data: bytes, defined: Mapping[str, frozenset[str]], entry: str | None = None
+) -> str | None:
     """Return in one clause why a file's launcher may do other things than a plan records, or None.
 
-    `defined` holds the names that trusted modules define, such as that of the Spec, by module.
+    `defined` holds the names that trusted modules define, such as that of the Spec, by module. With
+    `entry` the launcher is the function of that name, or the `forward` of that class.
     """
     try:
         tree = ast.parse(data)
-        _LauncherFile(tree, defined).check()
+        _LauncherFile(tree, defined, entry).check()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"its text is none of Python ({type(error).__name__})"
     except _Opaque as reason:
@@ -140,8 +145,11 @@ def _at(node: ast.AST, what: str) -> _Opaque:
 class _LauncherFile:
     """One file: its imports, functions, classes and constants."""
 
-    def __init__(self, tree: ast.Module, defined: Mapping[str, frozenset[str]]) -> None:
-        self._tree, self._defined = tree, defined
+    def __init__(
+        self, tree: ast.Module, defined: Mapping[str, frozenset[str]], entry: str | None = None
+    ) -> None:
+        self._tree, self._defined, self._entry = tree, defined, entry
+        self.is_task = entry is not None
         self.modules: dict[str, str] = {}  # by the name that the file gives them
         self.values: set[str] = set()  # names of functions, classes, constants and imports
         self.containers: set[str] = set()  # constants that could be changed
@@ -158,6 +166,9 @@ class _LauncherFile:
             self._enter(node)
         for node in self._tree.body:
             self._statement(node)
+        if self._entry is not None and self._entry not in self.values:
+            raise _Opaque(f"it defines no {self._entry}")
+        self.reach(self._entry or "", False)
         seen: set[tuple[str, bool]] = set()
         while self._reached:
             if (each := self._reached.pop()) not in seen:
@@ -177,12 +188,7 @@ class _LauncherFile:
             if isinstance(node, ast.FunctionDef):
                 self.functions[node.name] = node
             if isinstance(node, ast.ClassDef):
-                self.fields |= {
-                    f.target.id
-                    for f in node.body
-                    if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
-                }
-                self.fields |= {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+                self._enter_fields(node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
@@ -192,6 +198,41 @@ class _LauncherFile:
                     self._bind(node, name.id)
                     if not isinstance(node.value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Call)):
                         self.containers.add(name.id)
+
+    def _enter_fields(self, node: ast.ClassDef) -> None:
+        """Enter the attributes of a class. Raises _Opaque for those that values of other types
+        have, too: a launcher may read them of a tensor then."""
+        names = {
+            f.target.id
+            for f in node.body
+            if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+        }
+        names |= {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+        if self._is_model(node):
+            names |= set(map(_of_self, ast.walk(node))) - {""}
+        names = {name for name in names if not name.startswith("_")}  # refused elsewhere
+        if odd := sorted(names & _of_others()):
+            raise _at(node, f"names a field {odd[0]}, which other values have")
+        self.fields |= names
+
+    def _is_model(self, node: ast.ClassDef) -> bool:
+        """Return whether a class is the model that a task calls."""
+        if node.name != self._entry or len(node.bases) != 1 or node.keywords:
+            return False
+        return self._of_nn(node.bases[0]) == "Module"
+
+    def _of_nn(self, node: ast.AST) -> str:
+        """Return the name of `torch.nn` that an expression is, or nothing."""
+        if not isinstance(node, ast.Attribute):
+            return ""
+        of, names = node.value, self.unlisted
+        whole = (
+            isinstance(of, ast.Attribute)
+            and of.attr == "nn"
+            and (isinstance(of.value, ast.Name) and self.modules.get(of.value.id) == "torch")
+        )
+        own = isinstance(of, ast.Name) and names.get(of.id) == "torch.nn"
+        return node.attr if whole or own else ""
 
     def _bind(self, node: ast.AST, name: str) -> None:
         self._once(node, name)
@@ -299,7 +340,58 @@ class _LauncherFile:
         stored = {n.id for n in ast.walk(value) if _is_stored(n)}
         _HostBody(self, stored, set(), texts).visit(value)
 
+    def _model(self, node: ast.ClassDef) -> None:
+        """Hold a model to the lists: what it keeps is made once, and no call changes it."""
+        if node.decorator_list:
+            raise _at(node, f"decorates {node.name}")
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef) and not part.decorator_list:
+                self._signature(part.args, part.returns)
+                if part.name == "__init__":
+                    self._model_parts(part)
+                elif part.name.startswith("_"):
+                    raise _at(part, f"defines {part.name}")
+                else:
+                    self._host(part, False)
+            elif not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
+                raise _at(part, f"holds {type(part).__name__} in a model")
+
+    def _model_parts(self, node: ast.FunctionDef) -> None:
+        """Hold the parts of a model to numbers, its arguments, torch's parameters and layers."""
+        known = {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}
+        for part in node.body:
+            if isinstance(part, ast.Expr) and ast.unparse(part) in (
+                "super().__init__()", f"super({self._entry}, self).__init__()"
+            ):  # fmt: skip
+                continue
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+                continue
+            targets = part.targets if isinstance(part, ast.Assign) else []
+            if len(targets) != 1 or not _of_self(targets[0]):
+                raise _at(part, f"holds {type(part).__name__} in __init__ of a model")
+            value = part.value  # type: ignore[attr-defined]
+            if isinstance(value, ast.Call) and self._of_nn(value.func):
+                for arg in (*value.args, *(word.value for word in value.keywords)):
+                    self._part(arg, known)
+            else:
+                self._part(value, known)
+
+    def _part(self, value: ast.expr, known: set[str]) -> None:
+        if any(isinstance(n, (*_FRESH, ast.Lambda, ast.GeneratorExp)) for n in ast.walk(value)):
+            raise _at(value, "keeps in a model what could be changed")
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            of = value.func.value
+            if isinstance(of, ast.Name) and self.modules.get(of.id) == "torch":
+                if value.func.attr not in ("randn", "rand", "zeros", "ones", "empty", "full"):
+                    raise _at(value, f"keeps torch.{value.func.attr} in a model")
+                for arg in value.args:
+                    self._part(arg, known)
+                return
+        _HostBody(self, known, set(), False).visit(value)
+
     def _class(self, node: ast.ClassDef) -> None:
+        if self._is_model(node):
+            return self._model(node)
         own = all(isinstance(b, ast.Name) and b.id in self.values for b in node.bases)
         if not own or node.keywords:
             raise _at(node, "derives a class from another one than its own")
@@ -361,6 +453,22 @@ class _LauncherFile:
 
     def _host(self, node: ast.FunctionDef, texts: bool) -> None:
         _HostBody(self, set(), set(), texts).visit(node)
+
+
+def _of_self(node: ast.AST) -> str:
+    """Return the attribute that `self.name` sets, or nothing."""
+    is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return node.attr if is_set and getattr(node.value, "id", "") == "self" else ""  # type: ignore[attr-defined]
+
+
+@cache
+def _of_others() -> frozenset[str]:
+    """Return the attributes of tensors, texts and other values that no list of this file has."""
+    import torch
+
+    values = (torch.Tensor, torch.Size, torch.dtype, str, bytes, int, float, list, dict, set, tuple)
+    values = (*values, type, type(ast.parse), type(ast))
+    return frozenset(n for value in values for n in dir(value)) - _ATTRIBUTES
 
 
 def _is_stored(node: ast.AST) -> bool:
@@ -431,6 +539,8 @@ class _HostBody(ast.NodeVisitor):
             raise _at(node, f"hands on {node.id}, which could be changed")
         if node.id in self._file.values or node.id in _BUILTINS:
             self._file.reach(node.id, self._texts)
+            return
+        if self._file.is_task and node.id == DEVICE:
             return
         if node.id in self._file.unlisted:
             raise _at(node, f"uses {self._file.unlisted[node.id]}")

@@ -38,6 +38,7 @@ from workbench.evaluation.recording import CallLayout, recorded
 from workbench.evaluation.replay import ReplaySpec, written
 from workbench.evaluation.sampled import SampledRun, run_some
 from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.tasks import PreparedTask
 from workbench.evaluation.verdict import RuleResult, Shown, of_calls, refused, shown_by
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RuleName
@@ -95,8 +96,11 @@ class PlanEvaluator:
         folder: Path,
         own: Mapping[str, bytes],
         limit_s: float,
+        task: PreparedTask | None = None,
     ) -> None:
-        """`own` holds the files of the kernel under test; plans are written to `folder`."""
+        """`own` holds the files of the kernel under test; plans are written to `folder`. Of a task
+        of another format the submission's own text is read."""
+        self._task = task
         self._processes, self._wanted, self._spec = processes, wanted, spec
         self._device, self._seed, self._folder = device, seed, folder
         self._own, self._limit_s = own, limit_s
@@ -147,12 +151,15 @@ class PlanEvaluator:
         sources = self._processes.sources
         defined = _trusted_names(self._spec, sources)
         (_, data), *others = self._own.items()
+        entry = None
+        if self._task is not None:
+            data, entry = self._task.audited, self._task.entry
         known = {(Path(path).name, text) for path, text in sources.items()}
         for path, text in others:
             if (Path(path).name, text) not in known and not _is_of_package(path):
                 return f"it imports {Path(path).name}, which is none of the Spec's files"
         task = self._processes.builders.submit(
-            opaque_reason, data, defined, timeout_s=COMPILE_TIMEOUT_S
+            opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
         )
         try:
             reason: str | None = task.result()
@@ -469,6 +476,6 @@ def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozens
     files = {f"workbench.kernels.{p.stem}": p for p in (package / "kernels").glob("*.py")}
     files |= {f"workbench.{name}": package / f"{name}.py" for name in ("block_clusters", "gluon")}
     result = {name: names_defined(path.read_bytes()) for name, path in files.items()}
-    if sources:
-        result[Path(spec).stem] = names_defined(next(iter(sources.values())))
+    for path, data in sources.items():  # the Spec and what it imports
+        result[Path(path).stem] = names_defined(data)
     return result
