@@ -42,7 +42,8 @@ _MODULES: Mapping[str, frozenset[str] | None] = {
     "workbench.spec": frozenset(
         (
             *("AUTO", "Extent", "Impl", "Limits", "Spec", "Tensor", "Tolerance", "Work"),
-            *("among", "given", "of_rms", "stages", "threads", "tile", "TOLERANCE", "ITEMSIZE"),
+            *("among", "given", "of_rms", "stages", "threads", "tile", "unaligned", "TOLERANCE"),
+            "ITEMSIZE",
         )
     ),
 }
@@ -76,7 +77,18 @@ _ATTRIBUTES = frozenset(
         *("transpose", "permute", "t", "T", "mT", "expand", "narrow", "select", "split", "unbind"),
         *("view_as", "as_strided", "new_empty", "new_zeros", "new_full", "new_ones", "zero_"),
         *("new_empty_strided", "fill_", "is_floating_point", "chunk"),
-        *("items", "keys", "values", "get", "bit_length", "from_tensor", "eps", "tiny", "bits"),
+        *(
+            "items",
+            "keys",
+            "values",
+            "get",
+            "fromkeys",
+            "bit_length",
+            "from_tensor",
+            "eps",
+            "tiny",
+            "bits",
+        ),
         *("impl", "library", "launch", "inputs", "outputs", "check", "bench", "tolerance"),
         *("arch", "warp_size", "shared_bytes", "registers_per_thread", "threads_per_block"),
         *("cores", "nvidia", "buffers", "stages_bytes", "fp32_in_parts", "refuse_held"),
@@ -488,10 +500,12 @@ class _HostBody(ast.NodeVisitor):
         """`texts`: it sees no tensors, such as `refuse`, and may write numbers into sentences."""
         self._file, self._local, self._fresh, self._texts = file, local, fresh, texts
         self._numbers: set[str] = set()
+        self._is_function = False  # whose names are its own, so that `:=` sets no other
 
     def visit(self, node: ast.AST) -> Any:
         """Raise _Opaque where a node is on no list."""
-        if not isinstance(node, _NODES) and not (self._texts and isinstance(node, _TEXTS)):
+        more = (_TEXTS if self._texts else ()) + ((ast.NamedExpr,) if self._is_function else ())
+        if not isinstance(node, (*_NODES, *more)):
             raise _at(node, f"holds {type(node).__name__} in a function of the host")
         return super().visit(node)
 
@@ -525,6 +539,7 @@ class _HostBody(ast.NodeVisitor):
         own, pairs = stored - {a.arg for a in every}, list(_assigned(inner))
         scope = _HostBody(self._file, self._local | names, set(own), self._texts)
         scope._fresh -= {name for name, value in pairs if not isinstance(value, _FRESH)}
+        scope._is_function = True
         scope._numbers = own - {name for name, value in pairs if not _is_number(value)}
         for part in body:
             scope.visit(part)
@@ -680,7 +695,7 @@ def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]
             targets, value = [node.target], None
         elif isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
-        elif isinstance(node, ast.AnnAssign):
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
             targets, value = [node.target], node.value
         else:
             continue
