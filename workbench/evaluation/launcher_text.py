@@ -61,8 +61,8 @@ _TORCH = frozenset(
 _TRITON = frozenset(("cdiv", "next_power_of_2", "jit", "language", "tools", "tensor_descriptor"))
 _BUILTINS = frozenset(
     (
-        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "frozenset", "int"),
-        *("isinstance", "len", "list", "max", "min", "pow", "range", "reversed", "round", "set"),
+        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int"),
+        *("isinstance", "len", "list", "max", "min", "pow", "range", "reversed", "round"),
         *("sorted", "slice", "sum", "tuple", "zip", "True", "False", "None"),
     )
 )
@@ -102,7 +102,7 @@ _NODES = (
     *(ast.Pass, ast.Break, ast.Continue, ast.Assert, ast.Raise, ast.FunctionDef, ast.arguments),
     *(ast.arg, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
     *(ast.Attribute, ast.Subscript, ast.Slice, ast.Name, ast.Constant, ast.Tuple, ast.List),
-    *(ast.Dict, ast.Set, ast.Starred, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.Dict, ast.Set, ast.Starred, ast.Lambda, ast.ListComp, ast.DictComp),
     *(ast.GeneratorExp, ast.comprehension, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
     ast.expr_context,
 )
@@ -112,6 +112,7 @@ _NUMBERS = frozenset(
         *("dim", "element_size", "bit_length", "list", "dict", "set", "sqrt"),
     )
 )  # calls that make a new value
+_VIEWS = ("items", "keys")  # which give sets by & and |
 _TEXTS = (ast.JoinedStr, ast.FormattedValue)
 _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 
@@ -329,7 +330,7 @@ class _LauncherFile:
                 self._expression(node.annotation)
             self._constant(node.value)
         elif isinstance(node, ast.Expr) and _is_registration(node.value):
-            self._expression(node.value)
+            self._expression(node.value, registers=True)
         else:
             raise _at(node, f"holds {type(node).__name__} beside its functions and constants")
 
@@ -348,9 +349,11 @@ class _LauncherFile:
                 raise _at(value, f"keeps what {ast.unparse(value.func)} returns")
         self._expression(value)
 
-    def _expression(self, value: ast.expr, texts: bool = False) -> None:
+    def _expression(self, value: ast.expr, texts: bool = False, registers: bool = False) -> None:
         stored = {n.id for n in ast.walk(value) if _is_stored(n)}
-        _HostBody(self, stored, set(), texts).visit(value)
+        body = _HostBody(self, stored, set(), texts)
+        body.registers = registers
+        body.visit(value)
 
     def _model(self, node: ast.ClassDef) -> None:
         """Hold a model to the lists: what it keeps is made once, and no call changes it."""
@@ -429,7 +432,7 @@ class _LauncherFile:
 
     def _function(self, node: ast.FunctionDef) -> None:
         kinds = [self._decorator_kind(d) for d in node.decorator_list]
-        if not all(kinds):
+        if not all(kinds) or (len(kinds) > 1 and "jit" in kinds):
             raise _at(node, f"decorates {node.name} by another function than jit and impl")
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
@@ -459,7 +462,7 @@ class _LauncherFile:
             return ""
         of, name = called.value.id, called.attr
         if self.modules.get(of) == "triton" or self.imported.get(of) == "workbench.gluon.gluon":
-            return "jit" if name in ("jit", "constexpr_function") else ""
+            return {"jit": "jit", "constexpr_function": "constant"}.get(name, "")
         is_spec = of in self.values and of not in self.functions and isinstance(node, ast.Call)
         return name if is_spec and name in ("impl", "library") else ""
 
@@ -500,6 +503,8 @@ class _HostBody(ast.NodeVisitor):
         """`texts`: it sees no tensors, such as `refuse`, and may write numbers into sentences."""
         self._file, self._local, self._fresh, self._texts = file, local, fresh, texts
         self._numbers: set[str] = set()
+        self.registers = False  # a baseline, whose Impl no name holds
+        self._views: set[int] = set()  # calls of `items` whose result nothing keeps
         self._is_function = False  # whose names are its own, so that `:=` sets no other
 
     def visit(self, node: ast.AST) -> Any:
@@ -614,12 +619,18 @@ class _HostBody(ast.NodeVisitor):
             for operand in operands:
                 self.visit(operand.value)  # type: ignore[attr-defined]
             return
+        is_member = all(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops)
         for operand in operands:
-            if not self._is_container(operand):
+            self._views.add(id(operand))
+            if is_member and isinstance(operand, ast.Set):
+                for part in operand.elts:
+                    self.visit(part)
+            elif not self._is_container(operand):
                 self.visit(operand)
 
     def visit_For(self, node: ast.For) -> None:
         """Allow a loop over a constant."""
+        self._views.add(id(node.iter))
         for part in (node.target, *node.body, *node.orelse):
             self.visit(part)
         if not self._is_container(node.iter):
@@ -627,6 +638,7 @@ class _HostBody(ast.NodeVisitor):
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         """Allow a loop over a constant."""
+        self._views.add(id(node.iter))
         self.visit(node.target)
         for part in node.ifs:
             self.visit(part)
@@ -641,8 +653,12 @@ class _HostBody(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         """Hold a call to the lists; `device=x.device` may stand in it."""
+        if getattr(node.func, "attr", "") in _VIEWS and id(node) not in self._views:
+            raise _at(node, f"keeps a view by {ast.unparse(node.func)}")
+        if getattr(node.func, "id", "") in _BUILTINS - self._local - self._file.values:
+            self._views |= set(map(id, node.args))
         self.visit(node.func)
-        if getattr(node.func, "attr", "") == "library":  # a baseline, which no launcher calls
+        if self.registers and getattr(node.func, "attr", "") == "library":  # nobody calls it
             for arg in (*node.args, *(w.value for w in node.keywords)):
                 if not isinstance(arg, (ast.Name, ast.Lambda)):
                     self.visit(arg)
@@ -655,7 +671,8 @@ class _HostBody(ast.NodeVisitor):
             value = word.value
             if word.arg == "device" and isinstance(value, ast.Attribute) and value.attr == "device":
                 value = value.value
-            of_spec = word.arg in ("reference", "make") and named in ("Spec", "Tensor")
+            own = self._file.imported.get(named) == f"workbench.spec.{named}"
+            of_spec = own and word.arg in ("reference", "make") and named in ("Spec", "Tensor")
             if of_spec and isinstance(value, (ast.Name, ast.Lambda)):
                 continue  # of its own Spec, which trusted nothing: nobody calls it
             self.visit(value)
@@ -664,6 +681,12 @@ class _HostBody(ast.NodeVisitor):
         """Refuse texts that could write a value out: a text of a tensor names its device."""
         if isinstance(node.value, str) and "%" in node.value and not self._texts:
             raise _at(node, "holds a text with %")
+        if not isinstance(node.value, (str, int, float, type(None), type(...))):
+            raise _at(node, f"holds a {type(node.value).__name__}")
+
+    def visit_Set(self, node: ast.Set) -> None:
+        """Refuse a set, whose order differs from process to process, but for a look-up."""
+        raise _at(node, "holds a set")
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """Allow an error of Python's own, whatever its text."""

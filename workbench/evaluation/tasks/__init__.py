@@ -47,15 +47,18 @@ def prepared(task: Path, submission: Path, folder: Path) -> PreparedTask:
         )
     title, _, files = format_
     given = files(task, submission)
-    for name, data in given.trusted.items():
-        (folder / name).write_bytes(data)
+    trusted, own = folder / "trusted", folder / "submission"  # whose files the checker never sees
+    for place in (trusted, own):
+        place.mkdir()
+        for name, data in given.trusted.items():
+            (place / name).write_bytes(data)
     for name, data in given.helpers.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()) or path.exists():
+        path = own / name
+        if not path.resolve().is_relative_to(own.resolve()) or path.exists():
             raise TaskError(f"{submission} holds a file named {name}; give it another name.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    kernel = folder / f"submission_{given.format}.py"
+    kernel = own / f"submission_{given.format}.py"
     kernel.write_bytes(kernel_text(given))
     audited = portable(given.submission)
-    return PreparedTask(title, folder / SPEC_FILE, kernel, audited, given.entry, given.dtype)
+    return PreparedTask(title, trusted / SPEC_FILE, kernel, audited, given.entry, given.dtype)
