@@ -249,7 +249,8 @@ def _decided(
         verdict = verdict_of(results, error, strict)
         if options.sanitize and verdict.broken is None:
             sizes = hidden[-1] if hidden else facts.timed
-            results += [_sanitized(wanted, submission, sizes)]
+            ran = replace(wanted, kernel=kernel)
+            results += shown_by([_sanitized(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
         times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
