@@ -28,6 +28,7 @@ from workbench.evaluation.plan import (
     LaunchPlan,
     LaunchStep,
     NotReplayable,
+    PlannedCall,
     PlannedConstant,
     PlannedView,
     fault_of,
@@ -136,6 +137,10 @@ class PlanEvaluator:
         if isinstance(plan, str) or any(r.state == "broken" for r in results):
             reason = plan if isinstance(plan, str) else ""
             return PlanEvaluation(results, reason or opaque or "", hidden=sizes.hidden)
+        if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
+            reason = "its programs wait for each other, which no interpreter lets them"
+            missing = refused(Refusal("check", reason))
+            return PlanEvaluation([*results, *missing], hidden=sizes.hidden, plan=plan.digest)
         replayed = self._written(plan, submission, facts)
         if isinstance(replayed, str):
             return PlanEvaluation(results, replayed, hidden=sizes.hidden, plan=plan.digest)
@@ -380,7 +385,11 @@ class _Replayed:
 
 
 def _launches(plan: LaunchPlan, place: int) -> list[LaunchStep]:
-    return [s for s in plan.calls[place].steps if isinstance(s, LaunchStep)]
+    return _steps(plan.calls[place])
+
+
+def _steps(call: PlannedCall) -> list[LaunchStep]:
+    return [s for s in call.steps if isinstance(s, LaunchStep)]
 
 
 def _kinds(plan: LaunchPlan, place: int) -> list[tuple[int, tuple[tuple[str, Any], ...]]]:
