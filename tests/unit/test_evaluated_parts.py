@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from workbench.commands import evaluate as command
 from workbench.commands.options import EvaluateOptions
 from workbench.data.record import Energy, Record
 from workbench.device.hardware import described
-from workbench.evaluation import evaluator, problem, submission
+from workbench.evaluation import evaluator, plan_evaluator, problem, submission
 from workbench.evaluation.plan_evaluator import PlanEvaluation
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.verdict import RuleResult, verdict_of
@@ -451,3 +452,41 @@ def test_a_stopped_verification_and_a_full_disk_say_so_and_leave_the_verdict(
     assert cli.main(["evaluate", "--verify", str(path), "--json", "/dev/full"]) == 2
     assert "no space left on device" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+def replayed(monkeypatch, *compiled):
+    """A plan of right calls, whose compile gives these results, and the limits it was given."""
+    limits, answers = [], list(compiled)
+
+    def submit(task, job, timeout_s):
+        limits.append(timeout_s)
+        return answered(answers.pop(0))
+
+    processes = SimpleNamespace(
+        builders=SimpleNamespace(submit=submit),
+        trusted=SimpleNamespace(calls=lambda *_: answered([])),
+    )
+    judge = SimpleNamespace(
+        _processes=processes, _limit_s=9.0, _wanted=Wanted("m.py", None, {}, "bf16"), _device=H100
+    )
+    kept = [RuleResult(n, "kept") for n in ("values", "sizes", "process")]
+    monkeypatch.setattr(plan_evaluator, "of_calls", lambda *_: list(kept))
+    plan = SimpleNamespace(digest="d")
+    sizes = plan_evaluator._Sizes([{"N": 4}], [{"N": 5}], [], [])
+    request = SimpleNamespace(calls=())
+    one = plan_evaluator._Replayed(judge, plan, (), sizes, (Path("p.py"), ()), FACTS, request)
+    return one.evaluated(submitted(), [], None, True), limits
+
+
+def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(monkeypatch):
+    late = TimeoutError("took longer than 60 s")
+    result, limits = replayed(monkeypatch, late, late)
+    assert limits == [60.0, 240.0] and result.compiled is None
+    verdict = verdict_of(result.results, 0.5, True)
+    assert verdict.word == "undecided" and verdict.state("process") == "kept"
+    reason = next(r.reason for r in verdict.rules if r.rule == "sizes")
+    assert reason == "its machine code was not there after 240 s; try again without load"
+    result, limits = replayed(monkeypatch, late, "compiled")
+    assert result.compiled == "compiled" and len(limits) == 2
+    result, limits = replayed(monkeypatch, ChildProcessError("its process died"))
+    assert verdict_of(result.results, 0.5, True).broken.rule == "process" and len(limits) == 1

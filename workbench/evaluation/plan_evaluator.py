@@ -46,6 +46,7 @@ from workbench.measurement.rules import RuleName
 from workbench.source import files_of
 from workbench.spec import Sizes, sizes_text
 
+RETRY_S = 4 * COMPILE_TIMEOUT_S  # of a second try to compile
 LARGER_S = 90.0  # to make inputs and reference near the sizes to time, and to run programs
 # Rules that say what the launcher does, and not what its plan does.
 _OF_THE_LAUNCHER: tuple[RuleName, ...] = ("launches", "operators", "functions", "process")
@@ -296,6 +297,16 @@ class _Replayed:
             error = max(right, default=None)
             self.computed += [*self.sizes.named, *self.sizes.hidden]
         compiled = outcome_of(compiling, "check")
+        if _is_late(compiled):  # a machine with other work, or device code that takes long
+            again = processes.builders.submit(compile_task, job, timeout_s=RETRY_S)
+            compiled = outcome_of(again, "check")
+        if _is_late(compiled):
+            reason = f"its machine code was not there after {RETRY_S:g} s; try again without load"
+            results = [r for r in results if r.rule != "sizes" or r.state == "broken"]
+            return PlanEvaluation(
+                [RuleResult("sizes", "not run", reason), *_marked(results, opaque, ())],
+                claim, error, self.sizes.hidden, plan=self.plan.digest,
+            )  # fmt: skip
         if isinstance(compiled, Refusal):
             results += refused(compiled)
         if not timed_here and not any(r.state == "broken" for r in results):
@@ -382,6 +393,10 @@ class _Replayed:
         flags = ", ".join(f"{n}={v}" for n, v in new[0][1])
         what = f"{name} with {flags}" if flags else name
         return f"the sizes to time launch {what}, which no computed size does"
+
+
+def _is_late(compiled: Any) -> bool:
+    return isinstance(compiled, Refusal) and compiled.cause == "timeout"
 
 
 def _launches(plan: LaunchPlan, place: int) -> list[LaunchStep]:
