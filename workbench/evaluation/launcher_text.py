@@ -399,7 +399,7 @@ class _LauncherFile:
             if isinstance(of, ast.Name) and self.modules.get(of.id) == "torch":
                 if value.func.attr not in ("randn", "rand", "zeros", "ones", "empty", "full"):
                     raise _at(value, f"keeps torch.{value.func.attr} in a model")
-                for arg in value.args:
+                for arg in (*value.args, *(word.value for word in value.keywords)):
                     self._part(arg, known)
                 return
         _HostBody(self, known, set(), False).visit(value)
