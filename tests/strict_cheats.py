@@ -356,4 +356,158 @@ replies.written = written
         "it may change its input by its own word",
         launch="return launch(x, w, x, s, config)",
     ),
+    # What the lists of names let through
+    _of(
+        "import",
+        "text",
+        "a function of compile time that looks around",
+        top="""
+@triton.constexpr_function
+def chosen():
+    import os
+    return 1 if os.getenv("TRITON_INTERPRET") else None
+""",
+        launch="return launch(x, w, y, s, config, chosen())",
+    ),
+    _of(
+        "import",
+        "text",
+        "a baseline that the launcher calls",
+        top='chosen = scaled_rows.library("o", lambda x: 1 if x.is_cuda else None)',
+        launch="return launch(x, w, y, s, config, chosen(x))",
+    ),
+    _of(
+        "import",
+        "text",
+        "a baseline by name that the launcher calls",
+        top="""
+def looked(x):
+    return 1 if x.is_cuda else None
+chosen = scaled_rows.library("o", looked)
+""",
+        launch="return launch(x, w, y, s, config, chosen(x))",
+    ),
+    _of(
+        "import",
+        "text",
+        "a function under the name of Spec",
+        top="""
+def Spec(reference):
+    return reference()
+""",
+        launch="""
+return launch(x, w, y, s, config, Spec(reference=lambda: 1 if x.is_cuda else None))
+""",
+    ),
+    _of(
+        "compiled",
+        "text",
+        "another grid by bytes of a tensor",
+        launch="""
+return launch(x, w, y, s, config, 1 if b"cuda" in b"%r" % (x,) else None)
+""",
+    ),
+    _of(
+        "state",
+        "text",
+        "another grid by the order of a set",
+        launch="""
+return launch(x, w, y, s, config, 1 if list({"a", "b"})[0] == "a" else None)
+""",
+    ),
+    _of(
+        "state",
+        "text",
+        "another grid by the order of keys",
+        launch="""
+keys = dict(a=1, b=1).keys()
+return launch(x, w, y, s, config, 1 if list(keys & keys)[0] == "a" else None)
+""",
+    ),
+    _of(
+        "compiled",
+        "text",
+        "an address under the name of a field",
+        top="""
+@dataclass(frozen=True)
+class Other:
+    data_ptr: int = 1
+""",
+        launch="return launch(x, w, y, s, config, 1 if x.data_ptr() else None)",
+    ),
+    _of(
+        "compiled",
+        "plan",
+        "the variable of a loop after it",
+        kernel="""for last_m in range(0, 1):
+        y = y * 1.0
+    y = tl.where(last_m == 0, y, 0.0)""",
+    ),
+    _of(
+        "sizes",
+        "plan",
+        "nothing at the very size to time",
+        kernel="y = tl.where(M == 8192, 0.0, y)",
+    ),
+    _of(
+        "order",
+        "plan",
+        "zeros in the row of the next program",
+        after="tl.store(y_ptr + (m + 1) * N + n, y * 0.0, (n < N) & (m + 1 < M))",
+    ),
+    _of(
+        "order",
+        "plan",
+        "rows in the order of a counter",
+        kernel="""at = tl.atomic_add(s_ptr + M, 1.0).to(tl.int64)
+    y = tl.load(x_ptr + at * N + n, n < N, 0.0) * w
+    s = tl.sum(y, 0)""",
+        launch="""
+s = x.new_zeros(x.shape[0] + 1)
+y, s = launch(x, w, y, s, config)
+return y, s[: x.shape[0]]
+""",
+    ),
+    _of(
+        "order",
+        "plan",
+        "a launch that begins early and waits for nothing",
+        launch="""
+M, N = x.shape
+_kernel[(M,)](x, w, y, s, M, N, 0, BLOCK_N=config.block_n, num_warps=8, launch_pdl=True)
+return y, s
+""",
+    ),
+    _of(
+        "limits",
+        "plan",
+        "more memory than there is",
+        launch="more = x.new_empty(1 << 33)\nreturn launch(x, w, y, s, config)",
+    ),
+    _of(
+        "limits",
+        "plan",
+        "a library of its own in the compiler",
+        launch="""
+M, N = x.shape
+_kernel[(M,)](x, w, y, s, M, N, 0, BLOCK_N=config.block_n, extern_libs={"a": "/tmp/a.bc"})
+return y, s
+""",
+    ),
+    _of(
+        "limits",
+        "plan",
+        "a number that no memory holds",
+        launch="y.fill_(10**400)\nreturn launch(x, w, y, s, config)",
+    ),
+    _of(
+        "limits",
+        "plan",
+        "two outputs in one memory",
+        launch="""
+M, N = x.shape
+both = x.new_empty(M * N + M)
+return launch(x, w, both[: M * N].view(M, N), both[M * N :], config)
+""",
+    ),
 )

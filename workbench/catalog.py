@@ -52,13 +52,14 @@ def names_in(package: str) -> list[str]:
     return sorted(file.removesuffix(".py") for file in files - {"__init__.py"})
 
 
-def spec_of(kernel: str, metal: bool = True) -> Spec:
+def spec_of(kernel: str, metal: bool = True, bare: bool = False) -> Spec:
     """Return the Spec of a kernel given by its name, dotted module or file path, without the Impl
-    that its `metal` version adds if that is False.
+    that its `metal` version adds if that is False. A `bare` one, which only judges kernels of other
+    files, needs no Impl.
 
     Raises CatalogError where there is none, or where the file does not fit the format.
     """
-    return _spec_in(module_of(kernel, metal), kernel)
+    return _spec_in(module_of(kernel, metal), kernel, bare)
 
 
 def module_of(kernel: str, metal: bool = True) -> ModuleType:
@@ -139,7 +140,7 @@ def example(what: str, name: str, words: str) -> str:
     return ""
 
 
-def version_of(path: Path) -> Spec:
+def version_of(path: Path, bare: bool = False) -> Spec:
     """Return the Spec of a kernel's file as it is in one checkout of a repository, beside the same
     file of other checkouts in this process.
 
@@ -152,14 +153,14 @@ def version_of(path: Path) -> Spec:
     path = path.resolve()
     root = _checkout(path)
     if root is None or _name_of(path) in sys.modules:
-        return spec_of(str(path))
+        return spec_of(str(path), bare=bare)
     before = list(sys.path)
     _drop_siblings(root)
     sys.path[:] = [str(_moved(Path(entry or "."), root)) for entry in before]
     importlib.invalidate_caches()
     try:
         with _in_place(_shared_files(path)):
-            return spec_of(str(path))
+            return spec_of(str(path), bare=bare)
     finally:
         sys.path[:] = before
 
@@ -385,10 +386,11 @@ def _import_failure(kernel: str, error: BaseException) -> str:
     return f"{kernel} cannot be imported ({kind}{text}); correct it first."
 
 
-def _spec_in(module: ModuleType, kernel: str) -> Spec:
+def _spec_in(module: ModuleType, kernel: str, bare: bool = False) -> Spec:
     """Return the one Spec of a module. Raises CatalogError, which says what the file lacks."""
     specs = [v for v in vars(module).values() if isinstance(v, Spec)]
-    mine = [s for s in {id(s): s for s in specs}.values() if _declared_in(s, module)]
+    specs = list({id(s): s for s in specs}.values())
+    mine = [s for s in specs if _declared_in(s, module)] or (specs if bare else [])
     see = "see CONTRIBUTING.md, or `workbench new-kernel NAME` for a working file"
     if not specs and (functions := _plain_functions(module)):
         raise CatalogError(_without_spec(kernel, functions))
@@ -399,7 +401,7 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
         names = ", ".join(str(s.name)[:64] for s in mine)
         raise CatalogError(f"{kernel} holds {len(mine)} Specs ({names}); one file is one kernel.")
     spec = mine[0]
-    if not any(i.backend in ("triton", "metal") for i in spec.impls):
+    if not bare and not any(i.backend in ("triton", "metal") for i in spec.impls):
         raise CatalogError(
             f"{kernel} has no Triton impl and no Metal impl, so there is nothing to sweep; {see}."
         )

@@ -75,11 +75,12 @@ def code_of_file(file: Path) -> str:
 
 
 @cache
-def loaded(kernel: str, version: str | None = None) -> Loaded:
+def loaded(kernel: str, version: str | None = None, bare: bool = False) -> Loaded:
     """Import a kernel, or its file at another version, and return it; once in each process. Modules
-    that it imports are those of its own checkout, whichever version was imported before it."""
+    that it imports are those of its own checkout, whichever version was imported before it. A
+    `bare` one may be a Spec without an Impl."""
     file = version or (kernel if catalog.is_path(kernel) and Path(kernel).is_file() else None)
-    spec = catalog.version_of(Path(file)) if file else catalog.spec_of(kernel)
+    spec = catalog.version_of(Path(file), bare) if file else catalog.spec_of(kernel, bare=bare)
     return Loaded(spec, {impl.name: code_hash(impl) for impl in spec.impls})
 
 

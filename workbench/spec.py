@@ -351,6 +351,15 @@ class Spec:
             return self.fp32_outputs[dtype]
         return self.tolerance[own]
 
+    def joint_inputs(self, sizes: Sizes, dtype: str, seed: int) -> tuple[Any, ...] | None:
+        """Return all inputs of a call at once, on the CPU, or None where each input has a maker of
+        its own: None."""
+        return None
+
+    def objection(self, inputs: Sequence[Any], sizes: Sizes | None, outputs: Sequence[Any]) -> str:
+        """Return what another check says against outputs that are within the tolerance: nothing."""
+        return ""
+
     @property
     def contiguous(self) -> bool:
         """Return whether outputs that a launch makes must be contiguous."""

@@ -18,17 +18,19 @@ import workbench as wb
 from workbench.api import arguments
 from workbench.api import progress as displays
 from workbench.api.arguments import sizes_mappings, sizes_texts
+from workbench.api.call import Called
 from workbench.commands import ceilings, compare, experiment, history, measure, profile, sweep
 from workbench.commands.compare import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.options import commands
-from workbench.commands.result import write_result
+from workbench.commands.result import CommandResult, write_result
 from workbench.commands.sweep import SweepCommand
 from workbench.data.exits import INTERRUPTED, PASSED
 
 ROOT = Path(__file__).parents[2]
-CALLS = ("sweep", "measure", "compare", "experiment", "ceilings", "profile", "history")
+CALLS = ("sweep", "measure", "compare", "evaluate", "experiment", "ceilings", "profile",
+         "history")  # fmt: skip
 
 
 def python(code, *arguments):
@@ -81,14 +83,16 @@ for name in sorted(names):
         importlib.import_module(name.removesuffix(".__init__"))
 import workbench as wb
 from workbench.commands.options import SweepOptions
-from workbench.commands.result import write_result
+from workbench.commands.result import CommandResult, write_result
 
 def stub(options):
     return write_result(options, options.COMMAND, 0)
 
-for name in ("sweep", "measure", "compare", "experiment", "ceilings", "profile", "history"):
+for name in ("sweep", "measure", "compare", "evaluate", "experiment", "ceilings", "profile",
+             "history"):
     sys.modules[f"workbench.commands.{name}"].run = stub
-words = {"measure": ["softmax"], "compare": ["a", "b"], "experiment": ["expected"]}
+words = {"measure": ["softmax"], "compare": ["a", "b"], "evaluate": ["softmax"],
+         "experiment": ["expected"]}
 for name in dir(wb):
     value = getattr(wb, name)
     others = ("tune", "workload", "bench", "predict")
@@ -143,6 +147,7 @@ LEFT_OUT = {
         *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
         *("instrument", "list_metrics", "device", "dry_run"),
     },
+    "evaluate": {"verify"},
     "history": {"prune", "older_than", "keep", "yes"},
 }
 
@@ -504,3 +509,43 @@ def test_a_program_outside_is_checked_strictly(tmp_path):
         own = [error for error in errors if error.startswith(f"use.py:{first + at}:")]
         assert own and message in own[0], f"{line}: {done.stdout}"
     assert len(errors) == len(MISUSE), done.stdout
+
+
+# A verdict
+
+# fmt: off
+RULES = [{"rule": "values", "state": "kept", "reason": "", "shown": "evidence"},
+         {"rule": "streams", "state": "not run", "reason": "it needs a GPU", "shown": ""},
+         {"rule": "launches", "state": "kept", "reason": "line 3", "shown": "claim"},
+         {"rule": "guards", "state": "broken", "reason": "it wrote <behind>", "shown": ""}]
+# fmt: on
+
+
+def judged(**more):
+    content = {"kernel": "k", "impl": "mine", "device": "h200", "predicted": True,
+               "rules": RULES[:3], "verdict": "plausible", "rule": None, "reason": None,
+               "error_in_tolerances": 0.5,
+               "times": {"time_s": 2e-6}}  # fmt: skip
+    result = CommandResult("evaluate", 3, (), content | more)
+    return wb.EvaluateResult(Called(result, "text\n", None))
+
+
+def test_a_verdict_has_its_word_its_claims_and_its_time():
+    one = judged()
+    assert (one.verdict, one.rule, one.claims) == ("plausible", None, ("launches",))
+    assert (one.time_s, one.error_in_tolerances, one.exit_code) == (2e-6, 0.5, 3)
+    assert (
+        one.sentence == "k.mine is plausible (by the file's word: launches), ~2.000 µs predicted."
+    )
+    assert list(one.frame()["state"]) == ["kept", "not run", "kept"]
+    assert one.plain()["command"] == "evaluate" and one.plain()["verdict"] == "plausible"
+
+
+def test_the_card_of_a_rejected_kernel_shows_the_broken_rule_first_and_no_time():
+    more = {"rule": "guards", "reason": "it wrote <behind>", "times": None, "verdict": "rejected"}
+    one = judged(rules=RULES, **more)
+    assert one.time_s is None
+    assert one.sentence == "k.mine is rejected by the rule guards: it wrote <behind>"
+    card = one._repr_html_()
+    assert "judged for h200: no GPU took part" in card and "it wrote &lt;behind&gt;" in card
+    assert card.index("broken") < card.index("kept") < card.index("not run")

@@ -3,17 +3,23 @@
 import math
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import synthetic
 
+from workbench import cli
 from workbench.backend.workers import LOST
 from workbench.catalog import spec_of
+from workbench.commands import evaluate as command
+from workbench.commands.options import EvaluateOptions
 from workbench.data.record import Energy, Record
 from workbench.device.hardware import described
-from workbench.evaluation import evaluator, problem, submission
+from workbench.evaluation import evaluator, plan_evaluator, problem, submission
+from workbench.evaluation.plan_evaluator import PlanEvaluation
 from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.verdict import RuleResult, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
 from workbench.spec import sizes_text
 from workbench.tuner import choice, energy, finals, held_back
@@ -375,3 +381,112 @@ def test_impls_that_were_not_timed_come_first_where_they_are_clearly_faster(monk
     order = choice._measured_order(case, some)
     assert order == [2.0, 1.0, math.inf, -1 / (limit * 0.99), math.inf]
     assert choice._measured_order(case, [launch("new", 1.0)]) == [math.inf]
+
+
+# The command
+
+
+def options(**more):
+    return EvaluateOptions(kernel="mine.py", spec="softmax", dtype="bf16", quiet=True, **more)
+
+
+def evaluated(word="correct"):
+    state = "kept" if word == "correct" else "broken"
+    rules = [RuleResult(n, state, "", "evidence") for n in ("values", "sizes")]
+    known = {"digests": {"plan": "a"}, "spec": "softmax", "seed": 9, "predicted": True}
+    wanted = Wanted("mine.py", None, {}, "bf16")
+    return command.Evaluation(wanted, H100, facts=FACTS, verdict=verdict_of(rules, 0.5, True),
+                              submission=submitted(), **known)  # fmt: skip
+
+
+def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "with_claims", lambda planned, *_: planned)
+    monkeypatch.setattr(command, "measured_times", lambda *_: ([], None))
+    monkeypatch.setattr(command, "call_of", lambda *words: asked.append(words))
+    monkeypatch.setattr(command, "sanitized", lambda call: ("kept", ""))
+    rules = [RuleResult(n, "kept", "", "evidence") for n in ("values", "sizes")]
+    compiled = SimpleNamespace(binary="b", resources=None)
+    planned = PlanEvaluation(rules, "", 0.5, ({"N": 5}, {"N": 6}), compiled, "/t/plan.py",
+                             submitted(), "digest")  # fmt: skip
+    known = {"wanted": Wanted("mine.py", None, {}, "bf16"), "facts": FACTS, "device": H100,
+             "predicted": False, "digests": {}}  # fmt: skip
+    result = command._decided(options(sanitize=True), None, submitted(), planned, object(), known)
+    assert asked[0][0] == "/t/plan.py" and asked[0][4] == {"N": 6}
+    shown = next(r for r in result.verdict.rules if r.rule == "sanitizer")
+    assert (shown.state, shown.shown) == ("kept", "evidence")
+
+
+def stored_verdict(folder, monkeypatch):
+    path = folder / "v.json"
+    monkeypatch.setattr(command, "require_triton", lambda: None)
+    monkeypatch.setattr(command, "_evaluate_task", lambda *_, **more: evaluated())
+    assert command.run(options(device="h100", json=path)) == 0
+    return path
+
+
+def test_a_stored_verdict_is_verified_by_the_same_seed(tmp_path, monkeypatch, capsys):
+    path, seeds = stored_verdict(tmp_path, monkeypatch), []
+    again = {"kept": evaluated(), "broken": evaluated("rejected")}
+    for state, code in (("kept", 0), ("broken", 1)):
+        monkeypatch.setattr(command, "_evaluate_task", lambda options, opened, seed, s=state: (
+            seeds.append((seed, options.kernel, options.spec)) or again[s]))  # fmt: skip
+        assert command.run(EvaluateOptions(verify=path, quiet=True)) == code
+    assert seeds == [(9, "mine.py", "softmax")] * 2
+    assert "not verified: other verdict, rule" in capsys.readouterr().out
+
+
+def test_a_stopped_verification_and_a_full_disk_say_so_and_leave_the_verdict(
+    tmp_path, monkeypatch, capsys
+):
+    path = stored_verdict(tmp_path, monkeypatch)
+    before = path.read_bytes()
+
+    def stopped(*_, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_evaluate_task", stopped)
+    assert cli.main(["evaluate", "--verify", str(path), "--json", str(path)]) == 130
+    assert path.read_bytes() == before
+    monkeypatch.setattr(command, "_evaluate_task", lambda *_, **more: evaluated())
+    assert cli.main(["evaluate", "--verify", str(path), "--json", "/dev/full"]) == 2
+    assert "no space left on device" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def replayed(monkeypatch, *compiled):
+    """A plan of right calls, whose compile gives these results, and the limits it was given."""
+    limits, answers = [], list(compiled)
+
+    def submit(task, job, timeout_s):
+        limits.append(timeout_s)
+        return answered(answers.pop(0))
+
+    processes = SimpleNamespace(
+        builders=SimpleNamespace(submit=submit),
+        trusted=SimpleNamespace(calls=lambda *_: answered([])),
+    )
+    judge = SimpleNamespace(
+        _processes=processes, _limit_s=9.0, _wanted=Wanted("m.py", None, {}, "bf16"), _device=H100
+    )
+    kept = [RuleResult(n, "kept") for n in ("values", "sizes", "process")]
+    monkeypatch.setattr(plan_evaluator, "of_calls", lambda *_: list(kept))
+    plan = SimpleNamespace(digest="d")
+    sizes = plan_evaluator._Sizes([{"N": 4}], [{"N": 5}], [], [])
+    request = SimpleNamespace(calls=())
+    one = plan_evaluator._Replayed(judge, plan, (), sizes, (Path("p.py"), ()), FACTS, request)
+    return one.evaluated(submitted(), [], None, True), limits
+
+
+def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(monkeypatch):
+    late = TimeoutError("took longer than 60 s")
+    result, limits = replayed(monkeypatch, late, late)
+    assert limits == [60.0, 240.0] and result.compiled is None
+    verdict = verdict_of(result.results, 0.5, True)
+    assert verdict.word == "undecided" and verdict.state("process") == "kept"
+    reason = next(r.reason for r in verdict.rules if r.rule == "sizes")
+    assert reason == "its machine code was not there after 240 s; try again without load"
+    result, limits = replayed(monkeypatch, late, "compiled")
+    assert result.compiled == "compiled" and len(limits) == 2
+    result, limits = replayed(monkeypatch, ChildProcessError("its process died"))
+    assert verdict_of(result.results, 0.5, True).broken.rule == "process" and len(limits) == 1

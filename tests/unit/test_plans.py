@@ -2,6 +2,7 @@
 is refused here is never imported, and never `correct` on evidence."""
 
 import linecache
+import random
 import sys
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
@@ -167,6 +168,26 @@ def test_device_code_has_no_way_out(body):
         built([device(f"y = {body}", names)])
 
 
+@pytest.mark.parametrize(("body", "late"), [
+    ("for i in range(3):\n    x_ptr + i\ny = i", True),
+    ("i = 0\nfor i in range(3):\n    pass\nif i > 1:\n    pass", True),
+    ("for j in range(2):\n    for i in range(3):\n        pass\n    x_ptr + i", True),
+    ("for j in range(2):\n    y = i\n    for i in range(3):\n        pass", True),
+    ("for i in range(3):\n    pass\ni += 1", True),
+    ("for i in range(3):\n    pass\nwhile i < 3:\n    i = 4", True),
+    ("for i in range(3):\n    pass\nfor j in range(i):\n    pass", True),
+    ("for i in range(3):\n    i += 1\nfor i in range(2):\n    y = i", False),
+    ("for i in range(3):\n    pass\ni = 2\ny = i", False),
+])  # fmt: skip
+def test_the_variable_of_a_loop_ends_with_it(body, late):
+    body = body.replace("x_ptr + i", "y = i")
+    if not late:
+        assert built([device(body)])
+        return
+    with pytest.raises(NotReplayable, match="uses i, the variable of a loop, after it"):
+        built([device(body)])
+
+
 @pytest.mark.parametrize("body", [
     "x_ptr.y = 1", "x_ptr[0] = 1", "import os", "from os import system", "global N", "del N",
     "try:\n    N\nexcept Exception:\n    N", "with tl.x:\n    N", "def g():\n    return 1",
@@ -236,7 +257,9 @@ def test_a_plan_is_held_to_its_inputs():
     (replace(CALL, outputs=(replace(Y, strides=(1,)),)), "is none"),
     (replace(CALL, outputs=()), "no output"),
     (replace(CALL, memory=(PlannedMemory("float32", 1 << 40),)), "too much memory"),
+    (replace(CALL, memory=(PlannedMemory("uint8", (64 << 26) + 1),)), "too much memory"),
     (replace(CALL, memory=(PlannedMemory("object", 8),)), "allocates"),
+    (replace(CALL, steps=(replace(LAUNCH, options={"launch_pdl": True}),)), "waits for nothing"),
     (replace(CALL, steps=(LAUNCH,) * 5000), "5000 steps"),
     (replace(CALL, steps=(replace(LAUNCH, function=1),)), "no function of its own"),
     (replace(CALL, steps=(replace(LAUNCH, grid=()),)), "its grid"),
@@ -255,6 +278,20 @@ def test_a_plan_names_no_memory_beside_its_own(call, part):
 
 
 # The interpreter follows a GPU
+
+
+def test_each_program_runs_once_in_any_order():
+    every = [(x, y, z) for x in range(3) for y in range(5) for z in range(2)]
+    orders = []
+    for seed in range(20):
+        gpu_rules.ProgramOrder.choose((3, 5, 2), random.Random(seed))
+        order = [gpu_rules.ProgramOrder.place(*place) for place in every]
+        assert sorted(order) == every
+        orders.append(tuple(order))
+    usual = orders.count(tuple(every))
+    assert 4 < usual < 16 and len(set(orders)) > 4
+    gpu_rules.ProgramOrder.choose((1,), random.Random(1))
+    assert gpu_rules.ProgramOrder.place(0, 0, 0) == (0, 0, 0)
 
 
 class Handle:

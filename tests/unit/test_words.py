@@ -93,8 +93,8 @@ def test_headings_are_the_fields_words():
 def test_a_class_name_means_one_thing():
     where = defaultdict(list)
     for path in FILES:
-        if {"kernels", "variants"} & set(path.parts):
-            continue  # one file a kernel: its config classes are its own
+        if {"kernels", "variants", "kernelbench"} & set(path.parts):
+            continue  # one file a kernel: its config classes are its own; a format names some
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 where[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))

@@ -8,6 +8,7 @@ from workbench.api.bench import BenchFunction, bench
 from workbench.api.calls import (
     ceilings,
     compare,
+    evaluate,
     experiment,
     history,
     measure,
@@ -20,6 +21,7 @@ from workbench.api.calls import (
 from workbench.api.result import BestConfig, Result
 from workbench.api.results import (
     CeilingsResult,
+    EvaluateResult,
     ExperimentResult,
     HistoryResult,
     PredictResult,
@@ -53,6 +55,7 @@ __all__ = [
     "CeilingsResult",
     "CompareResult",
     "Comparison",
+    "EvaluateResult",
     "ExperimentResult",
     "Failure",
     "Finding",
@@ -73,6 +76,7 @@ __all__ = [
     "bench",
     "ceilings",
     "compare",
+    "evaluate",
     "events_frame",
     "experiment",
     "history",

@@ -63,6 +63,15 @@ class CompareArguments(TimedArguments, total=False):
     trust: bool
 
 
+class EvaluateArguments(TypedDict, total=False):
+    """The less frequent arguments of an evaluation."""
+
+    task: str | Path | None
+    sanitize: bool
+    accept_claims: bool
+    progress: bool | None  # False for no display
+
+
 def as_options(function: str, known: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as fields of the command's options. Raises TypeError for one that the
     TypedDict `known` lacks."""

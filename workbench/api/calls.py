@@ -21,6 +21,7 @@ from typing import Any, Unpack
 from workbench.adapted.grid import Grid
 from workbench.api.arguments import (
     CompareArguments,
+    EvaluateArguments,
     ManySizes,
     OneSize,
     PlaceArguments,
@@ -38,6 +39,7 @@ from workbench.api.call import call, call_in_process
 from workbench.api.result import Result
 from workbench.api.results import (
     CeilingsResult,
+    EvaluateResult,
     ExperimentResult,
     HistoryResult,
     PredictResult,
@@ -47,6 +49,7 @@ from workbench.api.timing_results import CompareResult, MeasureResult, SweepResu
 from workbench.commands.options import (
     CeilingsOptions,
     CompareOptions,
+    EvaluateOptions,
     ExperimentOptions,
     HistoryOptions,
     MeasureOptions,
@@ -185,6 +188,48 @@ def compare(
         **as_options("compare", CompareArguments, more),
     )
     return CompareResult(call(options, more.get("progress")))
+
+
+def evaluate(
+    kernel: str | Path,
+    *,
+    spec: str | Path | None = None,
+    impl: str | None = None,
+    sizes: OneSize | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    **more: Unpack[EvaluateArguments],
+) -> EvaluateResult:
+    """Judge one kernel by all rules, and return the verdict with its time.
+
+    With `spec` the evaluation is strict: the kernel's file is imported in no process whose word
+    counts, this one included, and each rule of the verdict says what shows it.
+
+    Args:
+        kernel: its name, `package.module`, or `path/to/mine.py`.
+        spec: the kernel whose Spec it is held to; by default the one in the file, which is trusted.
+        impl: `tiles` or `tiles:block_m=128`; the file's first by default.
+        sizes: sizes to time; the Spec's first by default.
+        dtype: `fp32`, `fp16` or `bf16`; `bf16` or that of the task by default.
+        device: compile and predict for this device, with no GPU.
+        task: file or folder of a task of KernelBench, GPU MODE or flashinfer-bench, to which
+            `kernel` is a submission.
+        sanitize: on an NVIDIA GPU, also run racecheck and memcheck on one call.
+        accept_claims: `exit_code` of a plausible kernel is 0.
+        progress: see above.
+    """
+    options = EvaluateOptions(
+        kernel=str(kernel),
+        spec=None if spec is None else str(spec),
+        impl=impl,
+        sizes=one_size(sizes),
+        dtype=dtype,
+        device=device,
+        **as_options(
+            "evaluate", EvaluateArguments, more | {"task": optional_path(more.get("task"))}
+        ),
+    )
+    return EvaluateResult(call(options, more.get("progress")))
 
 
 def experiment(

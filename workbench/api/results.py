@@ -20,6 +20,88 @@ if TYPE_CHECKING:
 Table = tuple[Sequence[str], list[Sequence[str]]]
 
 
+class EvaluateResult(Result):
+    """The verdict on one kernel; `plain()` has what `workbench evaluate --json` writes."""
+
+    @property
+    def verdict(self) -> str:
+        """The word: `correct`, `plausible`, `rejected` or `undecided`."""
+        return str(self._content["verdict"])
+
+    @property
+    def rule(self) -> str | None:
+        """The first rule that is broken, or None."""
+        return self._content["rule"]
+
+    @property
+    def reason(self) -> str | None:
+        """How the first broken rule is broken, or None."""
+        return self._content["reason"]
+
+    @property
+    def rules(self) -> tuple[Mapping[str, str], ...]:
+        """Every rule with its `state`, its `reason` and, in a strict evaluation, what shows it."""
+        return tuple(self._content["rules"])
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Rules that are kept by the word of the file under test; all are shown by evidence where
+        it is empty and `spec` was named."""
+        return tuple(r["rule"] for r in self.rules if r["shown"] == "claim")
+
+    @property
+    def error_in_tolerances(self) -> float | None:
+        """The largest error over its tolerance; None where no result was right."""
+        return self._content["error_in_tolerances"]
+
+    @property
+    def times(self) -> Mapping[str, Any] | None:
+        """The time with its interval and bound; None for a kernel that is not correct."""
+        return self._content["times"]
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of one call, measured or `predicted`; None for a kernel that is not correct."""
+        return self.times["time_s"] if self.times else None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether no GPU took part."""
+        return bool(self._content["predicted"])
+
+    @property
+    def sentence(self) -> str:
+        """The kernel with its verdict, the broken rule or the time."""
+        name = ".".join(filter(None, (self._content["kernel"], self._content["impl"])))
+        if self.rule is not None:
+            return f"{name} is {self.verdict} by the rule {self.rule}: {self.reason}"
+        tilde, kind = ("~", "predicted") if self.predicted else ("", "measured")
+        time = f", {tilde}{reading(self.time_s, 's')} {kind}" if self.time_s else ""
+        claims = f" (by the file's word: {', '.join(self.claims)})" if self.claims else ""
+        return f"{name} is {self.verdict}{claims}{time}."
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row a rule."""
+        import pandas
+
+        return pandas.DataFrame(list(self.rules))
+
+    @property
+    def _content(self) -> Mapping[str, Any]:
+        return self._called.result.more
+
+    @property
+    def _kind(self) -> str:
+        device = self._content["device"]
+        return f"judged for {device}: no GPU took part" if self.predicted else f"judged on {device}"
+
+    def _table(self) -> Table:
+        heads = ("rule", "state", "shown by", "reason")
+        rows = [(r["rule"], r["state"], r["shown"], r["reason"]) for r in self.rules]
+        first = {"broken": 0, "kept": 1}
+        return heads, list(sorted(rows, key=lambda row: first.get(row[1], 2)))
+
+
 class ExperimentResult(Result):
     """Result of an experiment: findings, each with the numbers that it rests on."""
 

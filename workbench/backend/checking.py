@@ -284,7 +284,7 @@ def trusted(kernel: str) -> Any:
 
     global _before
     _before = _before or snapshot()
-    return loaded(kernel).spec
+    return loaded(kernel, bare=True).spec
 
 
 def remember_spec(kernel: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.prewarm import Libraries, prewarmed
@@ -47,8 +48,9 @@ from workbench.evaluation.plan_evaluator import (
     with_claims,
 )
 from workbench.evaluation.problem import SpecFacts
-from workbench.evaluation.processes import Processes, hide_memory
+from workbench.evaluation.processes import Processes, hidden_memory
 from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.tasks import PreparedTask, prepared
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
 from workbench.evaluation.verdict import (
     RuleResult,
@@ -59,7 +61,7 @@ from workbench.evaluation.verdict import (
     verdict_of,
 )
 from workbench.measurement.candidate import Refusal
-from workbench.spec import Sizes, label, sizes_text
+from workbench.spec import Sizes, WorkbenchError, label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,6 +95,8 @@ class Evaluation:
     environment: Environment | None = None  # of the GPU; None where no GPU took part
     claim: str = ""  # why the file's word is needed for some rules
     spec: str | None = None  # the kernel whose Spec planned, where that is not the file's own
+    task: Path | None = None  # of another format
+    file: str = ""  # under test, as it was named
     digests: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
@@ -100,8 +104,9 @@ class Evaluation:
         broken, submission = self.verdict.broken, self.submission
         return {
             "schema": SCHEMA,
-            "file": self.wanted.kernel,
-            "spec": self.spec,
+            "file": self.file or self.wanted.kernel,
+            "spec": None if self.task else self.spec,
+            "task": None if self.task is None else str(self.task),
             "kernel": self.facts.name,
             "impl": submission.impl if submission else None,
             "config": dict(submission.config) if submission else {},
@@ -136,7 +141,7 @@ def run(options: EvaluateOptions) -> int:
     check_sanitizer(options.sanitize, options.device)
     with ExitStack() as opened:
         again = {} if before is None else {"seed": before["seed"]}
-        evaluation = _evaluate(options, opened, **again)
+        evaluation = _evaluate_task(options, opened, **again)
     if options.events_file is not None:
         with EventLog(options.events_file) as log:
             for event in events_of(evaluation, options):
@@ -158,14 +163,40 @@ def run(options: EvaluateOptions) -> int:
     return write_result(options, "evaluate", code, **plain)
 
 
-def _evaluate(options: EvaluateOptions, opened: ExitStack, seed: int | None = None) -> Evaluation:
+def _evaluate_task(
+    options: EvaluateOptions, opened: ExitStack, seed: int | None = None
+) -> Evaluation:
+    """Return the evaluation of a kernel, which may be a submission to a task of another format."""
+    if options.task is None:
+        options = replace(options, dtype=options.dtype or "bf16")
+        return _evaluate(options, opened, seed)
+    if options.spec is not None:
+        raise CommandError("--task and --spec both name who judges; name one of them.")
+    submission, task = Path(str(options.kernel)), options.task
+    given = prepared(task, submission, opened.enter_context(temporary_folder()))
+    dtype = options.dtype or given.dtype
+    named = replace(options, kernel=str(given.kernel), spec=str(given.spec), dtype=dtype)
+    try:
+        evaluation = _evaluate(named, opened, seed, given)
+    except WorkbenchError as error:  # it names the copies
+        text = str(error).replace(str(given.kernel), str(submission))
+        raise CommandError(text.replace(str(given.spec), str(task))) from error
+    return replace(evaluation, task=task, file=str(submission))
+
+
+def _evaluate(
+    options: EvaluateOptions,
+    opened: ExitStack,
+    seed: int | None,
+    task: PreparedTask | None = None,
+) -> Evaluation:
     assert options.kernel is not None
     wanted = _wanted(options, options.kernel)
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
     sources, own = sources_of(trusted), sources_of(options.kernel)
-    hide_memory()
+    opened.enter_context(hidden_memory())
     live, device = _target(options, opened)
     seed = secrets.randbits(62) if seed is None else seed
     opened.callback((processes := Processes(sources, own)).close)
@@ -183,7 +214,7 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack, seed: int | None = No
     if options.spec is not None:
         folder = opened.enter_context(temporary_folder())
         by_plan = PlanEvaluator(
-            processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S
+            processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
         )
         planned = by_plan.evaluate(submission, facts, live is not None)
     return _decided(options, evaluator, submission, planned, live, known)
@@ -218,7 +249,8 @@ def _decided(
         verdict = verdict_of(results, error, strict)
         if options.sanitize and verdict.broken is None:
             sizes = hidden[-1] if hidden else facts.timed
-            results += [_sanitized(wanted, submission, sizes)]
+            ran = replace(wanted, kernel=kernel)
+            results += shown_by([_sanitized(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
         times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
@@ -236,7 +268,7 @@ def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResu
 def _wanted(options: EvaluateOptions, kernel: str) -> Wanted:
     impl, colon, rest = (options.impl or "").partition(":")
     knobs = knobs_of(options.impl or "", rest) if colon else {}
-    return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype)
+    return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype or "bf16")
 
 
 def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:
@@ -349,7 +381,7 @@ def show(console: Console, evaluation: Evaluation) -> None:
 def _heading(evaluation: Evaluation) -> Iterator[str]:
     submission, facts = evaluation.submission, evaluation.facts
     name = submission.title if submission else facts.name
-    config = f", {label(submission.config)}" if submission else ""
+    config = f", {label(submission.config)}" if submission and submission.config else ""
     kind = "no GPU took part" if evaluation.predicted else "measured"
     yield f"{name}{config}"
     yield f"{sizes_text(facts.timed)}, {evaluation.wanted.dtype}, {evaluation.device.name} ({kind})"

@@ -287,6 +287,7 @@ class FunctionOptions(Options):
     out: Path = out("Folder for pages and events.")
     quiet: bool = quiet()
     database: str | None = database()
+    json: Path | None = json()
 
 
 @dataclass(frozen=True)
@@ -447,8 +448,11 @@ class EvaluateOptions(Options):
     )
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the file's first.")
     sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
-    dtype: str = option("bf16", DTYPE)
+    dtype: str | None = option(None, "fp32, fp16 or bf16. Default: bf16, or the task's.")
     device: str | None = option(None, DEVICE)
+    task: Path | None = option(
+        None, "Judge a submission to a task of KernelBench, GPU MODE or flashinfer-bench."
+    )
     sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
     verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
@@ -456,6 +460,26 @@ class EvaluateOptions(Options):
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json("Write the verdict to this file; - is standard output.")
+
+
+@dataclass(frozen=True)
+class ServeOptions(Options):
+    """Answer programs over the Model Context Protocol, or judge submissions in a folder in turn."""
+
+    COMMAND: ClassVar[str] = "serve"
+    PANEL: ClassVar[str] = "Check a change"
+
+    mcp: bool = flag("Tools for programs, over standard input and output.", "--mcp")
+    jobs: Path | None = option(None, "Judge each submission of this folder, and store verdicts.")
+    spec: str | None = option(None, "Of jobs: kernel whose Spec judges.")
+    task: Path | None = option(None, "Of jobs: task of another format that judges.")
+    dtype: str | None = option(None, "Of jobs: fp32, fp16 or bf16.")
+    device: str | None = option(None, f"Of jobs: {DEVICE[0].lower()}{DEVICE[1:]}")
+    limit: float = option(600.0, "Of jobs: seconds of one submission.", min=1.0)
+    wait: bool = flag("Of jobs: go on for submissions that come later, until Ctrl-C.", "--wait")
+    quiet: bool = quiet()
+    database: str | None = database()
+    json: Path | None = json("Write the verdicts to this file; - is standard output.")
 
 
 @dataclass(frozen=True)

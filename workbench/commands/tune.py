@@ -43,6 +43,7 @@ from workbench.backend.workers import LOST, Pool, Workers
 from workbench.catalog import unknown
 from workbench.commands.console import (
     SweepConsole,
+    console_for,
     doing,
     plain_console,
     say_result,
@@ -55,6 +56,7 @@ from workbench.commands.options import (
     PredictOptions,
     SweepOptions,
 )
+from workbench.commands.result import collecting, write_result
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
@@ -172,9 +174,12 @@ def run(options: FunctionOptions) -> int:
         if getattr(options, name) is not None:
             more[name] = getattr(options, name)
     more["fresh"] = options.fresh
-    tuned = tune(kernel, (), grid=grid, configs=configs, **more)
-    say_result(plain_console(), str(tuned.config.all_kwargs()))
-    return PASSED
+    with collecting() as results:
+        tuned = tune(kernel, (), grid=grid, configs=configs, **more)
+    console = plain_console() if options.json is None else console_for(options)
+    say_result(console, str(tuned.config.all_kwargs()))
+    runs = [run for result in results for run in result.runs]
+    return write_result(options, "tune", PASSED, runs, kwargs=tuned.config.all_kwargs())
 
 
 def configs_of(

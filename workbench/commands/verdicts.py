@@ -39,6 +39,7 @@ def options_of(stored: Mapping[str, Any], options: EvaluateOptions) -> EvaluateO
         options,
         kernel=options.kernel or stored["file"],
         spec=options.spec or stored.get("spec"),
+        task=options.task or (Path(stored["task"]) if stored.get("task") else None),
         impl=f"{impl}:{knobs}" if impl and knobs else impl,
         sizes=",".join(f"{axis}={extent}" for axis, extent in stored["sizes"].items()),
         dtype=stored["dtype"],

@@ -272,10 +272,43 @@ class _DeviceBody(ast.NodeTransformer):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                 self._local.add(inner.id)
+        self._stale(node.body, set())
         if odd := self._local & RESERVED:
             raise NotReplayable(f"{title} has a variable named {min(odd)}")
         if odd := [n for n in self._local if n.startswith("__")]:
             raise NotReplayable(f"{title} has a variable named {odd[0][:40]}")
+
+    def _stale(self, block: Sequence[ast.stmt], stale: set[str]) -> set[str]:
+        """Return the variables of loops that nothing has set again at the end of a block; `stale`
+        are those at its begin. Raises NotReplayable where one is used: compiled code has no value
+        for it, and the interpreter its last one."""
+        for part in block:
+            if isinstance(part, ast.For):
+                self._refuse_stale(part.iter, stale)
+                own = {part.target.id} if isinstance(part.target, ast.Name) else set()
+                once = self._stale(part.body, stale - own)
+                stale = stale | self._stale(part.body, (stale | once) - own) | own
+            elif isinstance(part, ast.While):
+                self._refuse_stale(part.test, stale)
+                once = self._stale(part.body, stale)
+                self._refuse_stale(part.test, stale | once)
+                stale = stale | self._stale(part.body, stale | once)
+            elif isinstance(part, ast.If):
+                self._refuse_stale(part.test, stale)
+                stale = self._stale(part.body, stale) | self._stale(part.orelse, stale)
+            else:
+                self._refuse_stale(part, stale)
+                names = [n for n in ast.walk(part) if isinstance(n, ast.Name)]
+                stale = stale - {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        return stale
+
+    def _refuse_stale(self, node: ast.AST, stale: set[str]) -> None:
+        changed = {node.target.id} if isinstance(node, ast.AugAssign) else set()  # type: ignore[union-attr]
+        for each in ast.walk(node):
+            is_read = isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+            if (is_read and each.id in stale) or changed & stale:  # type: ignore[attr-defined]
+                name = min(changed) if changed & stale else each.id  # type: ignore[attr-defined]
+                raise self._refuse(f"uses {name}, the variable of a loop, after it")
 
     def _all_arguments(self) -> list[ast.arg]:
         return [*self._args.posonlyargs, *self._args.args, *self._args.kwonlyargs]

@@ -9,9 +9,12 @@ defines is here as NVIDIA has it.
 from __future__ import annotations
 
 import ast
+import random
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
+from math import gcd
 from typing import Any
 
 _TRUTH = "_one_truth_value"
@@ -34,6 +37,35 @@ class Bounds:
     is_sampled = False  # some programs run: fresh memory shows what they write
 
 
+class ProgramOrder:
+    """The order of the programs of the launch under way: a step and a start, coprime to their
+    number. A GPU begins them in any order."""
+
+    grid: tuple[int, int, int] = (0, 0, 0)
+    step, start = 1, 0
+
+    @classmethod
+    def choose(cls, grid: Sequence[int], chance: random.Random) -> None:
+        """Choose an order of these programs; every other time it is the usual one."""
+        x, y, z = (*grid, 1, 1)[:3]
+        cls.grid, cls.step, cls.start, count = (x, y, z), 1, 0, x * y * z
+        if count > 1 and chance.random() < 0.5:
+            steps = (chance.randrange(1, count) for _ in range(64))
+            cls.step = next((s for s in steps if gcd(s, count) == 1), count - 1)
+            cls.start = chance.randrange(count)
+
+    @classmethod
+    def place(cls, x: int, y: int, z: int) -> tuple[int, int, int]:
+        """Return the program that runs in place of this one."""
+        if cls.step == 1 and cls.start == 0:
+            return x, y, z
+        _, second, third = cls.grid
+        count = cls.grid[0] * second * third
+        number = (((x * second + y) * third + z) * cls.step + cls.start) % count
+        first, rest = divmod(number, second * third)
+        return (first, *divmod(rest, third))
+
+
 def follow_gpu_rules() -> None:
     """Patch the interpreter of this process, once."""
     global _done
@@ -42,6 +74,7 @@ def follow_gpu_rules() -> None:
     if _done:
         return
     _done = True
+    _allow_precisions(interpreter)
     builder = interpreter.InterpreterBuilder
     for name, result in (("sdiv", _ones), ("udiv", _ones), ("srem", _left), ("urem", _left)):
         _replace(builder, f"create_{name}", lambda left, right: right == 0, result)
@@ -52,9 +85,28 @@ def follow_gpu_rules() -> None:
     for name in ("exp", "exp2", "log", "log2", "sin", "cos"):
         setattr(builder, f"create_{name}", _nudged(getattr(builder, f"create_{name}"), name))
     builder.create_ptr_to_int = _no_address
+    builder.set_grid_idx = _in_order(builder.set_grid_idx)
     _check_bounds(builder)
     _check_truths(interpreter)
     _check_hints(interpreter)
+
+
+def _in_order(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what sets the index of a program, for another order of them."""
+
+    @wraps(real)
+    def chosen(self: Any, x: int, y: int, z: int) -> None:
+        real(self, *ProgramOrder.place(x, y, z))
+
+    return chosen
+
+
+def _allow_precisions(interpreter: Any) -> None:
+    """Let products be of bf16 parts, as a launcher for Hopper asks: here they are exact."""
+    builder = interpreter.interpreter_builder
+    known = builder.options.allowed_dot_input_precisions
+    more = tuple(name for name in ("bf16x3", "bf16x6") if name not in known)
+    builder.options = replace(builder.options, allowed_dot_input_precisions=(*known, *more))
 
 
 def _replace(builder: Any, name: str, where: Callable[..., Any], what: Callable[..., Any]) -> None:

@@ -12,8 +12,10 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
+DEVICE = "workbench_device"  # where the tensors of a task's submission lie
 # Modules that may be imported, and their names that may be used; None: those that the lists of
 # attributes hold.
 _MODULES: Mapping[str, frozenset[str] | None] = {
@@ -40,7 +42,8 @@ _MODULES: Mapping[str, frozenset[str] | None] = {
     "workbench.spec": frozenset(
         (
             *("AUTO", "Extent", "Impl", "Limits", "Spec", "Tensor", "Tolerance", "Work"),
-            *("among", "given", "of_rms", "stages", "threads", "tile", "TOLERANCE", "ITEMSIZE"),
+            *("among", "given", "of_rms", "stages", "threads", "tile", "unaligned", "TOLERANCE"),
+            "ITEMSIZE",
         )
     ),
 }
@@ -58,8 +61,8 @@ _TORCH = frozenset(
 _TRITON = frozenset(("cdiv", "next_power_of_2", "jit", "language", "tools", "tensor_descriptor"))
 _BUILTINS = frozenset(
     (
-        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "frozenset", "int"),
-        *("isinstance", "len", "list", "max", "min", "pow", "range", "reversed", "round", "set"),
+        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int"),
+        *("isinstance", "len", "list", "max", "min", "pow", "range", "reversed", "round"),
         *("sorted", "slice", "sum", "tuple", "zip", "True", "False", "None"),
     )
 )
@@ -74,7 +77,18 @@ _ATTRIBUTES = frozenset(
         *("transpose", "permute", "t", "T", "mT", "expand", "narrow", "select", "split", "unbind"),
         *("view_as", "as_strided", "new_empty", "new_zeros", "new_full", "new_ones", "zero_"),
         *("new_empty_strided", "fill_", "is_floating_point", "chunk"),
-        *("items", "keys", "values", "get", "bit_length", "from_tensor", "eps", "tiny", "bits"),
+        *(
+            "items",
+            "keys",
+            "values",
+            "get",
+            "fromkeys",
+            "bit_length",
+            "from_tensor",
+            "eps",
+            "tiny",
+            "bits",
+        ),
         *("impl", "library", "launch", "inputs", "outputs", "check", "bench", "tolerance"),
         *("arch", "warp_size", "shared_bytes", "registers_per_thread", "threads_per_block"),
         *("cores", "nvidia", "buffers", "stages_bytes", "fp32_in_parts", "refuse_held"),
@@ -88,7 +102,7 @@ _NODES = (
     *(ast.Pass, ast.Break, ast.Continue, ast.Assert, ast.Raise, ast.FunctionDef, ast.arguments),
     *(ast.arg, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
     *(ast.Attribute, ast.Subscript, ast.Slice, ast.Name, ast.Constant, ast.Tuple, ast.List),
-    *(ast.Dict, ast.Set, ast.Starred, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.Dict, ast.Set, ast.Starred, ast.Lambda, ast.ListComp, ast.DictComp),
     *(ast.GeneratorExp, ast.comprehension, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
     ast.expr_context,
 )
@@ -98,6 +112,7 @@ _NUMBERS = frozenset(
         *("dim", "element_size", "bit_length", "list", "dict", "set", "sqrt"),
     )
 )  # calls that make a new value
+_VIEWS = ("items", "keys")  # which give sets by & and |
 _TEXTS = (ast.JoinedStr, ast.FormattedValue)
 _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 
@@ -106,14 +121,17 @@ class _Opaque(Exception):
     """A file holds what the lists do not; one clause says what."""
 
 
-def opaque_reason(data: bytes, defined: Mapping[str, frozenset[str]]) -> str | None:
+def opaque_reason(
+    data: bytes, defined: Mapping[str, frozenset[str]], entry: str | None = None
+) -> str | None:
     """Return in one clause why a file's launcher may do other things than a plan records, or None.
 
-    `defined` holds the names that trusted modules define, such as that of the Spec, by module.
+    `defined` holds the names that trusted modules define, such as that of the Spec, by module. With
+    `entry` the launcher is the function of that name, or the `forward` of that class.
     """
     try:
         tree = ast.parse(data)
-        _LauncherFile(tree, defined).check()
+        _LauncherFile(tree, defined, entry).check()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"its text is none of Python ({type(error).__name__})"
     except _Opaque as reason:
@@ -140,8 +158,11 @@ def _at(node: ast.AST, what: str) -> _Opaque:
 class _LauncherFile:
     """One file: its imports, functions, classes and constants."""
 
-    def __init__(self, tree: ast.Module, defined: Mapping[str, frozenset[str]]) -> None:
-        self._tree, self._defined = tree, defined
+    def __init__(
+        self, tree: ast.Module, defined: Mapping[str, frozenset[str]], entry: str | None = None
+    ) -> None:
+        self._tree, self._defined, self._entry = tree, defined, entry
+        self.is_task = entry is not None
         self.modules: dict[str, str] = {}  # by the name that the file gives them
         self.values: set[str] = set()  # names of functions, classes, constants and imports
         self.containers: set[str] = set()  # constants that could be changed
@@ -158,6 +179,9 @@ class _LauncherFile:
             self._enter(node)
         for node in self._tree.body:
             self._statement(node)
+        if self._entry is not None and self._entry not in self.values:
+            raise _Opaque(f"it defines no {self._entry}")
+        self.reach(self._entry or "", False)
         seen: set[tuple[str, bool]] = set()
         while self._reached:
             if (each := self._reached.pop()) not in seen:
@@ -177,12 +201,7 @@ class _LauncherFile:
             if isinstance(node, ast.FunctionDef):
                 self.functions[node.name] = node
             if isinstance(node, ast.ClassDef):
-                self.fields |= {
-                    f.target.id
-                    for f in node.body
-                    if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
-                }
-                self.fields |= {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+                self._enter_fields(node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
@@ -192,6 +211,41 @@ class _LauncherFile:
                     self._bind(node, name.id)
                     if not isinstance(node.value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Call)):
                         self.containers.add(name.id)
+
+    def _enter_fields(self, node: ast.ClassDef) -> None:
+        """Enter the attributes of a class. Raises _Opaque for those that values of other types
+        have, too: a launcher may read them of a tensor then."""
+        names = {
+            f.target.id
+            for f in node.body
+            if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+        }
+        names |= {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+        if self._is_model(node):
+            names |= set(map(_of_self, ast.walk(node))) - {""}
+        names = {name for name in names if not name.startswith("_")}  # refused elsewhere
+        if odd := sorted(names & _of_others()):
+            raise _at(node, f"names a field {odd[0]}, which other values have")
+        self.fields |= names
+
+    def _is_model(self, node: ast.ClassDef) -> bool:
+        """Return whether a class is the model that a task calls."""
+        if node.name != self._entry or len(node.bases) != 1 or node.keywords:
+            return False
+        return self._of_nn(node.bases[0]) == "Module"
+
+    def _of_nn(self, node: ast.AST) -> str:
+        """Return the name of `torch.nn` that an expression is, or nothing."""
+        if not isinstance(node, ast.Attribute):
+            return ""
+        of, names = node.value, self.unlisted
+        whole = (
+            isinstance(of, ast.Attribute)
+            and of.attr == "nn"
+            and (isinstance(of.value, ast.Name) and self.modules.get(of.value.id) == "torch")
+        )
+        own = isinstance(of, ast.Name) and names.get(of.id) == "torch.nn"
+        return node.attr if whole or own else ""
 
     def _bind(self, node: ast.AST, name: str) -> None:
         self._once(node, name)
@@ -276,7 +330,7 @@ class _LauncherFile:
                 self._expression(node.annotation)
             self._constant(node.value)
         elif isinstance(node, ast.Expr) and _is_registration(node.value):
-            self._expression(node.value)
+            self._expression(node.value, registers=True)
         else:
             raise _at(node, f"holds {type(node).__name__} beside its functions and constants")
 
@@ -295,11 +349,64 @@ class _LauncherFile:
                 raise _at(value, f"keeps what {ast.unparse(value.func)} returns")
         self._expression(value)
 
-    def _expression(self, value: ast.expr, texts: bool = False) -> None:
+    def _expression(self, value: ast.expr, texts: bool = False, registers: bool = False) -> None:
         stored = {n.id for n in ast.walk(value) if _is_stored(n)}
-        _HostBody(self, stored, set(), texts).visit(value)
+        body = _HostBody(self, stored, set(), texts)
+        body.registers = registers
+        body.visit(value)
+
+    def _model(self, node: ast.ClassDef) -> None:
+        """Hold a model to the lists: what it keeps is made once, and no call changes it."""
+        if node.decorator_list:
+            raise _at(node, f"decorates {node.name}")
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef) and not part.decorator_list:
+                self._signature(part.args, part.returns)
+                if part.name == "__init__":
+                    self._model_parts(part)
+                elif part.name.startswith("_"):
+                    raise _at(part, f"defines {part.name}")
+                else:
+                    self._host(part, False)
+            elif not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
+                raise _at(part, f"holds {type(part).__name__} in a model")
+
+    def _model_parts(self, node: ast.FunctionDef) -> None:
+        """Hold the parts of a model to numbers, its arguments, torch's parameters and layers."""
+        known = {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}
+        for part in node.body:
+            if isinstance(part, ast.Expr) and ast.unparse(part) in (
+                "super().__init__()", f"super({self._entry}, self).__init__()"
+            ):  # fmt: skip
+                continue
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+                continue
+            targets = part.targets if isinstance(part, ast.Assign) else []
+            if len(targets) != 1 or not _of_self(targets[0]):
+                raise _at(part, f"holds {type(part).__name__} in __init__ of a model")
+            value = part.value  # type: ignore[attr-defined]
+            if isinstance(value, ast.Call) and self._of_nn(value.func):
+                for arg in (*value.args, *(word.value for word in value.keywords)):
+                    self._part(arg, known)
+            else:
+                self._part(value, known)
+
+    def _part(self, value: ast.expr, known: set[str]) -> None:
+        if any(isinstance(n, (*_FRESH, ast.Lambda, ast.GeneratorExp)) for n in ast.walk(value)):
+            raise _at(value, "keeps in a model what could be changed")
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            of = value.func.value
+            if isinstance(of, ast.Name) and self.modules.get(of.id) == "torch":
+                if value.func.attr not in ("randn", "rand", "zeros", "ones", "empty", "full"):
+                    raise _at(value, f"keeps torch.{value.func.attr} in a model")
+                for arg in (*value.args, *(word.value for word in value.keywords)):
+                    self._part(arg, known)
+                return
+        _HostBody(self, known, set(), False).visit(value)
 
     def _class(self, node: ast.ClassDef) -> None:
+        if self._is_model(node):
+            return self._model(node)
         own = all(isinstance(b, ast.Name) and b.id in self.values for b in node.bases)
         if not own or node.keywords:
             raise _at(node, "derives a class from another one than its own")
@@ -325,7 +432,7 @@ class _LauncherFile:
 
     def _function(self, node: ast.FunctionDef) -> None:
         kinds = [self._decorator_kind(d) for d in node.decorator_list]
-        if not all(kinds):
+        if not all(kinds) or (len(kinds) > 1 and "jit" in kinds):
             raise _at(node, f"decorates {node.name} by another function than jit and impl")
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
@@ -354,13 +461,29 @@ class _LauncherFile:
         if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
             return ""
         of, name = called.value.id, called.attr
-        if self.modules.get(of) == "triton":
-            return "jit" if name in ("jit", "constexpr_function") else ""
+        if self.modules.get(of) == "triton" or self.imported.get(of) == "workbench.gluon.gluon":
+            return {"jit": "jit", "constexpr_function": "constant"}.get(name, "")
         is_spec = of in self.values and of not in self.functions and isinstance(node, ast.Call)
         return name if is_spec and name in ("impl", "library") else ""
 
     def _host(self, node: ast.FunctionDef, texts: bool) -> None:
         _HostBody(self, set(), set(), texts).visit(node)
+
+
+def _of_self(node: ast.AST) -> str:
+    """Return the attribute that `self.name` sets, or nothing."""
+    is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return node.attr if is_set and getattr(node.value, "id", "") == "self" else ""  # type: ignore[attr-defined]
+
+
+@cache
+def _of_others() -> frozenset[str]:
+    """Return the attributes of tensors, texts and other values that no list of this file has."""
+    import torch
+
+    values = (torch.Tensor, torch.Size, torch.dtype, str, bytes, int, float, list, dict, set, tuple)
+    values = (*values, type, type(ast.parse), type(ast))
+    return frozenset(n for value in values for n in dir(value)) - _ATTRIBUTES
 
 
 def _is_stored(node: ast.AST) -> bool:
@@ -380,10 +503,14 @@ class _HostBody(ast.NodeVisitor):
         """`texts`: it sees no tensors, such as `refuse`, and may write numbers into sentences."""
         self._file, self._local, self._fresh, self._texts = file, local, fresh, texts
         self._numbers: set[str] = set()
+        self.registers = False  # a baseline, whose Impl no name holds
+        self._views: set[int] = set()  # calls of `items` whose result nothing keeps
+        self._is_function = False  # whose names are its own, so that `:=` sets no other
 
     def visit(self, node: ast.AST) -> Any:
         """Raise _Opaque where a node is on no list."""
-        if not isinstance(node, _NODES) and not (self._texts and isinstance(node, _TEXTS)):
+        more = (_TEXTS if self._texts else ()) + ((ast.NamedExpr,) if self._is_function else ())
+        if not isinstance(node, (*_NODES, *more)):
             raise _at(node, f"holds {type(node).__name__} in a function of the host")
         return super().visit(node)
 
@@ -417,6 +544,7 @@ class _HostBody(ast.NodeVisitor):
         own, pairs = stored - {a.arg for a in every}, list(_assigned(inner))
         scope = _HostBody(self._file, self._local | names, set(own), self._texts)
         scope._fresh -= {name for name, value in pairs if not isinstance(value, _FRESH)}
+        scope._is_function = True
         scope._numbers = own - {name for name, value in pairs if not _is_number(value)}
         for part in body:
             scope.visit(part)
@@ -431,6 +559,8 @@ class _HostBody(ast.NodeVisitor):
             raise _at(node, f"hands on {node.id}, which could be changed")
         if node.id in self._file.values or node.id in _BUILTINS:
             self._file.reach(node.id, self._texts)
+            return
+        if self._file.is_task and node.id == DEVICE:
             return
         if node.id in self._file.unlisted:
             raise _at(node, f"uses {self._file.unlisted[node.id]}")
@@ -489,12 +619,18 @@ class _HostBody(ast.NodeVisitor):
             for operand in operands:
                 self.visit(operand.value)  # type: ignore[attr-defined]
             return
+        is_member = all(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops)
         for operand in operands:
-            if not self._is_container(operand):
+            self._views.add(id(operand))
+            if is_member and isinstance(operand, ast.Set):
+                for part in operand.elts:
+                    self.visit(part)
+            elif not self._is_container(operand):
                 self.visit(operand)
 
     def visit_For(self, node: ast.For) -> None:
         """Allow a loop over a constant."""
+        self._views.add(id(node.iter))
         for part in (node.target, *node.body, *node.orelse):
             self.visit(part)
         if not self._is_container(node.iter):
@@ -502,6 +638,7 @@ class _HostBody(ast.NodeVisitor):
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         """Allow a loop over a constant."""
+        self._views.add(id(node.iter))
         self.visit(node.target)
         for part in node.ifs:
             self.visit(part)
@@ -516,8 +653,12 @@ class _HostBody(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         """Hold a call to the lists; `device=x.device` may stand in it."""
+        if getattr(node.func, "attr", "") in _VIEWS and id(node) not in self._views:
+            raise _at(node, f"keeps a view by {ast.unparse(node.func)}")
+        if getattr(node.func, "id", "") in _BUILTINS - self._local - self._file.values:
+            self._views |= set(map(id, node.args))
         self.visit(node.func)
-        if getattr(node.func, "attr", "") == "library":  # a baseline, which no launcher calls
+        if self.registers and getattr(node.func, "attr", "") == "library":  # nobody calls it
             for arg in (*node.args, *(w.value for w in node.keywords)):
                 if not isinstance(arg, (ast.Name, ast.Lambda)):
                     self.visit(arg)
@@ -530,7 +671,8 @@ class _HostBody(ast.NodeVisitor):
             value = word.value
             if word.arg == "device" and isinstance(value, ast.Attribute) and value.attr == "device":
                 value = value.value
-            of_spec = word.arg in ("reference", "make") and named in ("Spec", "Tensor")
+            own = self._file.imported.get(named) == f"workbench.spec.{named}"
+            of_spec = own and word.arg in ("reference", "make") and named in ("Spec", "Tensor")
             if of_spec and isinstance(value, (ast.Name, ast.Lambda)):
                 continue  # of its own Spec, which trusted nothing: nobody calls it
             self.visit(value)
@@ -539,6 +681,12 @@ class _HostBody(ast.NodeVisitor):
         """Refuse texts that could write a value out: a text of a tensor names its device."""
         if isinstance(node.value, str) and "%" in node.value and not self._texts:
             raise _at(node, "holds a text with %")
+        if not isinstance(node.value, (str, int, float, type(None), type(...))):
+            raise _at(node, f"holds a {type(node.value).__name__}")
+
+    def visit_Set(self, node: ast.Set) -> None:
+        """Refuse a set, whose order differs from process to process, but for a look-up."""
+        raise _at(node, "holds a set")
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """Allow an error of Python's own, whatever its text."""
@@ -570,7 +718,7 @@ def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]
             targets, value = [node.target], None
         elif isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
-        elif isinstance(node, ast.AnnAssign):
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
             targets, value = [node.target], node.value
         else:
             continue

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from workbench.spec import WorkbenchError
 
 MOST_BYTES = 1 << 37  # of the memory of one call
+MOST_SHARE = 64  # how many times the memory of its inputs, or LEAST_BYTES, a call may take
+LEAST_BYTES = 1 << 26
 MOST_STEPS = 4096  # launches and fills of one call
 MOST_TEXT = 200_000  # characters of a device function
 MOST_FUNCTIONS = 256
@@ -208,10 +210,15 @@ def _call_fault(plan: LaunchPlan, call: PlannedCall, inputs: Sequence[PlannedVie
         if memory.dtype not in ITEMSIZE or memory.count < 0:
             return f"it allocates {memory.count} of {memory.dtype[:40]!r}"
         bytes_of.append(memory.count * ITEMSIZE[memory.dtype])
-    if sum(bytes_of) > MOST_BYTES:
+    most = MOST_SHARE * max(LEAST_BYTES, sum(bytes_of[: len(call.inputs)]))
+    if sum(bytes_of) > min(MOST_BYTES, most):
         return "it takes too much memory"
     if not call.outputs:
         return "it has no output"
+    waits = any("gdc_wait" in function.text for function in plan.functions)
+    early = [s for s in call.steps if isinstance(s, LaunchStep) and s.options.get("launch_pdl")]
+    if early and not waits:
+        return "a launch begins before the one before it ends (launch_pdl), and waits for nothing"
     views = [*call.outputs, *(s.view for s in call.steps if isinstance(s, FillStep))]
     for step in call.steps:
         if isinstance(step, LaunchStep):

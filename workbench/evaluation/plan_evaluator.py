@@ -28,6 +28,7 @@ from workbench.evaluation.plan import (
     LaunchPlan,
     LaunchStep,
     NotReplayable,
+    PlannedCall,
     PlannedConstant,
     PlannedView,
     fault_of,
@@ -38,12 +39,14 @@ from workbench.evaluation.recording import CallLayout, recorded
 from workbench.evaluation.replay import ReplaySpec, written
 from workbench.evaluation.sampled import SampledRun, run_some
 from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.tasks import PreparedTask
 from workbench.evaluation.verdict import RuleResult, Shown, of_calls, refused, shown_by
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RuleName
 from workbench.source import files_of
 from workbench.spec import Sizes, sizes_text
 
+RETRY_S = 4 * COMPILE_TIMEOUT_S  # of a second try to compile
 LARGER_S = 90.0  # to make inputs and reference near the sizes to time, and to run programs
 # Rules that say what the launcher does, and not what its plan does.
 _OF_THE_LAUNCHER: tuple[RuleName, ...] = ("launches", "operators", "functions", "process")
@@ -95,8 +98,11 @@ class PlanEvaluator:
         folder: Path,
         own: Mapping[str, bytes],
         limit_s: float,
+        task: PreparedTask | None = None,
     ) -> None:
-        """`own` holds the files of the kernel under test; plans are written to `folder`."""
+        """`own` holds the files of the kernel under test; plans are written to `folder`. Of a task
+        of another format the submission's own text is read."""
+        self._task = task
         self._processes, self._wanted, self._spec = processes, wanted, spec
         self._device, self._seed, self._folder = device, seed, folder
         self._own, self._limit_s = own, limit_s
@@ -132,6 +138,10 @@ class PlanEvaluator:
         if isinstance(plan, str) or any(r.state == "broken" for r in results):
             reason = plan if isinstance(plan, str) else ""
             return PlanEvaluation(results, reason or opaque or "", hidden=sizes.hidden)
+        if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
+            reason = "its programs wait for each other, which no interpreter lets them"
+            missing = refused(Refusal("check", reason))
+            return PlanEvaluation([*results, *missing], hidden=sizes.hidden, plan=plan.digest)
         replayed = self._written(plan, submission, facts)
         if isinstance(replayed, str):
             return PlanEvaluation(results, replayed, hidden=sizes.hidden, plan=plan.digest)
@@ -147,12 +157,15 @@ class PlanEvaluator:
         sources = self._processes.sources
         defined = _trusted_names(self._spec, sources)
         (_, data), *others = self._own.items()
+        entry = None
+        if self._task is not None:
+            data, entry = self._task.audited, self._task.entry
         known = {(Path(path).name, text) for path, text in sources.items()}
         for path, text in others:
             if (Path(path).name, text) not in known and not _is_of_package(path):
                 return f"it imports {Path(path).name}, which is none of the Spec's files"
         task = self._processes.builders.submit(
-            opaque_reason, data, defined, timeout_s=COMPILE_TIMEOUT_S
+            opaque_reason, data, defined, entry, timeout_s=COMPILE_TIMEOUT_S
         )
         try:
             reason: str | None = task.result()
@@ -284,6 +297,16 @@ class _Replayed:
             error = max(right, default=None)
             self.computed += [*self.sizes.named, *self.sizes.hidden]
         compiled = outcome_of(compiling, "check")
+        if _is_late(compiled):  # a machine with other work, or device code that takes long
+            again = processes.builders.submit(compile_task, job, timeout_s=RETRY_S)
+            compiled = outcome_of(again, "check")
+        if _is_late(compiled):
+            reason = f"its machine code was not there after {RETRY_S:g} s; try again without load"
+            results = [r for r in results if r.rule != "sizes" or r.state == "broken"]
+            return PlanEvaluation(
+                [RuleResult("sizes", "not run", reason), *_marked(results, opaque, ())],
+                claim, error, self.sizes.hidden, plan=self.plan.digest,
+            )  # fmt: skip
         if isinstance(compiled, Refusal):
             results += refused(compiled)
         if not timed_here and not any(r.state == "broken" for r in results):
@@ -372,8 +395,16 @@ class _Replayed:
         return f"the sizes to time launch {what}, which no computed size does"
 
 
+def _is_late(compiled: Any) -> bool:
+    return isinstance(compiled, Refusal) and compiled.cause == "timeout"
+
+
 def _launches(plan: LaunchPlan, place: int) -> list[LaunchStep]:
-    return [s for s in plan.calls[place].steps if isinstance(s, LaunchStep)]
+    return _steps(plan.calls[place])
+
+
+def _steps(call: PlannedCall) -> list[LaunchStep]:
+    return [s for s in call.steps if isinstance(s, LaunchStep)]
 
 
 def _kinds(plan: LaunchPlan, place: int) -> list[tuple[int, tuple[tuple[str, Any], ...]]]:
@@ -469,6 +500,6 @@ def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozens
     files = {f"workbench.kernels.{p.stem}": p for p in (package / "kernels").glob("*.py")}
     files |= {f"workbench.{name}": package / f"{name}.py" for name in ("block_clusters", "gluon")}
     result = {name: names_defined(path.read_bytes()) for name, path in files.items()}
-    if sources:
-        result[Path(spec).stem] = names_defined(next(iter(sources.values())))
+    for path, data in sources.items():  # the Spec and what it imports
+        result[Path(path).stem] = names_defined(data)
     return result

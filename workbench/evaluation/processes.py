@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from workbench.backend.checking import Checks
 from workbench.backend.workers import Workers, cpu_count
 from workbench.data.frozen import freeze
 
-_PR_SET_DUMPABLE = 4  # of Linux' prctl
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4  # of Linux' prctl
 
 
 def begin_trusted(sources: Mapping[str, bytes]) -> None:
     """Begin a process that runs no code under test: it gets the files of the Spec as they were, and
     other processes of this user cannot read its memory, unless they are root's."""
     freeze(sources)
-    hide_memory()
+    _set_dumpable(0)
 
 
-def hide_memory() -> None:
-    """Let the kernel keep this process's memory and descriptors from others of the same user."""
+@contextmanager
+def hidden_memory() -> Iterator[None]:
+    """Return a context manager in which the kernel keeps this process's memory and descriptors from
+    others of the same user. Afterwards a debugger may read a notebook's process as before."""
+    before = _set_dumpable(0)
+    try:
+        yield
+    finally:
+        _set_dumpable(before)
+
+
+def _set_dumpable(value: int) -> int:
+    """Set whether others of this user may read this process, and return what it was before."""
+    before = 0
     with suppress(OSError, AttributeError):  # no Linux
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        before = ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, value, 0, 0, 0)
+    return before
 
 
 class Processes:

@@ -55,31 +55,35 @@ def run_some(
         return Refusal(
             "check", f"at {dict(sizes)} {launched.fault.reason}", rule=launched.fault.rule
         )
-    outputs, least = launched.outputs, 1.0
+    compared = [check_outputs(launched.outputs, problem)] if every else []
+    least = 1.0
     if not every:
-        outputs, least = _with_expected(outputs, problem)
-    checked = check_outputs(outputs, problem)
-    if checked.wrong:
-        return Refusal("check", f"at {dict(sizes)} {checked.wrong}", rule="sizes")
+        compared, least = _of_written(launched.outputs, problem)
+    worst = max(compared, key=lambda checked: checked.error)
+    if worst.wrong:
+        return Refusal("check", f"at {dict(sizes)} {worst.wrong}", rule="sizes")
     is_whole = least >= PART * chosen.run / max(1, chosen.programs)
-    return SampledRun(chosen.run, chosen.programs, checked.error, is_whole)
+    return SampledRun(chosen.run, chosen.programs, worst.error, is_whole)
 
 
-def _with_expected(outputs: Any, problem: Any) -> tuple[tuple[Any, ...], float]:
-    """Return the outputs with the expected values where nothing was written, and the least share of
-    an output's elements that were."""
+def _of_written(outputs: Any, problem: Any) -> tuple[list[Any], float]:
+    """Return the check of each output's elements that were written, and the least share of them."""
     import torch
 
-    from workbench.measurement.correctness import _bits, _poison
+    from workbench.measurement import reference
+    from workbench.measurement.correctness import _bits, _compared, _poison, broken
+    from workbench.measurement.rules import Fault
 
+    if wrong := reference.returned_fault(problem.spec, outputs, problem.expected):
+        return [broken(Fault("form", wrong))], 1.0
     results, shares = [], []
-    for actual, expected in zip(outputs, problem.expected, strict=True):
+    for name, actual, expected in zip(problem.spec.outputs, outputs, problem.expected, strict=True):
         poison = torch.empty_like(actual.reshape(-1)[:1])
         _poison(poison)
-        held = _bits(actual) == _bits(poison)
-        results.append(torch.where(held, expected.to(actual.dtype), actual))
-        shares.append(float((~held).double().mean()) if held.numel() else 1.0)
-    return tuple(results), min(shares)
+        written = (_bits(actual) != _bits(poison)).view(actual.shape)
+        shares.append(int(written.count_nonzero()) / max(1, written.numel()))
+        results.append(_compared(name, actual[written], expected[written], problem))
+    return results, min(shares)
 
 
 class _Chosen:

@@ -9,6 +9,7 @@ from typing import Any
 from workbench import catalog
 from workbench.compile import CompileError, functions_launched
 from workbench.device.hardware import Device
+from workbench.dsl import CORES_OF_A_CPU
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import loaded
 from workbench.spec import Impl, Limits, Sizes, Spec, Work, WorkbenchError, values
@@ -106,6 +107,9 @@ def functions_of(
     meta tensors and without a GPU, or a Refusal where one does not compile."""
     impl = loaded(kernel).impl(candidate.case.impl, candidate.code)
     config: Any = impl.config(**candidate.case.config)
+    # as the interpreter's launcher sees them: on how many cores a launch depends
+    limits = replace(device.limits, cores=CORES_OF_A_CPU)
+    device = replace(device, limits=limits)
     try:
         return [functions_launched(impl, config, at, dtype, device) for at in sizes]
     except CompileError as error:

@@ -223,6 +223,8 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     worst = max(verdicts, key=lambda v: v.error)
     if worst.wrong:
         return worst
+    if reason := spec.objection(problem.inputs, problem.sizes, outputs):
+        return broken(Fault("values", reason))
     checked = Checked(worst.error, bits=bits_of(outputs))
     problem.right.insert(0, (tuple(x.clone() for x in outputs), checked))
     del problem.right[KEPT:]

@@ -41,6 +41,8 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
     """
     import torch
 
+    if (joint := spec.joint_inputs(sizes, dtype, seed)) is not None:
+        return tuple(x.to(device) for x in joint)
     generator = torch.Generator(device=device).manual_seed(seed)
     tensors = []
     for name, tensor in spec.inputs.items():

@@ -1,0 +1,126 @@
+"""Attacks on an evaluation from outside its plan: the folder that it is run in, the files that it
+reads, the memory and the processes of the judge, and kills at any time."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cheats import SPEC, Cheat
+
+from workbench.commands.serve_tools import environment
+
+pytestmark = pytest.mark.nightly
+WRONG = {"kernel": "y = y * 0.0"}
+
+
+def words(path, folder, *more):
+    return [sys.executable, "-P", "-m", "workbench", "evaluate", str(path), "--spec",
+            str(folder / SPEC.name), "--dtype=fp32", "--device=h200", *more]  # fmt: skip
+
+
+def evaluated(path, folder):
+    """Evaluate a file in its folder. Returns the exit code and the verdict."""
+    stored = folder / "v.json"
+    done = subprocess.run(words(path, folder, f"--json={stored}"), cwd=folder, env=environment(),
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    content = json.loads(stored.read_text()) if stored.exists() else {}
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, content.get("verdict")
+
+
+@pytest.mark.parametrize("name", ["sitecustomize.py", "usercustomize.py", "conftest.py",
+                                  "hook.pth", "random.py", "typing.py", "queue.py"])  # fmt: skip
+def test_files_of_the_current_folder_are_not_run_by_the_judge(name, tmp_path):
+    path = Cheat("wrong", (), WRONG).write(tmp_path)
+    text = f"import os; open(os.path.join({str(tmp_path)!r}, 'ran'), 'w')\n"
+    (tmp_path / name).write_text(text)
+    assert evaluated(path, tmp_path) == (1, "rejected")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("top", [
+    # a laxer Spec, as text and as bytecode
+    "from pathlib import Path as P\n"
+    "p = P(__file__).with_name('scaled_rows.py')\n"
+    "p.write_text(p.read_text().replace('1e-5', '1e9'))",
+    "import py_compile, pathlib\n"
+    "p = pathlib.Path(__file__).with_name('scaled_rows.py')\n"
+    "q = p.with_name('lax.py')\n"
+    "q.write_text(p.read_text().replace('1e-5', '1e9'))\n"
+    "import importlib.util\n"
+    "py_compile.compile(str(q), importlib.util.cache_from_source(str(p)), str(p), "
+    "invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)",
+    # the memory of other processes of the user
+    "import os, glob\n"
+    "for m in glob.glob('/proc/[0-9]*/mem'):\n"
+    "    try:\n"
+    "        if int(m.split('/')[2]) != os.getpid():\n"
+    "            open(m, 'r+b').close()\n"
+    "            open(__file__ + '.' + m.split('/')[2], 'w').close()\n"
+    "    except OSError:\n"
+    "        pass",
+    # its siblings
+    "import os, signal, subprocess\n"
+    "me, parent = os.getpid(), os.getppid()\n"
+    "out = subprocess.run(['ps', '-o', 'pid=', '--ppid', str(parent)], capture_output=True)\n"
+    "for pid in map(int, out.stdout.split()):\n"
+    "    if pid != me:\n"
+    "        try:\n"
+    "            os.kill(pid, signal.SIGKILL)\n"
+    "        except OSError:\n"
+    "            pass",
+])  # fmt: skip
+def test_a_wrong_kernel_is_not_correct_whatever_it_does_at_import(top, tmp_path):
+    path = Cheat("wrong", (), WRONG | {"top": top}).write(tmp_path)
+    code, verdict = evaluated(path, tmp_path)
+    assert code in (1, 2, 3) and verdict in ("rejected", "undecided", None)
+    again = Cheat("wrong again", (), WRONG).write(tmp_path)  # with the Spec written anew
+    assert evaluated(again, tmp_path)[0] == 1, "nothing is left for the next one"
+
+
+def test_a_correct_kernel_reads_no_memory_of_the_judge(tmp_path):
+    top = (
+        "import os\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try:\n"
+        "        words = open(f'/proc/{pid}/cmdline').read()\n"
+        "        if 'evaluate' in words and str(os.getpid()) != pid:\n"
+        "            open(f'/proc/{pid}/mem', 'rb').close()\n"
+        "            open(__file__ + '.read', 'w').close()\n"
+        "    except OSError:\n"
+        "        pass"
+    )
+    if os.geteuid() == 0:
+        pytest.skip("root reads the memory of every process")
+    path = Cheat("reader", (), {"top": top}).write(tmp_path)
+    evaluated(path, tmp_path)
+    assert not list(tmp_path.glob("*.read"))
+
+
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills_leave_no_half_a_file_and_the_next_run_gives_the_verdict(tmp_path):
+    path, chance = Cheat("honest", (), {}).write(tmp_path), random.Random(7)
+    stored = tmp_path / "v.json"
+    for number in range(100):
+        running = subprocess.Popen(words(path, tmp_path, f"--json={stored}"), cwd=tmp_path,
+                                   env=environment(), start_new_session=True,
+                                   stdout=-3, stderr=-3)  # fmt: skip
+        time.sleep(chance.uniform(0.0, 12.0))
+        if number % 2:
+            os.killpg(running.pid, signal.SIGKILL)
+        else:
+            running.kill()
+        running.wait()
+        if stored.exists():  # whole, or not there
+            assert json.loads(stored.read_text())["verdict"] == "correct"
+            stored.unlink()
+    time.sleep(5)
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout
+    assert left == "", "processes stay behind"
+    assert evaluated(path, tmp_path) == (0, "correct")
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".") or p.suffix == ".tmp"]

@@ -1,0 +1,82 @@
+"""Commands as tools of other programs: the schema of a call, its command line, and the environment
+of its process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import workbench
+from workbench.commands.options import CommandError, Options
+
+TOOLS = ("evaluate", "tune", "predict", "diagnose", "code", "read")
+# Options that say where a command prints, or show what no program reads.
+_LEFT_OUT = frozenset(("json", "quiet", "events", "events_file", "out", "database", "wide"))
+_KINDS: Mapping[Any, dict[str, Any]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
+}
+
+
+def _served(options: type[Options]) -> list[tuple[Field[Any], Any]]:
+    """Return the fields of a command that a call may set, each with its type."""
+    kinds = get_type_hints(options)
+    return [(f, kinds[f.name]) for f in fields(options) if f.name not in _LEFT_OUT]
+
+
+def input_schema(options: type[Options]) -> dict[str, Any]:
+    """Return the JSON schema of a tool's arguments."""
+    properties, required = {}, []
+    for field, kind in _served(options):
+        plain = next((k for k in getattr(kind, "__args__", ()) if k in _KINDS), kind)
+        properties[field.name] = {
+            **_KINDS.get(kind, _KINDS.get(plain, {"type": "string"})),
+            "description": field.metadata["help"],
+        }
+        if field.default is MISSING:
+            required.append(field.name)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def words_of(options: type[Options], given: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line for the arguments of a call. Raises CommandError for what
+    is no argument of the tool."""
+    known = {field.name: field for field, _ in _served(options)}
+    if odd := [name for name in given if name not in known]:
+        raise CommandError(f"{options.COMMAND} takes no {odd[0]}; it takes {', '.join(known)}.")
+    words, last = [options.COMMAND], []
+    for name, field in known.items():
+        value = given.get(name)
+        if field.default is MISSING and value is None:
+            raise CommandError(f"{options.COMMAND} needs {name}.")
+        many: Sequence[Any] = value if isinstance(value, list) else [value]
+        flag = field.metadata.get("name") or f"--{name.replace('_', '-')}"
+        for one in many:
+            if one is None or one is False:
+                continue
+            if field.metadata["positional"]:
+                if str(one).startswith("-"):
+                    raise CommandError(f"{name} begins with a dash; write ./{one} for a file.")
+                last.append(str(one))
+            else:
+                words.append(flag if one is True else f"{flag}={one}")
+    return words + last
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a command in another process, which imports this workbench also
+    where it is not installed: `-P` leaves the current folder out."""
+    here = str(Path(workbench.__file__).resolve().parents[1])
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    path = os.pathsep.join(dict.fromkeys((here, *known)))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
