@@ -24,7 +24,7 @@ from workbench.compile.code_samples import StallSamples, has_samples, samples_of
 from workbench.compile.kinds import group_text
 from workbench.compile.mix import Mix
 from workbench.compile.profiled_code import code_of_profile
-from workbench.compile.ptx_words import matching
+from workbench.compile.ptx_words import elsewhere, matching
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
@@ -325,6 +325,8 @@ def _say_matches(console: Console, view: CodeView) -> None:
     say_result(console, f"{view.word}: {counts}", style="bold")
     for line in match_lines(view.code, view.matches[:MATCHES]):
         say_result(console, f"  {line}")
+    if (reason := elsewhere(view.word, view.code.arch)) is not None:
+        say_result(console, f"  {reason}")
     if len(view.matches) > MATCHES:
         console.print(f"  {len(view.matches) - MATCHES} more on the page")
 

@@ -241,9 +241,12 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
     not present."""
     metal = hardware.backend_of(options.device) == hardware.METAL
     if metal and experiment.runs and not experiment.emulated:
+        name = title_of(str(options.name))
+        swept = f"`workbench sweep {name} --device {options.device} --dtype fp16` emulates, checks"
+        hint = f"{swept} and counts its configs; or " if name in catalog.names_in("workbench.sweeps") else ""
         raise ExperimentError(
-            f"{title_of(str(options.name))} needs a GPU: nothing predicts its times for "
-            f"{options.device}; name another device, or one of {_of_metal()}."
+            f"{name} needs a GPU: nothing predicts its times for {options.device}; {hint}name "
+            f"another device, or one of {_of_metal()}."
         )
 
 

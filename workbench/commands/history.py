@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # columns for a width of 120
 YIELDING = ("config", "sizes", "run")  # shortened first if the width does not suffice
-HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
+HEADINGS = (
+    "at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "registers", "spills, B",
+    "commit", "run",
+)  # fmt: skip
 
 
 def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -45,6 +48,8 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             row.device,
             row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),
             _time(row),
+            _count(row.registers),
+            _count(row.spill_bytes),
             _commit(row),
             row.run,
         )
@@ -96,6 +101,10 @@ def _time(row: Row) -> str:
         return row.reason or "no time"
     text = console_duration(row.time_s)
     return f"~{text} predicted" if row.predicted else text
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else str(count)
 
 
 def _commit(row: Row) -> str:

@@ -233,6 +233,8 @@ class Row:
     reason: str | None
     commit: str | None
     dirty: bool | None
+    registers: int | None = None  # a thread's; None where nothing was compiled
+    spill_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -829,6 +831,7 @@ def _rows_of(picked: sa.Select[Any]) -> sa.Select[Any]:
     stored: a damaged one must not end the query."""
     columns = {name: _OUTCOMES.c[name] for name in Row.__dataclass_fields__ if name in _OUTCOMES.c}
     columns |= {"commit": _ENVIRONMENTS.c["commit"], "dirty": _ENVIRONMENTS.c.dirty}
+    columns["payload"] = _OUTCOMES.c.payload
     ids = picked.subquery()
     query: Any = (
         sa.select(*(sa.type_coerce(c, sa.types.NullType()).label(n) for n, c in columns.items()))
@@ -851,9 +854,19 @@ def _row(values: dict[str, Any]) -> Row | None:
         for name in ("predicted", "dirty"):
             if values[name] in (0, 1):
                 values[name] = bool(values[name])
+        values |= _compiled_resources(values.pop("payload"))
         return cast(Row, checked(Row(**values)))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def _compiled_resources(payload: Any) -> dict[str, int]:
+    """Return the registers and spills that the payload of an outcome holds, if it holds any."""
+    try:
+        known = json.loads(payload)["resources"]
+        return {name: known[name] for name in ("registers", "spill_bytes")}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
 
 
 def _best_time(row: Any) -> BestTime | None:
