@@ -100,6 +100,16 @@ def json(help: str = "Write the result to this file; - is standard output.") -> 
     return to_file(None, help, "--json")
 
 
+def annotate() -> Any:
+    """Return a field that declares `--annotate`."""
+    return to_file(False, "Print `::error file=,line=` of each finding, for GitHub.", "--annotate")
+
+
+def sarif() -> Any:
+    """Return a field that declares `--sarif`."""
+    return to_file(None, "Write the findings to this file as SARIF 2.1.0, for code scanning.")
+
+
 def database() -> Any:
     """Return a field that declares `--database`."""
     return to_file(None, "Database URL; SQLite in the user's data folder by default.")
@@ -396,6 +406,8 @@ class GateOptions(Options):
     markdown: Path | None = option(
         None, "Write the result as Markdown, for a comment on a pull request.", stored=False
     )
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
     database: str | None = database()
 
     def __post_init__(self) -> None:
@@ -456,6 +468,8 @@ class EvaluateOptions(Options):
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json("Write the verdict to this file; - is standard output.")
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
 
 
 @dataclass(frozen=True)
@@ -478,6 +492,8 @@ class DiagnoseOptions(Options):
     all: bool = flag("Also list each rule that could not be evaluated.", "--all")
     quiet: bool = quiet("Print only the rules that hold.")
     json: Path | None = json()
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
     database: str | None = database()
 
 
