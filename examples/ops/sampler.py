@@ -17,7 +17,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read by the import of the kernels
 
-from workbench import ops  # noqa: E402
+from workbench import ops
 
 
 class Sampler:

@@ -10,13 +10,13 @@ from workbench.commands.options import DiagnoseOptions
 from workbench.commands.result import write_result
 
 pytestmark = pytest.mark.unit
-KERNEL = '''\
+KERNEL = """\
 toy = Spec("toy", ...)
 
 
 @toy.impl(Blocks)
 def blocks(x): ...
-'''
+"""
 DIAGNOSIS = {"rule": "integer_division", "sentence": "It divides.", "advice": "Shift."}
 
 

@@ -211,7 +211,7 @@ def test_a_sweep_without_any_predicted_time_is_refused_before_its_first_config()
     """The peak of bf16 is stated for no M2 Max; a copy is limited by memory, so it needs none."""
     sizes = [{"M": 4096, "N": 4096, "K": 4096}]
     matmul, device = spec_of("matmul"), UNCOMPILED["m2max"]
-    with pytest.raises(CommandError, match="The bf16 peak of Apple M2 Max.*; add --dtype fp16"):
+    with pytest.raises(CommandError, match=r"The bf16 peak of Apple M2 Max.*; add --dtype fp16"):
         check_peak(matmul, device, "bf16", sizes)
     check_peak(matmul, device, "fp16", sizes)
     check_peak(spec_of("copy"), device, "bf16", [dict(spec_of("copy").bench[0])])

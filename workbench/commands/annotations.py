@@ -62,7 +62,9 @@ def _of_gate(document: Mapping[str, Any]) -> Iterator[Annotation]:
         case = pair["case"]
         reason = pair["after_failure"] or ", ".join(pair["worse"])
         if level := COMPILED.get(pair["word"]):
-            yield at(level, pair["word"], case["kernel"], case["impl"], f"{case['device']}: {reason}")
+            yield at(
+                level, pair["word"], case["kernel"], case["impl"], f"{case['device']}: {reason}"
+            )
     for left in document.get("left_out", ()):
         if left["broken"]:
             kernel, _, impl = left["what"].partition(" ")[0].rpartition(".")

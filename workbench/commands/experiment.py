@@ -243,7 +243,8 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
     if metal and experiment.runs and not experiment.emulated:
         name = title_of(str(options.name))
         swept = f"`workbench sweep {name} --device {options.device} --dtype fp16` emulates, checks"
-        hint = f"{swept} and counts its configs; or " if name in catalog.names_in("workbench.sweeps") else ""
+        is_sweep = name in catalog.names_in("workbench.sweeps")
+        hint = f"{swept} and counts its configs; or " if is_sweep else ""
         raise ExperimentError(
             f"{name} needs a GPU: nothing predicts its times for {options.device}; {hint}name "
             f"another device, or one of {_of_metal()}."

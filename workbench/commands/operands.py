@@ -65,7 +65,7 @@ def kernel_of(left: str, right: str, kernel: str | None) -> str:
     """
     if kernel is not None:
         return kernel
-    known = catalog.kernel_names()
+    known = catalog.known_kernels()
     prefixes = [text.partition(":")[0].rpartition(".")[0] for text in (left, right)]
     named = list(dict.fromkeys(p for p in prefixes if p in known))
     if len(named) > 1:

@@ -251,7 +251,7 @@ class SweepOptions(Options):
         word, sweeps = self.name, catalog.names_in("workbench.sweeps")
         if word and word not in sweeps:
             if not catalog.is_kernel(word):
-                known = [*sweeps, *catalog.kernel_names()]
+                known = [*sweeps, *catalog.known_kernels()]
                 hint = catalog.example("kernel", word, "")
                 raise OptionError(hint or catalog.unknown("sweep or kernel", word, known))
             once("kernel", word, "--kernel", self.kernel)
