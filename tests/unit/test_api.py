@@ -143,7 +143,7 @@ LEFT_OUT = {
         *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
         *("instrument", "list_metrics", "device", "dry_run"),
     },
-    "history": {"prune", "older_than", "keep", "yes"},
+    "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
 }
 
 

@@ -206,7 +206,7 @@ class HistoryResult(Result):
 
     def frame(self) -> pandas.DataFrame:
         """Return one row an outcome."""
-        from workbench.api.frames import rows_frame
+        from workbench.data.frame import rows_frame
 
         return rows_frame(self.rows)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud, console_for, say
+from workbench.commands.history_exports import check_exports, write_exports
 from workbench.commands.options import HistoryOptions
 from workbench.commands.result import write_result
 from workbench.commands.stored import stored_runs
@@ -122,6 +123,7 @@ def run(options: HistoryOptions) -> int:
     if options.older_than or options.keep is not None or options.yes:
         raise HistoryError("--older-than, --keep and --yes belong to --prune; add it.")
     console = console_for(options)
+    check_exports(options)
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
             _import(history, options.load, console)
@@ -135,6 +137,7 @@ def run(options: HistoryOptions) -> int:
             options.failures,
             options.limit,
         )
+    write_exports(options, rows, console)
     return write_result(options, "history", PASSED, **plain_rows(rows))
 
 

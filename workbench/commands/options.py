@@ -773,6 +773,11 @@ class HistoryOptions(Options):
     yes: bool = flag("Prune without asking.", "--yes")
     quiet: bool = quiet("Print only the outcomes.")
     json: Path | None = json("Write the outcomes to this file; - is standard output.")
+    parquet: Path | None = to_file(None, "Write the outcomes as Parquet (pandas and pyarrow).")
+    benchmark_json: Path | None = to_file(
+        None, "Write the newest times for github-action-benchmark: customSmallerIsBetter."
+    )
+    bencher: Path | None = to_file(None, "Write the newest times as Bencher Metric Format.")
     database: str | None = database()
 
 

@@ -235,6 +235,8 @@ class Row:
     dirty: bool | None
     registers: int | None = None  # a thread's; None where nothing was compiled
     spill_bytes: int | None = None
+    low_s: float | None = None  # of the 95 % interval of a measured time
+    high_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -854,18 +856,23 @@ def _row(values: dict[str, Any]) -> Row | None:
         for name in ("predicted", "dirty"):
             if values[name] in (0, 1):
                 values[name] = bool(values[name])
-        values |= _compiled_resources(values.pop("payload"))
+        values |= _from_payload(values.pop("payload"))
         return cast(Row, checked(Row(**values)))
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-def _compiled_resources(payload: Any) -> dict[str, int]:
-    """Return the registers and spills that the payload of an outcome holds, if it holds any."""
+_OF_PAYLOAD = {"resources": ("registers", "spill_bytes"), "timing": ("low_s", "high_s")}
+
+
+def _from_payload(payload: Any) -> dict[str, Any]:
+    """Return registers, spills and the interval that the payload of an outcome holds, as far as it
+    holds them."""
     try:
-        known = json.loads(payload)["resources"]
-        return {name: known[name] for name in ("registers", "spill_bytes")}
-    except (ValueError, TypeError, KeyError, RecursionError):
+        whole = json.loads(payload)
+        parts = [(whole.get(part) or {}, names) for part, names in _OF_PAYLOAD.items()]
+        return {name: known[name] for known, names in parts for name in names if name in known}
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
