@@ -79,6 +79,13 @@ def workbench(
             "--debug", help="Print the traceback of an error; after any command.", metavar=""
         ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the command on this machine, over ssh; after any command.",
+            metavar="USER@HOST[:PYTHON]",
+        ),
+    ] = None,
 ) -> None:
     """Find the fastest configuration of a kernel, how far it is from the limit and why, and whether
     a change helped."""
@@ -165,15 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
-    _keep_dashes(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
             stream.reconfigure(errors="replace")
     with Interrupts(STOPS) as stops:
         try:
-            code = typer.main.get_command(app).main(
-                args=words, prog_name="workbench", standalone_mode=False
-            )
+            host = _take_host(words)
+            code = _run_on(host, words) if host is not None else _run_here(words)
             sys.stdout.flush()  # here, where an error of it is caught
         except KeyboardInterrupt:
             code = _stopped()
@@ -211,6 +216,33 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _take_host(words: list[str]) -> str | None:
+    """Remove `--on HOST` from the words of a command line, wherever it stands, and return the host;
+    None where it is not there. Raises CommandError where no host follows."""
+    end = words.index("--") if "--" in words else len(words)
+    places = [n for n in range(end) if words[n] == "--on" or words[n].startswith("--on=")]
+    if not places:
+        return None
+    _, equals, host = words[places[0]].partition("=")
+    many = 1 if equals else 2
+    host = host if equals else "".join(words[places[0] + 1 : places[0] + 2])
+    del words[places[0] : places[0] + many]
+    return host
+
+
+def _run_on(host: str, words: Sequence[str]) -> int:
+    from workbench.commands.on import run_on
+
+    return run_on(host, words)
+
+
+def _run_here(words: list[str]) -> Any:
+    _keep_dashes(words)
+    return typer.main.get_command(app).main(
+        args=words, prog_name="workbench", standalone_mode=False
+    )
 
 
 def _keep_dashes(words: list[str]) -> None:

@@ -225,7 +225,7 @@ def test_a_command_of_the_page_prints_what_its_row_says(command, folder, capfd):
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(5400)
 def test_each_command_of_the_page_prints_what_its_row_says(folder):
     """As a user would: each in a process of its own, in one folder, one after the other."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
