@@ -128,7 +128,7 @@ def relative(docname: str, target: str) -> str:
 
 
 def link_files(app: Sphinx, document: nodes.document) -> None:
-    """Resolve links to files and folders of the repository that are no pages of the site: to
+    """Resolve links to files and folders of the repository that are not pages of the site: to
     `repository`, or else files to a copy on the site and folders to nothing."""
     base = app.config.repository.rstrip("/")
     for node in list(document.findall(addnodes.download_reference)):

@@ -552,7 +552,7 @@ def test_files_that_cannot_be_read_get_one_sentence(here, capfd, content, words)
         (("matmul", "--device", "h2000"), "no device is named"),
         (("matmul", "--impl", "tils"), "tils"),
         (("no_kernel",), "no_kernel"),
-        (("k.amdgcn", "--against", "tiles"), "is no file"),
+        (("k.amdgcn", "--against", "tiles"), "is not a file"),
     ],
 )
 def test_requests_that_cannot_be_met(here, capfd, words, message):

@@ -92,7 +92,7 @@ def _of_diagnose(document: Mapping[str, Any]) -> Iterator[Annotation]:
         place = place_of([file] if file else [], document.get("kernel", ""), impl)
         place = (known or Path(name), int(line)) if line.isdigit() else place
         advice = f" {each['advice']}" if each["advice"] else ""
-        level: Level = "note" if each["rule"] == "model" else "warning"  # a limit is no fault
+        level: Level = "note" if each["rule"] == "model" else "warning"  # a limit is not a fault
         yield Annotation(level, f"diagnose/{each['rule']}", f"{each['sentence']}{advice}", *place)
 
 

@@ -106,7 +106,7 @@ def _on(
     """Return the facts of a config for one device. Raises the errors of a config that is none."""
     impl, config = operand.chosen(spec, device.limits, dtype, sizes)
     if impl.backend != "triton":
-        raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
+        raise CommandError(f"{impl.title} is not a Triton kernel; name one with --impl.")
     title = f"{impl.title} {label(values(config))}".rstrip()
     if reason := impl.rejection_reason(config, device.limits, dtype, sizes):
         return OfDevice(device.name, title, reason=reason.rstrip("."))

@@ -134,7 +134,7 @@ class ExperimentCommand:
         command = replace(options, device=device).command
         run = new_run("experiment", title_of(str(options.name)), command, backend, problems)
         run = replace(run, ceilings={**run.ceilings, **known})
-        on_paper = f"Nothing is run: worked out for {backend.device.title}."
+        on_paper = f"Nothing is run. All figures are computed for {backend.device.title}."
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
 
@@ -420,7 +420,7 @@ def timed_in_states(
 def _boosted(
     variant: Variant, task: TimingTask, result: TimingResult, run: Run, backend: Backend
 ) -> VariantResult:
-    """Return the result in the state boost, which has a key of its own: it is no final."""
+    """Return the result in the state boost, which has a key of its own: it is not a final."""
     assert result.boost is not None
     key = key_of(task.candidate.case, of=task.candidate.key, state="boost", rules=BOOST.id)
     factory = RecordFactory(run, task.problem, backend.protocol)

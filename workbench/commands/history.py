@@ -86,7 +86,7 @@ def show_history(
         whole = max(map(len, (heading, *cells)))
         least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
         table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
-    for cells in lines:  # Text: a compiler's "[error]" is no markup
+    for cells in lines:  # Text: a compiler's "[error]" is not markup
         table.add_row(*map(Text, cells))
     with aloud(console):
         console.print(table)

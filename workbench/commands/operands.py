@@ -138,7 +138,7 @@ def knobs_of(operand: str, text: str) -> dict[str, int]:
         name, _, value = (word.strip() for word in part.partition("="))
         if not (name and value.isascii() and value.isdecimal() and len(value) < 10):
             raise OperandError(
-                f"{operand} is no config: {part!r} is not a knob and a whole number; "
+                f"{operand} is not a config: {part!r} is not a knob and a whole number; "
                 "write tiles:block_m=128,num_warps=8."
             )
         knobs[name] = int(value)

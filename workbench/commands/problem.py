@@ -56,7 +56,7 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
     for impl in impls:
         if impl not in own:
             raise CommandError(
-                f"{impl.title} is no {language} kernel and has nothing to sweep; name one of: "
+                f"{impl.title} is not a {language} kernel and has nothing to sweep; name one of: "
                 f"{', '.join(i.name for i in own)}."
             )
     kernel, dtype = options.kernel, options.dtype

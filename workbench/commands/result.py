@@ -210,7 +210,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 def _plain_value(value: Any) -> str | int | float:
     """Return a path as text, and a number of NumPy as one of Python. Raises TypeError for other
-    objects: their text is no data."""
+    objects: their text is not data."""
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Integral):

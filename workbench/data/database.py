@@ -1237,7 +1237,7 @@ def _refuse_irregular(path: Path, name: str) -> None:
     except (OSError, ValueError):  # not there yet; NUL in the name
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise HistoryError(f"cannot open {name}: it is no regular file; choose a file")
+        raise HistoryError(f"cannot open {name}: it is not a regular file; choose a file")
 
 
 def _refuse_read_only(path: Path, name: str) -> None:

@@ -214,7 +214,7 @@ class CounterValue(NamedTuple):
 
     @property
     def exact(self) -> float | None:
-        """Value, or None where it is no finite number."""
+        """Value, or None where it is not a finite number."""
         return self.value if self.value is not None and math.isfinite(self.value) else None
 
 

@@ -104,7 +104,7 @@ RULES: tuple[EvaluationRule, ...] = (
     ),
     EvaluationRule(
         "functions",
-        "Functions of torch, Python and the workbench that checks and clocks use are not replaced.",
+        "The file replaces no function of torch, Python or the workbench that checks and clocks use.",
         "replacing torch.equal, a clock, or the check itself",
     ),
     EvaluationRule(

@@ -75,7 +75,7 @@ def compared_of(
     outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], corrects: bool = True
 ) -> list[Compared]:
     """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
-    Without `corrects` each stands as it was decided: the steps of a bisection are no suite."""
+    Without `corrects` each stands as it was decided: the steps of a bisection are not a suite."""
     by_key = {o.key: o for o in outcomes}
     shown = corrected(comparisons) if corrects else comparisons
     return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]

@@ -27,7 +27,7 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
-from workbench.spec import knob_text
+from workbench.spec import brief, knob_text
 from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
 # Marks of the Impls, in this order, and of library baselines; each repeats after its last.
