@@ -126,8 +126,8 @@ class Tensor:
 
 
 def unaligned(*axes: str) -> Callable[..., bool]:
-    """Return a function that says whether rows along one of these axes are not a multiple of 16 bytes,
-    as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
+    """Return a function that says whether rows along one of these axes are not a multiple of 16
+    bytes, as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
     return lambda itemsize, **sizes: any(sizes[axis] * itemsize % 16 for axis in axes)
 
 

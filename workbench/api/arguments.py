@@ -124,7 +124,8 @@ def _extents(axis: str, extent: int | Sequence[int]) -> Sequence[int]:
     if isinstance(extent, Sequence | range) and not isinstance(extent, str) and extent:
         return [one for each in extent for one in _extents(axis, each)]
     raise OptionError(
-        f"The size {axis}={extent!r} is not a whole number; write sizes={{{axis!r}: 1024}}, or a list "
+        f"The size {axis}={extent!r} is not a whole number; write sizes={{{axis!r}: 1024}}, "
+        f"or a list "
         "of numbers."
     )
 

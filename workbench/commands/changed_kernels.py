@@ -159,8 +159,8 @@ def _imported(path: Path) -> set[bytes]:
 
 
 def _source(file: Path) -> bytes:
-    """Return the content of a file that may be a kernel. Raises OSError for one that is not a regular
-    file, that is a link to none, or that is larger than any kernel."""
+    """Return the content of a file that may be a kernel. Raises OSError for one that is not a
+    regular file, that is a link to none, or that is larger than any kernel."""
     with open(file, "rb", opener=_without_waiting) as opened:
         described = os.fstat(opened.fileno())
         if not stat.S_ISREG(described.st_mode):

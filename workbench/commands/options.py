@@ -149,8 +149,8 @@ class OptionError(WorkbenchError, ValueError):
 
 
 def check_threshold(value: float) -> None:
-    """Raise OptionError for a threshold that is not a share: it is finite, at least 0 and below 1. At
-    1 or more a kernel could take twice as long and be the same."""
+    """Raise OptionError for a threshold that is not a share: it is finite, at least 0 and below 1.
+    At 1 or more a kernel could take twice as long and be the same."""
     if not 0 <= value < 1:  # also not a number
         raise OptionError(f"A threshold of {value:g} is not a share; write one from 0 to below 1.")
 
@@ -687,7 +687,8 @@ class WorkloadOptions(Options):
     cover: float = more(0.95, "Of tune: share of the kernels' time that is tuned.")
     device: str | None = option(
         None,
-        "Of tune: predict for it, with no GPU. Of record: the device that stands in for a missing GPU.",
+        "Of tune: predict for it, with no GPU. Of record: the device that stands in for a "
+        "missing GPU.",
     )
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
     workers: int | None = more(None, "Of tune: GPUs of this host that share it.", min=1)

@@ -87,8 +87,8 @@ def real_path(path: Path) -> Path:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a path is not a regular file and none to be made: a FIFO, a device, or what this
-    process has as its output, also as `-`. A folder is none of these."""
+    """Return whether a path is not a regular file and none to be made: a FIFO, a device, or what
+    this process has as its output, also as `-`. A folder is none of these."""
     if path == STDOUT:
         return True
     try:

@@ -10,8 +10,8 @@ What else costs: tiles that are not a multiple of the cores (288 on 132 take as 
 `split_k` splits along K; and rows between multiples of 16 bytes, which no descriptor describes:
 `padded` copies them.
 
-NaN and infinities in a reach their rows of c, and those in b their columns of c. An infinity times 0
-is NaN.
+NaN and infinities in a reach their rows of c, and those in b their columns of c. An infinity times
+0 is NaN.
 """
 
 from dataclasses import dataclass, replace

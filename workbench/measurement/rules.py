@@ -104,7 +104,7 @@ RULES: tuple[EvaluationRule, ...] = (
     ),
     EvaluationRule(
         "functions",
-        "The file replaces no function of torch, Python or the workbench that checks and clocks use.",
+        "Functions of torch, Python and the workbench that checks and clocks use are not replaced.",
         "replacing torch.equal, a clock, or the check itself",
     ),
     EvaluationRule(

@@ -34,7 +34,8 @@ def document(data: bytes, name: str, mark: str, schema: int, kind: str) -> Mappi
     version = plain.get(mark) if isinstance(plain, dict) else None
     if type(version) is not int:
         raise WorkloadError(
-            f"{name} is not a {kind}: it has no `{mark}` version; name one that the workbench wrote."
+            f"{name} is not a {kind}: it has no `{mark}` version; name one that the workbench "
+            f"wrote."
         )
     if version > schema:
         raise WorkloadError(
