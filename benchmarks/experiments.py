@@ -407,7 +407,7 @@ def earlier(path: str, device: str | None) -> dict[str, Any]:
         result = json.loads(Path(path).read_text())
         there, _ = result["device"], result["steps"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is no file of this script; name another with --out") from None
+        raise ValueError(f"{path} is not a file of this script; name another with --out") from None
     if there != device:
         raise ValueError(f"{path} is of --device {there}, not {device}; name another with --out")
     return dict(result)

@@ -9,7 +9,8 @@ costs, `tune --widen` of fla_layers, verdicts of compare):
 
 It needs a GPU, and what the programs of examples/workloads need. For each program it asks:
 
-- ahead: all configs of its autotuners compiled in parallel, so that what follows is no compiling;
+- ahead: all configs of its autotuners compiled in parallel, so that what follows is not a
+compiling;
   of programs without autotuners the recording. All programs at once;
 - stock: of the launches that CUPTI lists under names that Triton compiled, how many are recorded;
   the time of a step with recording over that without, in turns in one process; the first step;

@@ -58,7 +58,7 @@ class Observer:
         hook = register_module_forward_pre_hook(started)
 
     def step(self) -> None:
-        """Hear that a step is over. What is done here is no part of the next one."""
+        """Hear that a step is over. What is done here is not part of the next one."""
         import torch
 
         if torch.cuda.is_available():

@@ -23,6 +23,9 @@ INDEX, GLOSSARY = "docs/README", "docs/glossary"
 GLOSSARY_TEXT = (ROOT / f"{GLOSSARY}.md").read_text(encoding="utf-8")
 WORD = re.compile(r"^\| ([^|]+) \|", flags=re.M)
 ENTRY = re.compile(r"^- .*", flags=re.M)
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*(?P<image><img [^>]+>)\s*</picture>'
+)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)\.md\)")
 
 project = "Kernel Workbench"
@@ -52,12 +55,21 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     """Add to the index a hidden table of contents for each of its sections."""
     if docname != INDEX:
         return
+    source[0] = PICTURE.sub(both_schemes, source[0])
     for section in re.split(r"^## ", source[0], flags=re.M)[1:]:
         heading, _, text = section.partition("\n")
         if pages := listed(text, docname):
             entries = [f"{title} </{page}>" for page, title in pages.items()]
             options = [":hidden:", ":titlesonly:", f":caption: {heading}", ""]
             source[0] += "\n".join(["", "```{toctree}", *options, *entries, "```", ""])
+
+
+def both_schemes(picture: re.Match[str]) -> str:
+    """Return the two images of a `<picture>`, of which the theme shows the one of its own side: its
+    switch does not change what the browser prefers."""
+    dark, image = picture["dark"], picture["image"]
+    light = image.replace("<img ", '<img class="only-light" ')
+    return light + re.sub(r'src="[^"]+"', f'src="{dark}"', light).replace("only-light", "only-dark")
 
 
 def copy_pictures(app: Sphinx, error: Exception | None) -> None:
@@ -116,7 +128,7 @@ def relative(docname: str, target: str) -> str:
 
 
 def link_files(app: Sphinx, document: nodes.document) -> None:
-    """Resolve links to files and folders of the repository that are no pages of the site: to
+    """Resolve links to files and folders of the repository that are not pages of the site: to
     `repository`, or else files to a copy on the site and folders to nothing."""
     base = app.config.repository.rstrip("/")
     for node in list(document.findall(addnodes.download_reference)):

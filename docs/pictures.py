@@ -10,6 +10,7 @@ what each picture was drawn from: a test fails where that has changed, and the p
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
 import json
@@ -115,8 +116,29 @@ def sources() -> Mapping[str, Sequence[Path]]:
     named = {f"autotune_{scheme}.svg": (FACTS,) for scheme in CHART}
     for name, templates in TEMPLATES.items():
         data = [TRACES / file for file in OF_TRACES.get(name, ())] or [HISTORY]
-        named[f"gallery/{name}.png"] = (*data, *(REPORTS / template for template in templates))
+        code = drawing_code(templates[0].partition(".")[0])
+        named[f"gallery/{name}.png"] = (*data, *(REPORTS / file for file in templates), *code)
     return named
+
+
+def drawing_code(page: str) -> list[Path]:
+    """Return the modules of workbench/reports that draw a page: that of its name, if there is one,
+    and those that these import."""
+    wanted, known = [f"workbench.reports.{page}"], list[Path]()
+    while wanted:
+        file = (ROOT / wanted.pop().replace(".", "/")).with_suffix(".py")
+        if file.is_file() and file not in known:
+            known.append(file)
+            wanted += imported(file)
+    return sorted(known)
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Yield the modules of workbench.reports that a file imports."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workbench.reports"):
+            yield str(node.module)
+            yield from (f"{node.module}.{each.name}" for each in node.names)
 
 
 def digest(picture: str, files: Sequence[Path]) -> str:

@@ -78,8 +78,8 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     "a config that is no dataclass": ({f"{FROZEN}\n": ""}, "not a dataclass; write @dataclass"),
     "a config that is an object": ({IMPL: "@mine.impl(Blocks())"}, "not a dataclass"),
     "choices that are true": ({BLOCK: "among(True, False, default=True)"}, "no whole number"),
-    "choices that are text": ({BLOCK: 'among("1", "2", default="1")'}, "'1' is no whole number"),
-    "choices that are None": ({BLOCK: "among(None, 1, default=1)"}, "None is no whole number"),
+    "choices that are text": ({BLOCK: 'among("1", "2", default="1")'}, "'1' is not a whole number"),
+    "choices that are None": ({BLOCK: "among(None, 1, default=1)"}, "None is not a whole number"),
     "choices with a point": ({BLOCK: "tile(1.5, 4, default=2)"}, "the ends are whole numbers"),
     "choices upside down": ({BLOCK: "tile(64, 1, default=2)"}, "the smaller first"),
     "a choice twice": ({BLOCK: "among(1, 1, default=1)"}, "names a choice twice"),
@@ -118,7 +118,7 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     "sizes that are text": ({CHECK: 'check=["N=1"]'}, "no mapping from axis to extent"),
     "axes that are a number": ({INPUT: 'inputs={"x": Tensor(5)}'}, "axes are text, as in"),
     "an axis over zero": ({INPUT: 'inputs={"x": Tensor("N/0")}'}, "an axis holds no 0"),
-    "an axis that is no name": (
+    "an axis that is not a name": (
         {INPUT: 'inputs={"x": Tensor("2N")}'},
         "x has the axis '2N'; an axis",
     ),
@@ -150,7 +150,7 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     "an extent that is a number": (with_field('extents={"N": 16}'), "write Extent(multiple=16)"),
     "mutates that is text": (with_more("mutates='x'"), "mutates is a tuple of names of inputs"),
     "mutates that is a number": (with_more("mutates=5"), "mutates is a tuple of names of inputs"),
-    "mutates an output": (with_more("mutates=('y',)"), "which is no input of mine"),
+    "mutates an output": (with_more("mutates=('y',)"), "which is not an input of mine"),
     "a refuse that is text": (
         with_more("refuse='no'"),
         "`refuse` of blocks is 'no', not a function",

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import workbench.spec
+from workbench.data.contributed import contributed
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.declared import misfit
 from workbench.spec import Impl, Spec, WorkbenchError
@@ -71,6 +72,16 @@ def module_of(kernel: str, metal: bool = True) -> ModuleType:
         return _module_of(kernel, metal)
 
 
+def _contributed_module(kernel: str) -> str | None:
+    """Return the module of a kernel of an installed package; None for any other name."""
+    return contributed("workbench.kernels").get(kernel)
+
+
+def known_kernels() -> list[str]:
+    """Return the names of all kernels: built-in, and of installed packages."""
+    return sorted({*kernel_names(), *contributed("workbench.kernels")})
+
+
 def file_of(kernel: str) -> Path:
     """Return the file of a kernel, without importing it or the packages that it is in. Raises
     CatalogError where there is none."""
@@ -80,13 +91,14 @@ def file_of(kernel: str) -> Path:
         raise _no_file(Path(kernel))
     if "." not in kernel:
         folder = KERNELS if kernel in kernel_names() else VARIANTS
-        kernel = f"{folder}.{kernel}" if kernel in names_in(folder) else kernel
+        own = f"{folder}.{kernel}" if kernel in names_in(folder) else None
+        kernel = own or _contributed_module(kernel) or kernel
     within = Path(*kernel.split(".")).with_suffix(".py")
     for entry in (*sys.path, "") if "." in kernel else ():
         if (file := Path(entry or ".") / within).is_file():
             return file.absolute()
     hint = example("kernel", kernel, "--kernel ")
-    raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
+    raise CatalogError(hint or unknown("kernel", kernel, known_kernels()))
 
 
 _one_thread = threading.RLock()  # threads of a command on several GPUs import kernels
@@ -99,8 +111,10 @@ def _module_of(kernel: str, metal: bool) -> ModuleType:
         return _imported(kernel, kernel)
     folder = KERNELS if _has(KERNELS, kernel) else VARIANTS
     if folder == VARIANTS and not _has(VARIANTS, kernel):
+        if (module_name := _contributed_module(kernel)) is not None:
+            return _imported(module_name, kernel)
         hint = example("kernel", kernel, "--kernel ")
-        raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
+        raise CatalogError(hint or unknown("kernel", kernel, known_kernels()))
     module = _imported(f"{folder}.{kernel}", kernel)
     if metal and _has(METAL, kernel):
         _imported(f"{METAL}.{kernel}", kernel)
@@ -120,7 +134,8 @@ def absolute(kernel: str) -> str:
 
 def is_kernel(name: str) -> bool:
     """Return whether a word names a kernel: one that is here, or any dotted module or path."""
-    return is_path(name) or "." in name or name in (*kernel_names(), *names_in(VARIANTS))
+    own = is_path(name) or "." in name or name in (*kernel_names(), *names_in(VARIANTS))
+    return own or _contributed_module(name) is not None
 
 
 def is_path(name: str) -> bool:

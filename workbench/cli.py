@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, get_type_hints
 
@@ -24,15 +25,8 @@ import typer
 from workbench.commands.completion import completer
 from workbench.commands.options import PANELS, Options, commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
-from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
-
-app = typer.Typer(
-    name="workbench",
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +54,6 @@ Kernel Workbench: which configuration, how far from the limit, why, and did my c
 All commands: workbench --help. Words complete with Tab after: workbench --install-completion."""
 
 
-@app.callback(invoke_without_command=True)
 def workbench(
     context: typer.Context,
     version: Annotated[
@@ -79,6 +72,13 @@ def workbench(
             "--debug", help="Print the traceback of an error; after any command.", metavar=""
         ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the command on this machine, over ssh; after any command.",
+            metavar="USER@HOST[:PYTHON]",
+        ),
+    ] = None,
 ) -> None:
     """Find the fastest configuration of a kernel, how far it is from the limit and why, and whether
     a change helped."""
@@ -115,16 +115,17 @@ def _taken(value: Any, kind: Any) -> Any:
     return tuple(value or ()) if kind == tuple[str, ...] else value
 
 
-def _add(options: type[Options]) -> None:
-    """Add the command of an options class to the app."""
+def _add(app: typer.Typer, options: type[Options], bare: bool) -> None:
+    """Add the command of an options class to the app, without its parameters if it is `bare`."""
 
-    kinds = get_type_hints(options)
+    kinds = {} if bare else get_type_hints(options)
 
     def command(**values: Any) -> None:
         values = {k: _taken(v, kinds[k]) for k, v in values.items()}
         raise typer.Exit(_run(options(**values)))
 
-    parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in fields(options)]
+    shown = () if bare else fields(options)
+    parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in shown]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__doc__ = options.__doc__
@@ -132,6 +133,8 @@ def _add(options: type[Options]) -> None:
 
 
 def _run(options: Options) -> int:
+    from workbench.data.environment import gpu_shown  # `--help` does not need it
+
     keep_bytecode()  # before the slow imports
     if not options.TAKES_PROGRAM:  # whose program would inherit it
         # The model's matrices are small, and threads that wait for each other beside twenty busy
@@ -153,8 +156,22 @@ def _run(options: Options) -> int:
     return code
 
 
-for _options in sorted(commands().values(), key=lambda options: PANELS.index(options.PANEL)):
-    _add(_options)
+@cache
+def app_of(bare: bool = False) -> typer.Typer:
+    """Return the command line; a `bare` one lists the commands for `--help`, without their options,
+    which take a third of its time."""
+    app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(workbench)
+    for options in sorted(commands().values(), key=lambda each: PANELS.index(each.PANEL)):
+        _add(app, options, bare)
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """Return `app`, the whole command line, which is built at its first use."""
+    if name == "app":
+        return app_of()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,15 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
-    _keep_dashes(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
             stream.reconfigure(errors="replace")
     with Interrupts(STOPS) as stops:
         try:
-            code = typer.main.get_command(app).main(
-                args=words, prog_name="workbench", standalone_mode=False
-            )
+            host = _take_host(words)
+            code = _run_on(host, words) if host is not None else _run_here(words)
             sys.stdout.flush()  # here, where an error of it is caught
         except KeyboardInterrupt:
             code = _stopped()
@@ -211,6 +226,34 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _take_host(words: list[str]) -> str | None:
+    """Remove `--on HOST` from the words of a command line, wherever it stands, and return the host;
+    None where it is not there. Raises CommandError where no host follows."""
+    end = words.index("--") if "--" in words else len(words)
+    places = [n for n in range(end) if words[n] == "--on" or words[n].startswith("--on=")]
+    if not places:
+        return None
+    _, equals, host = words[places[0]].partition("=")
+    many = 1 if equals else 2
+    host = host if equals else "".join(words[places[0] + 1 : places[0] + 2])
+    del words[places[0] : places[0] + many]
+    return host
+
+
+def _run_on(host: str, words: Sequence[str]) -> int:
+    from workbench.commands.on import run_on
+
+    return run_on(host, words)
+
+
+def _run_here(words: list[str]) -> Any:
+    _keep_dashes(words)
+    app = app_of(bare=words == ["--help"])
+    return typer.main.get_command(app).main(
+        args=words, prog_name="workbench", standalone_mode=False
+    )
 
 
 def _keep_dashes(words: list[str]) -> None:

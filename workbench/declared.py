@@ -63,7 +63,7 @@ def flops_fault(spec: Spec, sizes: Sizes) -> str | None:
 
 
 def size_fault(spec: Spec, sizes: Sizes) -> str | None:
-    """Return why these sizes are no problem of a Spec, as the end of a sentence about them."""
+    """Return why these sizes are not a problem of a Spec, as the end of a sentence about them."""
     for axis, extent in sizes.items():
         if type(extent) is not int or extent < 1:
             return f"give {axis} = {short(extent)}; an extent is a whole number above 0"
@@ -195,7 +195,7 @@ def _size_faults(spec: Spec) -> Iterator[str]:
             yield f"it names no sizes to {part}: fill `{part}=[...]`"
         for sizes in every:
             if not isinstance(sizes, Mapping):
-                yield f"the {part} sizes {short(sizes)} are no mapping from axis to extent"
+                yield f"the {part} sizes {short(sizes)} are not a mapping from axis to extent"
                 return
             if reason := size_fault(spec, sizes):
                 yield f"the {part} sizes {short(dict(sizes))} {reason}"

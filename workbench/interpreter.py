@@ -120,7 +120,7 @@ def _remember_extents() -> None:
 
 
 def _extents(shape: Any) -> tuple[int, ...] | None:
-    """Return the numbers of a shape; None where it is none, or one is no integer."""
+    """Return the numbers of a shape; None where it is none, or one is not an integer."""
     import triton.language.core as core
 
     def plain(value: Any) -> Any:

@@ -50,7 +50,7 @@ class Loaded:
     hashes: Mapping[str, str]
 
     def load(self) -> None:
-        """Import all that launches need, so that it is no part of a config's time."""
+        """Import all that launches need, so that it is not part of a config's time."""
         for impl in self.spec.impls:
             impl.load()
 

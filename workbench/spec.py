@@ -126,8 +126,8 @@ class Tensor:
 
 
 def unaligned(*axes: str) -> Callable[..., bool]:
-    """Return a function that says whether rows along one of these axes are no multiple of 16 bytes,
-    as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
+    """Return a function that says whether rows along one of these axes are not a multiple of 16
+    bytes, as tensor descriptors need them: `Spec(refusable=unaligned("K", "N"))`."""
     return lambda itemsize, **sizes: any(sizes[axis] * itemsize % 16 for axis in axes)
 
 
@@ -436,7 +436,7 @@ class Spec:
             raise ValueError(f"mutates is a tuple of names of inputs, not {short(mutates)}")
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
-                f"mutates names {odd[0]!r}, which is no input of {self.name}; "
+                f"mutates names {odd[0]!r}, which is not an input of {self.name}; "
                 f"its inputs are {', '.join(self.inputs)}"
             )
 
@@ -782,7 +782,7 @@ def _whole(axis: str, sizes: Sizes) -> int:
             raise ValueError(f"{axis} divides by zero at {sizes_text(sizes)}")
         value = value / factor if sign == "/" else value * factor
     if value.denominator != 1:
-        raise ValueError(f"{axis} is no whole number at {sizes_text(sizes)}")
+        raise ValueError(f"{axis} is not a whole number at {sizes_text(sizes)}")
     return int(value)
 
 
@@ -813,11 +813,11 @@ def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
 
 
 def among(*choices: int, default: int, knob: Knob | None = None) -> Any:
-    """Return a config field with these choices. Raises ValueError where one of them is no whole
+    """Return a config field with these choices. Raises ValueError where one of them is not a whole
     number, or where the default is not one of them."""
     if odd := [c for c in (*choices, default) if type(c) is not int]:
         word = (knob or among).__name__
-        raise ValueError(f"{word}: {short(odd[0])} is no whole number; the values of a knob are")
+        raise ValueError(f"{word}: {short(odd[0])} is not a whole number; the values of a knob are")
     if default not in choices and default != AUTO:
         raise ValueError(f"default {default} is not among the choices {choices}")
     return field(default=default, metadata={"choices": choices, "knob": knob or among})

@@ -2,16 +2,20 @@
 
     python examples/ops/sampler.py --tokens 32
 
-The model is a table of 64 rows of logits, so that all that counts is the sampler. It needs a
-GPU, or TRITON_INTERPRET=1 for a small vocabulary on the CPU.
+The model is a table of 64 rows of logits, so that all that counts is the sampler. Without a GPU
+the kernels are interpreted on the CPU, with a small vocabulary.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
 import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read by the import of the kernels
 
 from workbench import ops
 

@@ -35,7 +35,7 @@ RAISES: dict[str, str] = {
     "a message that ends the process": (
         "class Odd(Exception):\n    def __str__(self):\n        sys.exit(3)\nraise Odd('x')"
     ),
-    "a message that is no text": (
+    "a message that is not text": (
         "class Odd(Exception):\n    def __str__(self):\n        return 5\nraise Odd('x')"
     ),
     "cannot travel": "raise ValueError(lambda: 1, threading.Lock())",

@@ -363,7 +363,7 @@ def test_places_of_functions_are_found_again(tmp_path):
     assert place.name == "call_on" and place.find().__code__ is call_on.__code__
     with pytest.raises(AdaptedError, match="is not found at the top level of"):
         Place.of(lambda: None)
-    with pytest.raises(AdaptedError, match=r"is no function; give a @triton\.jit function"):
+    with pytest.raises(AdaptedError, match=r"is not a function; give a @triton\.jit function"):
         travel.base(5)
     package = tmp_path / "outer_pack" / "inner_pack"
     package.mkdir(parents=True)

@@ -148,7 +148,7 @@ LEFT_OUT = {
         *("instrument", "list_metrics", "device", "dry_run"),
     },
     "evaluate": {"verify"},
-    "history": {"prune", "older_than", "keep", "yes"},
+    "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
 }
 
 

@@ -10,7 +10,7 @@ from workbench.backend import offline
 from workbench.backend.emulated import counted_sizes, refusal_of
 from workbench.backend.protocol import Problem
 from workbench.catalog import names_in, spec_of
-from workbench.commands.problem import CommandError, check_sweep, own_impls, sweep_named
+from workbench.commands.problem import CommandError, check_peak, check_sweep, own_impls, sweep_named
 from workbench.data.record import BufferCounts, Case, CountedTraffic, Predicted
 from workbench.device import apple_model
 from workbench.device.apple_model import HIGH, LOW, MetalWork, predict
@@ -205,6 +205,16 @@ def test_the_sweep_of_threadgroups_names_block_size_on_other_devices():
         with pytest.raises(CommandError, match="for this device name block_size"):
             check_sweep("threadgroup", sweep, device)
     check_sweep("block_size", sweep_named("block_size"), "m2max")
+
+
+def test_a_sweep_without_any_predicted_time_is_refused_before_its_first_config():
+    """The peak of bf16 is stated for no M2 Max; a copy is limited by memory, so it needs none."""
+    sizes = [{"M": 4096, "N": 4096, "K": 4096}]
+    matmul, device = spec_of("matmul"), UNCOMPILED["m2max"]
+    with pytest.raises(CommandError, match=r"The bf16 peak of Apple M2 Max.*; add --dtype fp16"):
+        check_peak(matmul, device, "bf16", sizes)
+    check_peak(matmul, device, "fp16", sizes)
+    check_peak(spec_of("copy"), device, "bf16", [dict(spec_of("copy").bench[0])])
 
 
 def test_what_is_counted_has_no_field_for_a_time():

@@ -247,7 +247,10 @@ def test_a_file_that_failed_can_be_mended_and_asked_for_again(kernel):
         (GOOD.replace('{"N": 3}', '{"M": 3}'), "the check sizes {'M': 3} lack N"),
         (GOOD.replace('{"N": 4096}', "{}"), "the bench sizes {} lack N"),
         (GOOD.replace('{"N": 4096}', '{"N": 8, "K": 1}'), "name K, which no tensor has"),
-        (GOOD.replace('Tensor("N")', 'Tensor("N/2")'), "do not fit: N/2 is no whole number at N=3"),
+        (
+            GOOD.replace('Tensor("N")', 'Tensor("N/2")'),
+            "do not fit: N/2 is not a whole number at N=3",
+        ),
         (GOOD.replace('Tensor("N")', 'Tensor("N+1")'), "x has the axis 'N+1'"),
         (GOOD.replace('Tensor("N")', 'Tensor("N", dtype="fp12")'), "unknown dtype 'fp12'"),
         (extended('extents={"K": Extent(multiple=2)}'), "extents names K, which no tensor has"),

@@ -24,7 +24,7 @@ from workbench.compile.live import amd_live, nvidia_live, registers_of
 from workbench.compile.mix import mix_of
 from workbench.compile.partitions import specialisation
 from workbench.compile.ptx_lines import correct_lines
-from workbench.compile.ptx_words import matching
+from workbench.compile.ptx_words import elsewhere, matching
 from workbench.data.trace import Dispatch, InstructionTable
 from workbench.readers import read as read_profile
 from workbench.reports.code import CodeView, comparison_sentence, listing_lines, page
@@ -203,6 +203,13 @@ def test_words_of_ptx_find_instructions(word, count):
     found = matching(listing, word)
     assert len(found) == count
     assert all(listing.instructions[i] is op for i, op in found)
+
+
+def test_words_that_a_target_lacks_name_a_device_that_has_them():
+    assert "this code is for sm_90; add --device b200" in elsewhere("tcgen05.ld", "sm_90")
+    assert "Only Hopper (sm_90) has wgmma" in elsewhere("wgmma", "sm_100a")
+    assert elsewhere("tcgen05", "sm_103a") is elsewhere("wgmma", "sm_90") is None
+    assert elsewhere("LDG", "sm_80") is elsewhere("tcgen05.ld", "gfx942") is None
 
 
 @pytest.mark.parametrize(
@@ -545,7 +552,7 @@ def test_files_that_cannot_be_read_get_one_sentence(here, capfd, content, words)
         (("matmul", "--device", "h2000"), "no device is named"),
         (("matmul", "--impl", "tils"), "tils"),
         (("no_kernel",), "no_kernel"),
-        (("k.amdgcn", "--against", "tiles"), "is no file"),
+        (("k.amdgcn", "--against", "tiles"), "is not a file"),
     ],
 )
 def test_requests_that_cannot_be_met(here, capfd, words, message):

@@ -66,7 +66,7 @@ def test_operators_are_by_their_own_time_of_the_gpu_where_one_was_used():
 def test_knobs_are_whole_numbers_of_nine_digits():
     assert knobs_of("o", " a = 1 ,b=999999999") == {"a": 1, "b": 999999999}
     for text in ("a", "=1", "a=", "a=-1", "a=1.5", "a=1000000000", "a=²", "a=1,"):
-        with pytest.raises(OperandError, match="o is no config"):
+        with pytest.raises(OperandError, match="o is not a config"):
             knobs_of("o", text)
 
 

@@ -45,7 +45,7 @@ def test_a_version_is_the_installed_one_or_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "latest", "3.6.0 --index-url x", "-3", "3;x", "3.6\n"])
 def test_what_is_no_version_is_one_sentence(text):
-    with pytest.raises(CommandError, match="is no version"):
+    with pytest.raises(CommandError, match="is not a version"):
         folder_of_version(text)
 
 

@@ -928,8 +928,8 @@ def test_lists_and_objects_of_a_returned_file_have_a_most(count, is_long):
      (math.inf, "a number that is not finite"),
      ("x" * 600, None), ("x" * 601, "a text that is too long or not printable"),
      ([1, ["a", {"k": "é"}]], "a text that is too long or not printable"),
-     ({"1": 0}, "a key that is no name"), ({"a" * 61: 0}, None),
-     ({"a" * 62: 0}, "a key that is no name"),
+     ({"1": 0}, "a key that is not a name"), ({"a" * 61: 0}, None),
+     ({"a" * 62: 0}, "a key that is not a name"),
      ([{}, {"a": "/home/x/y"}], "a path"), (None, None), (True, None)],
 )  # fmt: skip
 def test_what_is_not_allowed_in_a_returned_file_is_said(value, fault):

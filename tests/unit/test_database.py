@@ -113,7 +113,7 @@ def test_what_is_no_file_is_one_sentence(tmp_path, capsys, kind, command):
     if kind == "fifo":
         os.mkfifo(path := str(tmp_path / "fifo"))
     assert cli.main([*command, "--database", f"sqlite:///{path}"]) == 2
-    assert "it is no regular file" in capsys.readouterr().err
+    assert "it is not a regular file" in capsys.readouterr().err
 
 
 # Older databases

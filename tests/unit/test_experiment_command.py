@@ -265,7 +265,7 @@ def test_what_is_worked_out_runs_nothing(tmp_path):
         experiment.ExperimentCommand(question, console, tuned_file=tmp_path / "winners.json").go()
         == 0
     )
-    assert "Nothing is run: worked out for Apple M2 Max." in text.getvalue()
+    assert "Nothing is run. All figures are computed for Apple M2 Max." in text.getvalue()
     _, outcomes, (finding,) = stored(tmp_path)
     assert not outcomes and finding.word == "2x the bound" and finding.sizes == {"N": 1000000}
     assert "Nothing was run." in next(tmp_path.glob("*/report.html")).read_text()

@@ -567,7 +567,7 @@ def test_times_may_have_a_power_of_ten():
     ["", "5", "ms", "0ms", "-1 ms", "5 min", "1e", "nan s", "5 ms x", "1e999s", "1e-999 s", "٣ ms"],
 )
 def test_what_is_no_time_is_one_sentence(text):
-    with pytest.raises(ExperimentError, match="is no time; write a number"):
+    with pytest.raises(ExperimentError, match="is not a time; write a number"):
         seconds(text)
 
 

@@ -632,9 +632,21 @@ def test_cells_of_the_table(history):
         "device": "h200",
         "phase": "compile failed",
         "time": "out of shared memory",
+        "registers": "",
+        "spills, B": "",
         "commit": "c0ffee12+",
         "run": "r1",
     }
+
+
+def test_a_row_has_the_registers_and_spills_of_its_code(history):
+    from compiled_cases import RESOURCES  # processes that import this file do not find it
+
+    known = replace(RESOURCES, registers=168, spill_bytes=24)
+    (row,) = rows_of(history, replace(RECORD, resources=known))
+    assert (row.registers, row.spill_bytes) == (168, 24)
+    cells = dict(zip(HEADINGS, *history_table([row]), strict=True))
+    assert (cells["registers"], cells["spills, B"]) == ("168", "24")
 
 
 @pytest.mark.parametrize(

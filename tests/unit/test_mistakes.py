@@ -85,7 +85,7 @@ def test_every_command_says_it(command, mistake, tmp_path, said):
     ("sizes", "part"),
     [
         ("N=1,N=2", "names N twice"),
-        ("N=3", "N/2 is no whole number at N=3"),
+        ("N=3", "N/2 is not a whole number at N=3"),
         ("N=1" + 30 * "0", "need terabytes"),
         ("N=8", "gives 0.5 at N=8"),
     ],

@@ -177,7 +177,7 @@ def test_frames_of_proton():
     assert total("proton10131_launch_metadata_named.hatchet") == 750_000
     assert total("proton_nan_metric.hatchet") == 250_000
     note = read([case("proton_nan_metric.hatchet")]).notes[0]
-    assert "1 of 5 frames left out" in note and "flops16 is no finite number" in note
+    assert "1 of 5 frames left out" in note and "flops16 is not a finite number" in note
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_two_kernels_of_one_profile_are_compared(tmp_path, capsys):
     ((PAGE, "--launch", 9), "has no instructions of launch 9"),
     (("softmax", "--launch", 0), "--launch is of a profile"),
     ((H200 / "raw_base.csv.gz",), "holds no instructions of kernels"),
-    ((PAGE, "--against", "tiles"), "is no file"),
+    ((PAGE, "--against", "tiles"), "is not a file"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path, capsys, words, sentence):
     run(*words, tmp_path=tmp_path, code=2)

@@ -44,7 +44,7 @@ def test_a_number_has_separators(text, value):
 
 @pytest.mark.parametrize("text", ["1,23", "12,3456", "a", "1 2", "1,2345"])
 def test_what_has_other_groups_is_no_number(text):
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         numbers.number(text)
     assert numbers.number("1.234,5", comma=True) == 1234.5
 
@@ -71,7 +71,7 @@ def test_a_time_ends_before_2_to_the_60():
     assert numbers.ns_of_us(f"{2**60 - 1}.0000") == (2**60 - 1) * 1000
     assert numbers.ns_of_us(f"-{2**60 - 1}.123") == -((2**60 - 1) * 1000 + 123)
     for text in (f"{2**60}.0000", f"-{2**60}.123", "nan", "x.123", "1.2.3"):
-        with pytest.raises(ValueError, match="is no time"):
+        with pytest.raises(ValueError, match="is not a time"):
             numbers.ns_of_us(text)
 
 
@@ -280,7 +280,7 @@ def test_a_whole_script_has_two_launches_more():
     expected.check_whole(run_of(), trace_of(_rows=4, _rows_more=1))
     with pytest.raises(ProfilerError, match=r"5 launches of _rows .* 4 x _rows, 1 x a"):
         expected.check_whole(run_of(), trace_of(_rows=4, a=1))
-    with pytest.raises(ProfilerError, match="recorded is no kernel"):
+    with pytest.raises(ProfilerError, match="recorded is not a kernel"):
         expected.check_whole(run_of(), trace_of())
     expected.check_whole(run_of(Workload((), "step.py")), trace_of())
 

@@ -527,7 +527,7 @@ def refusal(context, **more):
         ({"name": "tile_sise"}, "CommandError: There is no sweep 'tile_sise'; did you mean tile"),
         ({"kernel": "matmull"}, "CatalogError: There is no kernel 'matmull'; did you mean matmul"),
         ({"impl": ("block",)}, "CatalogError: There is no impl of toy 'block'; did you mean bloc"),
-        ({"impl": ("torch",)}, "CommandError: toy.torch is no Triton kernel"),
+        ({"impl": ("torch",)}, "CommandError: toy.torch is not a Triton kernel"),
         ({"dtype": "bf61"}, "CommandError: There is no dtype 'bf61'; did you mean bf16 or f"),
         ({"sizes": ("M=3",)}, "CommandError: There is no axis of toy 'M'. Known: N."),
         ({"sizes": ("N=x",)}, "CommandError: N=x is not a positive whole number; write --sizes N="),

@@ -94,7 +94,9 @@ def test_shape_takes_numbers_and_names():
 def test_an_axis_may_be_worked_out_from_left_to_right():
     q = Tensor("B Hkv*G K/256*144")
     assert q.shape({"B": 2, "Hkv": 8, "G": 4, "K": 512}) == (2, 32, 288)
-    with pytest.raises(ValueError, match=r"K/256\*144 is no whole number at B=2,Hkv=8,G=4,K=500"):
+    with pytest.raises(
+        ValueError, match=r"K/256\*144 is not a whole number at B=2,Hkv=8,G=4,K=500"
+    ):
         q.shape({"B": 2, "Hkv": 8, "G": 4, "K": 500})
 
 

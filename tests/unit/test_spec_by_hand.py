@@ -64,7 +64,7 @@ def test_an_axis_is_computed_from_left_to_right(axis, sizes, shape):
 @pytest.mark.parametrize(
     ("axis", "sizes", "words"),
     [
-        ("K/256", {"K": 128}, "K/256 is no whole number at K=128"),
+        ("K/256", {"K": 128}, "K/256 is not a whole number at K=128"),
         ("K/G", {"K": 4, "G": 0}, "K/G divides by zero at K=4,G=0"),
     ],
 )
@@ -224,8 +224,8 @@ def test_knobs_are_whole_numbers_from_the_smaller_to_the_larger():
         for low, high in ((0, 4), (4, 2), (1.0, 4), (1, "4")):
             with pytest.raises(ValueError, match="the ends are whole numbers above 0"):
                 make(low, high, default=2)
-    for choices, default, words in (((1, 2.0), 1, "2.0 is no whole"), ((1, 2), 3, "not among"),
-                                    ((1, True), 1, "True is no whole")):  # fmt: skip
+    for choices, default, words in (((1, 2.0), 1, "2.0 is not a whole"), ((1, 2), 3, "not among"),
+                                    ((1, True), 1, "True is not a whole")):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             among(*choices, default=default)
     assert among(1, 2, default=AUTO).default == AUTO
@@ -329,7 +329,7 @@ def test_flops_are_a_whole_number_from_0_to_2_to_the_100(flops, words):
         ({"extents": {"M": Extent(among=(1, 0))}}, "extents gives M"),
         ({"extents": {"M": Extent(among=(1,))}}, None), ({"extents": [1]}, "`extents` is [1]"),
         ({"check": []}, "it names no sizes to check"), ({"bench": "N=1"}, "`bench` is 'N=1'"),
-        ({"check": [3]}, "the check sizes 3 are no mapping"),
+        ({"check": [3]}, "the check sizes 3 are not a mapping"),
         ({"bench": [{"M": 1, "N": 1}, {"M": 1}]}, "the bench sizes {'M': 1} lack N"),
         ({"tolerance": {"fp32": Tolerance(-1.0, 0.0)}}, "tolerance"),
     ],

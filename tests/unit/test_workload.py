@@ -86,9 +86,9 @@ def test_a_thousand_damaged_files_end_in_a_sentence_each(workload, seed):
     [
         ({"workload": 2}, "format 2, and this workbench knows formats up to 1"),
         ({"workload": True}, "has no `workload` version"),
-        ({"functions": {}}, "`functions` is no list"),
+        ({"functions": {}}, "`functions` is not a list"),
         ({"beyond": [[0, 1]]}, "beyond[0] names an entry that is not there"),
-        ({"arguments": [{"int": 1.5}]}, "arguments[0] is no whole number"),
+        ({"arguments": [{"int": 1.5}]}, "arguments[0] is not a whole number"),
         ({"arguments": [{"strange": 1}]}, "not one of int, float"),
     ],
 )

@@ -149,7 +149,7 @@ def test_whole_numbers_have_64_bits(value, right):
     if right:
         assert strict.whole(value, "n") == value
     else:
-        with pytest.raises(strict.Damage, match="n is no whole number of 64 bits"):
+        with pytest.raises(strict.Damage, match="n is not a whole number of 64 bits"):
             strict.whole(value, "n")
 
 
@@ -604,8 +604,8 @@ MOE_CONFIG = tuple((n, 1) for n in exported.MOE_CONFIG)
         ({"top_k": "1"}, MOE_CONFIG, "it is the second product of its layer"),
         ({"b_ptr": "bfloat16[8, 3583, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
         ({"b_ptr": "bfloat16[8, 4096]"}, MOE_CONFIG, "its b_ptr has not the shape of"),
-        ({"a_ptr": "None"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
-        ({"b_ptr": "bfloat16[0]"}, MOE_CONFIG, "its a_ptr and b_ptr are no tensors"),
+        ({"a_ptr": "None"}, MOE_CONFIG, "its a_ptr and b_ptr are not tensors"),
+        ({"b_ptr": "bfloat16[0]"}, MOE_CONFIG, "its a_ptr and b_ptr are not tensors"),
         ({}, MOE_CONFIG[1:], "its config lacks one of BLOCK_SIZE_M,"),
     ],
 )

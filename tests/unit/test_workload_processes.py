@@ -348,7 +348,7 @@ def test_an_entry_that_triton_would_not_read_is_left_out(module, monkeypatch):
         assert said() == "its configs are pruned by the arguments of a launch"
         monkeypatch.setattr(tuner, name, None)
     tuner.configs.append(SimpleNamespace(pre_hook=print))
-    assert said() == "its configs have hooks, with which Triton reads no cache"
+    assert said() == "its configs have hooks, and Triton reads no cache of such configs"
 
 
 def test_the_cache_has_the_three_times_in_milliseconds_and_a_folder_a_key(monkeypatch, tmp_path):

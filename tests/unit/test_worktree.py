@@ -243,7 +243,7 @@ def test_a_file_that_still_leads_into_the_work_tree_is_refused(place):
         link = trees.at("HEAD") / "scale.py"
         link.unlink()
         link.symlink_to(place / "scale.py")
-        with pytest.raises(WorktreeError, match="in the work tree, so it is no file of that"):
+        with pytest.raises(WorktreeError, match="in the work tree, so it is not a file of that"):
             trees.file("HEAD", Path("scale.py"))
 
 

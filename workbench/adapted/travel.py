@@ -216,7 +216,7 @@ def base(function: Any) -> Any:
     plain = function
     while not inspect.isfunction(plain):
         if (plain := getattr(plain, "fn", None)) is None:
-            raise AdaptedError(f"{function!r} is no function; give a @triton.jit function.")
+            raise AdaptedError(f"{function!r} is not a function; give a @triton.jit function.")
     return plain
 
 

@@ -179,7 +179,7 @@ def entries_of(
             raise AdaptedError("A config has an ir_override, whose file the workbench ignores.")
     numbers = numbers_of(configs)
     if odd := [n for n in numbers[0] if not n.isidentifier() or keyword.iskeyword(n)]:
-        raise AdaptedError(f"{odd[0]} of a config is no name that an argument can have.")
+        raise AdaptedError(f"{odd[0]} of a config is not a name that an argument can have.")
     created: dict[tuple[int, ...], ConfigEntry] = {}
     for config, at in zip(configs, numbers, strict=True):
         if tuple(at.values()) not in created:

@@ -88,7 +88,7 @@ def words(given: Words) -> tuple[str, ...]:
 
 def sizes_texts(sizes: ManySizes | None) -> tuple[str, ...]:
     """Return sizes as `--sizes` takes them, one text a problem; lists in a mapping are combined
-    with each other. Raises OptionError for a size that is no whole number."""
+    with each other. Raises OptionError for a size that is not a whole number."""
     if sizes is None:
         return ()
     if isinstance(sizes, str):
@@ -99,7 +99,7 @@ def sizes_texts(sizes: ManySizes | None) -> tuple[str, ...]:
 
 
 def sizes_mappings(sizes: MappedSizes) -> tuple[dict[str, int], ...]:
-    """Return sizes as mappings, one a problem. Raises OptionError for a size that is no positive
+    """Return sizes as mappings, one a problem. Raises OptionError for a size that is not a positive
     whole number, and for no size."""
     if isinstance(sizes, Mapping):
         every = tuple(_combined(sizes))
@@ -133,7 +133,8 @@ def _extents(axis: str, extent: int | Sequence[int]) -> Sequence[int]:
     if isinstance(extent, Sequence | range) and not isinstance(extent, str) and extent:
         return [one for each in extent for one in _extents(axis, each)]
     raise OptionError(
-        f"The size {axis}={extent!r} is no whole number; write sizes={{{axis!r}: 1024}}, or a list "
+        f"The size {axis}={extent!r} is not a whole number; write sizes={{{axis!r}: 1024}}, "
+        f"or a list "
         "of numbers."
     )
 

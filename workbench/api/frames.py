@@ -138,17 +138,5 @@ def ceilings_frame(ceilings: Mapping[str, Mapping[str, Any]]) -> pandas.DataFram
     return _frame(({"name": name, **c} for name, c in ceilings.items()), columns)
 
 
-def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return the rows of the history: one an outcome, with `kind`."""
-    columns = ("at", "kernel", "impl", "config", "sizes", "dtype", "device", "kind", "phase")
-    plain = [
-        {**row, "config": label(row["config"]) if row["config"] else ""}
-        | {"sizes": sizes_text(row["sizes"]), f"{row['kind']}_s": row["time_s"]}
-        for row in rows
-    ]
-    more = ("measured_s", "predicted_s", "flops", "bytes", "stage", "reason", "commit", "dirty")
-    return _frame(plain, (*columns, *more, "run"))
-
-
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
     return frame_of(rows, columns)

@@ -179,16 +179,34 @@ class CeilingsResult(Result):
         return ("ceiling", "value", "kind", "source"), list(rows)
 
 
+class PredictedChoice(PredictedConfig):
+    """A config with its predicted time, which shows itself in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from workbench.api.notebook import card
+
+        row = f"~{rough(self.time_s)}", self.bound, _config_words(self)
+        sentence = f"{row[2]}: {row[0]} predicted, limited by {self.bound}."
+        return card("predicted: nothing was run or checked", True, sentence, (PREDICTED, [row]))
+
+
+PREDICTED = ("predicted time", "limit", "config")
+
+
+def _config_words(one: PredictedConfig) -> str:
+    return f"{one.impl} {brief(one.config)}".lstrip()
+
+
 class PredictResult(Result):
     """The fastest configs of a kernel by predicted time."""
 
     @property
-    def configs(self) -> tuple[PredictedConfig, ...]:
+    def configs(self) -> tuple[PredictedChoice, ...]:
         """Up to five configs, the fastest first."""
-        return tuple(PredictedConfig(**one) for one in self._called.result.more["predictions"])
+        return tuple(PredictedChoice(**one) for one in self._called.result.more["predictions"])
 
     @property
-    def best(self) -> PredictedConfig:
+    def best(self) -> PredictedChoice:
         """The config with the shortest predicted time."""
         return self.configs[0]
 
@@ -206,8 +224,7 @@ class PredictResult(Result):
     def sentence(self) -> str:
         """The best config with its time and what limits it."""
         one = self.best
-        name = f"{one.impl} {brief(one.config)}".lstrip()
-        return f"{name}: ~{rough(one.time_s)} predicted, limited by {one.bound}."
+        return f"{_config_words(one)}: ~{rough(one.time_s)} predicted, limited by {one.bound}."
 
     def frame(self) -> pandas.DataFrame:
         """Return one row a config."""
@@ -216,11 +233,8 @@ class PredictResult(Result):
         return pandas.DataFrame([asdict(one) for one in self.configs])
 
     def _table(self) -> Table:
-        rows = [
-            (f"~{rough(one.time_s)}", one.bound, f"{one.impl} {brief(one.config)}".lstrip())
-            for one in self.configs
-        ]
-        return ("predicted time", "limit", "config"), list(rows)
+        rows = [(f"~{rough(one.time_s)}", one.bound, _config_words(one)) for one in self.configs]
+        return PREDICTED, list(rows)
 
 
 class ProfileResult(Result):
@@ -288,7 +302,7 @@ class HistoryResult(Result):
 
     def frame(self) -> pandas.DataFrame:
         """Return one row an outcome."""
-        from workbench.api.frames import rows_frame
+        from workbench.data.frame import rows_frame
 
         return rows_frame(self.rows)
 

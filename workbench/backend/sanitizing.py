@@ -124,7 +124,7 @@ def sanitized_by(results: Mapping[str, CheckerResult], sizes: Sizes) -> Sanitize
 def _finding(check: str, result: CheckerResult, sizes: Sizes) -> str:
     """Return the first error of a check in one sentence."""
     first = next((r for r in result.records if r.level == "error"), None)
-    count = f"{check} at {sizes_text(sizes)}: {result.errors} errors"
+    count = f"{check} at {sizes_text(sizes)}: {result.counts_text}"
     if first is None:
         return count
     place = f" in {first.kernel}" if first.kernel else ""

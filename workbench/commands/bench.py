@@ -75,7 +75,7 @@ class BenchedFunction:
 
     def costs(self, sizes: Sizes) -> tuple[int, int]:
         """Return least bytes and FLOPs of a call; 0 where they are not declared. Raises
-        CommandError where a declared one is no whole number from 0 on."""
+        CommandError where a declared one is not a whole number from 0 on."""
         return self._cost("bytes", self.bytes, sizes), self._cost("flops", self.flops, sizes)
 
     def _cost(self, name: str, declared: Callable[..., int] | None, sizes: Sizes) -> int:

@@ -53,7 +53,8 @@ class Bisection:
             repository.output("merge-base", "--is-ancestor", first, last)
         except WorktreeError:
             raise WorktreeError(
-                f"{good} is no ancestor of {bad}, so no commit between them made it slower; name "
+                f"{good} is not an ancestor of {bad}, so no commit between them made it "
+                f"slower; name "
                 f"an older one, such as the one that `git merge-base {good} {bad}` prints."
             ) from None
         return first, last

@@ -94,7 +94,7 @@ class ChangedCode:
 
     @classmethod
     def since(cls, repository: Repository, revision: str) -> ChangedCode:
-        """Return what differs from a revision. Comments, docstrings and formatting are no code; of
+        """Return what differs from a revision. Comments, docstrings and formatting are not code; of
         a link nothing is known."""
         root, tracked = repository.root, repository.tracked()
         links = {file for file in tracked if (root / file).is_symlink()}
@@ -159,12 +159,12 @@ def _imported(path: Path) -> set[bytes]:
 
 
 def _source(file: Path) -> bytes:
-    """Return the content of a file that may be a kernel. Raises OSError for one that is no regular
-    file, that is a link to none, or that is larger than any kernel."""
+    """Return the content of a file that may be a kernel. Raises OSError for one that is not a
+    regular file, that is a link to none, or that is larger than any kernel."""
     with open(file, "rb", opener=_without_waiting) as opened:
         described = os.fstat(opened.fileno())
         if not stat.S_ISREG(described.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if described.st_size > LARGEST:
             raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB")
         return opened.read()

@@ -24,7 +24,7 @@ from workbench.compile.code_samples import StallSamples, has_samples, samples_of
 from workbench.compile.kinds import group_text
 from workbench.compile.mix import Mix
 from workbench.compile.profiled_code import code_of_profile
-from workbench.compile.ptx_words import matching
+from workbench.compile.ptx_words import elsewhere, matching
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
@@ -150,12 +150,14 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
     if is_profile(named):
         return _of_profile(Path(named), options.launch if against is None else None)
     if options.launch is not None and not is_profile(target):
-        raise CommandError(f"--launch is of a profile, and {target} is none; leave it out.")
+        raise CommandError(
+            f"--launch chooses a launch of a profile, and {target} is not a profile; leave it out."
+        )
     if is_file(named):
         code = code_of_file(Path(named))
         return _Read(Path(named).name, code.arch, code)
     if is_file(target) or is_profile(target):
-        raise CommandError(f"--against {against} is no file; name a .cubin or .hsaco file.")
+        raise CommandError(f"--against {against} is not a file; name a .cubin or .hsaco file.")
     spec = catalog.spec_of(target)
     check_dtype(spec, options.dtype)
     if against is None:
@@ -194,7 +196,7 @@ def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand)
     sizes, device = sizes_of(spec, options.sizes), chosen_device(options.device)
     impl, config = operand.chosen(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":
-        raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
+        raise CommandError(f"{impl.title} is not a Triton kernel; name one with --impl.")
     if reason := impl.rejection_reason(config, device.limits, options.dtype, sizes):
         raise CommandError(f"{impl.title} {label(values(config))} is refused: {reason}.")
     revision = f" at {operand.revision}" if operand.revision != WORKING else ""
@@ -325,6 +327,8 @@ def _say_matches(console: Console, view: CodeView) -> None:
     say_result(console, f"{view.word}: {counts}", style="bold")
     for line in match_lines(view.code, view.matches[:MATCHES]):
         say_result(console, f"  {line}")
+    if (reason := elsewhere(view.word, view.code.arch)) is not None:
+        say_result(console, f"  {reason}")
     if len(view.matches) > MATCHES:
         console.print(f"  {len(view.matches) - MATCHES} more on the page")
 

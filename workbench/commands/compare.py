@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
@@ -49,9 +49,8 @@ from workbench.commands.trace_comparison import compare_traces, trace_operands
 from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.database import History
 from workbench.data.exits import INTERRUPTED, UNDECIDED
-from workbench.data.record import Comparison, Measured, Profile, Record, Run
+from workbench.data.record import Comparison, Measured, Outcome, Profile, Record, Run
 from workbench.data.units import duration
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
@@ -202,17 +201,120 @@ class CompareCommand:
 # Stored runs
 
 
+@dataclass(frozen=True)
+class StoredRuns:
+    """Two stored runs with their outcomes, and the winners of both at each size that they share."""
+
+    runs: tuple[Run, Run]
+    outcomes: tuple[Sequence[Outcome], Sequence[Outcome]]
+    pairs: Sequence[tuple[Record, Record]]
+
+    @property
+    def last(self) -> Run:
+        """Return the right run."""
+        return self.runs[1]
+
+
 def compare_runs(options: CompareOptions, console: Console) -> int:
-    """Compare the winners of two stored runs. They were not interleaved, so the result is at most a
-    suspicion: nothing is measured, and nothing is stored beyond the page.
+    """Compare the winners of two stored runs, at each size that both hold. They were not
+    interleaved, so the result is at most a suspicion: nothing is measured, and nothing is stored
+    beyond the page.
 
     Returns the exit code. Raises CommandError, HistoryError or verdict.Incomparable where they
     cannot be compared.
     """
     check_outputs(options)
+    stored = _stored(options)
+    kinds = [[r.measured for r in pair] for pair in stored.pairs]
+    if any(left != right for left, right in kinds):
+        raise CommandError(
+            f"One of {options.left} and {options.right} is measured and the other is predicted; "
+            "name two runs of one kind."
+        )
+    if not kinds[0][0]:
+        return _predicted(options, console, stored)
+    suspicions, lines = [], []
+    for pair in stored.pairs:
+        left, right = (r.timing for r in pair)
+        assert isinstance(left, Measured) and isinstance(right, Measured)
+        suspicion = verdict.suspected(left, right, options.threshold)
+        word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
+        names = _names(pair)
+        at = f" at {sizes_text(pair[0].case.sizes)}" if len(stored.pairs) > 1 else ""
+        lines.append(f"{word}{at}: {names[1]} against {names[0]}: {suspicion.reason}.")
+        suspicions.append(suspicion)
+    more = {"suspected": asdict(suspicions[0])} if len(suspicions) == 1 else {
+        "suspected": [asdict(each) for each in suspicions]
+    }  # fmt: skip
+    return _say_stored(options, console, stored, lines, verdict.exit_code(suspicions), more)
+
+
+def _predicted(options: CompareOptions, console: Console, stored: StoredRuns) -> int:
+    """Print two predicted times beside each other: no verdict follows from them. Returns the exit
+    code."""
+    lines, ratios = [], []
+    for pair in stored.pairs:
+        left, right = pair
+        names, ratio = _names(pair), right.time_s / left.time_s
+        at = f" at {sizes_text(left.case.sizes)}" if len(stored.pairs) > 1 else ""
+        times = " against ".join(f"~{duration(r.time_s)}" for r in (right, left))
+        lines.append(
+            f"Predicted, so no verdict{at}: {names[1]} against {names[0]}: {times}, {ratio:.3g} "
+            f"times as long; {factor_words(pair)}."
+        )
+        ratios.append(ratio)
+    more = {"predicted_ratio": ratios[0] if len(ratios) == 1 else ratios}
+    return _say_stored(options, console, stored, lines, UNDECIDED, more)
+
+
+def _say_stored(
+    options: CompareOptions,
+    console: Console,
+    stored: StoredRuns,
+    lines: Sequence[str],
+    code: int,
+    more: Mapping[str, Any],
+) -> int:
+    page = _stored_page(options, stored, lines)
+    for line in lines:
+        say_result(console, line, "bold", whole=False)
+    say_page(console, page)
+    records = [record for pair in stored.pairs for record in pair]
+    return write_result(
+        options, "compare", code, [RunResult(stored.last, records, page=page)], **more
+    )
+
+
+def _names(pair: tuple[Record, Record]) -> tuple[str, str]:
+    left, right = (f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in pair)
+    return left, right
+
+
+def _stored(options: CompareOptions) -> StoredRuns:
+    """Return both runs. Raises CommandError where they share no problem."""
     with stored_runs(options.database) as history:
-        left, right = (_winner(history, which, options) for which in (options.left, options.right))
-        run = history.run(right.run)
+        left, right = (history.run(which) for which in (options.left, options.right))
+        outcomes = history.outcomes(left.id), history.outcomes(right.id)
+    both = (left, right)
+    shared: list[Mapping[str, int] | None] = [None]
+    if not options.sizes and not all(run.sizes for run in both):
+        at = [_timed_sizes(some) for some in outcomes]
+        shared = [sizes for name, sizes in at[0].items() if name in at[1]] or [None]
+    pairs = []
+    for sizes in shared:
+        first, second = (
+            _winner(run, some, options, sizes) for run, some in zip(both, outcomes, strict=True)
+        )
+        _check_alike(options, first, second)
+        pairs.append((first, second))
+    return StoredRuns(both, outcomes, pairs)
+
+
+def _timed_sizes(outcomes: Sequence[Outcome]) -> dict[str, Mapping[str, int]]:
+    return {sizes_text(o.case.sizes): o.case.sizes for o in outcomes if isinstance(o, Record)}
+
+
+def _check_alike(options: CompareOptions, left: Record, right: Record) -> None:
     for what in ("kernel", "device", "dtype", "sizes"):
         a, b = getattr(left.case, what), getattr(right.case, what)
         if a != b:
@@ -220,52 +322,14 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
                 f"{options.left} and {options.right} differ in {what} ({_text(a)} and {_text(b)}); "
                 "name runs of one problem on one device."
             )
-    if not (isinstance(left.timing, Measured) and isinstance(right.timing, Measured)):
-        return _predicted(options, console, run, (left, right))
-    suspicion = verdict.suspected(left.timing, right.timing, options.threshold)
-    names = tuple(f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in (left, right))
-    word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
-    text = f"{word}: {names[1]} against {names[0]}: {suspicion.reason}."
-    page = _suspicion_page(options, run, (left, right), (names[0], names[1]), text)
-    say_result(console, text, "bold", whole=False)
-    say_page(console, page)
-    code = verdict.exit_code([suspicion])
-    result = RunResult(run, [left, right], page=page)
-    return write_result(options, "compare", code, [result], suspected=asdict(suspicion))
 
 
-def _predicted(
-    options: CompareOptions, console: Console, run: Run, records: tuple[Record, Record]
-) -> int:
-    """Print two predicted times beside each other: no verdict follows from them. Returns the exit
-    code. Raises CommandError where one of the two was measured."""
-    left, right = records
-    if left.measured or right.measured:
-        one, other = (left, right) if left.measured else (right, left)
-        raise CommandError(
-            f"{one.run} is measured and {other.run} is predicted; name two runs of one kind."
-        )
-    names = tuple(f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in records)
-    ratio = right.time_s / left.time_s
-    times = " against ".join(f"~{duration(r.time_s)}" for r in (right, left))
-    text = (
-        f"Predicted, so no verdict: {names[1]} against {names[0]}: {times}, {ratio:.3g} times as "
-        f"long; {factor_words(records)}."
-    )
-    page = _suspicion_page(options, run, records, (names[0], names[1]), text)
-    say_result(console, text, "bold", whole=False)
-    say_page(console, page)
-    result = RunResult(run, list(records), page=page)
-    return write_result(options, "compare", UNDECIDED, [result], predicted_ratio=ratio)
-
-
-def _winner(history: History, which: str, options: CompareOptions) -> Record:
-    """Return the winner of a run, of `--impl` and at `--sizes` if they are named."""
-    run = history.run(which)
-    sizes = _sizes(run, options)
-    outcomes = [
-        o for o in history.outcomes(run.id) if options.impl is None or o.case.impl == options.impl
-    ]
+def _winner(
+    run: Run, every: Sequence[Outcome], options: CompareOptions, at: Mapping[str, int] | None
+) -> Record:
+    """Return the winner of a run, of `--impl` if it is named, at these sizes or those named."""
+    sizes = _sizes(run, options) if at is None else at
+    outcomes = [o for o in every if options.impl is None or o.case.impl == options.impl]
     dtype = run.dtype if "," not in run.dtype else options.dtype
     won = select(replace(run, sizes=sizes, dtype=dtype), outcomes).winner
     if won is None:
@@ -291,34 +355,31 @@ def _sizes(run: Run, options: CompareOptions) -> Mapping[str, int]:
     return sizes_of(catalog.spec_of(run.source), options.sizes)
 
 
-def _suspicion_page(
-    options: CompareOptions,
-    of: Run,
-    records: tuple[Record, Record],
-    names: tuple[str, str],
-    text: str,
-) -> Path:
+def _stored_page(options: CompareOptions, stored: StoredRuns, lines: Sequence[str]) -> Path:
     from workbench.reports.compare import page
+    from workbench.reports.figures.curve_pair import paired_curves
 
     run = replace(
-        of,
-        id=run_id("compare", of.kernel),
+        stored.last,
+        id=run_id("compare", stored.last.kernel),
         engine="compare",
         name="runs",
         command=options.command,
         started=timestamp(),
     )
-    # the same config in both runs has the same key, but the page needs two different keys
-    left, right = (
-        replace(r, key=place) for r, place in zip(records, ("left", "right"), strict=True)
-    )
-    case = right.case
-    comparison = Comparison(
-        run.id, run.started, case.kernel, case.sizes, case.dtype, *names, left.key, right.key, None
-    )
-    return write_run_page(
-        folder_of(options.out, run.id), page(run, [left, right], [comparison], text)
-    )
+    outcomes, comparisons = [], []
+    for n, pair in enumerate(stored.pairs):
+        # the same config in both runs has the same key, but the page needs two different keys
+        left, right = (
+            replace(r, key=f"{place}{n}") for r, place in zip(pair, ("left", "right"), strict=True)
+        )
+        outcomes += [left, right]
+        c = right.case
+        both = (*_names(pair), left.key, right.key, None)
+        comparisons.append(Comparison(run.id, run.started, c.kernel, c.sizes, c.dtype, *both))
+    curves = paired_curves(stored.runs, stored.outcomes)
+    html = page(run, outcomes, comparisons, " ".join(lines), curves=curves)
+    return write_run_page(folder_of(options.out, run.id), html)
 
 
 def _text(value: object) -> str:

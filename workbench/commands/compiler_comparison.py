@@ -66,7 +66,9 @@ def folder_of_version(text: str, interactive: bool = False) -> Path | None:
             )
         return path.resolve()
     if not _is_version(text):
-        raise CommandError(f"{text!r} is no version; write --triton 3.6.0 3.9.0, or two folders.")
+        raise CommandError(
+            f"{text!r} is not a version; write --triton 3.6.0 3.9.0, or two folders."
+        )
     if text == installed_version():
         return None
     places = folders_beside(text)

@@ -12,7 +12,7 @@ from workbench.commands.diagnosed import DiagnosisReport, counters_of, say_repor
 from workbench.commands.operands import is_run
 from workbench.commands.options import DiagnoseOptions, OptionError
 from workbench.commands.result import write_result
-from workbench.commands.run import check_file
+from workbench.commands.run import check_files
 from workbench.commands.stored import LAST, WITH_PROFILE, RunKind
 from workbench.data.code_facts import FACTS
 from workbench.data.exits import COULD_NOT_RUN, PASSED
@@ -48,7 +48,7 @@ def run(options: DiagnoseOptions) -> int:
     """Run the command. Returns its exit code. Raises OptionError, and the errors of files, runs and
     kernels that are not there, one sentence each."""
     console = console_for(options)
-    check_file(options.json, "--json")
+    check_files(None, options.json, {"--sarif": options.sarif})
     if options.rules:
         return _list_rules(options, console)
     target = _target(options)

@@ -35,6 +35,7 @@ from workbench.data.code_facts import CodeFacts
 from workbench.data.record import Case
 from workbench.device import hardware
 from workbench.device.correction import SizedConfig
+from workbench.reports.code import partition_sentence
 from workbench.rules import code_rules, evaluated_code, missing_of_code
 from workbench.spec import Impl, Sizes, Spec, label, sizes_text, values
 
@@ -62,7 +63,8 @@ def of_file(path: Path) -> DiagnosisReport:
     code = code_of_file(path)
     if not code.listing.instructions:
         raise CodeError(f"{path} is {code.notes[0]}.")
-    return report_of(path.name, [code_facts(code, code.arch)], code.notes)
+    notes = code.notes if code.partitions is None else (*code.notes, partition_sentence(code))
+    return report_of(path.name, [code_facts(code, code.arch)], notes)
 
 
 def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, list[OfDevice]]:
@@ -104,7 +106,7 @@ def _on(
     """Return the facts of a config for one device. Raises the errors of a config that is none."""
     impl, config = operand.chosen(spec, device.limits, dtype, sizes)
     if impl.backend != "triton":
-        raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
+        raise CommandError(f"{impl.title} is not a Triton kernel; name one with --impl.")
     title = f"{impl.title} {label(values(config))}".rstrip()
     if reason := impl.rejection_reason(config, device.limits, dtype, sizes):
         return OfDevice(device.name, title, reason=reason.rstrip("."))

@@ -132,7 +132,7 @@ def run(options: EvaluateOptions) -> int:
     """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
-    check_files(options.events_file, options.json)
+    check_files(options.events_file, options.json, {"--sarif": options.sarif})
     before = None if options.verify is None else stored_verdict(options.verify)
     if before is not None:
         options = options_of(before, options)

@@ -134,7 +134,7 @@ class ExperimentCommand:
         command = replace(options, device=device).command
         run = new_run("experiment", title_of(str(options.name)), command, backend, problems)
         run = replace(run, ceilings={**run.ceilings, **known})
-        on_paper = f"Nothing is run: worked out for {backend.device.title}."
+        on_paper = f"Nothing is run. All figures are computed for {backend.device.title}."
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
 
@@ -241,9 +241,13 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
     not present."""
     metal = hardware.backend_of(options.device) == hardware.METAL
     if metal and experiment.runs and not experiment.emulated:
+        name = title_of(str(options.name))
+        swept = f"`workbench sweep {name} --device {options.device} --dtype fp16` emulates, checks"
+        is_sweep = name in catalog.names_in("workbench.sweeps")
+        hint = f"{swept} and counts its configs; or " if is_sweep else ""
         raise ExperimentError(
-            f"{title_of(str(options.name))} needs a GPU: nothing predicts its times for "
-            f"{options.device}; name another device, or one of {_of_metal()}."
+            f"{name} needs a GPU: nothing predicts its times for {options.device}; {hint}name "
+            f"another device, or one of {_of_metal()}."
         )
 
 
@@ -416,7 +420,7 @@ def timed_in_states(
 def _boosted(
     variant: Variant, task: TimingTask, result: TimingResult, run: Run, backend: Backend
 ) -> VariantResult:
-    """Return the result in the state boost, which has a key of its own: it is no final."""
+    """Return the result in the state boost, which has a key of its own: it is not a final."""
     assert result.boost is not None
     key = key_of(task.candidate.case, of=task.candidate.key, state="boost", rules=BOOST.id)
     factory = RecordFactory(run, task.problem, backend.protocol)

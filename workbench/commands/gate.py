@@ -125,6 +125,7 @@ class GateCommand:
     is_apart: bool = False  # kernels are imported in other processes only, and checked first
     left_out: list[LeftOut] = field(default_factory=list)
     checks: list[ImplCheck] = field(default_factory=list)  # of results, before any comparison
+    files: Sequence[Path] = ()  # of the kernels
 
     def go(self) -> int:
         """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
@@ -133,7 +134,7 @@ class GateCommand:
         repository = Repository.of(self._place())
         repository.known(options.baseline)
         check_outputs(options)
-        files = self._files(repository)
+        files = self.files = self._files(repository)
         if not options.kernel:
             self._changed(repository).leave_removed()
         if not files:
@@ -373,6 +374,7 @@ class GateCommand:
             "threshold": self.options.threshold,
             **result,
             "checks": [asdict(check) for check in self.checks],
+            "files": [str(file) for file in self.files],
             "left_out": [asdict(left) for left in self.left_out],
         }
         return write_result(self.options, "gate", code, runs, **whole)

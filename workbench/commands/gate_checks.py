@@ -131,7 +131,7 @@ class Judges:
             own, _ = _worst(self._begun(one, references[1], dtype))
             if own == "right":
                 state = "other reference"
-                reason = f"right by its own Spec, and by the baseline's not: {reason}"
+                reason = f"right by its own Spec, and wrong by the baseline's: {reason}"
         if state == "right" and (refused := _refused(one)):
             state = "unproven"
             reason = f"it refuses {sizes_text(refused[0])}, at which the baseline's is checked"

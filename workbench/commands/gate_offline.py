@@ -168,6 +168,7 @@ class OfflineGate:
             "baseline": self.options.baseline,
             "unchanged": self.unchanged,
             "checks": [asdict(check) for check in checks],
+            "files": [str(file) for file in self.files.files],
             "left_out": [asdict(left) for left in self.left_out],
         }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud, console_for, say
+from workbench.commands.history_exports import check_exports, write_exports
 from workbench.commands.options import HistoryOptions
 from workbench.commands.result import write_result
 from workbench.commands.stored import stored_runs
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # columns for a width of 120
 YIELDING = ("config", "sizes", "run")  # shortened first if the width does not suffice
-HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
+HEADINGS = (
+    "at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "registers", "spills, B",
+    "commit", "run",
+)  # fmt: skip
 
 
 def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -45,6 +49,8 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             row.device,
             row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),
             _time(row),
+            _count(row.registers),
+            _count(row.spill_bytes),
             _commit(row),
             row.run,
         )
@@ -80,7 +86,7 @@ def show_history(
         whole = max(map(len, (heading, *cells)))
         least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
         table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
-    for cells in lines:  # Text: a compiler's "[error]" is no markup
+    for cells in lines:  # Text: a compiler's "[error]" is not markup
         table.add_row(*map(Text, cells))
     with aloud(console):
         console.print(table)
@@ -98,6 +104,10 @@ def _time(row: Row) -> str:
     return f"~{text} predicted" if row.predicted else text
 
 
+def _count(count: int | None) -> str:
+    return "" if count is None else str(count)
+
+
 def _commit(row: Row) -> str:
     return row.commit[:8] + ("+" if row.dirty else "") if row.commit else ""
 
@@ -113,6 +123,7 @@ def run(options: HistoryOptions) -> int:
     if options.older_than or options.keep is not None or options.yes:
         raise HistoryError("--older-than, --keep and --yes belong to --prune; add it.")
     console = console_for(options)
+    check_exports(options)
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
             _import(history, options.load, console)
@@ -126,6 +137,7 @@ def run(options: HistoryOptions) -> int:
             options.failures,
             options.limit,
         )
+    write_exports(options, rows, console)
     return write_result(options, "history", PASSED, **plain_rows(rows))
 
 

@@ -65,7 +65,7 @@ def kernel_of(left: str, right: str, kernel: str | None) -> str:
     """
     if kernel is not None:
         return kernel
-    known = catalog.kernel_names()
+    known = catalog.known_kernels()
     prefixes = [text.partition(":")[0].rpartition(".")[0] for text in (left, right)]
     named = list(dict.fromkeys(p for p in prefixes if p in known))
     if len(named) > 1:
@@ -138,7 +138,7 @@ def knobs_of(operand: str, text: str) -> dict[str, int]:
         name, _, value = (word.strip() for word in part.partition("="))
         if not (name and value.isascii() and value.isdecimal() and len(value) < 10):
             raise OperandError(
-                f"{operand} is no config: {part!r} is not a knob and a whole number; "
+                f"{operand} is not a config: {part!r} is not a knob and a whole number; "
                 "write tiles:block_m=128,num_warps=8."
             )
         knobs[name] = int(value)

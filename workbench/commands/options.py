@@ -100,6 +100,16 @@ def json(help: str = "Write the result to this file; - is standard output.") -> 
     return to_file(None, help, "--json")
 
 
+def annotate() -> Any:
+    """Return a field that declares `--annotate`."""
+    return to_file(False, "Print `::error file=,line=` of each finding, for GitHub.", "--annotate")
+
+
+def sarif() -> Any:
+    """Return a field that declares `--sarif`."""
+    return to_file(None, "Write the findings to this file as SARIF 2.1.0, for code scanning.")
+
+
 def database() -> Any:
     """Return a field that declares `--database`."""
     return to_file(None, "Database URL; SQLite in the user's data folder by default.")
@@ -139,10 +149,10 @@ class OptionError(WorkbenchError, ValueError):
 
 
 def check_threshold(value: float) -> None:
-    """Raise OptionError for a threshold that is no share: it is finite, at least 0 and below 1. At
-    1 or more a kernel could take twice as long and be the same."""
+    """Raise OptionError for a threshold that is not a share: it is finite, at least 0 and below 1.
+    At 1 or more a kernel could take twice as long and be the same."""
     if not 0 <= value < 1:  # also not a number
-        raise OptionError(f"A threshold of {value:g} is no share; write one from 0 to below 1.")
+        raise OptionError(f"A threshold of {value:g} is not a share; write one from 0 to below 1.")
 
 
 @dataclass(frozen=True)
@@ -241,7 +251,7 @@ class SweepOptions(Options):
         word, sweeps = self.name, catalog.names_in("workbench.sweeps")
         if word and word not in sweeps:
             if not catalog.is_kernel(word):
-                known = [*sweeps, *catalog.kernel_names()]
+                known = [*sweeps, *catalog.known_kernels()]
                 hint = catalog.example("kernel", word, "")
                 raise OptionError(hint or catalog.unknown("sweep or kernel", word, known))
             once("kernel", word, "--kernel", self.kernel)
@@ -397,6 +407,8 @@ class GateOptions(Options):
     markdown: Path | None = option(
         None, "Write the result as Markdown, for a comment on a pull request.", stored=False
     )
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
     database: str | None = database()
 
     def __post_init__(self) -> None:
@@ -460,6 +472,8 @@ class EvaluateOptions(Options):
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json("Write the verdict to this file; - is standard output.")
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
 
 
 @dataclass(frozen=True)
@@ -502,6 +516,8 @@ class DiagnoseOptions(Options):
     all: bool = flag("Also list each rule that could not be evaluated.", "--all")
     quiet: bool = quiet("Print only the rules that hold.")
     json: Path | None = json()
+    annotate: bool = annotate()
+    sarif: Path | None = sarif()
     database: str | None = database()
 
 
@@ -694,7 +710,9 @@ class WorkloadOptions(Options):
     budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
     cover: float = more(0.95, "Of tune: share of the kernels' time that is tuned.")
     device: str | None = option(
-        None, "Of tune: predict for it, with no GPU. Of record: it answers for a missing GPU."
+        None,
+        "Of tune: predict for it, with no GPU. Of record: the device that stands in for a "
+        "missing GPU.",
     )
     dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
     workers: int | None = more(None, "Of tune: GPUs of this host that share it.", min=1)
@@ -781,6 +799,11 @@ class HistoryOptions(Options):
     yes: bool = flag("Prune without asking.", "--yes")
     quiet: bool = quiet("Print only the outcomes.")
     json: Path | None = json("Write the outcomes to this file; - is standard output.")
+    parquet: Path | None = to_file(None, "Write the outcomes as Parquet (pandas and pyarrow).")
+    benchmark_json: Path | None = to_file(
+        None, "Write the newest times for github-action-benchmark: customSmallerIsBetter."
+    )
+    bencher: Path | None = to_file(None, "Write the newest times as Bencher Metric Format.")
     database: str | None = database()
 
 

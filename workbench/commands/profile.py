@@ -386,7 +386,7 @@ def _check_fit(options: ProfileOptions) -> None:
     if options.kernel is None:
         refuse((*OF_A_KERNEL, "calls"), "is of a kernel, and a program is named")
     else:
-        refuse(OF_STEPS, "is of a program with steps, and a kernel is named")
+        refuse(OF_STEPS, "counts the steps of a program, but a kernel is named")
     for names, tools in OF_TOOLS:
         title = " and ".join(TITLES.get(each, each) for each in tools)
         if tool not in tools and not (tool is None and names not in ONLY_NAMED):

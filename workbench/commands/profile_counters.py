@@ -70,7 +70,7 @@ def counter_groups(text: str) -> tuple[str, ...]:
     for name in (name for group in groups for name in group.split(",")):
         if not AMD_NAME.match(name):
             raise OptionError(
-                f"{name!r} is no counter of rocprofv3; write: --metrics 'SQ_WAVES,SQ_INSTS'."
+                f"{name!r} is not a counter of rocprofv3; write: --metrics 'SQ_WAVES,SQ_INSTS'."
             )
     if not groups:
         raise OptionError("--metrics is empty; write: --metrics 'SQ_WAVES,SQ_INSTS'.")

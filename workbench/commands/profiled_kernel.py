@@ -201,7 +201,7 @@ class _PlainRun:
         if isinstance(self.result, Failure):
             reason = f"{self.result.stage}: {self.result.reason}".rstrip(".")
             raise CommandError(
-                f"{self._impl.title} fails before any profiler ({reason}); correct it, and "
+                f"{self._impl.title} fails without a profiler ({reason}); correct it, and "
                 "profile it then."
             )
         return state == "complete"

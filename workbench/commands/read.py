@@ -10,7 +10,7 @@ from workbench.commands.options import ReadOptions
 from workbench.commands.run import say_page
 from workbench.commands.trace_tables import print_trace
 from workbench.commands.traces import as_run, incomplete_sentence, keep
-from workbench.data.exits import FAILED, PASSED
+from workbench.data.exits import PASSED
 from workbench.data.files import write_files
 from workbench.data.intervals import Intervals
 from workbench.data.record import Finding
@@ -20,13 +20,14 @@ from workbench.data.trace import ActivityKind, Trace
 from workbench.data.trace_export import as_json, json_text, kernels_csv, perfetto
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.trace_summary import summarise as summary_of
+from workbench.profilers.sanitizer import CODES
 from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
 
 
 def run(options: ReadOptions) -> int:
-    """Run the command. Returns 0, or 1 where a checker found something. Raises ReadError where
-    nothing can be read."""
+    """Run the command. Returns 0; 1 where a checker found something, 3 where it did not end. Raises
+    ReadError where nothing can be read."""
     trace = read(options.files, range_name=options.range)
     summary = summarise(trace, options.range)
     kept = as_run(summary, "read", trace.files[0].name, options.command)
@@ -39,8 +40,7 @@ def run(options: ReadOptions) -> int:
     say_page(console, keep(kept, summary, options.out, options.database))
     if summary.lacks:
         say_result(console, incomplete_sentence(summary.lacks))
-    checker = trace.checker
-    return FAILED if checker is not None and checker.verdict == "fail" else PASSED
+    return CODES[trace.checker.verdict] if trace.checker is not None else PASSED
 
 
 def _files(

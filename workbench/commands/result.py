@@ -180,7 +180,21 @@ def write_result(
         collected.append(CommandResult(command, exit_code, tuple(runs or ()), more))
     if options.json is not None:
         write_document(options.json, document(command, exit_code, runs, **more))
+    if getattr(options, "annotate", False) or getattr(options, "sarif", None) is not None:
+        _annotate(options, document(command, exit_code, **more))
     return exit_code
+
+
+def _annotate(options: Any, content: Mapping[str, Any]) -> None:
+    """Print and write what a command found as `--annotate` and `--sarif` say."""
+    from workbench.commands.annotations import annotations_of, sarif, workflow_command
+    from workbench.commands.console import say
+
+    every = annotations_of(content)
+    if options.sarif is not None:
+        write_document(options.sarif, sarif(every))
+    for each in every if options.annotate else ():
+        say(workflow_command(each), err=is_stdout(options.json))
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
@@ -196,7 +210,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 def _plain_value(value: Any) -> str | int | float:
     """Return a path as text, and a number of NumPy as one of Python. Raises TypeError for other
-    objects: their text is no data."""
+    objects: their text is not data."""
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Integral):

@@ -124,13 +124,16 @@ def give_ceilings(backend: Backend, history: History) -> None:
 def check_outputs(options: RunOptions) -> None:
     """Raise CommandError where `--out`, `--events-file` or `--json` cannot be written to."""
     check_writable(options.out)
-    check_files(options.events_file, options.json, getattr(options, "markdown", None))
+    more = {f"--{name}": getattr(options, name, None) for name in ("markdown", "sarif")}
+    check_files(options.events_file, options.json, more)
 
 
-def check_files(events: Path | None, json: Path | None, markdown: Path | None = None) -> None:
-    """Raise CommandError where the files of `--events-file`, `--json` and `--markdown` could not be
-    written, or two are one: the second would replace the first."""
-    named = {"--events-file": events, "--json": json, "--markdown": markdown}
+def check_files(
+    events: Path | None, json: Path | None, more: Mapping[str, Path | None] | None = None
+) -> None:
+    """Raise CommandError where the files of `--events-file`, `--json` and `more` options could not
+    be written, or two are one: the second would replace the first."""
+    named = {"--events-file": events, "--json": json, **(more or {})}
     for flag, file in named.items():
         check_file(file, flag)
     given = [(flag, file) for flag, file in named.items() if file is not None]

@@ -64,8 +64,8 @@ class SiteCommand:
     notes: list[str] = field(default_factory=list)
 
     def go(self) -> int:
-        """Write the site. Returns the exit code. Raises SiteError where OUT is no folder of ours or
-        cannot be written, SiteMissing without ruptures, and HistoryError."""
+        """Write the site. Returns the exit code. Raises SiteError where OUT is not a folder of ours
+        or cannot be written, SiteMissing without ruptures, and HistoryError."""
         options = self.options
         out = options.out.absolute()
         check_place(out)

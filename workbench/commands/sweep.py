@@ -592,7 +592,7 @@ def _exit_code(outcomes: Sequence[Outcome]) -> int:
 
 
 def bits_wanted(options: SweepOptions, backend: Backend) -> str:
-    """Return the value of `--same-bits-as`. Raises CommandError where it is no config that the
+    """Return the value of `--same-bits-as`. Raises CommandError where it is not a config that the
     workbench knows, or where no outputs of the GPU are there to compare."""
     if options.same_bits_as not in (None, "default"):
         raise CommandError(

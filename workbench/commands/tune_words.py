@@ -107,7 +107,7 @@ def _number(node: ast.expr, meta: Mapping[str, Any]) -> int:
         return node.value
     if isinstance(node, ast.Name):
         if type(meta.get(node.id)) is not int:
-            raise OptionError(f"--grid names {node.id}, which is no whole number of the launch.")
+            raise OptionError(f"--grid names {node.id}, which is not a whole number of the launch.")
         return int(meta[node.id])
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
         return OPERATIONS[type(node.op)](_number(node.left, meta), _number(node.right, meta))
@@ -120,7 +120,7 @@ def _number(node: ast.expr, meta: Mapping[str, Any]) -> int:
 
 def config_of(text: str) -> Any:
     """Return the `triton.Config` of `BM=64,BN=128,num_warps=4`. Raises OptionError for a word that
-    is no NAME=VALUE."""
+    is not NAME=VALUE."""
     from workbench.dsl import triton
 
     named: dict[str, Any] = {}

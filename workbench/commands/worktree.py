@@ -184,7 +184,7 @@ class Worktrees:
         ours = self.repository.root
         if revision != WORKING and real.is_relative_to(ours) and not real.is_relative_to(root):
             raise WorktreeError(
-                f"{within} at {revision} leads to {real} in the work tree, so it is no file of "
+                f"{within} at {revision} leads to {real} in the work tree, so it is not a file of "
                 "that revision; make the link relative."
             )
         return path if path.is_file() else None

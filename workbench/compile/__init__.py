@@ -255,7 +255,7 @@ def _launched(
 
 def _argument_fault(error: Exception) -> str | None:
     """Return what to write where a launch gives its function too few or other arguments: a knob
-    that `meta` does not hand on, or one that is no parameter. None for other errors."""
+    that `meta` does not hand on, or one that is not a parameter. None for other errors."""
     if missing := MISSING.search(str(error)):
         names = " and ".join(re.findall(r"'(\w+)'", missing[1]))
         return (

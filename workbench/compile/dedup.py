@@ -165,7 +165,7 @@ def _write(note: Path, code: str) -> None:
 
 
 # The pipeline depth is already applied in TTGIR. Unless a later stage reads it again (AMD's does
-# in Triton 3.6) it is no part of a key: a kernel without a loop is the same at every depth.
+# in Triton 3.6) it is not part of a key: a kernel without a loop is the same at every depth.
 _DEPTH = "num_stages"
 _WHOLE = ("__dict__", "asdict", "vars", "fields", "hash")  # how code reads options it does not name
 

@@ -113,7 +113,7 @@ class ProgramValues:
             elif (number := next(follow, None)) is not None:
                 self.env[name] = np.array([number], dtype=np.int64)
             else:
-                raise NotModelled(f"its parameter {argument} is no argument of the launch")
+                raise NotModelled(f"its parameter {argument} is not an argument of the launch")
             if argument in given.descriptors:
                 follow = self._describe(name, kind)
 

@@ -169,7 +169,7 @@ class _WriteWalk(ProgramValues):
             raise NotModelled("where it writes depends on data that is not given")
         name = self.tensor_of(pointers)
         if name is None:
-            raise NotModelled("it writes by a pointer that is no argument")
+            raise NotModelled("it writes by a pointer that is not an argument")
         kind = pointer_type(op)
         shape = (self.programs, *(kind.shape or (1,) * (pointers.ndim - 1)))
         live = self.weight > 0

@@ -53,6 +53,23 @@ def opcodes_of(word: str) -> re.Pattern[str]:
     return re.compile(f".*{re.escape(plain)}", re.IGNORECASE)
 
 
+# Words of PTX that exist on some targets only, in words, and by the number of the target
+ONLY = {
+    "tcgen05": ("Blackwell (sm_100, sm_103)", {100, 101, 103}, "b200"),
+    "wgmma": ("Hopper (sm_90)", {90}, "h200"),
+}
+
+
+def elsewhere(word: str, arch: str) -> str | None:
+    """Return a sentence on the devices that have the instructions of a word of PTX, where the
+    target of a code is none of them."""
+    known = ONLY.get(word.strip().lower().split(".")[0])
+    number = arch.removeprefix("sm_").rstrip("af")
+    if known is None or not number.isdigit() or int(number) in known[1]:
+        return None
+    return f"Only {known[0]} has {word}, and this code is for {arch}; add --device {known[2]}."
+
+
 def matching(listing: Listing, word: str) -> list[tuple[int, Instruction]]:
     """Return the instructions that a word stands for, each with its place in the listing."""
     known = opcodes_of(word)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 LEAST_EFFECT = 0.01  # share below which a step is not listed: the default of `compare --threshold`
-LEAST_POINTS = 5  # on each side of a step; one or two slow commits are no level
+LEAST_POINTS = 5  # on each side of a step; one or two slow commits are not a level
 PENALTY = 3.0  # of PELT, times log(n), in variances of the noise
 LARGEST_P = 0.001  # of the permutation test
 PERMUTATIONS = 1999

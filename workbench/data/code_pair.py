@@ -205,7 +205,7 @@ def _severity(pair: CodePair) -> tuple[object, ...]:
 def exit_code_of(pairs: Sequence[CodePair], broken: bool = False) -> int:
     """Return 2 where something does not compile any more or is otherwise `broken`, else 1 where
     something was measured SLOW, else 3 where something is suspected and no verdict clears it, else
-    0. Machine code that is the same, or different and not worse, is no suspicion."""
+    0. Machine code that is the same, or different and not worse, is not a suspicion."""
     if broken or any(pair.word == "FAILS" for pair in pairs):
         return COULD_NOT_RUN
     words = {pair.measured.word if pair.measured else "" for pair in pairs if pair.word == "WORSE"}

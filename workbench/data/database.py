@@ -233,6 +233,10 @@ class Row:
     reason: str | None
     commit: str | None
     dirty: bool | None
+    registers: int | None = None  # a thread's; None where nothing was compiled
+    spill_bytes: int | None = None
+    low_s: float | None = None  # of the 95 % interval of a measured time
+    high_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -829,6 +833,7 @@ def _rows_of(picked: sa.Select[Any]) -> sa.Select[Any]:
     stored: a damaged one must not end the query."""
     columns = {name: _OUTCOMES.c[name] for name in Row.__dataclass_fields__ if name in _OUTCOMES.c}
     columns |= {"commit": _ENVIRONMENTS.c["commit"], "dirty": _ENVIRONMENTS.c.dirty}
+    columns["payload"] = _OUTCOMES.c.payload
     ids = picked.subquery()
     query: Any = (
         sa.select(*(sa.type_coerce(c, sa.types.NullType()).label(n) for n, c in columns.items()))
@@ -851,9 +856,24 @@ def _row(values: dict[str, Any]) -> Row | None:
         for name in ("predicted", "dirty"):
             if values[name] in (0, 1):
                 values[name] = bool(values[name])
+        values |= _from_payload(values.pop("payload"))
         return cast(Row, checked(Row(**values)))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+_OF_PAYLOAD = {"resources": ("registers", "spill_bytes"), "timing": ("low_s", "high_s")}
+
+
+def _from_payload(payload: Any) -> dict[str, Any]:
+    """Return registers, spills and the interval that the payload of an outcome holds, as far as it
+    holds them."""
+    try:
+        whole = json.loads(payload)
+        parts = [(whole.get(part) or {}, names) for part, names in _OF_PAYLOAD.items()]
+        return {name: known[name] for known, names in parts for name in names if name in known}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _best_time(row: Any) -> BestTime | None:
@@ -1217,7 +1237,7 @@ def _refuse_irregular(path: Path, name: str) -> None:
     except (OSError, ValueError):  # not there yet; NUL in the name
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise HistoryError(f"cannot open {name}: it is no regular file; choose a file")
+        raise HistoryError(f"cannot open {name}: it is not a regular file; choose a file")
 
 
 def _refuse_read_only(path: Path, name: str) -> None:

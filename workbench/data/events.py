@@ -190,7 +190,7 @@ class EventLog:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no event: its number, counted from 1, and the reason."""
+    """A line that is not an event: its number, counted from 1, and the reason."""
 
     number: int
     reason: str

@@ -42,7 +42,7 @@ def write_files(files: Sequence[tuple[Path, str | bytes]], make_folders: bool = 
     """Write all of the files or none. Text is written as UTF-8. A missing folder is an error unless
     `make_folders`. The path `-` is standard output.
 
-    Whatever is no regular file is written to in place, after every regular file could be written
+    Whatever is not a regular file is written to in place, after every regular file could be written
     and before the first one is replaced. Raises FileError where one of them cannot be written.
     """
     drafts: list[tuple[Path, Path, Path]] = []  # as named, draft, target
@@ -87,8 +87,8 @@ def real_path(path: Path) -> Path:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a path is no regular file and none to be made: a FIFO, a device, or what this
-    process has as its output, also as `-`. A folder is none of these."""
+    """Return whether a path is not a regular file and none to be made: a FIFO, a device, or what
+    this process has as its output, also as `-`. A folder is none of these."""
     if path == STDOUT:
         return True
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.events import BadLine, KernelDispatched, OpCompleted, iterate
-from workbench.spec import label
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     import pandas
@@ -70,3 +70,16 @@ def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> panda
     import pandas
 
     return pandas.DataFrame(list(rows), columns=list(columns))
+
+
+def rows_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return the rows of the history: one an outcome, with `kind`."""
+    columns = ("at", "kernel", "impl", "config", "sizes", "dtype", "device", "kind", "phase")
+    plain = [
+        {**row, "config": label(row["config"]) if row["config"] else ""}
+        | {"sizes": sizes_text(row["sizes"]), f"{row['kind']}_s": row["time_s"]}
+        for row in rows
+    ]
+    times = ("measured_s", "low_s", "high_s", "predicted_s", "flops", "bytes")
+    more = ("registers", "spill_bytes", "stage", "reason", "commit", "dirty", "run")
+    return frame_of(plain, (*columns, *times, *more))

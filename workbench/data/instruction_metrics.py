@@ -40,7 +40,7 @@ REASONS = {
     "warpgroup_arrive": "gmma",
 }
 
-# Opcodes without their modifiers. REDUX is no atomic: it reduces over the lanes of a warp.
+# Opcodes without their modifiers. REDUX is not an atomic: it reduces over the lanes of a warp.
 MIXES: Mapping[str, frozenset[str]] = {
     "atomic_share": frozenset({"ATOM", "ATOMG", "RED", "REDG"}),
     "fence_share": frozenset({"MEMBAR"}),

@@ -27,7 +27,7 @@ class Formula:
     compute: Callable[..., float | None]
 
     def value(self, counters: Mapping[str, float]) -> float | None:
-        """Return the value, or None where a counter is missing or the result is no number."""
+        """Return the value, or None where a counter is missing or the result is not a number."""
         if any(name not in counters for name in self.needs):
             return None
         try:

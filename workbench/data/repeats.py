@@ -60,7 +60,7 @@ def repeats(trace: Trace, times: DeviceTimes) -> list[Repeat]:
 
 def _runs(names: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return first index, period and count of the repetitions, none within another. A run of one
-    name alone is no sequence."""
+    name alone is not a sequence."""
     results: list[tuple[int, int, int]] = []
     for period in _periods(names):
         results += _of_period(names, period)

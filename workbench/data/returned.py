@@ -110,7 +110,7 @@ def _unpacked(path: Path) -> bytes:
     try:
         body = stream.decompress(data, MOST_UNPACKED)
     except zlib.error:
-        _refuse("it is no gzip file, or a damaged one")
+        _refuse("it is not a gzip file, or a damaged one")
     if stream.unconsumed_tail:
         _refuse(f"it unpacks to more than {MOST_UNPACKED >> 20} MB")
     if not stream.eof or stream.unused_data:
@@ -151,7 +151,7 @@ def _plain(line: bytes, number: int) -> Any:
     try:
         return json.loads(line.decode("ascii"), parse_constant=constant, object_pairs_hook=unique)
     except (ValueError, RecursionError):
-        _refuse(f"line {number} is no JSON of finite numbers")
+        _refuse(f"line {number} is not JSON of finite numbers")
 
 
 def _event(number: int, line: bytes) -> Event:
@@ -161,7 +161,7 @@ def _event(number: int, line: bytes) -> Event:
     try:
         event = event_of(line)
     except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError):
-        _refuse(f"line {number} is no event")
+        _refuse(f"line {number} is not an event")
     if not isinstance(event, TOP):
         _refuse(f"line {number} is an event of another kind")
     return event
@@ -200,7 +200,7 @@ def _object_fault(plain: Mapping[str, Any]) -> str | None:
         if set(plain) - {"type"} != known:
             return "other keys than its type has in this version"
     elif not all(_KEY.fullmatch(key) for key in plain):
-        return "a key that is no name"
+        return "a key that is not a name"
     return next((fault for each in plain.values() if (fault := _fault(each))), None)
 
 

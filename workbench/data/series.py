@@ -170,7 +170,7 @@ class Collected:
 
     def __init__(self, runs: Mapping[str, RunFacts]) -> None:
         self.runs = runs
-        self.taken_over = 0  # copies of records of earlier runs, which are no new measurement
+        self.taken_over = 0  # copies of records of earlier runs, which are not a new measurement
         self.records = 0
         self._parts: dict[tuple[str, ...], _Part] = {}
         self._finals: set[tuple[str, ...]] = set()

@@ -214,7 +214,7 @@ class CounterValue(NamedTuple):
 
     @property
     def exact(self) -> float | None:
-        """Value, or None where it is no finite number."""
+        """Value, or None where it is not a finite number."""
         return self.value if self.value is not None and math.isfinite(self.value) else None
 
 
@@ -289,7 +289,8 @@ class CheckerRecord:
 
 @dataclass
 class CheckerResult:
-    """The result of a checker: its records, and the count of its summary line, which decides."""
+    """The result of a checker: its records, and the count of its summary line, which decides where
+    there is one."""
 
     tool: str = ""  # memcheck, racecheck, ...; empty where the file does not tell
     records: list[CheckerRecord] = field(default_factory=list)
@@ -299,18 +300,25 @@ class CheckerResult:
 
     @property
     def verdict(self) -> Literal["pass", "fail", "inconclusive"]:
-        """Verdict of the summary line; inconclusive without one, whatever was printed."""
+        """Verdict of the summary line. Without one: fail if an error was printed, else
+        inconclusive."""
         if self.errors is None:
-            return "inconclusive"
+            return "fail" if self._printed_errors else "inconclusive"
         return "fail" if self.errors or self.warnings else "pass"
 
     @property
     def counts_text(self) -> str:
-        """What the summary line counts: `0 errors, 1 warning`."""
+        """What the summary line counts: `0 errors, 1 warning`; without one, what was printed."""
         if self.errors is None:
-            return "no summary line"
+            printed = self._printed_errors
+            words = f"{counted(printed, 'error')} printed, " if printed else ""
+            return f"{words}no summary line"
         warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
         return counted(self.errors, "error") + warnings
+
+    @property
+    def _printed_errors(self) -> int:
+        return sum(record.level == "error" for record in self.records)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class KernelChange:
 
     @property
     def is_timed(self) -> bool:
-        """Whether a file tells the time of a launch; else a difference is no number."""
+        """Whether a file tells the time of a launch; else a difference is not a number."""
         return any(p is not None and p.total_s is not None for p in (self.before, self.after))
 
     @property

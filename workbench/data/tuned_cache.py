@@ -229,7 +229,7 @@ def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[E
         or not _whole(version)
         or not isinstance(plain.get("entries"), list)
     ):
-        raise _damaged(path, "is no file of tuned configs")
+        raise _damaged(path, "is not a file of tuned configs")
     if version > FORMAT:
         raise TunedError(
             f"{path} has format {version}, and this workbench knows formats up to {FORMAT}; "
@@ -262,7 +262,7 @@ def unusable(plain: object) -> str | None:
     """Return why an entry, as JSON or as a dict of an `Entry`, can be neither read nor written;
     None if it can."""
     if not isinstance(plain, dict):
-        return "is no object"
+        return "is not an object"
     for f in fields(Entry):
         if f.name not in plain:
             if f.default is MISSING:
@@ -348,7 +348,9 @@ def changing(path: Path) -> Iterator[Tuned]:
     try:
         path = path.resolve()  # the lock lies beside the target of a link
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise TunedError(f"{path} is no regular file, so no entry can be kept; name another.")
+            raise TunedError(
+                f"{path} is not a regular file, so no entry can be kept; name another."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{path.name}.lock").open("a")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself

@@ -53,10 +53,12 @@ def verdict(
     SLOW: time and cycles both wholly above 1 + threshold. FAST: both wholly below its inverse.
     CLOCK: so in time, but not in cycles. SAME: time wholly between. Where the clock is unknown
     (`cycles` is None), time decides alone, and `reason` says so. Raises Incomparable where the
-    requested threshold is no share from 0 to below 1.
+    requested threshold is not a share from 0 to below 1.
     """
     if not 0 <= requested_threshold < 1:
-        raise Incomparable(f"a threshold of {requested_threshold:g} is no share from 0 to below 1")
+        raise Incomparable(
+            f"a threshold of {requested_threshold:g} is not a share from 0 to below 1"
+        )
     threshold = max(requested_threshold, noise)
     in_time, in_cycles = _operand(time, threshold), _operand(cycles, threshold) if cycles else None
     word: Word = "INCONCLUSIVE"

@@ -85,6 +85,11 @@ def term_intervals(
     return {**parts, "launch and waves": (fixed_s, LOW * fixed_s, HIGH * fixed_s)}
 
 
+def lacks_peak(device: Device, dtype: str, flops: int, least_bytes: int) -> bool:
+    """Return whether arithmetic may limit a call, and the device's peak for it is unknown."""
+    return dtype not in device.peaks and flops > RIDGE * least_bytes
+
+
 def predict(device: Device, work: MetalWork, dtype: str) -> Predicted:
     """Return the predicted time of one call, with its terms in seconds.
 
@@ -94,7 +99,7 @@ def predict(device: Device, work: MetalWork, dtype: str) -> Predicted:
     if device.dram is None:
         raise ValueError(f"the memory bandwidth of {device.title} is unknown: no prediction")
     peak = device.peaks.get(dtype)
-    if peak is None and work.flops > RIDGE * work.least_bytes:
+    if lacks_peak(device, dtype, work.flops, work.least_bytes):
         raise ValueError(
             f"the {dtype} peak of {device.title} is unknown, and arithmetic may limit this kernel: "
             "no prediction"

@@ -30,7 +30,7 @@ def hot_bound_s(device: Device, bytes_: int, flops: int, dtype: str) -> float:
 
 def arithmetic_s(device: Device, flops: int, dtype: str) -> float:
     """Return the least seconds of so many FLOPs; 0 where the peak is unknown. fp32 may run on the
-    matrix unit where a library chooses tf32, so fp32's own peak is no bound."""
+    matrix unit where a library chooses tf32, so fp32's own peak is not a bound."""
     named = ("tf32", "fp32_matrix") if dtype == "fp32" else (dtype,)
     peaks = [device.peaks[name].value for name in named if name in device.peaks]
     if dtype == "fp32" and peaks and "fp32" in device.peaks:

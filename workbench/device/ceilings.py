@@ -164,8 +164,8 @@ def ceiling_of(
 ) -> Ceiling | None:
     """Return the ceiling from the plain data of `Run.ceilings` or `hardware.ceilings`.
 
-    None where the name is no ceiling's, the value is no positive number, or the ceiling failed its
-    own check (`failed`). `own`: the run measures ceilings, so entries of kind measured with a
+    None where the name is no ceiling's, the value is not a positive number, or the ceiling failed
+    its own check (`failed`). `own`: the run measures ceilings, so entries of kind measured with a
     spread are its own.
     """
     value, unit = text.get("value"), text.get("unit")

@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from workbench.data.contributed import contributed, device_file
 from workbench.spec import Limits, WorkbenchError
 
 KIB = 1024
@@ -137,20 +138,27 @@ _UNSTATED = {
 
 class Devices(Mapping[str, Device]):
     """Maps names to the devices of `folder`; each file is read on first access. With `compiled` it
-    holds those that Triton compiles for, without it only the others."""
+    holds those that Triton compiles for, without it only the others. The workbench's own folder is
+    joined by the devices of installed packages."""
 
     def __init__(self, folder: Path, *, compiled: bool) -> None:
         self.folder, self.compiled = folder, compiled
 
     def __getitem__(self, name: str) -> Device:
-        if name in _names(self.folder):
-            device = read_device(self.folder / f"{name}.toml")
+        own = name in _names(self.folder)
+        file = self.folder / f"{name}.toml" if own else self._contributed(name)
+        if file is not None:
+            device = read_device(file)
             if (device.backend in COMPILED) == self.compiled:
                 return device
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in _names(self.folder) if name in self)
+        others = contributed("workbench.devices") if self.folder == FOLDER else ()
+        return (name for name in sorted({*_names(self.folder), *others}) if name in self)
+
+    def _contributed(self, name: str) -> Path | None:
+        return device_file(name) if self.folder == FOLDER else None
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -197,7 +197,7 @@ def seconds(text: str) -> float:
     value = float(matched[1]) * _UNITS.get(matched[2], math.nan) if matched else math.nan
     if not 0 < value < math.inf:
         raise ExperimentError(
-            f"{text!r} is no time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
+            f"{text!r} is not a time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
         )
     return value
 

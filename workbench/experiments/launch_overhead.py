@@ -77,7 +77,7 @@ _EAGER = {_CAPTURE: "in a graph", "fuse them into one kernel": "fused, launched"
 _TORCH = {_CAPTURE: "torch, in a graph"}
 _COPIED = {"keep the data on the GPU": "eager"}
 _FUSED = {"launch it from a graph": "fused"}
-_COPIES = "With the data copied to the CPU and back behind each kernel"
+_COPIES = "With the data copied to the CPU and back after each kernel"
 WAYS = (
     Way("Launched one by one", "eager", "in a graph", better=_EAGER),
     Way("Launched one by one by torch", "torch, eager", "torch, in a graph", better=_TORCH),
@@ -102,7 +102,9 @@ def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -
     used = {n: results[n] for n in (way.total, way.gpu, way.without, EMPTY) if n in results}
     waiting = waits(results.get(way.gpu))
     if total is None or gpu is None or not kernels or waiting or (way.without and without is None):
-        reason = waiting or "Some of what it takes was not measured, so there is no word."
+        reason = (
+            waiting or "Some of the times that it needs were not measured, so there is no verdict."
+        )
         rows = [row(KPI.total, total, "s", "measured", way.total)] if total else []
         text = f"{way.text}{at}: {lower(reason)}"
         return Analysis("no verdict", text, rows, caveats=reasons(used))

@@ -169,7 +169,7 @@ def impossible(times: Times) -> list[str]:
     whole, parts = times.whole, {"traffic": times.traffic, "arithmetic": times.arithmetic}
     return [
         f"The {name} alone took {reading(part.value, 's')}, longer than the whole, "
-        f"{reading(whole.value, 's')}: it is no part of it"
+        f"{reading(whole.value, 's')}: it is not part of it"
         for name, part in parts.items()
         if part.low > whole.high * SLOWER
     ]

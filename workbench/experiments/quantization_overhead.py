@@ -89,7 +89,8 @@ def variants(context: Context) -> list[Variant]:
     """Return each product, cold and hot. Raises ExperimentError for another kernel or dtype."""
     if context.kernel not in ("", "q4_k_matmul"):
         raise ExperimentError(
-            "quantization_overhead compares q4_k_matmul with an fp16 product, and knows none for "
+            "quantization_overhead compares q4_k_matmul with an fp16 product, and there is "
+            "none for "
             f"{context.kernel}; leave --kernel out."
         )
     if context.dtype not in ("fp16", "bf16"):

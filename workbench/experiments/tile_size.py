@@ -2,7 +2,8 @@
 
 The best tile depends on warps and stages, so each edge that the kernel declares (16 to 256 for a
 matmul) is tried with the few configs that the model ranks best, and represented by the fastest of
-them. A tile's edge is its longest: 128 x 256 is 256. The depth of one step (`block_k`) is no edge.
+them. A tile's edge is its longest: 128 x 256 is 256. The depth of one step (`block_k`) is not an
+edge.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _place(S, HEADS, BLOCK_M: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.cons
 
 
 # T is the number of keys, and None with the mask, where there are S; HEADS, of all sequences
-# together, is None without it. What is None is no argument of the compiled kernel.
+# together, is None without it. What is None is not an argument of the compiled kernel.
 @triton.jit
 def _tiles(
     q_ptr, k_ptr, v_ptr, o_ptr, S, T, HEADS, H, G, scale,

@@ -381,7 +381,7 @@ def scaled_dot_product(q, k, v, mask=None):
 def refuse_sdpa(config, limits, *, itemsize, B, **at):
     if itemsize != 2:
         return "the library has it for 16 bits only"
-    return "called without lengths it needs full caches" if ragged(B) else None
+    return "without lengths it needs full caches" if ragged(B) else None
 
 
 def library(q, k, v, lens):

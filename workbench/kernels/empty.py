@@ -1,6 +1,7 @@
 """One zero: y = 0. What is left of a kernel when it neither reads nor computes: its launch.
 
-A time below that of this kernel on the same device and by the same method is no time of a kernel.
+A time below that of this kernel on the same device and by the same method is not a time of a
+kernel.
 
 x may be NaN: it is not looked at.
 """

@@ -210,7 +210,9 @@ def persistent(a, b, scale_a, scale_b, *, config):
 def refuse_library(config, limits, *, itemsize, M, N, K):
     if limits.arch != "sm_90":
         return "cuBLAS has this scaling on Hopper alone"
-    return "cuBLAS needs scales in rows of 16 bytes' multiples" if M % 4 or K % 512 else None
+    return (
+        "cuBLAS needs rows of scales whose bytes are a multiple of 16" if M % 4 or K % 512 else None
+    )
 
 
 def library(a, b, scale_a, scale_b):

@@ -5,12 +5,13 @@ the limit, as long as tiles are large enough: a tile of block_m x block_n asks t
 2 * block_m * block_n / (block_m + block_n) FLOP's worth of each element that it loads. A few rows
 (M = 16) make it memory-bound, and then it is b that counts.
 
-What else costs: tiles that are no multiple of the cores (288 on 132 take as long as 396), which
+What else costs: tiles that are not a multiple of the cores (288 on 132 take as long as 396), which
 `stream_k` deals out in smaller pieces and `warp_groups` cuts; fewer tiles than cores, which
 `split_k` splits along K; and rows between multiples of 16 bytes, which no descriptor describes:
 `padded` copies them.
 
-NaN and infinities of a reach their rows of c, those of b their columns; an infinity times 0 is NaN.
+NaN and infinities in a reach their rows of c, and those in b their columns of c. An infinity times
+0 is NaN.
 """
 
 from dataclasses import dataclass, replace
@@ -203,7 +204,7 @@ def _put(c, x, m, n, M, N, POINTERS: tl.constexpr, DIV_N: tl.constexpr):
         c.store([m, n], x.to(c.dtype))
 
 
-# `tiles` is None where the program walks all: then it is no argument of the compiled kernel.
+# `tiles` is None where the program walks all: then it is not an argument of the compiled kernel.
 @triton.jit
 def _persistent(
     a, b, c, M, N, K, tiles,
@@ -1174,7 +1175,7 @@ def warp_groups(a, b, *, config):
 def launch_warp_groups(of_a, of_b, c, config, second=(), units=None):
     """Launch c = a b, each operand given as its name, its rows, and whether they are those of its
     transpose. With `second`, u and v in the same way, c = a b + u v: they lie as a and b do, and u
-    is no wider than a step. Sums of u v are multiplied by `units`, a number for each row of whole
+    is not wider than a step. Sums of u v are multiplied by `units`, a number for each row of whole
     tiles."""
     (_, rows_a, a_t), (_, _, b_t), (M, N) = of_a, of_b, c.shape
     BM, BN, BK = config.block_m, config.block_n, config.block_k

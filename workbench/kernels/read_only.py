@@ -2,7 +2,7 @@
 
 Reads everything and writes a four-thousandth of it: what DRAM gives when nothing has to turn the
 bus round for writes. A maximum is exact in every dtype and cannot be left out by a compiler, since
-its result is stored. NaN is no number, and so never the largest.
+its result is stored. NaN is not a number, and so never the largest.
 """
 
 from dataclasses import dataclass

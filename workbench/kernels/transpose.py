@@ -64,7 +64,7 @@ def refuse_tiles(config, limits, *, itemsize, M, N):
     held = elements // (config.num_warps * limits.warp_size)
     if not 4 <= held <= 64:
         block = f"{held} elements of the tile"
-        return f"each thread would hold {block}; 4 to 64 are worth its registers"
+        return f"each thread would hold {block}; 4 to 64 elements are worth trying"
     if elements * itemsize > limits.shared_bytes // 2:
         return f"a tile of {elements * itemsize} bytes leaves no room for a second block beside it"
     return None

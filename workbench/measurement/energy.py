@@ -60,7 +60,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Rules:
-    """Parameters of energy windows. They change no time, so they are no part of a protocol."""
+    """Parameters of energy windows. They change no time, so they are not part of a protocol."""
 
     steps: int = 20  # updates of the counter in a window, at least
     least_s: float = 0.4  # ... and seconds

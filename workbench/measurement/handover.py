@@ -117,7 +117,7 @@ def checked(problem: PreparedProblem, result: Returned) -> Checked:
     try:
         outputs = [unpacked(x) for x in result.outputs]
     except Unpackable as error:
-        return broken(Fault("form", f"what the launch returned is no tensor: {error}"))
+        return broken(Fault("form", f"what the launch returned is not a tensor: {error}"))
     verdict = check_outputs(outputs, problem)
     if not verdict.wrong and result.borrowed:
         return broken(result.borrowed)

@@ -37,7 +37,7 @@ def unpacked(values: Packed) -> torch.Tensor:
         raise Unpackable(f"there is no dtype {str(values.dtype)[:40]!r}")
     shape, strides = tuple(values.shape), tuple(values.strides)
     if len(shape) != len(strides) or not all(type(n) is int and n >= 0 for n in (*shape, *strides)):
-        raise Unpackable("its shape or strides are no extents")
+        raise Unpackable("its shape or strides are not extents")
     span = _span(shape, strides)
     if not isinstance(values.data, bytes) or len(values.data) != span * dtype.itemsize:
         raise Unpackable(f"{span} elements were expected in its bytes")

@@ -116,7 +116,8 @@ def output_dtypes(spec: Spec, inputs: Sequence[torch.Tensor]) -> list[torch.dtyp
 
 
 def shape_of(tensor: Tensor, extents: Extents) -> tuple[Any, ...]:
-    """Return the shape of a tensor of the Spec, rounded down where an axis is no whole number."""
+    """Return the shape of a tensor of the Spec, rounded down where an axis is not a whole
+    number."""
     return tuple(_value(axis, extents) for axis in tensor.axes.split())
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from workbench.data.contributed import contributed
 from workbench.data.plausible import drop_impossible
 from workbench.data.record_tally import REFUSED
 from workbench.data.trace import WORK, Trace, TraceFile, plain
@@ -61,9 +62,23 @@ class TraceReader:
 
 @cache
 def readers() -> dict[str, TraceReader]:
-    """Return every reader by the name of its file."""
+    """Return every reader by the name of its file, those of installed packages last. Raises
+    ReadError where one of these cannot be imported."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
-    return {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
+    own = {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
+    others = contributed("workbench.readers").items()
+    return own | {name: _contributed(name, module) for name, module in others if name not in own}
+
+
+def _contributed(name: str, module: str) -> TraceReader:
+    try:
+        reader = import_module(module).READER
+    except Exception as error:  # whatever the package does at its import
+        reason = f"{type(error).__name__}: {first_words(error)}"
+        raise ReadError(f"the reader {name} of {module} cannot be imported ({reason}).") from error
+    if not isinstance(reader, TraceReader):
+        raise ReadError(f"READER of {module} is not a workbench.readers.TraceReader.")
+    return reader
 
 
 def reader_of(source: Source) -> TraceReader:

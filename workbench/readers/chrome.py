@@ -85,7 +85,7 @@ class _ChromeEvents:
 
     def _ns(self, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise TypeError("a time is no number")
+            raise TypeError("a time is not a number")
         return ns_of_us(value.strip() if isinstance(value, str) else value)
 
     def _add(self, event: dict[str, Any], pid: str, tid: str, start: int, end: int) -> None:

@@ -45,7 +45,7 @@ CALLS = frozenset(
 RANGES = frozenset(["user_annotation"])
 OPERATIONS = frozenset(["cpu_op", "operator"])
 FUNCTIONS = frozenset(["python_function"])  # of the stack; kept where a range names them
-# Categories of libkineto's ActivityType.cpp that are no work of a device, and the trace's own
+# Categories of libkineto's ActivityType.cpp that are not work of a device, and the trace's own
 OTHERS = frozenset(
     ["", "gpu_user_annotation", "external_correlation", "cpu_instant_event", "overhead", "trace",
      "cuda_sync", "cuda_event", "cuda_profiler_range", "mtia_insight", "mtia_counters",
@@ -199,7 +199,7 @@ class _Builder:
         """Add an event of a category in `kinds`; times in ns."""
         if (known := self.names.get(raw_name)) is None:
             if not isinstance(raw_name, str):
-                raise TypeError("the name of an event is no text")
+                raise TypeError("the name of an event is not text")
             name = plain(raw_name)
             known = self.names[raw_name] = name, kind_of_call(name)
         name, call = known
@@ -380,7 +380,7 @@ def _ns_of_text(text: bytes) -> int:
 def _ns(value: Any) -> int:
     """Return a time of an event in ns."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError("a time is no number")
+        raise TypeError("a time is not a number")
     if isinstance(value, str):
         value = value.strip().strip('"')
         if value.lstrip("-").isdigit():

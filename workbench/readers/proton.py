@@ -1,7 +1,7 @@
 """Proton's hatchet file: a tree of scopes and kernels with sums, and a map of devices.
 
 Units stand in the names of the metrics: `time (ns)`, `flops16`. A kernel that Proton's own launch
-metadata started is no work of the program.
+metadata started is not work of the program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read(source: Source) -> Trace:
     trace = Trace("proton")
     value = loaded(source)
     if not isinstance(value, list):
-        raise TypeError("it is no list of trees")
+        raise TypeError("it is not a list of trees")
     for number, tree in enumerate(value, 1):
         source.place = f"tree {number}"
         if isinstance(tree, dict) and "frame" in tree:
@@ -99,10 +99,10 @@ def _metrics(metrics: dict[str, Any]) -> tuple[float | None, tuple[CounterValue,
         name, unit = (match["name"], match["unit"]) if match else (key, "")
         number = float(value) if isinstance(value, int | float) else None
         if number is not None and not math.isfinite(number):
-            raise ValueError(f"{key} is no finite number")
+            raise ValueError(f"{key} is not a finite number")
         if number is None:
             if re.fullmatch(r"time|flops\d*|bytes|count", name):
-                raise TypeError(f"{key} is no number")
+                raise TypeError(f"{key} is not a number")
             counters.append(CounterValue(plain(name), None, unit, plain(str(value))))
         elif name == "time" and unit in UNIT_NS:
             time_ns = number * UNIT_NS[unit]

@@ -137,7 +137,7 @@ def _interval(row: Row, trace: Trace) -> None:
     kind, device = ActivityKind.CALL, ""
     if "Direction" in row:
         name = plain(row["Direction"]).removeprefix("MEMORY_COPY_").replace("_", " ").lower()
-        if name != "host to host":  # which is no work of a GPU
+        if name != "host to host":  # which is not work of a GPU
             name, kind = f"copy {name}", ActivityKind.COPY
             to_host = "device to host" in name
             device = agent(need(row, "Source_Agent_Id" if to_host else "Destination_Agent_Id"))

@@ -123,7 +123,7 @@ class _Process:
         name = self._operation(record, "copy")
         ends = [_handle(record.get(key)) for key in ("dst_agent_id", "src_agent_id")]
         gpus = [end for end in ends if end is not None and end not in self.hosts]
-        if not gpus:  # from host to host, which is no work of a GPU
+        if not gpus:  # from host to host, which is not work of a GPU
             kind, device = ActivityKind.CALL, ""
         else:
             to_host = "DEVICE_TO_HOST" in name and not self.hosts

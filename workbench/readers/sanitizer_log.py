@@ -1,5 +1,5 @@
 """Log of compute-sanitizer, and of cuda-memcheck before it. The summary line is the verdict; a log
-without one is inconclusive, whatever it printed."""
+without one fails if it printed an error, else it is inconclusive."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(source: Source) -> Trace:
     if (leaks := trace.tables.pop("leaked", None)) is not None and result.errors is None:
         result.errors = leaks
     if result.errors is None:
-        trace.notes.append("there is no summary line, so the check is inconclusive")
+        trace.notes.append("there is no summary line: more may be wrong than was printed")
     elif result.not_printed:
         trace.notes.append(
             f"{result.not_printed} of {result.errors} errors were not printed; --print-limit"

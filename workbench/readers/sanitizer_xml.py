@@ -37,7 +37,7 @@ def read(source: Source) -> Trace:
     parse(source, start, end)
     trace.checker = result
     trace.notes.append(
-        "the XML holds what was printed; the verdict is the summary line of the log: read both"
+        "the XML holds only what was printed; the number of errors is in the log: read both"
     )
     return trace
 

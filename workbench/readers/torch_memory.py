@@ -29,9 +29,9 @@ def read(source: Source) -> Trace:
         with trace.tally.record("rows"):
             time, action, size, category = row
             if any(type(value) is not int for value in (time, action, size, category)):
-                raise TypeError("a value is no whole number")
+                raise TypeError("a value is not a whole number")
             if action not in ACTIONS:
-                raise ValueError(f"{action} is no action")
+                raise ValueError(f"{action} is not an action")
             now += size  # negative where memory is given back
             peak, events = max(peak, now), events + 1
     trace.tables["memory"] = {"events": events, "peak_bytes": peak, "end_bytes": now}

@@ -126,7 +126,13 @@ def _environment() -> Environment:
     )
     environment.globals["error_of_model"] = device_words
     environment.globals["software"] = software
+    environment.filters["unbroken"] = unbroken
     return environment
+
+
+def unbroken(text: str) -> str:
+    """Return text in which no line ends between a number and its `%`."""
+    return type(text)(re.sub(r"(\d) %", "\\1\u00a0%", text))
 
 
 # Triton has two of ptxas. 3.6 calls the second from sm_100 on, 3.9 from sm_90 on.

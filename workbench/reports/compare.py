@@ -27,6 +27,7 @@ from workbench.reports import render
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
+from workbench.reports.figures.curve import Curve, curve_svg
 from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.measure import SPREAD, spread_cells
@@ -74,7 +75,7 @@ def compared_of(
     outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], corrects: bool = True
 ) -> list[Compared]:
     """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
-    Without `corrects` each stands as it was decided: the steps of a bisection are no suite."""
+    Without `corrects` each stands as it was decided: the steps of a bisection are not a suite."""
     by_key = {o.key: o for o in outcomes}
     shown = corrected(comparisons) if corrects else comparisons
     return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]
@@ -96,9 +97,10 @@ def page(
     comparisons: Sequence[Comparison] = (),
     text: str = "",
     profiles: Sequence[Profile] = (),
+    curves: Sequence[Curve] = (),
 ) -> str:
     """Return the page as HTML. `text` replaces the sentence where there is no verdict; `profiles`
-    are those of the operands."""
+    are those of the operands, `curves` those of two whole runs."""
     shown_pairs = compared_of(outcomes, comparisons, corrects=run.engine != "bisect")
     one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
     return render(
@@ -110,6 +112,7 @@ def page(
         facts=[*_facts(one), *(_energy_facts(shown_pairs[0]) if len(shown_pairs) == 1 else ())],
         shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
         forest=_forest(shown_pairs),
+        curves=[(c.title, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves)],
         profiled=profiled_table(profiles, outcomes, operand_titles(comparisons)),
         verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,

@@ -184,7 +184,7 @@ def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def head_words(head: str, group: Group) -> str:
-    """Return a head as it is shown: a predicted time is no median."""
+    """Return a head as it is shown: a predicted time is not a median."""
     predicted = head == "median" and not any(r.measured for r in group.records)
     return "predicted" if predicted else head
 

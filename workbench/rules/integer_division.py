@@ -16,7 +16,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if divisions < limits["divisions"]:
         return None
     return Diagnosis(
-        f"{counted(divisions, 'division')} of integers by a value that is no constant "
+        f"{counted(divisions, 'division')} of integers by a value that is not a constant "
         f"{'is' if divisions == 1 else 'are'} in innermost loops, each some 20 to 100 "
         "instructions.",
         (

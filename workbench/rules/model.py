@@ -11,7 +11,7 @@ from workbench.rules import Diagnosis, KernelRule
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose counters contradict its Spec. More bytes than the
-    least are no contradiction: spills, unneeded sectors and lost reuse explain them. Fewer bytes
+    least are not a contradiction: spills, unneeded sectors and lost reuse explain them. Fewer bytes
     read than all inputs have, with caches that were flushed, nothing explains; nor a count of the
     matrix unit's operations that is another one, as these are exact."""
     pairs = list(_apart(metrics, limits["apart"]))

@@ -16,8 +16,8 @@ UNEVEN = (
 
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a kernel with few warps while no unit is busy. Few warps are no fault
-    where a unit is."""
+    """Return the diagnosis of a kernel with few warps while no unit is busy. Few warps are not a
+    fault where a unit is."""
     most, achieved = metrics["occupancy_theoretical"], metrics["occupancy"]
     units = ("dram_throughput", "l2_throughput", "compute_throughput", "memory_throughput")
     if max(metrics.get(unit, 0.0) for unit in units) >= limits["ceiling"]:

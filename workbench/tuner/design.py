@@ -79,7 +79,7 @@ def _is_fit(spec: Spec, dtype: str, device: Device, sizes: Sizes) -> bool:
         moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
         if not is_aligned(spec, sizes):
             return False
-    except ValueError:  # an axis is no whole number there
+    except ValueError:  # an axis is not a whole number there
         return False
     least_s = bound_s(device, moved, flops, dtype)
     if moved > MOST_BYTES or not (LEAST_S <= least_s <= MOST_S):

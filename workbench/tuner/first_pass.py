@@ -260,7 +260,7 @@ class FirstPass:
                     if self._stopped:
                         getattr(stream, "close", lambda: None)()
                         break
-            except BaseException as error:  # of a cluster also Stopped, which is no Exception
+            except BaseException as error:  # of a cluster also Stopped, which is not an Exception
                 self._inbox.put(error)
             self._inbox.put(None)
 

@@ -131,7 +131,7 @@ def remember(
 
     With `limits` of the device the bits of each are compared with those of its Impl's default, else
     only where that is the run's. Raises TunedError where the tuned cache cannot be read or written;
-    and, after the others are kept, for a config with a knob that is no whole number.
+    and, after the others are kept, for a config with a knob that is not a whole number.
     """
     spec = spec or catalog.spec_of(run.source)
     named = {outcome.case.impl for outcome in outcomes}  # others have no hash yet: 0.1 s each

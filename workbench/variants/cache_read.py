@@ -4,7 +4,7 @@ out of a small x, from a place of its own on and round its end; y[p] is the larg
 Called over and over on the same x (regime hot), it asks nothing of DRAM. Loads pass by the cores'
 own caches (`.cg`), and at any moment the programs read pieces that lie far apart, so that all
 slices of the cache work. A maximum is exact, needs no order, and cannot be left out since it is
-stored. NaN is no number, and so never the largest.
+stored. NaN is not a number, and so never the largest.
 """
 
 from dataclasses import dataclass

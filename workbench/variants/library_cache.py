@@ -3,7 +3,7 @@ c, for each r. It is there for what torch's amax reaches over an x that repeats 
 0) in the last-level cache: the library reference of that ceiling. Read once, x would be over in a
 few microseconds, most of which are a launch.
 
-A maximum is exact. NaN is no number, and so never the largest.
+A maximum is exact. NaN is not a number, and so never the largest.
 """
 
 from dataclasses import dataclass

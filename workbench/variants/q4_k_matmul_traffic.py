@@ -23,7 +23,7 @@ q4_k_matmul_traffic = Spec(
     inputs=whole.q4_k_matmul.inputs,
     outputs={"y": Tensor("M N")},
     reference=reference,
-    flops=lambda M, N, K: 0,  # what the sums take is no work of the kernel that this belongs to
+    flops=lambda M, N, K: 0,  # what the sums take is not work of the kernel that this belongs to
     check=[
         {"M": 1, "N": 1, "K": 256},
         {"M": 3, "N": 9, "K": 512},

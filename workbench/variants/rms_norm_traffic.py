@@ -21,7 +21,7 @@ rms_norm_traffic = Spec(
     inputs={"x": Tensor("M N"), "w": Tensor("N")},
     outputs={"y": Tensor("M N")},
     reference=reference,
-    flops=lambda M, N: 0,  # what the sums take is no work of the kernel that this belongs to
+    flops=lambda M, N: 0,  # what the sums take is not work of the kernel that this belongs to
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
     bench=[{"M": 8192, "N": 8192}, {"M": 8192, "N": 4096}, {"M": 32, "N": 4096}],
 )

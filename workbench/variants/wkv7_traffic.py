@@ -34,7 +34,7 @@ wkv7_traffic = Spec(
     inputs=wkv7.inputs,
     outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
     reference=reference,
-    flops=lambda B, T, H, N: 0,  # what the sums take is no work of the kernel that this belongs to
+    flops=lambda B, T, H, N: 0,  # what the sums take is not work of the kernel that this belongs to
     check=[{"B": 1, "T": 1, "H": 1, "N": 64}, {"B": 2, "T": 19, "H": 1, "N": 64}],
     bench=wkv7.bench,
     # sums of 5 T numbers in fp32, beside which single results may be small

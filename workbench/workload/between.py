@@ -129,7 +129,7 @@ def _tensor(a: TensorArgument, b: TensorArgument, scale: Scale) -> TensorArgumen
         raise NoMiddle("its tensors differ in more than sizes")
     shape = tuple(map(scale.number, a.shape, b.shape))
     if a.values is not None and (shape != a.shape or a.values != b.values):
-        raise NoMiddle("it has an integer tensor, whose values between the sizes are not known")
+        raise NoMiddle("it has an integer tensor, and its values at other sizes are not known")
     return replace(a, shape=shape, stride=_stride(a, b, shape, scale), align=min(a.align, b.align))
 
 
@@ -228,6 +228,6 @@ def _axis(terms: list[Term], knobs: Sequence[Knobs], wanted: list[list[int]]) ->
         if values[:2] == wanted:
             fitting.add(tuple(values[2]))
     if len(fitting) != 1:
-        reason = "follows from its sizes in several ways" if fitting else "is no formula of them"
+        reason = "follows from its sizes in several ways" if fitting else "is not a formula of them"
         raise NoMiddle(f"its grid {reason}")
     return list(fitting.pop())

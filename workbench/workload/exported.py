@@ -114,7 +114,7 @@ def moe_place(entry: PinnedEntry) -> tuple[str, int] | str:
         return "it is not recorded with the arguments of a fused MoE kernel"
     a, b = TENSOR.match(given["a_ptr"]), TENSOR.match(given["b_ptr"])
     if a is None or b is None:
-        return "its a_ptr and b_ptr are no tensors"
+        return "its a_ptr and b_ptr are not tensors"
     (batch, *_), experts = ([int(n) for n in shape[2].split(",")] for shape in (a, b))
     if len(experts) != 3 or experts[1] % 2:
         return "its b_ptr has not the shape of the first product, experts x 2 N x K"

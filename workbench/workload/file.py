@@ -222,7 +222,7 @@ def _workload(plain: Mapping[str, Any]) -> RecordedWorkload:
 
     def over(value: Any, at: str) -> tuple[KernelFunction, int]:
         if not isinstance(value, list) or len(value) != 2:
-            raise strict.Damage(f"{at} is no pair")
+            raise strict.Damage(f"{at} is not a pair")
         return strict.entry_at(functions, value[0], at), strict.count(value[1], at)
 
     return RecordedWorkload(
@@ -246,7 +246,7 @@ def _read_function(value: Any, at: str) -> KernelFunction:
 
 def _read_argument(value: Any, at: str, depth: int) -> RecordedArgument:
     if not isinstance(value, dict) or not value:
-        raise strict.Damage(f"{at} is no argument")
+        raise strict.Damage(f"{at} is not an argument")
     if "tensor" in value:
         return _read_tensor(value, at)
     if "descriptor" in value:
@@ -257,10 +257,10 @@ def _read_argument(value: Any, at: str, depth: int) -> RecordedArgument:
     if "tuple" in value:
         items = strict.fields_of(value, at, ("tuple",))["tuple"]
         if not isinstance(items, list) or depth >= MOST_DEEP:
-            raise strict.Damage(f"{at}.tuple is no list of arguments")
+            raise strict.Damage(f"{at}.tuple is not a list of arguments")
         return TupleArgument(tuple(_read_argument(i, at, depth + 1) for i in items))
     if len(value) != 1:
-        raise strict.Damage(f"{at} is no argument")
+        raise strict.Damage(f"{at} is not an argument")
     ((kind, held),) = value.items()
     return _read_plain(strict.one_of(kind, at, PLAIN_KINDS), held, at)
 
@@ -276,7 +276,7 @@ def _read_plain(kind: Any, held: Any, at: str) -> PlainArgument:
         try:
             float(strict.text(held, at))
         except ValueError:
-            raise strict.Damage(f"{at} is no number") from None
+            raise strict.Damage(f"{at} is not a number") from None
     return PlainArgument(kind, strict.text(held, at))
 
 
@@ -296,7 +296,7 @@ def _read_tensor(value: Any, at: str) -> TensorArgument:
 
 def _named(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, RecordedArgument]:
     if not isinstance(value, list):
-        raise strict.Damage(f"{at} is no list")
+        raise strict.Damage(f"{at} is not a list")
     result: dict[str, RecordedArgument] = {}
     for pair in value:
         if not isinstance(pair, list) or len(pair) != 2:
@@ -345,7 +345,7 @@ def _read_grids(value: Any, at: str) -> ConfigGrids:
     plain = strict.fields_of(value, at, ("knobs", "shapes"))
     knobs, shapes = strict.texts(plain["knobs"], f"{at}.knobs"), plain["shapes"]
     if not isinstance(shapes, list):
-        raise strict.Damage(f"{at}.shapes is no list")
+        raise strict.Damage(f"{at}.shapes is not a list")
     result = {}
     for pair in shapes:
         if not isinstance(pair, list) or len(pair) != 2:
@@ -362,7 +362,7 @@ def _read_process(value: Any, at: str) -> RecordedProcess:
     plain = strict.fields_of(value, at, names)
     versions = plain["versions"]
     if not isinstance(versions, dict):
-        raise strict.Damage(f"{at}.versions is no object")
+        raise strict.Damage(f"{at}.versions is not an object")
     return RecordedProcess(
         strict.text(plain["program"], f"{at}.program"),
         None if plain["rank"] is None else strict.count(plain["rank"], f"{at}.rank"),
@@ -379,7 +379,7 @@ def _read_times(value: Any, at: str) -> GpuTimes:
     plain = strict.fields_of(value, at, ("window", "total_s", "kernels", "others"))
     others = plain["others"]
     if not isinstance(others, list) or any(not isinstance(o, list) or len(o) != 2 for o in others):
-        raise strict.Damage(f"{at}.others is no list of pairs")
+        raise strict.Damage(f"{at}.others is not a list of pairs")
     return GpuTimes(
         strict.text(plain["window"], f"{at}.window"),
         strict.seconds(plain["total_s"], f"{at}.total_s"),

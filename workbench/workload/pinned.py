@@ -179,7 +179,7 @@ class PinnedTable:
         if usable:
             config = config_of(usable[0], tuner)
             if config is None:
-                self._report_once(function, "its config is none that this function can have")
+                self._report_once(function, "this function cannot have its config")
             return ("refused" if config is None else "hit"), config
         if there:
             self._report_once(function, f"its entry is stale ({self._stale(function, there[0])})")

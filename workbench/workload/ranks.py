@@ -1,7 +1,7 @@
 """Compare the pinned choices of all ranks of torch.distributed.
 
 Ranks that launch one function with one key must have one config, or their sums have other orders.
-What only some of the ranks launch, as the stages of a pipeline do, is no difference.
+What only some of the ranks launch, as the stages of a pipeline do, is not a difference.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def function_here(function: KernelFunction, trust: bool) -> Any:
         lines = str(error).strip().splitlines() or [""]
         raise NotRebuilt(f"its file cannot be imported ({lines[-1][:200]})") from None
     if not hasattr(kernel, "arg_names"):
-        raise NotRebuilt(f"{function.name} of {module} is no Triton function")
+        raise NotRebuilt(f"{function.name} of {module} is not a Triton function")
     if changed and not trust:
         raise NotRebuilt("its text is another than the recorded one; record again, or --trust it")
     return kernel

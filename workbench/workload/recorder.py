@@ -57,7 +57,7 @@ from workbench.workload.triton_hooks import (
 MOST_SIGNATURES = 4096  # about 1 MB of file; later ones are counted by function alone
 MOST_KEYS = 4 * MOST_SIGNATURES  # of launches in memory; several may be of one signature
 LEAST_WAIT_S = 1.0  # between two writes
-# Names of constants that are knobs of a kernel; other constants, such as extents, are no choice.
+# Names of constants that are knobs of a kernel; other constants, such as extents, are not a choice.
 KNOB = re.compile(r"block|tile|chunk|split|unroll|^B[A-Z]?$|^GROUP_|num_warps|num_stages", re.I)
 WRITE_SHARE = 0.01  # of the time goes into writes, at most
 

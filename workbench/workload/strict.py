@@ -29,12 +29,13 @@ def document(data: bytes, name: str, mark: str, schema: int, kind: str) -> Mappi
     except (ValueError, RecursionError) as error:
         first = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
         raise WorkloadError(
-            f"{name} is no {kind}: it is not JSON ({first}); make it again, or name another."
+            f"{name} is not a {kind}: it is not JSON ({first}); make it again, or name another."
         ) from None
     version = plain.get(mark) if isinstance(plain, dict) else None
     if type(version) is not int:
         raise WorkloadError(
-            f"{name} is no {kind}: it has no `{mark}` version; name one that the workbench wrote."
+            f"{name} is not a {kind}: it has no `{mark}` version; name one that the workbench "
+            f"wrote."
         )
     if version > schema:
         raise WorkloadError(
@@ -57,7 +58,7 @@ def rows(plain: Mapping[str, Any], name: str, read: Callable[[Any, str], T]) -> 
     """Return the list of this name, each entry by `read`. Raises Damage."""
     value = plain.get(name)
     if not isinstance(value, list):
-        raise Damage(f"`{name}` is no list")
+        raise Damage(f"`{name}` is not a list")
     return [read(each, f"{name}[{i}]") for i, each in enumerate(value)]
 
 
@@ -65,7 +66,7 @@ def fields_of(value: Any, at: str, required: Sequence[str], optional: Sequence[s
     """Return an object that has the required keys, and no other but the optional ones. Raises
     Damage."""
     if not isinstance(value, dict):
-        raise Damage(f"{at} is no object")
+        raise Damage(f"{at} is not an object")
     for name in required:
         if name not in value:
             raise Damage(f"{at} lacks `{name}`")
@@ -77,21 +78,21 @@ def fields_of(value: Any, at: str, required: Sequence[str], optional: Sequence[s
 def text(value: Any, at: str) -> str:
     """Return text. Raises Damage."""
     if not isinstance(value, str):
-        raise Damage(f"{at} is no text")
+        raise Damage(f"{at} is not text")
     return value
 
 
 def texts(value: Any, at: str) -> tuple[str, ...]:
     """Return a list of texts. Raises Damage."""
     if not isinstance(value, list):
-        raise Damage(f"{at} is no list")
+        raise Damage(f"{at} is not a list")
     return tuple(text(each, at) for each in value)
 
 
 def whole(value: Any, at: str) -> int:
     """Return a whole number of 64 bits. Raises Damage."""
     if type(value) is not int or not -(2**63) <= value < 2**64:
-        raise Damage(f"{at} is no whole number of 64 bits")
+        raise Damage(f"{at} is not a whole number of 64 bits")
     return value
 
 
@@ -105,7 +106,7 @@ def count(value: Any, at: str) -> int:
 def wholes(value: Any, at: str, least: int | None = None) -> tuple[int, ...]:
     """Return a list of whole numbers, of at least `least` each. Raises Damage."""
     if not isinstance(value, list):
-        raise Damage(f"{at} is no list")
+        raise Damage(f"{at} is not a list")
     numbers = tuple(whole(each, at) for each in value)
     if least is not None and any(number < least for number in numbers):
         raise Damage(f"{at} has a number below {least}")
@@ -115,7 +116,7 @@ def wholes(value: Any, at: str, least: int | None = None) -> tuple[int, ...]:
 def seconds(value: Any, at: str) -> float:
     """Return a finite time of at least 0 s, in seconds. Raises Damage."""
     if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise Damage(f"{at} is no time in seconds")
+        raise Damage(f"{at} is not a time in seconds")
     return float(value)
 
 

@@ -79,7 +79,7 @@ def _written(entry: PinnedEntry, folder: str) -> str:
     if tuner.early_config_prune or tuner.perf_model:
         return "its configs are pruned by the arguments of a launch"
     if any(config.pre_hook for config in tuner.configs):
-        return "its configs have hooks, with which Triton reads no cache"
+        return "its configs have hooks, and Triton reads no cache of such configs"
     if not entry.key:
         return "its autotuner has no key, without which Triton reads no cache"
     config, key = config_of(entry, tuner), key_of(entry.key)
@@ -138,7 +138,7 @@ def _tuner(entry: PinnedEntry) -> Any | str:
 
 
 def key_of(texts: Sequence[str]) -> tuple[Any, ...] | None:
-    """Return an autotuner's key of a table's; None where a value is no literal."""
+    """Return an autotuner's key of a table's; None where a value is not a literal."""
     try:
         return tuple(text if DTYPE.match(text) else ast.literal_eval(text) for text in texts)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

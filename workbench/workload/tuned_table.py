@@ -135,7 +135,7 @@ def _entry(value: Any, at: str) -> PinnedEntry:
 
 def _arguments(value: Any, at: str) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
-        raise strict.Damage(f"{at} is no object")
+        raise strict.Damage(f"{at} is not an object")
     for each in value.values():
         strict.text(each, at)
     return tuple(value.items())
@@ -154,10 +154,10 @@ def argument_texts(arguments: Mapping[str, RecordedArgument]) -> tuple[tuple[str
 
 def _config(value: Any, at: str) -> tuple[tuple[str, ConfigValue], ...]:
     if not isinstance(value, dict):
-        raise strict.Damage(f"{at} is no object")
+        raise strict.Damage(f"{at} is not an object")
     for name, each in value.items():
         if not isinstance(each, (int, str, type(None))):
-            raise strict.Damage(f"{at}.{ascii(name)[:40]} is no value of a config")
+            raise strict.Damage(f"{at}.{ascii(name)[:40]} is not a value of a config")
         if type(each) is int:
             strict.whole(each, f"{at}.{ascii(name)[:40]}")
     return tuple(sorted(value.items()))
@@ -165,7 +165,7 @@ def _config(value: Any, at: str) -> tuple[tuple[str, ConfigValue], ...]:
 
 def _time(value: Any, at: str) -> MeasuredTime:
     if not isinstance(value, list) or len(value) != 3:
-        raise strict.Damage(f"{at} is no median with its interval")
+        raise strict.Damage(f"{at} is not a median with its interval")
     median, low, high = (strict.seconds(each, at) for each in value)
     if not low <= median <= high:
         raise strict.Damage(f"{at} has a median outside of its interval")

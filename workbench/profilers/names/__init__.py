@@ -98,7 +98,9 @@ def listed(chip: str, pattern: str = "") -> list[tuple[str, str]]:
     try:
         wanted = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
-        raise CounterError(f"{pattern!r} is no regular expression ({error}); correct it.") from None
+        raise CounterError(
+            f"{pattern!r} is not a regular expression ({error}); correct it."
+        ) from None
     return sorted((name, kind) for name, kind in names_of(chip).items() if wanted.search(name))
 
 

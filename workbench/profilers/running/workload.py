@@ -102,7 +102,7 @@ def python_command(words: Sequence[str], machine: Machine) -> tuple[list[str], l
     if (own := _first_line(script)) is not None:
         return own, [str(script), *words[1:]]
     raise ProgramError(
-        f"{first} is no Python program, and this profiler runs inside of one; write: -- python "
+        f"{first} is not a Python program, and this profiler runs inside of one; write: -- python "
         "step.py."
     )
 

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 
 ABSENT = frozenset(["", "n/a", "nan", "-", "none", "null", "(!) n/a", "no data"])
 
-# A comma that no group of three digits follows is no separator of thousands
+# A comma that no group of three digits follows is not a separator of thousands
 DECIMAL_COMMA = re.compile(
     r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),(?:\d{1,2}|\d{4,})\Z|[+-]?0\d*,\d+\Z"
     r"|[+-]?\d{1,3}(?:\.\d{3})+,\d+\Z"
@@ -25,7 +25,7 @@ def number(text: str, comma: bool = False) -> float | None:
     if comma:
         text = text.replace(".", "").replace(",", ".")
     if not PLAIN.match(text):
-        raise ValueError(f"{text[:40]!r} is no number")
+        raise ValueError(f"{text[:40]!r} is not a number")
     value = float(text.replace(",", ""))
     if math.isinf(value):
         raise ValueError(f"{text[:40]!r} is larger than any number")
@@ -43,12 +43,12 @@ def integer(text: str) -> int:
     except (ValueError, OverflowError):
         bare = str(text).strip()
         if not PLAIN.match(bare):
-            raise ValueError(f"{bare[:40]!r} is no whole number") from None
+            raise ValueError(f"{bare[:40]!r} is not a whole number") from None
         value = Decimal(bare.replace(",", ""))
     except TypeError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
     if not -LARGEST < value < LARGEST or value != int(value):
-        raise ValueError(f"{str(text)[:40]!r} is no whole number")
+        raise ValueError(f"{str(text)[:40]!r} is not a whole number")
     return int(value)
 
 
@@ -60,10 +60,10 @@ def whole(value: object) -> int | None:
 
 def ns_of_us(value: int | float | str) -> int:
     """Return microseconds as whole nanoseconds, exactly for decimal text: a float of epoch size
-    would lose hundreds of nanoseconds. Raises ValueError where it is no number."""
+    would lose hundreds of nanoseconds. Raises ValueError where it is not a number."""
     if isinstance(value, int):
         if abs(value) >= 2**60:
-            raise ValueError(f"{str(value)[:40]} is no time")
+            raise ValueError(f"{str(value)[:40]} is not a time")
         return value * 1000
     text = str(value)
     is_short = len(text) < 23
@@ -77,9 +77,9 @@ def ns_of_us(value: int | float | str) -> int:
     try:
         exact = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is no time") from None
+        raise ValueError(f"{text[:40]!r} is not a time") from None
     if not exact.is_finite() or abs(exact) >= 2**60:
-        raise ValueError(f"{text[:40]!r} is no time")
+        raise ValueError(f"{text[:40]!r} is not a time")
     return round(exact * 1000)
 
 
@@ -102,7 +102,7 @@ PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 
 
 def to_ns(value: float, unit: str) -> float | None:
-    """Return a time in ns, or None where the unit is no time."""
+    """Return a time in ns, or None where the unit is not a time."""
     scale = UNIT_NS.get(unit.strip().lower())
     return None if scale is None else value * scale
 

@@ -305,7 +305,7 @@ def _of_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -
             members = [member for member in packed.infolist() if not member.is_dir()]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
         raise ReadError(
-            f"{name} is no whole zip file ({first_words(error)}); copy it again."
+            f"{name} is not a whole zip file ({first_words(error)}); copy it again."
         ) from None
     if len(members) > limits.members:
         raise ReadError(f"{name} holds more than {limits.members} files; unpack it yourself.")

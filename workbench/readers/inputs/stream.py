@@ -52,7 +52,7 @@ class JsonStream:
         self.source.place = f"character {self._before + self._at:,}"
 
     def _peek(self) -> str:
-        """Return the next character that is no white space; empty at the end."""
+        """Return the next character that is not white space; empty at the end."""
         while True:
             text, at, end = self._text, self._at, len(self._text)
             while at < end and text[at] in WHITE:

@@ -13,8 +13,8 @@ End = Callable[[str, str], None]
 
 def parse(source: Source, start: Start, end: End) -> None:
     """Call `start(name, attributes)` and `end(name, text)` for each element; text that lies before
-    an inner element is its own. Raises ValueError where the file is no whole XML, and ReadError for
-    a DOCTYPE or where elements are nested too deeply."""
+    an inner element is its own. Raises ValueError where the file is not a whole XML, and ReadError
+    for a DOCTYPE or where elements are nested too deeply."""
     parser = expat.ParserCreate()
     texts: list[list[str]] = []
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 820, 400  # px
 TIME_UNIT = "µs"  # of curves without declared bytes and FLOPs
 KEY_LETTERS = 30  # of a line of the key, which has 200 px beside its marks
-LOG_FROM = 8.0  # largest size over the smallest, from which the axis is logarithmic
+LOG_FROM = 8.0  # largest over smallest size or time, from which its axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def curve_figure(curve: Curve) -> Figure:
             curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=_wrapped(curve.bound.name)
         )
     tops = [y for line in (*curve.lines, curve.bound) if line for y in (*line.y, *line.high)]
-    if curve.unit == TIME_UNIT:
+    ends = [y for line in curve.lines for y in (*line.y, *line.low, *line.high)]
+    if curve.unit == TIME_UNIT and max(ends) >= LOG_FROM * min(ends):
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.yaxis.set_minor_formatter(lambda value, _: "")

@@ -31,18 +31,25 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     records = [r for g in groups for r in _timed(g)]
     if axis is None or not records:
         return None
-    ridge = ridge_of(run)
-    memory = any(memory_bound(r, ridge) for r in records) or not any(r.flops for r in records)
-    counted = any(r.bytes if memory else r.flops for r in records)
-    rate = (_gbps if memory else _tflops) if counted else _microseconds
-    unit = ("GB/s" if memory else "TFLOP/s") if counted else TIME_UNIT
+    rate, unit = rate_of(records, ridge_of(run))
     by_impl = grouped(records, lambda r: r.case.impl)
-    lines = tuple(_line(name, some, axis, rate) for name, some in by_impl.items())
+    lines = tuple(rate_line(name, some, axis, rate) for name, some in by_impl.items())
     if not crosses(lines):
         return None
     fixed = {k: v for k, v in records[0].case.sizes.items() if k != axis}
     about = ", ".join(part for part in (sizes_text(fixed, " "), dtype) if part)
-    return Curve(axis, about, unit, lines, _bound(groups, axis, rate) if counted else None)
+    return Curve(
+        axis, about, unit, lines, None if unit == TIME_UNIT else _bound(groups, axis, rate)
+    )
+
+
+def rate_of(records: Sequence[Record], ridge: float) -> tuple[Rate, str]:
+    """Return what is drawn of records, and its unit: the rate of bytes where one is bound by memory
+    or has no FLOPs, else that of FLOPs; times where neither is declared."""
+    memory = any(memory_bound(r, ridge) for r in records) or not any(r.flops for r in records)
+    if not any(r.bytes if memory else r.flops for r in records):
+        return _microseconds, TIME_UNIT
+    return (_gbps, "GB/s") if memory else (_tflops, "TFLOP/s")
 
 
 def varied_axis(sizes: Sequence[Mapping[str, int]]) -> str | None:
@@ -68,7 +75,8 @@ def _microseconds(record: Record, seconds: float) -> float:
     return seconds * 1e6
 
 
-def _line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
+def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
+    """Return the rates of records over an axis of their sizes."""
     records = sorted(records, key=lambda r: r.case.sizes[axis])
     return RateLine(
         name,

@@ -27,7 +27,7 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
-from workbench.spec import knob_text
+from workbench.spec import brief, knob_text
 from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
 # Marks of the Impls, in this order, and of library baselines; each repeats after its last.
@@ -379,6 +379,7 @@ def _terse(config: Mapping[str, int], names: Sequence[str], width: float) -> lis
     for name in (name for name in names if name in config):
         value = knob_text(name, config[name])
         words = f"{value} {units[name]}" if name in units else f"{name} {value}"
+        words = words[:-1] if value == "1" and name in units else words
         if lines and len(lines[-1]) + len(words) + 2 <= width / CHARACTER:
             lines[-1] += f", {words}"
         elif len(lines) < 2 and len(words) <= width / CHARACTER:
@@ -445,6 +446,7 @@ def _spread(record: Record) -> tuple[float, ...]:
 
 
 def _short(record: Record) -> str:
-    name = record.case.label.replace(" warps", "w").replace(" stages", "s")
+    case = record.case
+    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
     name += " (default)" if record.default else ""
     return name if len(name) <= 54 else name[:53] + "…"

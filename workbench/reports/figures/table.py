@@ -199,7 +199,7 @@ def knob_names(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 def knob_numbers(outcome: Outcome, names: Sequence[tuple[str, ...]]) -> str:
     """Return a config as numbers for the page's script: the place of its names, then its values;
-    empty for what is no Triton config."""
+    empty for what is not a Triton config."""
     config = outcome.case.config
     if outcome.case.backend != "triton" or not config:
         return ""
