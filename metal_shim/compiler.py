@@ -34,7 +34,9 @@ REMEDY = "apt-get install clang-19, or pip install ziglang"
 
 _EXTENSIONS = (
     "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64,+cl_khr_fp16,"
-    "+__cl_clang_function_pointers"
+    "+__cl_clang_function_pointers,"
+    # on by themselves for x86-64 alone
+    "+__opencl_c_program_scope_global_variables,+__opencl_c_generic_address_space,+__opencl_c_int64"
 )
 _LANGUAGE = (
     *("-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc"),
@@ -221,9 +223,10 @@ def _linker(compiler: MetalCompiler) -> tuple[str, ...]:
     return (*compiler.native, "-shared", "-undefined", "dynamic_lookup")
 
 
-def _kernel_flags() -> tuple[str, ...]:
-    machine = platform.machine()
-    system = "linux-gnu" if sys.platform == "linux" else "apple-macosx"
+def _kernel_flags(machine: str = "", system: str = "") -> tuple[str, ...]:
+    """Return the options that compile a kernel, for this machine unless another is named."""
+    machine = machine or platform.machine()
+    system = system or ("linux-gnu" if sys.platform == "linux" else "apple-macosx")
     target = ("-target", f"{'x86_64' if machine in _FEATURES else 'aarch64'}-{system}")
     features = _FEATURES.get(machine.lower(), ())
     return (*_LANGUAGE, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")

@@ -14,11 +14,14 @@
 #include <cstring>
 #include <unordered_map>
 #include <vector>
-#if defined(__x86_64__) && !defined(MSL_UCONTEXT)
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(MSL_UCONTEXT)
 #define MSL_SWITCH // ucontext makes a system call in each switch: ten times slower, but portable
 #else
+#define _XOPEN_SOURCE // without it macOS has none
 #include <ucontext.h>
 #endif
+#define MSL_TEXT(word) #word
+#define MSL_NAME(word) MSL_TEXT(word) // a label's prefix is `_` on macOS
 
 extern "C" {
 struct MslThread { uint32_t tid[3], group[3], index, lane, simdgroup; };
@@ -30,7 +33,10 @@ MslDispatch msl_dispatch;
 namespace {
 // Each array lies in the middle of a slot of addresses: an index of 32 bits stays in its slot, so
 // that a finding names the array, however far outside of it.
-constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << 36, SLOTS = 128;
+#ifndef MSL_SLOT_BITS
+#define MSL_SLOT_BITS 36 // qemu takes minutes for so many addresses
+#endif
+constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << MSL_SLOT_BITS, SLOTS = 128;
 constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
 enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8 };
 enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
@@ -112,10 +118,26 @@ std::unordered_map<void*, Instruction> instructions[32];
 #if defined(MSL_SWITCH)
 void* scheduler;
 extern "C" void msl_switch(void** save, void* to);
-asm(".text\n.globl msl_switch\nmsl_switch:\n"
+#define MSL_LABEL MSL_NAME(__USER_LABEL_PREFIX__) "msl_switch"
+#if defined(__aarch64__)
+constexpr int SAVED = 20, RETURN = 11; // x19 to x29, x30, d8 to d15
+asm(".text\n.globl " MSL_LABEL "\n.p2align 2\n" MSL_LABEL ":\n"
+    "sub sp, sp, #160\n"
+    "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n"
+    "stp x25, x26, [sp, #48]\n stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
+    "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n"
+    "stp d14, d15, [sp, #144]\n mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+    "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n"
+    "ldp x25, x26, [sp, #48]\n ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
+    "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n"
+    "ldp d14, d15, [sp, #144]\n add sp, sp, #160\n ret\n");
+#else
+constexpr int SAVED = 7, RETURN = 6; // six registers, then the return address
+asm(".text\n.globl " MSL_LABEL "\n" MSL_LABEL ":\n"
     "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
     "mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
     "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+#endif
 void enter(Fiber* f) { now = f; msl_thread = &f->ids; msl_switch(&scheduler, f->stack_pointer); }
 void leave() { msl_switch(&now->stack_pointer, scheduler); }
 void hop(Fiber* to) {
@@ -144,9 +166,10 @@ void run_thread() { entry(addresses); now->state = DONE; yield(); abort(); }
 
 void start(Fiber& f, char* stack) {
 #if defined(MSL_SWITCH)
-  void** sp = (void**)(stack + STACK - 64);
-  *--sp = nullptr; *--sp = (void*)run_thread; // six registers follow; the stack stays aligned
-  for (int k = 0; k < 6; k++) *--sp = nullptr;
+  void** sp = (void**)(stack + STACK - 64) - 1 - SAVED; // which keeps the stack aligned
+  if (SAVED % 2 == 0) sp++;
+  memset(sp, 0, SAVED * sizeof(void*));
+  sp[RETURN] = (void*)run_thread;
   f.stack_pointer = sp;
 #else
   getcontext(&f.context);

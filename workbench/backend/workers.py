@@ -345,7 +345,10 @@ def cpu_count() -> int:
 
 
 def _context() -> Any:
-    """Return the context of new processes: a fork server that has imported PRELOADED."""
+    """Return the context of new processes: a fork server that has imported PRELOADED. On macOS
+    each process begins anew: Metal works in none that was forked and did not exec."""
+    if sys.platform == "darwin":
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     _start_server()
