@@ -143,7 +143,7 @@ def _run(
     report.runs += 1
     counting = schedule is SCHEDULES[-1]
     try:
-        with emulation(EmulationOptions(schedule, counting=counting)) as runs:
+        with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
             result = check(case.impl, case.config, problem)
     except EmulationError as error:
         report.findings[error.finding.check].append(error.finding)
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file = parser.add_argument_group("for a kernel of FILE.metal")
     file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
     file.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE",
-                      help="n=128, x=3x128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1")  # fmt: skip
+                      help="n=128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1")  # fmt: skip
     file.add_argument("--grid", metavar="X,Y,Z", help="threads of the grid")
     file.add_argument("--groups", metavar="X,Y,Z", help="threadgroups of the grid, in its place")
     file.add_argument("--group", default="32", metavar="X,Y,Z", help="threads of a threadgroup")
@@ -274,8 +274,10 @@ def _of_a_file(options: argparse.Namespace) -> int:
         _pairs(options.arg), grid, group, 0, tuple(options.same_value), needed
     )
     result = file_check.check_file(path, options.function, arguments)
-    print(f"{path.name}, {options.function}: four schedules emulated on a CPU; Apple's compiler and "
-          "GPU took no part")  # fmt: skip
+    print(
+        f"{path.name}, {options.function}: four schedules emulated on a CPU; "
+        "Apple's compiler and GPU took no part"
+    )
     for name in CheckName:
         found = [finding for finding in result.findings if finding.check is name]
         print(f"{name.value:<10} {_count(len(found), 'finding')}")

@@ -152,19 +152,21 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("kernel-workbench")) / "metal"
 
 
-def compiled(text: str, compiler: MetalCompiler) -> Path:
-    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache.
+def compiled(text: str, compiler: MetalCompiler, *, zeroed: bool = False) -> Path:
+    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache. Locals
+    that nothing sets hold a pattern, NaN as a float, or 0 if `zeroed`.
 
     Raises KernelRejected with the compiler's first errors.
     """
-    library = _library(compiler)
+    flags = (*_kernel_flags(), *(("-ftrivial-auto-var-init=zero",) if zeroed else ()))
+    library = _library(compiler, flags)
     program = _entry(text, library.name, suffix=".so")
     if not program.exists():
         options = ("-Xclang", "-fno-pch-timestamp", "-include-pch", str(library), "-c")
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             source, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.o")
             source.write_text(text, encoding="utf-8")
-            _run(*compiler.kernel, *_kernel_flags(), *options, str(source), "-o", str(built))
+            _run(*compiler.kernel, *flags, *options, str(source), "-o", str(built))
             linked = Path(folder, "kernel.so")
             _run(*_linker(compiler), str(built), "-o", str(linked))
             os.replace(linked, program)
@@ -172,7 +174,9 @@ def compiled(text: str, compiler: MetalCompiler) -> Path:
 
 
 # Headers of Apple's: what they declare is in the library, and where it is not a use says so.
-_OWN_HEADER = re.compile(r"fatal error: '((?:metal_|simd/|Metal)[^'\n]*|metal|TargetConditionals.h)' file")
+_OWN_HEADER = re.compile(
+    r"fatal error: '((?:metal_|simd/|Metal)[^'\n]*|metal|TargetConditionals.h)' file"
+)
 METAL_VERSION = 320  # Metal 3.2, as MLX has it
 
 
@@ -197,10 +201,10 @@ def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]
                 Path(empty, header[1]).touch()
 
 
-def _library(compiler: MetalCompiler) -> Path:
+def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
-    header, flags = INCLUDE / "metal_stdlib", _kernel_flags()
+    header = INCLUDE / "metal_stdlib"
     texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
     path = _entry(*texts, *flags, compiler.version, suffix=".pch")
     if not path.exists():

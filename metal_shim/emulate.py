@@ -156,6 +156,7 @@ class EmulationOptions:
     time_limit_s: float = 60.0
     compiler: str | None = None  # name or path of a clang++
     accesses: int = ACCESSES
+    unset: bool = False  # run again with other contents of locals that nothing sets
     unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
 
 
@@ -281,6 +282,15 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
         raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
     program = _program(launch.call, options)
     reply = _run(program, launch, options)
+    if (
+        options.unset
+        and reply.startswith(b"counts ")
+        and _LOCAL.search(source.body + source.header)
+    ):
+        other = _run(_program(launch.call, options, zeroed=True), launch, options)
+        if other.partition(b"end\n")[2] != reply.partition(b"end\n")[2]:
+            sentence = "the results depend on a local array or field that nothing has set"
+            raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
     head, _, rest = reply.partition(b"end\n")
     lines = head.decode("utf-8", "replace").splitlines()
     if not lines or not lines[0].startswith("counts "):
@@ -288,6 +298,10 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     traffic = _traffic(lines)
     recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic))
     return _split(rest, [array.bytes for array in launch.call.outputs])
+
+
+# A local array, or a structure, that is declared and not initialised; clang itself names scalars
+_LOCAL = re.compile(r"\b[A-Za-z_]\w*(?:\s*<[^;{}()]*>)?\s+\w+(?:\s*\[[^\];]*\])*\s*[;,]")
 
 
 def reject_launch(launch: MetalLaunch) -> None:
@@ -306,22 +320,22 @@ def reject_launch(launch: MetalLaunch) -> None:
             raise LaunchRejected(f"{name}: MLX launches no kernel with an empty array.")
 
 
-def _program(call: MetalCall, options: EmulationOptions) -> Path:
+def _program(call: MetalCall, options: EmulationOptions, *, zeroed: bool = False) -> Path:
     tools = compiler.find_compiler(options.compiler)
     readings = len(host.READINGS) if call.source.files else 1
     errors = list[compiler.KernelRejected]()
     for reading in range(readings):
         try:
-            return compiler.compiled(host.host_text(call, reading), tools)
+            return compiler.compiled(host.host_text(call, reading), tools, zeroed=zeroed)
         except compiler.KernelRejected as error:
             errors.append(error)
             if "uninitialized" in str(error):
                 break
-    error = errors[-1] if "uninitialized" in str(errors[-1]) else errors[0]
-    if "uninitialized" not in str(error):
-        raise LaunchRejected(f"{call.source.name}: {_rejection(call, str(error))}.")
-    line = re.search(r"\.metal:(\d+):", str(error))
-    sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
+    text = str(errors[-1] if "uninitialized" in str(errors[-1]) else errors[0])
+    if "uninitialized" not in text:
+        raise LaunchRejected(f"{call.source.name}: {_rejection(call, text)}.")
+    line = re.search(r"\.metal:(\d+):", text)
+    sentence = re.sub(r"^.*error: ", "", text.partition(";")[0])
     number = int(line[1]) if line else 0
     raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number))
 
@@ -342,13 +356,13 @@ def _rejection(call: MetalCall, errors: str) -> str:
 
 
 # What MSL declares beside, apart from textures, which a parameter or a header names
-LACKING = frozenset(
-    """atomic_thread_fence os_log printf tensor mpp tensor_ops cooperative_tensor intersector
-    acceleration_structure intersection_result visible_function_table command_buffer imageblock
-    render_command compute_command mesh texture1d texture2d texture3d texture_buffer texturecube
-    depth2d sampler simdgroup_async_copy simdgroup_event simdgroup_future r8unorm rgba8unorm
-    quad_vote interpolant""".split()
-)
+LACKING = frozenset({
+    "atomic_thread_fence", "printf", "tensor", "mpp", "tensor_ops", "cooperative_tensor",
+    "intersector", "imageblock", "acceleration_structure", "intersection_result",
+    "visible_function_table", "command_buffer", "sampler", "render_command", "mesh",
+    "texture1d", "texture2d", "texture3d", "texture_buffer", "texturecube", "depth2d",
+    "simdgroup_async_copy", "simdgroup_event", "quad_vote",
+})  # fmt: skip
 
 
 # The request and the reply: see `main` of runtime.cpp

@@ -58,14 +58,16 @@ _NUMBERS = {
 # `threadgroup float a[N], b[4][5];` and not the declaration of a pointer. What initialises it is
 # dropped: Metal gives such memory no first value.
 _ALIGNED = r"(?:(?:__attribute__\s*\(\(.*?\)\)|alignas\s*\([^)]*\))\s*)?"
-_KIND = r"(?:typename\s+|const\s+|volatile\s+|struct\s+)*[A-Za-z_][\w:]*(?:\s*<[^;{}]*?>(?:::\w+)*)?"
+_KIND = (
+    r"(?:typename\s+|const\s+|volatile\s+|struct\s+)*[A-Za-z_][\w:]*(?:\s*<[^;{}]*?>(?:::\w+)*)?"
+)
 _EXTENTS = r"(?:\s*\[[^;{}]*?\])*(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?"
 _DECLARATION = re.compile(
     rf"{_ALIGNED}\bthreadgroup\s+{_ALIGNED}(?P<type>{_KIND})\s+{_ALIGNED}"
     rf"(?P<names>\w+{_EXTENTS}(?:\s*,\s*\w+{_EXTENTS})*)\s*;",
     re.DOTALL,
 )
-_DECLARATOR = re.compile(rf"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{{[^;]*?\}}|[^,;{{}}()]+))?")
+_DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
 _WIDTH = re.compile(r"^(\w+?)([234])?$")
@@ -79,10 +81,10 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
-# How `thread` is read in the text of a file. clang gives `this` no certain address space, Metal that
-# of the thread: methods get it. Where that does not compile nothing has it, and clang permits more
-# than Metal; and at last casts to parameters of templates make vectors. The first to compile is
-# taken.
+# How `thread` is read in the text of a file. clang gives `this` no certain address space, Metal
+# that of the thread: methods get it. Where that does not compile nothing has it, and clang permits
+# more than Metal; and at last casts to parameters of templates make vectors. The first to compile
+# is taken.
 _ANYWHERE = "#undef thread\n#define thread\n"
 READINGS = (("", False), (_ANYWHERE, False), (_ANYWHERE, True))
 
@@ -131,7 +133,9 @@ def _in_emulated_memory(match: re.Match[str]) -> str:
 _REFERENCE = re.compile(
     r"\b(?:const\s+thread|thread\s+const)\s+([A-Za-z_][\w:]*(?:<[^;{}()&]*?>)?)\s*&\s*(?=\w+\s*[,)=])"
 )
-_VECTOR = re.compile(r"(?<!operator )\b(?:metal::)?vec\s*<([^<>;(){}]*(?:<[^<>;(){}]*>[^<>;(){}]*)?)>\s*\(")
+_VECTOR = re.compile(
+    r"(?<!operator )\b(?:metal::)?vec\s*<([^<>;(){}]*(?:<[^<>;(){}]*>[^<>;(){}]*)?)>\s*\("
+)
 # A vector may have fewer values in braces than elements; the others are 0.
 _BRACED = r"\w+\s*=\s*\{[^{};]*\}"
 _BRACES = re.compile(
@@ -158,7 +162,9 @@ def _with_made_vectors(text: str, types: set[str]) -> str:
         text = re.sub(rf"(?<![\w:.<]){name}\s*\((?!\s*[*&])", f"metal::msl_make<{name}>(", text)
 
     def cast(match: re.Match[str]) -> str:
-        vector = match[2] in aliases or re.fullmatch(r"(metal::)?[a-z]+([234]|[234]x[234])", match[2])
+        vector = match[2] in aliases or re.fullmatch(
+            r"(metal::)?[a-z]+([234]|[234]x[234])", match[2]
+        )
         return f"{match[1]}metal::msl_cast<{match[2]}>()->*" if vector else match[0]
 
     text = re.sub(_CAST, cast, text)
@@ -224,9 +230,13 @@ def _whole_entry(call: MetalCall) -> str:
         if p.array:
             values.append(f"metal::msl_buffer<{kind}>(b[{len(sizes)}])")
             if p.fields:
-                assigned = "".join(f" metal::msl_set(v->{name}, {value});" for name, value in p.fields)
+                assigned = "".join(
+                    f" metal::msl_set(v->{name}, {value});" for name, value in p.fields
+                )
                 whole = f"typename metal::msl_pointee<{kind}>::type"
-                fields += f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
+                fields += (
+                    f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
+                )
             sizes.append(f"metal::msl_size<metal::msl_pointee<{kind}>::type>")
         elif p.part == "threadgroup":
             values.append(f'metal::msl_shared<{kind}>("{p.name}", {p.bytes})')

@@ -196,7 +196,7 @@ class CheckedKernel:
         for schedule in schedules:
             counting = kind not in self.kinds and schedule is SCHEDULES[0]
             try:
-                with emulation(EmulationOptions(schedule, counting)) as runs:
+                with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
                     outputs = emulated(launch)
             except EmulationError as error:
                 self.report.findings.append(self._placed(error.finding))

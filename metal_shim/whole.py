@@ -94,8 +94,10 @@ class Declaration:
         for i, word in enumerate(head):
             if word in _TYPES:
                 named = frozenset(w for w in head[i + 1 : i + 3] if w.isidentifier())
-                return named if self.tokens[self.head - 1].text != ")" and "(" not in head else (
-                    _function(head)
+                return (
+                    named
+                    if self.tokens[self.head - 1].text != ")" and "(" not in head
+                    else (_function(head))
                 )
         if "(" in head:
             return _function(head)
@@ -363,9 +365,7 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
             blank = "\n".join(x if x.startswith("#line") else " " * len(x) for x in lines)
             plain = plain[:start] + blank + plain[end:]
     plain = _with_callables(plain, listed, values)
-    parameters = [
-        p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))
-    ]
+    parameters = [p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))]
     buffers = [p for p in parameters if p.array]
     return MetalSource(
         name=name,
@@ -377,7 +377,9 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     )
 
 
-_CALLABLE = re.compile(r"\b[\w:]+\s*\(\s*\*\s*(?P<name>\w+)\s*\)\s*\((?:[^()]|\([^()]*\))*\)(?=\s*[,>])")
+_CALLABLE = re.compile(
+    r"\b[\w:]+\s*\(\s*\*\s*(?P<name>\w+)\s*\)\s*\((?:[^()]|\([^()]*\))*\)(?=\s*[,>])"
+)
 
 
 def _with_callables(text: str, listed: Sequence[Declaration], values: list[str]) -> str:
@@ -527,9 +529,7 @@ def _parameter(
     others = [attribute for attribute in attributes if attribute not in _OF_A_BUFFER]
     if declaration[-1:] not in "*&" or others:
         attribute = next(iter(others), "value")
-        raise NotWhole(
-            f"the emulator gives no {attribute}, which {name} takes; pass it otherwise."
-        )
+        raise NotWhole(f"the emulator gives no {attribute}, which {name} takes; pass it otherwise.")
     fields = tuple(options.fields.get(name, {}).items())
     return Parameter(declaration, name, name, fields=fields)
 
@@ -558,9 +558,7 @@ def _instantiated(declaration: str, kernel: Declaration, values: Sequence[str]) 
         if i < len(values) or default
     }
     for _ in range(2):  # a default may name another parameter
-        declaration = re.sub(
-            r"\b[A-Za-z_]\w*\b", lambda m: given.get(m[0], m[0]), declaration
-        )
+        declaration = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: given.get(m[0], m[0]), declaration)
     return declaration
 
 

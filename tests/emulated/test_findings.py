@@ -10,6 +10,7 @@ from metal_bugs import BUGS, CLEAN, launch
 
 from metal_shim.emulate import (
     SCHEDULES,
+    CheckName,
     EmulationError,
     EmulationOptions,
     LaunchRejected,
@@ -168,3 +169,20 @@ def test_a_whole_kernel_runs_as_it_is_and_names_its_lines():
 def test_a_text_that_is_no_whole_kernel_is_one_sentence(text, says):
     with pytest.raises(NotWhole, match=says):
         whole_source(text, "shifted", constants={} if text == WHOLE else {"doubled": 0})
+
+
+@pytest.mark.parametrize(("used", "is_found"), [("lid & 3", True), ("lid & 1", False)])
+def test_results_that_depend_on_an_unset_local_are_a_finding(used, is_found):
+    """Two of four elements are set; as integers the others raise no NaN."""
+    body = f"""
+    int own[4];
+    own[0] = int(lid); own[1] = 1;
+    y[at] = float(own[{used}]);
+    """
+    with emulation(EmulationOptions(unset=True)):
+        if not is_found:
+            emulated(launch("unset", body))
+            return
+        with pytest.raises(EmulationError, match="depend on a local array or field") as caught:
+            emulated(launch("unset", body))
+    assert caught.value.finding.check is CheckName.INITCHECK

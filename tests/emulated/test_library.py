@@ -1,4 +1,4 @@
-"""Functions of the Metal library against values worked out by hand: one kernel computes them all."""
+"""Functions of the Metal library against values worked out by hand; one kernel computes them."""
 
 import math
 import struct

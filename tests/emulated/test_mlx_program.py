@@ -1,13 +1,16 @@
 """MLX programs run unchanged: `python -m metal_shim.check --mlx`, and pytest's `--metal-check`."""
 
+import importlib.util
 import textwrap
 
 import pytest
 
 from metal_shim import check
-from metal_shim.emulate import LaunchRejected
+from metal_shim.emulate import CheckName, LaunchRejected
 
 mx = pytest.importorskip("mlx.core", reason="pip install 'mlx[cpu]', or the extra metal-test")
+import mlx_programs  # noqa: E402
+
 from metal_shim.mlx_program import check_program, checked_program  # noqa: E402
 
 pytest_plugins = "pytester"
@@ -179,3 +182,28 @@ def test_the_plugin_fails_the_test_that_launched_a_race(pytester):
         ["*swap, line 4 (`s[[]at] = x[[]at];`): race on threadgroup memory s*launched at *",
          "racecheck  1 finding"]
     )  # fmt: skip
+
+
+# Kernels, launches, sectors and races of each program; see `mlx_programs.py`
+PROGRAMS = {
+    "recurrence": (6, 9, 0),
+    "rwkv": (3, 4, 0),
+    "turboquant": (1, 1, 0),
+    "losses": (2, 3, 2),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_another_project_runs_unchanged(name, capsys):
+    if importlib.util.find_spec(mlx_programs.PACKAGES[name]) is None:
+        pytest.skip(f"{mlx_programs.PACKAGES[name]} is not installed; mlx_programs.py says how")
+    with checked_program() as report:
+        mx.random.seed(0)
+        getattr(mlx_programs, name)()
+    assert not report.refused
+    launched = [kernel for kernel in report.kernels if kernel.launches]
+    launches = sum(kernel.launches for kernel in launched)
+    kinds = {f.finding.kernel for f in report.findings}
+    assert (len(launched), launches, len(kinds)) == PROGRAMS[name], list(report.lines())
+    assert {f.finding.check for f in report.findings} <= {CheckName.RACECHECK}

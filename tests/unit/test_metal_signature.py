@@ -110,7 +110,7 @@ def test_no_attribute_is_left_in_the_host_text_and_lines_keep_their_numbers():
     lines = text[text.index("#line 1 ") :].splitlines()
     assert lines[4].strip() == "a[0] = 1;"
     assert "typedef msl_part_b msl_type_b[4][5];" in lines[3]
-    assert 'typedef float msl_part_a;' in lines[3]
+    assert "typedef float msl_part_a;" in lines[3]
     assert 'MSL_THREADGROUP(msl_type_a, msl_part_a, "a")' in lines[3]
 
 
