@@ -279,9 +279,9 @@ def _of_a_file(options: argparse.Namespace) -> int:
         "Apple's compiler and GPU took no part"
     )
     for name in CheckName:
-        found = [finding for finding in result.findings if finding.check is name]
-        print(f"{name.value:<10} {_count(len(found), 'finding')}")
-        for finding in found:
+        findings = [finding for finding in result.findings if finding.check is name]
+        print(f"{name.value:<10} {_count(len(findings), 'finding')}")
+        for finding in findings:
             print(f"  {finding}")
     for run in result.runs:
         print("\n".join(_dispatch_lines(run)))

@@ -65,7 +65,8 @@ class FileResult:
 
 
 def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
-    """Run a kernel of a file in the four schedules. Raises NotWhole and LaunchRejected."""
+    """Run a kernel of a file in the four schedules and return what they show. Raises NotWhole and
+    LaunchRejected."""
     if not kernel:
         names = ", ".join(kernel_names(path, arguments.options))
         raise NotWhole(f"{path.name} has the kernels {names}; choose one with --kernel.")

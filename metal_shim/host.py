@@ -117,7 +117,7 @@ def _rewritten(text: str, of_any: bool = False) -> str:
     text = _REFERENCE.sub(r"const \1 ", text)
     text = re.sub(r"\[\[.*?\]\]", "", text, flags=re.DOTALL)
     types = re.findall(r"\btypename\s+(\w+)(?=\s*[,>=])", text) if of_any else []
-    return _with_made_vectors(text, set(types))
+    return _with_vectors(text, set(types))
 
 
 def _in_emulated_memory(match: re.Match[str]) -> str:
@@ -147,7 +147,7 @@ _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234
 _CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
 
 
-def _with_made_vectors(text: str, types: set[str]) -> str:
+def _with_vectors(text: str, types: set[str]) -> str:
     """Return a text in which `vec<T, 4>(...)`, an alias of a vector and a cast to one make vectors,
     as do those of `types`. clang takes a call of their names for a conversion of one value."""
     text = re.sub(r"\bstatic_cast\s*<\s*([\w:]+)\s*>\s*\(", r"metal::msl_to<\1>(", text)

@@ -72,7 +72,7 @@ class KernelReport:
     """What the launches of one kernel came to; `sectors` are those of 32 bytes of all of them."""
 
     name: str
-    made_at: str
+    place: str
     launches: int = 0
     runs: int = 0
     sectors: int = 0
@@ -112,7 +112,7 @@ class ProgramReport:
             )
             yield (
                 f"{kernel.name:<{width}} {kernel.launches:>9} {kernel.runs:>7} "
-                f"{kernel.sectors:>11,} {races:>7}  {kernel.made_at}"
+                f"{kernel.sectors:>11,} {races:>7}  {kernel.place}"
             )
             yield from (f"  {note}" for note in sorted(kernel.notes))
         unlaunched = [kernel.name for kernel in self.kernels if not kernel.launches]
@@ -131,7 +131,7 @@ class CheckedKernel:
 
     source: MetalSource
     dense: bool  # inputs are made row contiguous, as `ensure_row_contiguous` asks
-    made: FrameType | None
+    frame: FrameType | None
     report: ProgramReport
     kernel: KernelReport
     kinds: dict[Any, int] = field(default_factory=dict)  # sectors of each kind of launch
@@ -203,7 +203,7 @@ class CheckedKernel:
                 kernel.runs += 1
                 return self._after(error.finding, launch, schedule)
             except LaunchRejected as error:
-                self.report.refused.append(f"{error} (made at {kernel.made_at})")
+                self.report.refused.append(f"{error} (made at {kernel.place})")
                 raise
             kernel.runs += 1
             results = results or outputs
@@ -232,18 +232,18 @@ class CheckedKernel:
 
     def _line(self, finding: EmulationFinding) -> str:
         """Return the file and line of a kernel's line, where its text stands there as it is."""
-        if self.made is None:
+        if self.frame is None:
             return ""
-        path = Path(self.made.f_code.co_filename)
+        path = Path(self.frame.f_code.co_filename)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            return self.kernel.made_at
+            return self.kernel.place
         part = self.source.header if finding.in_header else self.source.body
         if (at := text.find(part)) >= 0:
             return f"{_shown(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
         same = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == finding.text]
-        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.kernel.made_at
+        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.kernel.place
 
     def _word(self, dtype: Any, name: str) -> str:
         if dtype not in DTYPES:
@@ -271,9 +271,7 @@ class CheckedKernel:
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
 
     def _refuse(self, sentence: str) -> None:
-        self.report.refused.append(
-            f"{self.source.name}: {sentence} (made at {self.kernel.made_at})"
-        )
+        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.kernel.place})")
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
 
 
@@ -333,12 +331,12 @@ def _kernel(report: ProgramReport, name: str, input_names: Sequence[str],
             ensure_row_contiguous: bool = True, atomic_outputs: bool = False,
             compile_options: object = None) -> CheckedKernel:  # fmt: skip
     """Return what stands for a kernel, from the arguments of `mx.fast.metal_kernel`."""
-    made = _caller(sys._getframe(1))
-    kernel = KernelReport(name, _place(made))
+    frame = _caller(sys._getframe(1))
+    kernel = KernelReport(name, _place(frame))
     report.kernels.append(kernel)
     text = MetalSource(name, tuple(input_names), tuple(output_names), source, header,
                        atomic_outputs=atomic_outputs)  # fmt: skip
-    return CheckedKernel(text, ensure_row_contiguous, made, report, kernel)
+    return CheckedKernel(text, ensure_row_contiguous, frame, report, kernel)
 
 
 def _on_the_cpu(function: Any, *given: Any, **named: Any) -> Any:

@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Replace `mx.fast.metal_kernel` before any file of the tests is imported."""
+    """Replace `mx.fast.metal_kernel` before any file of the tests is imported. Raises UsageError
+    where MLX or the compiler is missing."""
     if not early_config.known_args_namespace.metal_check:
         return
     find_compiler = import_module("metal_shim.compiler").find_compiler
@@ -41,7 +42,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """Fail a test that passed while a kernel had a finding."""
+    """Fail a test that passed while a kernel had a finding. Returns the test's own result."""
     report = item.config.stash.get(_REPORT, None)
     before = len(report.findings) if report else 0
     result = yield

@@ -33,7 +33,7 @@ class NotWhole(WorkbenchError, ValueError):
 
 
 @dataclass(frozen=True)
-class Token:
+class Word:
     """A word or sign of a text, and where it stands."""
 
     text: str
@@ -46,7 +46,7 @@ class Declaration:
     """A declaration at the top level of a text, or in a namespace: `names` are what it declares,
     `words` all that it may refer to."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[Word, ...]
     scope: str
     head: int  # number of the tokens before its braces or its `=`
 
@@ -142,7 +142,7 @@ def _function(head: Sequence[str]) -> frozenset[str]:
     return frozenset()
 
 
-def _without_attributes(tokens: Sequence[Token]) -> list[str]:
+def _without_attributes(tokens: Sequence[Word]) -> list[str]:
     """Return the words without `[[...]]` and `__attribute__((...))`."""
     words, result, i = [token.text for token in tokens], list[str](), 0
     while i < len(words):
@@ -183,10 +183,10 @@ def _opening(words: Sequence[str], end: int) -> int:
     return 0
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[Word]:
     """Return the tokens of a text without comments; lines of the preprocessor are none."""
-    found = (Token(m[0], m.start(), m.end()) for m in _TOKEN.finditer(text))
-    return [token for token in found if not token.text.startswith("#")]
+    all_words = (Word(m[0], m.start(), m.end()) for m in _TOKEN.finditer(text))
+    return [word for word in all_words if not word.text.startswith("#")]
 
 
 def declarations(text: str) -> Iterator[Declaration]:
@@ -216,7 +216,7 @@ def declarations(text: str) -> Iterator[Declaration]:
             i = end
 
 
-def _behind_template(tokens: Sequence[Token], start: int) -> int:
+def _behind_template(tokens: Sequence[Word], start: int) -> int:
     """Return the index behind the parameters of templates."""
     while tokens[start].text == "template" and tokens[start + 1].text == "<":
         depth = inner = 0
@@ -230,7 +230,7 @@ def _behind_template(tokens: Sequence[Token], start: int) -> int:
     return start
 
 
-def _end(tokens: Sequence[Token], start: int) -> int:
+def _end(tokens: Sequence[Word], start: int) -> int:
     """Return the index behind a declaration: a function ends with its brace, others with `;`."""
     start = _behind_template(tokens, start)
     depth, typed = 0, tokens[start].text in ("typedef", "using")
@@ -249,7 +249,7 @@ def _end(tokens: Sequence[Token], start: int) -> int:
     return len(tokens)
 
 
-def _head(tokens: Sequence[Token]) -> int:
+def _head(tokens: Sequence[Word]) -> int:
     depth = 0
     for i in range(_behind_template(tokens, 0), len(tokens)):
         word = tokens[i].text
@@ -503,7 +503,7 @@ def _parameter(
     words: list[str], kernel: Declaration, values: Sequence[str], options: WholeOptions
 ) -> Parameter | None:
     """Return a parameter of the kernel."""
-    plain = _without_attributes([Token(word, 0, 0) for word in words])
+    plain = _without_attributes([Word(word, 0, 0) for word in words])
     text = " ".join(plain)
     if "[" in plain:  # `constant size_t shape[3]` is a pointer
         plain = [*plain[: plain.index("[") - 1], "*", plain[plain.index("[") - 1]]
