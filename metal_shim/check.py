@@ -47,7 +47,7 @@ What an emulated run cannot show:
 - registers, and the smaller number of threads that a kernel with many of them may have
 - last bits: fast maths, fused multiply-adds, denormals, the order in which simd_sum adds
 - forward progress between threadgroups, caches, memory banks, occupancy, and any time
-- textures, ray tracing and tensor_ops, which the emulator does not have
+- textures, ray tracing, tensor_ops and atomic_thread_fence, which the emulator does not have
 - shifts by the width of a number or more: masked here, undefined in MSL
 - private arrays past their end through a pointer, while the address stays on the thread's stack
 - more than one fault of a run: it ends at the first

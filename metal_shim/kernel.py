@@ -38,6 +38,9 @@ DTYPES: Mapping[str, torch.dtype] = {
     "int16": torch.int16,
     "int8": torch.int8,
     "uint8": torch.uint8,
+    "uint16": torch.uint16,
+    "uint32": torch.uint32,
+    "uint64": torch.uint64,
     "bool": torch.bool,
 }
 WORDS = {dtype: word for word, dtype in DTYPES.items()}
@@ -57,6 +60,7 @@ class MetalKernel:
         like: torch.Tensor | Sequence[torch.Tensor],
         grid: tuple[int, int, int],
         group: int | tuple[int, int, int],
+        init_value: float | None = None,
         **template: torch.dtype | bool | int,
     ) -> Any:
         """Launch and return the outputs: one tensor, or a tuple of several.
@@ -66,6 +70,7 @@ class MetalKernel:
             like: Tensors, also on `meta`, of the outputs' shapes and dtypes.
             grid: Threads of the whole grid along x, y, z; edge threadgroups are smaller.
             group: Threads of a threadgroup; a number stands for x alone.
+            init_value: What all outputs hold before the launch, as MLX's argument of this name.
             template: Values of the template parameters, in their order.
 
         Raises LaunchRejected, EmulationError or CompilerMissing, see `emulate`.
@@ -78,9 +83,22 @@ class MetalKernel:
         if is_planned(call, grid, size):
             outputs = [torch.empty(tuple(m.shape), dtype=m.dtype, device="meta") for m in models]
         elif metal_device() and not is_requested():
-            outputs = import_module("metal_shim.mlx_backend").launched(call, inputs, grid, size)
+            outputs = import_module("metal_shim.mlx_backend").launched(
+                call, inputs, grid, size, init_value
+            )
         else:
-            launch = MetalLaunch(call, [_bytes(x) for x in inputs], grid, size, self.same_value)
+            start = (
+                {}
+                if init_value is None
+                else {
+                    name: _bytes(
+                        torch.full(tuple(m.shape), init_value, dtype=m.dtype, device="cpu")
+                    )
+                    for name, m in zip(self.source.outputs, models, strict=True)
+                }
+            )
+            given = [_bytes(x) for x in inputs]
+            launch = MetalLaunch(call, given, grid, size, self.same_value, start)
             contents = emulated(launch)
             outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -110,13 +128,16 @@ def metal_kernel(
     body: str,
     header: str = "",
     same_value: str = "",
+    atomic_outputs: bool = False,
 ) -> MetalKernel:
     """Return a kernel of this name. Names of arrays are separated by blanks; body and header are
-    Metal source as `mx.fast.metal_kernel` takes it. Raises ValueError where a name is none."""
+    Metal source as `mx.fast.metal_kernel` takes it, and so is `atomic_outputs`. Raises ValueError
+    where a name is none."""
     for word in (name, *inputs.split(), *outputs.split(), *same_value.split()):
         if not re.fullmatch(r"[A-Za-z_]\w*", word):
             raise ValueError(f"{word!r} is no name in Metal; use letters, digits and _")
-    source = MetalSource(name, tuple(inputs.split()), tuple(outputs.split()), body, header)
+    arrays = (tuple(inputs.split()), tuple(outputs.split()))
+    source = MetalSource(name, *arrays, body, header, atomic_outputs=atomic_outputs)
     return MetalKernel(source, tuple(same_value.split()))
 
 

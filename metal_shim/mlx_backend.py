@@ -35,6 +35,9 @@ MLX_DTYPES = {
     "int16": mx.int16,
     "int8": mx.int8,
     "uint8": mx.uint8,
+    "uint16": mx.uint16,
+    "uint32": mx.uint32,
+    "uint64": mx.uint64,
     "bool": mx.bool_,
 }
 Step = Callable[..., Sequence[Any]]  # a dispatch: arrays to arrays, nothing evaluated
@@ -48,10 +51,11 @@ def launched(
     inputs: Sequence[torch.Tensor],
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
+    init_value: float | None = None,
 ) -> list[torch.Tensor]:
     """Launch through MLX, wait for the end, and return the outputs as tensors on the CPU."""
     arrays = [array_of(x) for x in inputs]
-    step = partial(dispatch, call, grid, group)
+    step = partial(dispatch, call, grid, group, init_value=init_value)
     if (launches := _LAUNCHES.get()) is not None:
         launches.append((step, arrays))
     outputs = step(*arrays)
@@ -59,7 +63,9 @@ def launched(
     return [tensor_of(y, t.dtype) for y, t in zip(outputs, call.outputs, strict=True)]
 
 
-def dispatch(call: MetalCall, grid: Any, group: Any, *arrays: Any) -> Sequence[Any]:
+def dispatch(
+    call: MetalCall, grid: Any, group: Any, *arrays: Any, init_value: float | None = None
+) -> Sequence[Any]:
     """Return the outputs of one dispatch, not yet evaluated."""
     template = [(n, MLX_DTYPES[v] if isinstance(v, str) else v) for n, v in call.template.items()]
     outputs: Sequence[Any] = mlx_kernel(call.source)(
@@ -69,6 +75,7 @@ def dispatch(call: MetalCall, grid: Any, group: Any, *arrays: Any) -> Sequence[A
         threadgroup=group,
         output_shapes=[t.shape for t in call.outputs],
         output_dtypes=[MLX_DTYPES[t.dtype] for t in call.outputs],
+        init_value=init_value,
     )
     return outputs
 
@@ -82,6 +89,7 @@ def mlx_kernel(source: MetalSource) -> Any:
         output_names=list(source.outputs),
         source=source.body,
         header=source.header,
+        atomic_outputs=source.atomic_outputs,
     )
 
 

@@ -19,7 +19,7 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
-from metal_shim.kernel import MetalKernel
+from metal_shim.kernel import MetalKernel, metal_kernel
 from metal_shim.whole import NotWhole, whole_source
 
 SMALL = {"accesses": 1 << 16, "time_limit_s": 5.0}
@@ -102,6 +102,17 @@ def test_threads_see_the_threadgroups_that_mlx_launches():
         (contents,) = emulated(edges)
         assert list(struct.unpack(f"={threads}f", contents)) == expected
         assert edges.clamped == (min(64, threads), 1, 1)
+
+
+def test_atomic_outputs_with_a_first_value_of_an_unsigned_dtype():
+    kernel = metal_kernel(
+        "counted", inputs="x", outputs="n", atomic_outputs=True,
+        body="atomic_fetch_add_explicit(&n[x[thread_position_in_grid.x]], 1, memory_order_relaxed);",
+    )  # fmt: skip
+    x = torch.tensor([0, 1, 1, 3, 3, 3, 0, 0], dtype=torch.int32).view(torch.uint32)
+    like = torch.empty(4, dtype=torch.uint32, device="meta")
+    n = kernel(x, like=like, grid=(8, 1, 1), group=8, init_value=5)
+    assert n.dtype == torch.uint32 and n.tolist() == [8, 7, 5, 8]
 
 
 def test_equal_values_may_be_declared():
