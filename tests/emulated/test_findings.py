@@ -107,7 +107,10 @@ def test_threads_see_the_threadgroups_that_mlx_launches():
 def test_atomic_outputs_with_a_first_value_of_an_unsigned_dtype():
     kernel = metal_kernel(
         "counted", inputs="x", outputs="n", atomic_outputs=True,
-        body="atomic_fetch_add_explicit(&n[x[thread_position_in_grid.x]], 1, memory_order_relaxed);",
+        body="""
+    const uint at = x[thread_position_in_grid.x];
+    atomic_fetch_add_explicit(&n[at], 1, memory_order_relaxed);
+""",
     )  # fmt: skip
     x = torch.tensor([0, 1, 1, 3, 3, 3, 0, 0], dtype=torch.int32).view(torch.uint32)
     like = torch.empty(4, dtype=torch.uint32, device="meta")
