@@ -100,6 +100,7 @@ QUOTED = [
 def wrong_with(words):
     """Return what is wrong with a quoted command, in a sentence, or None."""
     name, *arguments = words
+    cli._take_host(arguments)
     if name.startswith("--"):
         options = [o for p in typer.main.get_command(cli.app).params for o in p.opts]
         return None if name in options else "no such option"
