@@ -260,7 +260,7 @@ def test_launches_beyond_the_kept_signatures_are_counted_and_named():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (WorkloadOptions("recrod"), "not an action of workload"),
+        (WorkloadOptions("recrod"), "no action of workload"),
         (WorkloadOptions("record"), "No program is named"),
         (WorkloadOptions("record", target=("a.py",)), "a program stands behind --"),
         (WorkloadOptions("show"), "No file is named"),
