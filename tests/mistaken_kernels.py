@@ -77,7 +77,7 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a config that is no dataclass": ({f"{FROZEN}\n": ""}, "not a dataclass; write @dataclass"),
     "a config that is an object": ({IMPL: "@mine.impl(Blocks())"}, "not a dataclass"),
-    "choices that are true": ({BLOCK: "among(True, False, default=True)"}, "no whole number"),
+    "choices that are true": ({BLOCK: "among(True, False, default=True)"}, "not a whole number"),
     "choices that are text": ({BLOCK: 'among("1", "2", default="1")'}, "'1' is not a whole number"),
     "choices that are None": ({BLOCK: "among(None, 1, default=1)"}, "None is not a whole number"),
     "choices with a point": ({BLOCK: "tile(1.5, 4, default=2)"}, "the ends are whole numbers"),
@@ -115,7 +115,7 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     },
     "a size beyond all devices": ({BENCH: 'bench=[{"N": 1 << 70}]'}, "need terabytes"),
     "sizes that are one": ({CHECK: 'check={"N": 1}'}, "it is a list of sizes"),
-    "sizes that are text": ({CHECK: 'check=["N=1"]'}, "no mapping from axis to extent"),
+    "sizes that are text": ({CHECK: 'check=["N=1"]'}, "not a mapping from axis to extent"),
     "axes that are a number": ({INPUT: 'inputs={"x": Tensor(5)}'}, "axes are text, as in"),
     "an axis over zero": ({INPUT: 'inputs={"x": Tensor("N/0")}'}, "an axis holds no 0"),
     "an axis that is not a name": (

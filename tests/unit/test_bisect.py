@@ -244,7 +244,7 @@ def test_good_that_gives_no_time_is_one_sentence(place):
 def test_ends_that_are_no_line_of_commits_are_refused(place):
     place.numbered(3)
     repository = Repository.of(place.folder)
-    with pytest.raises(WorktreeError, match="no ancestor"):
+    with pytest.raises(WorktreeError, match="not an ancestor"):
         Bisection.check(repository, "HEAD", "HEAD~1")
     with pytest.raises(WorktreeError, match="the same commit"):
         Bisection.check(repository, "HEAD", "main")

@@ -100,6 +100,7 @@ QUOTED = [
 def wrong_with(words):
     """Return what is wrong with a quoted command, in a sentence, or None."""
     name, *arguments = words
+    cli._take_host(arguments)
     if name.startswith("--"):
         options = [o for p in typer.main.get_command(cli.app).params for o in p.opts]
         return None if name in options else "no such option"
@@ -193,11 +194,12 @@ def test_the_chart_is_of_the_figures_in_the_facts():
 @pytest.mark.nightly  # a compiler and an interpreter: 20 s
 def test_the_readmes_example_prints_what_it_says(tmp_path):
     page = text(README)
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    kernel, code = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     (printed,) = re.findall(r"```text\n(.*?)```", page, flags=re.S)
-    (tmp_path / "double.py").write_text(code)
+    (tmp_path / "double.py").write_text(kernel)
+    (tmp_path / "tune.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "double.py"], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path / "data")},
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout == printed, done.stderr

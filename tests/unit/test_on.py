@@ -55,8 +55,8 @@ def test_the_wheel_holds_the_package_and_its_hash_is_of_its_files():
 
 
 def test_a_host_has_a_name_and_perhaps_a_python():
-    assert on.Host.of("me@gpu") == on.Host("me@gpu", "python3")
-    assert on.Host.of("me@gpu:/opt/bin/python") == on.Host("me@gpu", "/opt/bin/python")
+    assert on.RemoteHost.of("me@gpu") == on.RemoteHost("me@gpu", "python3")
+    assert on.RemoteHost.of("me@gpu:/opt/bin/python") == on.RemoteHost("me@gpu", "/opt/bin/python")
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_groups_of_amd():
 
 def test_listed_names_hold_the_pattern():
     assert all("stall" in name for name, _ in listed("GH100", "stall"))
-    with pytest.raises(CounterError, match="no regular expression"):
+    with pytest.raises(CounterError, match="not a regular expression"):
         listed("GH100", "(")
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fake_timer import FakeTimer, fake_gpu
 
-import workbench.pytest_plugin as plugin
 from workbench.commands import bench as command
+from workbench.commands import pytest_plugin as plugin
 
 pytest_plugins = "pytester"  # forgets what was imported inside it, and torch cannot come twice
 assert torch.__version__
@@ -41,7 +41,7 @@ def run(pytester, monkeypatch):
     def go(*options, mine='"sum"'):
         pytester.makepyfile(TEST % mine)
         pytester.makepyfile(mine="")
-        return pytester.runpytest_inprocess("-p", "workbench.pytest_plugin", *options)
+        return pytester.runpytest_inprocess("-p", "workbench.commands.pytest_plugin", *options)
 
     return go
 
@@ -95,7 +95,7 @@ def test_the_gate_is_a_test_for_each_kernel_that_a_marker_names(
         lines.append(words[3:])
         return SimpleNamespace(returncode=code, stdout=json.dumps(said), stderr="")
 
-    monkeypatch.setattr(plugin, "gated", gate)
+    monkeypatch.setattr(plugin, "run_gate", gate)
     result = run("-k", "not test_mine", "--kernel-gate", "main", "--kernel-device", "h200")
     result.assert_outcomes(**outcome)
     first, second = lines
@@ -117,7 +117,7 @@ def test_the_plugin_imports_nothing_of_the_workbench_before_it_is_used():
 
 @pytest.mark.nightly
 def test_a_real_gate_finds_a_wrong_kernel(pytester, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(plugin.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(plugin.__file__).parents[2]))
 
     def go(*words):
         subprocess.run(words, check=True, capture_output=True, cwd=pytester.path)
@@ -129,7 +129,14 @@ def test_a_real_gate_finds_a_wrong_kernel(pytester, monkeypatch):
     go("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1")
     file = pytester.path / "my_gelu.py"
     file.write_text(file.read_text().replace("tl.erf(x * 0.7071067811865476)", "tl.erf(x)"))
-    words = ("-p", "workbench.pytest_plugin", "--kernel-gate", "HEAD", "--kernel-device", "h200")
+    words = (
+        "-p",
+        "workbench.commands.pytest_plugin",
+        "--kernel-gate",
+        "HEAD",
+        "--kernel-device",
+        "h200",
+    )
     result = pytester.runpytest_inprocess(*words)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*WRONG my_gelu.blocks*"])

@@ -173,7 +173,7 @@ def test_what_is_absent_is_never_zero(text):
 
 @pytest.mark.parametrize("text", ["1e999x", "abc", "0x10", "1 2"])
 def test_what_is_no_number_is_refused(text):
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="not a number"):
         number(text)
 
 

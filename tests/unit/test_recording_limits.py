@@ -280,7 +280,7 @@ def test_a_whole_script_has_two_launches_more():
     expected.check_whole(run_of(), trace_of(_rows=4, _rows_more=1))
     with pytest.raises(ProfilerError, match=r"5 launches of _rows .* 4 x _rows, 1 x a"):
         expected.check_whole(run_of(), trace_of(_rows=4, a=1))
-    with pytest.raises(ProfilerError, match="recorded is not a kernel"):
+    with pytest.raises(ProfilerError, match="recorded is no kernel"):
         expected.check_whole(run_of(), trace_of())
     expected.check_whole(run_of(Workload((), "step.py")), trace_of())
 

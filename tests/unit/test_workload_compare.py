@@ -261,7 +261,7 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path):
         ({"target": ("t.json",)}, "No program is named"),
         ({"target": ("--", "a.py")}, "takes one table"),
         ({"target": ("t.json", "--", "a.py"), "rounds": 1}, "at least 2"),
-        ({"target": ("t.json", "--", "a.py"), "threshold": 1.0}, "no share"),
+        ({"target": ("t.json", "--", "a.py"), "threshold": 1.0}, "not a share"),
     ],
 )
 def test_mistaken_command_lines_of_compare_are_sentences(options, words):

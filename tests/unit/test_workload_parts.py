@@ -174,7 +174,7 @@ def test_limits_of_plain_data():
             strict.document(json.dumps({"m": version}).encode(), "f", "m", 1, "kind")
     assert strict.document(b'{"m": 1}', "f", "m", 1, "kind") == {"m": 1}
     for data in (b"\xff", b"[1]", b"{"):
-        with pytest.raises(strict.WorkloadError, match="f is no kind: it"):
+        with pytest.raises(strict.WorkloadError, match="f is not a kind: it"):
             strict.document(data, "f", "m", 1, "kind")
 
 

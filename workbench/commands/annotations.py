@@ -36,7 +36,7 @@ class Annotation:
 
 
 def annotations_of(document: Mapping[str, Any]) -> list[Annotation]:
-    """Return what the document of a command found; nothing where all is well."""
+    """Return what the document of a command names; nothing where all is well."""
     every = {"gate": _of_gate, "evaluate": _of_evaluate, "diagnose": _of_diagnose}
     return list(every[document["command"]](document))
 
@@ -109,7 +109,7 @@ def _file(kernel: str) -> Path | None:
 def place_of(files: Sequence[Path], kernel: str, impl: str) -> tuple[Path | None, int]:
     """Return the file of a kernel, one of those given, and the line at which its Impl begins: 1
     where neither the Impl nor the kernel's name is found in it."""
-    found: list[tuple[int, Path, int]] = []
+    candidates: list[tuple[int, Path, int]] = []
     for file in files:
         try:
             tree = ast.parse(file.read_bytes())
@@ -118,10 +118,10 @@ def place_of(files: Sequence[Path], kernel: str, impl: str) -> tuple[Path | None
         names = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)} | {file.stem}
         defined = {n.name: n.lineno for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
         rank = 2 * (kernel in (*names, file.name, str(file))) + (impl in defined)
-        found.append((rank, file, defined.get(impl, 1)))
-    if not found:
+        candidates.append((rank, file, defined.get(impl, 1)))
+    if not candidates:
         return (files[0], 1) if len(files) == 1 else (None, 1)
-    rank, file, line = max(found, key=lambda each: each[0])
+    rank, file, line = max(candidates, key=lambda each: each[0])
     return (file, line) if rank or len(files) == 1 else (None, 1)
 
 

@@ -66,14 +66,14 @@ tar -czf - -T .back; rm -rf {work}
 
 
 @dataclass(frozen=True)
-class Host:
+class RemoteHost:
     """Another machine: what ssh is given, and the Python there."""
 
     name: str
     python: str
 
     @classmethod
-    def of(cls, text: str) -> Host:
+    def of(cls, text: str) -> RemoteHost:
         """Return the host of `me@gpu` or `me@gpu:/opt/env/bin/python`. Raises CommandError."""
         name, _, python = text.partition(":")
         if not name or name.startswith("-"):
@@ -84,7 +84,7 @@ class Host:
 def run_on(where: str, words: Sequence[str]) -> int:
     """Run a command line on another machine. Returns its exit code there. Raises CommandError where
     it cannot be reached or prepared, or where the command cannot run without the repository."""
-    host = Host.of(where)
+    host = RemoteHost.of(where)
     if not words:
         raise CommandError("Name the command to run there: workbench sweep softmax --on HOST.")
     if words[0] in NEEDS_REPOSITORY:
@@ -111,7 +111,7 @@ def run_on(where: str, words: Sequence[str]) -> int:
 class _Ssh:
     """One connection that all steps share."""
 
-    host: Host
+    host: RemoteHost
     words: tuple[str, ...]
 
     def run(self, line: str) -> int:
@@ -152,7 +152,7 @@ class _Ssh:
 
 
 @contextmanager
-def _connection(host: Host) -> Iterator[_Ssh]:
+def _connection(host: RemoteHost) -> Iterator[_Ssh]:
     """Yield a connection that is opened once: a password is asked for once."""
     program = shutil.which("ssh")
     if program is None:

@@ -19,12 +19,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from workbench.api.timing_results import BenchResult
 
 MARKER = (
     "kernel(name): the kernel that a test is about, by name or path/to/mine.py; "
@@ -52,9 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
 
 
-def pytest_collection_modifyitems(
-    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add a test for each kernel that a marker of the collected tests names, with --kernel-gate."""
     baseline = config.getoption("--kernel-gate")
     if not baseline:
@@ -65,10 +60,11 @@ def pytest_collection_modifyitems(
         for marker in item.iter_markers("kernel")
         for name in marker.args
     )
+    root: Any = items[0].listchain()[0] if items else None
     for kernel in kernels:
         name = f"kernel-gate[{Path(kernel).name}]"
         more = {"name": name, "nodeid": name, "kernel": kernel, "baseline": baseline}
-        items.append(KernelGate.from_parent(session, **more))
+        items.append(KernelGate.from_parent(root, **more))
 
 
 def _place(name: str, item: pytest.Item) -> str:
@@ -90,19 +86,19 @@ class KernelGate(pytest.Item):
         self.add_marker(pytest.mark.kernel(kernel))
 
     def runtest(self) -> None:
-        """Run the gate, in a process of its own."""
+        """Run the gate, in a process of its own. Raises GateFailed where the gate failed."""
         devices = self.config.getoption("--kernel-device") or _default_devices()
         words = [sys.executable, "-m", "workbench", "gate", self.baseline, "--kernel", self.kernel]
         words += [word for device in devices for word in ("--device", device)]
-        done = gated([*words, "--json", "-"], self.config.rootpath)
+        done = run_gate([*words, "--json", "-"], self.config.rootpath)
         if done.returncode:
-            report = _found(done.stdout) or done.stderr.strip() or done.stdout.strip()
+            report = _findings(done.stdout) or done.stderr.strip() or done.stdout.strip()
             if done.returncode == UNDECIDED:
                 pytest.skip(f"undecided: {report}")
             raise GateFailed(report)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return what the gate found, without a traceback."""
+        """Return the findings of the gate, without a traceback."""
         if isinstance(excinfo.value, GateFailed):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -112,13 +108,13 @@ class KernelGate(pytest.Item):
         return Path(self.kernel), None, f"{Path(self.kernel).name} beside {self.baseline}"
 
 
-def gated(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_gate(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a gate in a folder, in a process of its own, and return what it printed."""
     return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
 
 class GateFailed(Exception):
-    """A gate that found something; the message is what it found."""
+    """A gate that failed; the message is its findings."""
 
 
 def _default_devices() -> list[str]:
@@ -129,7 +125,7 @@ def _default_devices() -> list[str]:
     return [] if gpu_present() else [DEFAULT_TARGET]
 
 
-def _found(text: str) -> str:
+def _findings(text: str) -> str:
     """Return the findings of a gate's document; empty where it wrote none."""
     from workbench.commands.annotations import annotations_of
 
@@ -140,7 +136,7 @@ def _found(text: str) -> str:
     return "\n".join(each.message for each in annotations_of(document))
 
 
-Bench = Callable[..., "BenchResult"]
+Bench = Callable[..., Any]
 
 
 @pytest.fixture
@@ -150,7 +146,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     is skipped where there is no GPU. The times are printed at the end and are properties of the
     test in a JUnit file."""
 
-    def timed(function: Any, sizes: Any, providers: Any = (), **costs: Any) -> BenchResult:
+    def timed(function: Any, sizes: Any, providers: Any = (), **costs: Any) -> Any:
         import workbench
         from workbench.commands.bench import NEEDS_GPU
 
@@ -170,8 +166,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     return timed
 
 
-def _keep(request: pytest.FixtureRequest, result: BenchResult) -> None:
-    from workbench.api.outcome_table import time_text
+def _keep(request: pytest.FixtureRequest, result: Any) -> None:
+    from workbench.data.units import duration
     from workbench.spec import sizes_text
 
     lines = request.config.stash.setdefault(LINES, [])
@@ -179,7 +175,7 @@ def _keep(request: pytest.FixtureRequest, result: BenchResult) -> None:
         case = record.case
         at = f"{case.kernel} {case.impl} {sizes_text(case.sizes)}"
         request.node.user_properties.append((f"seconds: {at}", record.time_s))
-        lines.append(f"{request.node.nodeid}: {at}  {time_text(record)}")
+        lines.append(f"{request.node.nodeid}: {at}  {duration(record.time_s)} measured")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
