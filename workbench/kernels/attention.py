@@ -97,7 +97,7 @@ attention = Spec(
         {"B": 2, "S": 8192, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
     ],
     extents={"D": Extent(among=(64, 72, 80, 96, 128, 256))},
-    refusable=lambda itemsize, D, **at: D > (64 if itemsize > 2 else 128),
+    refusable=lambda itemsize, D, **at: D > 128 or (itemsize > 2 and D > 64),
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
     # T = 8192 by 0.0009 and 0.0065 of it at most in 262 144 elements on a CPU.
