@@ -99,7 +99,7 @@ q4_k_matmul = Spec(
     reference=reference,
     flops=lambda M, N, K: 2 * M * N * K,
     check=[
-        {"M": 1, "N": 1, "K": 256},
+        {"M": 1, "N": 8, "K": 256},  # one product may cancel, and its rounding would count
         {"M": 3, "N": 9, "K": 512},
         {"M": 2, "N": 40, "K": 768},
         {"M": 17, "N": 65, "K": 256},
