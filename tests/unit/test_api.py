@@ -147,7 +147,7 @@ LEFT_OUT = {
         *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
         *("instrument", "list_metrics", "device", "dry_run"),
     },
-    "evaluate": {"verify"},
+    "evaluate": {"verify", "reuse"},
     "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
 }
 

@@ -1,5 +1,6 @@
 """Parts of an evaluation and of a final benchmark with fakes that record calls, by hand."""
 
+import json
 import math
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,7 +18,8 @@ from workbench.commands.options import EvaluateOptions
 from workbench.data.record import Energy, Record
 from workbench.device.hardware import described
 from workbench.evaluation import evaluator, plan_evaluator, problem, submission
-from workbench.evaluation.plan_evaluator import PlanEvaluation
+from workbench.evaluation.digests import files_digests
+from workbench.evaluation.plan_evaluator import PlanEvaluation, sources_of
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.verdict import RuleResult, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
@@ -452,6 +454,43 @@ def test_a_stopped_verification_and_a_full_disk_say_so_and_leave_the_verdict(
     assert cli.main(["evaluate", "--verify", str(path), "--json", "/dev/full"]) == 2
     assert "no space left on device" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
+    tmp_path, monkeypatch, capsys
+):
+    kernel, path, judged = tmp_path / "mine.py", tmp_path / "v.json", []
+    kernel.write_text("x = 1\n")
+    gpu = [H100]
+
+    def judge(options, opened):
+        digests = files_digests({}, sources_of(str(kernel)))
+        judged.append(options.sizes)
+        return replace(evaluated("rejected"), digests=digests, predicted=False)
+
+    def code_of(**more):
+        asked = {"kernel": str(kernel), "spec": "softmax", "json": path, "reuse": path, **more}
+        return command.run(EvaluateOptions(**asked))
+
+    monkeypatch.setattr(command, "require_triton", lambda: None)
+    monkeypatch.setattr(command, "_evaluate_task", judge)
+    monkeypatch.setattr(command, "gpu_present", lambda: True)
+    monkeypatch.setattr(command.hardware, "live", lambda: gpu[0])
+    assert code_of() == 1 and len(judged) == 1, "there was no file"
+    first = json.loads(path.read_text())
+    capsys.readouterr()
+    assert code_of() == 1 and len(judged) == 1
+    said = capsys.readouterr().out
+    assert "rejected (values" in said and "nothing was run" in said
+    assert json.loads(path.read_text()) == first
+    gpu[0] = described("h200")
+    assert code_of() == 1 and len(judged) == 2, "another GPU"
+    gpu[0] = H100
+    assert code_of(sizes="N=4") == 1 and len(judged) == 3, "another request"
+    assert code_of() == 1 and len(judged) == 4, "which the file is of now"
+    kernel.write_text("x = 2\n")
+    assert code_of() == 1 and len(judged) == 5, "another content"
+    assert code_of() == 1 and len(judged) == 5
 
 
 def replayed(monkeypatch, *compiled):

@@ -18,7 +18,13 @@ from workbench.commands.options import DEFAULT_TARGET, SIZES, CommandError, Eval
 from workbench.commands.result import SCHEMA, write_result
 from workbench.commands.run import check_files, check_sanitizer, gpu_present, require_triton
 from workbench.commands.sizes import parsed_sizes
-from workbench.commands.verdicts import differing, options_of, stored_verdict
+from workbench.commands.verdicts import (
+    differing,
+    options_of,
+    request_of,
+    stored_verdict,
+    verdict_to_reuse,
+)
 from workbench.compile import Compiled
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
@@ -139,6 +145,8 @@ def run(options: EvaluateOptions) -> int:
     if options.kernel is None:
         raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
     check_sanitizer(options.sanitize, options.device)
+    if options.reuse is not None and (kept := _kept(options, options.reuse)) is not None:
+        return _say_kept(options, options.reuse, kept)
     with ExitStack() as opened:
         again = {} if before is None else {"seed": before["seed"]}
         evaluation = _evaluate_task(options, opened, **again)
@@ -148,12 +156,10 @@ def run(options: EvaluateOptions) -> int:
                 log.write(event)
     console = console_for(options)
     show(console, evaluation)
-    code = EXIT_CODES[evaluation.verdict.word]
-    if options.accept_claims and evaluation.verdict.word == "plausible":
-        code = PASSED
+    code = _code(options, evaluation.verdict.word)
     if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
         code = UNDECIDED
-    plain = evaluation.plain()
+    plain = {**evaluation.plain(), "request": request_of(options)}
     if before is not None:
         plain["differs"] = differing(before, plain)
         code = FAILED if plain["differs"] else code
@@ -161,6 +167,36 @@ def run(options: EvaluateOptions) -> int:
         with aloud(console):
             console.print(f"not verified: other {names}" if names else "verified", style="bold")
     return write_result(options, "evaluate", code, **plain)
+
+
+def _code(options: EvaluateOptions, word: str) -> int:
+    return PASSED if options.accept_claims and word == "plausible" else EXIT_CODES[word]
+
+
+def _kept(options: EvaluateOptions, path: Path) -> Mapping[str, Any] | None:
+    """Return the verdict of a file that answers this evaluation. No code of a file under test has
+    run by then."""
+    kernel = str(options.kernel)
+    with temporary_folder() as folder:
+        trusted = options.spec or kernel
+        if options.task is not None:
+            given = prepared(options.task, Path(kernel), folder)
+            kernel, trusted = str(given.kernel), str(given.spec)
+        digests = files_digests(sources_of(trusted), sources_of(kernel))
+    live = hardware.live() if options.device is None and gpu_present() else None
+    return verdict_to_reuse(path, options, digests, live.name if live else None)
+
+
+def _say_kept(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
+    """Print a verdict that was reached before, and write it. Returns its exit code."""
+    console = console_for(options)
+    reason = f" ({kept['rule']}: {kept['reason']})" if kept["rule"] else ""
+    with aloud(console):
+        console.print(f"{kept['verdict']}{reason}", style="bold")
+        console.print(f"as {path} says, of the same files, request and versions; nothing was run")
+    head = ("command", "version", "exit_code", "meaning")
+    plain = {name: value for name, value in kept.items() if name not in head}
+    return write_result(options, "evaluate", _code(options, kept["verdict"]), **plain)
 
 
 def _evaluate_task(

@@ -468,6 +468,7 @@ class EvaluateOptions(Options):
     sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
     verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
+    reuse: Path | None = option(None, "Give this file's verdict if it is of the same contents.")
     events_file: Path | None = to_file(None, "Events file (JSONL) to append to.", "--events-file")
     events: bool = events()
     quiet: bool = quiet()

@@ -1,4 +1,4 @@
-"""Verdicts that `evaluate --json` stored, for `evaluate --verify`."""
+"""Verdicts that `evaluate --json` stored, for `evaluate --verify` and `--reuse`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from workbench.commands.options import CommandError, EvaluateOptions
 
 _TEXTS = ("file", "dtype", "device", "verdict")
+REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "sanitize")
+BOUND = ("submission", "spec", "format", "versions")
 COMPARED = ("verdict", "rule", "hidden_sizes", "config", "sizes")
 
 
@@ -28,6 +30,29 @@ def stored_verdict(path: Path) -> Mapping[str, Any]:
     if not maps or type(content.get("seed")) is not int:
         raise CommandError(f"{path} lacks what a verdict is bound to; evaluate the kernel again.")
     return dict(content)
+
+
+def request_of(options: EvaluateOptions) -> dict[str, Any]:
+    """Return what was asked of an evaluation, as it was given, but for the file's own place."""
+    asked = {name: getattr(options, name) for name in REQUESTED}
+    return {**asked, "task": None if options.task is None else str(options.task)}
+
+
+def verdict_to_reuse(
+    path: Path, options: EvaluateOptions, digests: Mapping[str, Any], device: str | None
+) -> Mapping[str, Any] | None:
+    """Return the verdict of a file where it answers this evaluation: the same request, the same
+    content of a file under test and of its Spec, the same versions, and the same GPU where times
+    were measured. None otherwise, or where there is no file yet. Raises CommandError."""
+    if not path.exists():
+        return None
+    stored = stored_verdict(path)
+    before = stored["digests"]
+    alike = all(before.get(name) == digests.get(name) for name in BOUND)
+    measured_on = None if stored.get("predicted") else stored["device"]
+    if digests["submission"] is None or not alike or measured_on != device:
+        return None
+    return stored if stored.get("request") == request_of(options) else None
 
 
 def options_of(stored: Mapping[str, Any], options: EvaluateOptions) -> EvaluateOptions:
