@@ -147,7 +147,7 @@ LEFT_OUT = {
         *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
         *("instrument", "list_metrics", "device", "dry_run"),
     },
-    "evaluate": {"verify", "reuse"},
+    "evaluate": {"verify", "reuse", "annotate", "sarif"},
     "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
 }
 
