@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -277,7 +278,7 @@ class Launcher:
     def kernel(self) -> Any:
         """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
         with without_target():
-            return launched(self.call.place.find())
+            return launched(self.call.place.find_kernel())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
         """Launch, and return the outputs: inputs that the launch changed, or new memory for tensors
@@ -394,11 +395,12 @@ def far_apart(x: Any, other: Any, tolerance: tuple[float, float] | None) -> Any:
 
 
 def launched(kernel: Any) -> Any:
-    """Return the function without `autotune`, which is launched with an explicit config."""
+    """Return the function that is launched with an explicit config: without `autotune`, and without
+    what a library has in its place or keeps compiled kernels in."""
     from workbench.dsl import triton
 
-    if isinstance(kernel, triton.runtime.Autotuner):
-        return launched(kernel.fn)
     if isinstance(kernel, triton.runtime.Heuristics):
         return triton.runtime.Heuristics(launched(kernel.fn), kernel.arg_names, kernel.values)
-    return kernel
+    if inspect.isfunction(getattr(kernel, "fn", kernel)):
+        return kernel
+    return launched(kernel.fn)

@@ -79,6 +79,18 @@ class Place:
             match = match.fn
         return match.configs[self.config].pre_hook
 
+    def find_kernel(self) -> Any:
+        """Return the function as `find` does. Where its package turned Triton off for want of a
+        GPU, so that nothing is compiled, the package is imported anew with one that stands in."""
+        match = self.find()
+        if not inspect.isfunction(match) or gpu_shown():
+            return match
+        module = module_in_package(Path(self.file)) or self.module
+        forget(module.split(".")[0])
+        sys.modules.pop(self._private, None)
+        with answering_for_gpu(HiddenTarget.device or device_named("h200")):
+            return self.find()
+
     @staticmethod
     def of_hook(hook: Any, kernel: Any) -> Place:
         """Return the place of a config's hook. One that a function returned, and that no name
@@ -95,8 +107,13 @@ class Place:
                 layer = getattr(layer, "fn", None)
             raise
 
+    @property
+    def _private(self) -> str:
+        """Our name of the file as a script."""
+        return f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
+
     def _module(self) -> ModuleType:
-        name = f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
+        name = self._private
         # a process that found the function of a script knows the script by our name for it
         main = self.module in ("__main__", "__mp_main__", name)
         name = name if main else self.module
@@ -177,13 +194,7 @@ def bare_packages(name: str, file: Path) -> Iterator[None]:
     """Return a context manager in which the packages above a module are empty, and other modules
     are found in their folders as usual. Where its block fails, nothing of them is left."""
     parents = [".".join(name.split(".")[: i + 1]) for i in range(name.count("."))]
-    top = parents[0]
-
-    def forget() -> None:
-        for other in [n for n in sys.modules if n == top or n.startswith(f"{top}.")]:
-            del sys.modules[other]
-
-    forget()
+    forget(parents[0])
     for parent, folder in zip(reversed(parents), file.parents, strict=False):
         module = ModuleType(parent)
         module.__path__ = [str(folder)]
@@ -191,8 +202,14 @@ def bare_packages(name: str, file: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        forget()
+        forget(parents[0])
         raise
+
+
+def forget(package: str) -> None:
+    """Remove a package and all of its modules from those that are imported."""
+    for name in [n for n in sys.modules if n == package or n.startswith(f"{package}.")]:
+        del sys.modules[name]
 
 
 def module_from(name: str, file: str) -> ModuleType:

@@ -39,11 +39,11 @@ def function_of(words: str) -> Any:
     module = module_in_package(path)
     try:
         try:
-            return Place(str(path), "__main__", name).find()
+            return Place(str(path), "__main__", name).find_kernel()
         except AdaptedError:
             if module is None:
                 raise
-        return Place(str(path), module, name).find()
+        return Place(str(path), module, name).find_kernel()
     except AttributeError:
         raise OptionError(f"{file} has no {name} at its top level.") from None
 

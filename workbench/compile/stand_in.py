@@ -108,13 +108,27 @@ def stand_in(device: Device) -> Callable[[], None]:
     real = {name: getattr(torch.cuda, name) for name in TORCH}
     for name, answer in TORCH.items():
         setattr(torch.cuda, name, lambda *args, answer=answer, **more: answer(device))
+    own = _driver_class(device)
+    was_active = getattr(own, "is_active", None)
+    if own is not None:  # packages count the active drivers, and turn Triton off without one
+        own.is_active = staticmethod(lambda: True)
 
     def undo() -> None:
         driver.set_active(before)
+        if own is not None:
+            own.is_active = staticmethod(was_active)
         for name, function in real.items():
             setattr(torch.cuda, name, function)
 
     return undo
+
+
+def _driver_class(device: Device) -> Any:
+    """Return Triton's class of drivers of this device's backend; None where it has none."""
+    from triton.backends import backends
+
+    name = {"cuda": "nvidia", "hip": "amd"}.get(device.backend)
+    return backends[name].driver if name in backends else None
 
 
 def _torch_properties(device: Device) -> Any:
