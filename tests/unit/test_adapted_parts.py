@@ -35,6 +35,7 @@ from workbench.catalog import spec_of
 from workbench.commands.tune import _completed as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
+from workbench.compile.stand_in import answering_for_gpu
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
 from workbench.ops import choice, derivatives, operation, shapes, text
@@ -336,6 +337,43 @@ def test_options_of_the_compiler_in_a_launch_go_to_every_config():
     assert entry.values == {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
     with pytest.raises(AdaptedError, match="num_warps is given both as argument and by a config"):
         write.entries_of(JIT, {}, (4,), [triton.Config({"BLOCK": 64}, num_warps=4)], fixed)
+
+
+def test_tensors_of_an_absent_gpu_lie_here_and_its_driver_is_active():
+    """What packages do as they are imported: tables on the GPU, a count of active drivers."""
+    from triton.backends import backends
+
+    with answering_for_gpu(DEVICES["h200"]):
+        x = torch.tensor([1.0], device="cuda")
+        every = (x, x.cuda(), x.to("cuda:0"), torch.empty(2, device=torch.device("cuda")))
+        assert {each.device.type for each in every} == {"cpu"}
+        assert backends["nvidia"].driver.is_active()
+    assert not backends["nvidia"].driver.is_active()
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.tensor([1.0], device="cuda")
+
+
+def test_wrappers_around_a_function_are_looked_through():
+    inner = SimpleNamespace(fn=add_kernel)
+    assert kernel.launched(SimpleNamespace(fn=SimpleNamespace(fn=inner))) is inner
+    assert kernel.launched(inner) is inner
+
+
+def test_a_package_that_turns_triton_off_is_imported_with_a_gpu_that_stands_in(tmp_path):
+    package = tmp_path / "off_pack"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from triton.backends import backends\n"
+        "import triton\n"
+        "is_on = backends['nvidia'].driver.is_active()\n"
+        "jit = triton.jit if is_on else lambda f: f\n"
+    )
+    (package / "kernel.py").write_text("from off_pack import jit\n@jit\ndef f(x): ...\n")
+    place = Place(str(package / "kernel.py"), "off_pack.kernel", "f")
+    assert not hasattr(place.find(), "arg_names")
+    assert place.find_kernel().arg_names == ["x"]
+    travel.forget("off_pack")
+    sys.path.remove(str(tmp_path))
 
 
 def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():

@@ -336,7 +336,8 @@ class Launcher:
             advice = f"; if it is meant to, name the others: outputs={same}" if same else ""
             raise LaunchFault(
                 f"{self.call.name} gives other values of {name}, such as element {element:,}, "
-                f"when its programs run in reversed order, and nothing orders them on a GPU{advice}."
+                "when its programs run in reversed order, and nothing orders them on a GPU"
+                f"{advice}."
             )
 
     def fire(

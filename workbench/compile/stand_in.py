@@ -108,12 +108,15 @@ def stand_in(device: Device) -> Callable[[], None]:
     real = {name: getattr(torch.cuda, name) for name in TORCH}
     for name, answer in TORCH.items():
         setattr(torch.cuda, name, lambda *args, answer=answer, **more: answer(device))
+    here = tensors_here()
+    here.__enter__()
     own = _driver_class(device)
     was_active = getattr(own, "is_active", None)
     if own is not None:  # packages count the active drivers, and turn Triton off without one
         own.is_active = staticmethod(lambda: True)
 
     def undo() -> None:
+        here.__exit__(None, None, None)
         driver.set_active(before)
         if own is not None:
             own.is_active = staticmethod(was_active)
@@ -121,6 +124,30 @@ def stand_in(device: Device) -> Callable[[], None]:
             setattr(torch.cuda, name, function)
 
     return undo
+
+
+def tensors_here() -> Any:
+    """Return a context manager in which tensors that are made for a GPU, or moved to one, lie on
+    the CPU."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
+            return "cpu"
+        is_gpu = isinstance(value, torch.device) and value.type == "cuda"
+        return torch.device("cpu") if is_gpu else value
+
+    class OnCpu(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.Tensor.cuda:
+                return args[0]
+            named = {name: moved(value) for name, value in (kwargs or {}).items()}
+            return func(*map(moved, args), **named)
+
+    return OnCpu()
 
 
 def _driver_class(device: Device) -> Any:
