@@ -278,7 +278,7 @@ class Launcher:
     def kernel(self) -> Any:
         """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
         with without_target():
-            return launched(self.call.place.find_kernel())
+            return launched(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
         """Launch, and return the outputs: inputs that the launch changed, or new memory for tensors

@@ -79,18 +79,6 @@ class Place:
             match = match.fn
         return match.configs[self.config].pre_hook
 
-    def find_kernel(self) -> Any:
-        """Return the function as `find` does. Where its package turned Triton off for want of a
-        GPU, so that nothing is compiled, the package is imported anew with one that stands in."""
-        match = self.find()
-        if not inspect.isfunction(match) or gpu_shown():
-            return match
-        module = module_in_package(Path(self.file)) or self.module
-        forget(module.split(".")[0])
-        sys.modules.pop(self._private, None)
-        with answering_for_gpu(HiddenTarget.device or device_named("h200")):
-            return self.find()
-
     @staticmethod
     def of_hook(hook: Any, kernel: Any) -> Place:
         """Return the place of a config's hook. One that a function returned, and that no name
@@ -107,13 +95,8 @@ class Place:
                 layer = getattr(layer, "fn", None)
             raise
 
-    @property
-    def _private(self) -> str:
-        """Our name of the file as a script."""
-        return f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
-
     def _module(self) -> ModuleType:
-        name = self._private
+        name = f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
         # a process that found the function of a script knows the script by our name for it
         main = self.module in ("__main__", "__mp_main__", name)
         name = name if main else self.module
@@ -143,19 +126,21 @@ class Place:
             Importing.file = None
 
     def _imported(self, name: str, main: bool) -> ModuleType:
-        """Import the file. Where that asks for a GPU that is not there, the device that is compiled
-        for answers, or else an H200; where a package above the file cannot be imported, the file is
-        imported without what the `__init__.py` of these packages run."""
+        """Import the file. Where no GPU is, the device that is compiled for, or else an H200,
+        answers for one: for a script that asks for it, and for packages, of which some turn Triton
+        off without one. Where a package above the file cannot be imported, the file is imported
+        without what the `__init__.py` of these packages run."""
 
         def load() -> ModuleType:
             return module_from(name, self.file) if main else import_module(name)
 
         def load_with_gpu() -> ModuleType:
-            try:
-                return load()
-            except Exception as error:
-                if NO_GPU.search(str(error)) is None or gpu_shown():
-                    raise
+            if main or gpu_shown():
+                try:
+                    return load()
+                except Exception as error:
+                    if NO_GPU.search(str(error)) is None or gpu_shown():
+                        raise
             with answering_for_gpu(HiddenTarget.device or device_named("h200")):
                 return load()
 

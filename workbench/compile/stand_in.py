@@ -111,7 +111,7 @@ def stand_in(device: Device) -> Callable[[], None]:
     here = tensors_here()
     here.__enter__()
     own = _driver_class(device)
-    was_active = getattr(own, "is_active", None)
+    was_active: Any = getattr(own, "is_active", None)
     if own is not None:  # packages count the active drivers, and turn Triton off without one
         own.is_active = staticmethod(lambda: True)
 
@@ -138,7 +138,7 @@ def tensors_here() -> Any:
         is_gpu = isinstance(value, torch.device) and value.type == "cuda"
         return torch.device("cpu") if is_gpu else value
 
-    class OnCpu(TorchFunctionMode):
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
