@@ -631,7 +631,7 @@ def test_fillings_bits_and_differences():
             Argument("n", True, 3),
         ),
     )
-    assert discover._passed_twice(call_) == ["x"]
+    assert discover.passed_twice(call_) == ["x"]
 
 
 def test_values_are_moved_where_that_changes_no_meaning():
@@ -761,6 +761,18 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
         AdaptedError, match="add does not write x, which `outputs` names; it writes y"
     ):
         sampled.discover_sample(tmp_path, ("x",), footprint, 0, True, ())
+
+
+def test_a_tensor_that_is_two_arguments_is_an_input_of_a_sampled_launch_too(monkeypatch, tmp_path):
+    """An operation in place, `f(x, x)`: nobody has to name what it needs."""
+    both = tuple(Argument(n, True, None, "y") for n in ("source", "target"))
+    call_on({"y": Layout((4,), (1,), "fp32")}, arguments=both).write(tmp_path)
+    torch.save({"y": torch.arange(4.0)}, tmp_path / call.ARGS)
+    monkeypatch.setattr(Played, "act", lambda self, *_: sample_trace(read_first=True))
+    monkeypatch.setattr(sampled, "Launcher", Played)
+    footprint = SimpleNamespace(tensors=[tensor_writes("target", 4)], writers={})
+    result = sampled.discover_sample(tmp_path, (), footprint, 0, False, ())
+    assert result.initial == {"y": "values"} and not result.odd
 
 
 def test_probes_are_spread_over_the_stores(monkeypatch):
