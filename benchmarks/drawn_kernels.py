@@ -1,6 +1,6 @@
 """Draw 57 kernels of published packages by a seed, for trying `wb.tune` on what others wrote.
 
-    pip download --no-deps -d WHEELS liger_kernel==0.8.5 ...   # as benchmarks/data/drawn_kernels.tsv
+    pip download --no-deps -d WHEELS liger_kernel==0.8.5 ...  # as in data/drawn_kernels.tsv
     python benchmarks/drawn_kernels.py WHEELS > drawn.tsv
 
 Candidates are functions with `@triton.jit` that code outside such functions launches by name, in
@@ -17,6 +17,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 SEED, COUNT, MOST_OF_ONE = 4320261127, 57, 8
@@ -57,7 +58,7 @@ def launched(tree: ast.AST) -> Iterator[str]:
 def is_out(path: str) -> bool:
     """Return whether a file is a test or of a backend with a Triton of its own."""
     parts = path.split("/")
-    own = [b for a, b in zip(parts, parts[1:], strict=False) if a == "backend" and b[0] == "_"]
+    own = [b for a, b in pairwise(parts) if a == "backend" and b[0] == "_"]
     return any(p in ("tests", "test") for p in parts) or any(p not in OWN_BACKENDS for p in own)
 
 
@@ -65,7 +66,7 @@ def candidates(archive: Path) -> Iterator[tuple[str, str, str]]:
     """Return file, name and text of each function of a package that is launched in it."""
     functions, names = [], set()
     for path, text in sources(archive):
-        if is_out(path) or "jit" not in text and "](" not in text:
+        if is_out(path) or ("jit" not in text and "](" not in text):
             continue
         try:
             tree = ast.parse(text)

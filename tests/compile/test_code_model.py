@@ -274,6 +274,23 @@ def test_all_programs_writes_are_counted_and_their_writers_found():
     assert footprint_of(*twice, requested).tensors[0].shared == (64, 0, 1)
 
 
+@triton.jit
+def to_either(x, y, z, n, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    out = tl.where(p % 2 == 0, y, z)
+    tl.store(out + p // 2 * BLOCK + i, tl.load(x + p * BLOCK + i))
+
+
+def test_a_program_may_choose_the_tensor_that_it_writes_to():
+    """As a product of several matrices in one launch, whose blocks are selected by pointer."""
+    launch = launched(to_either, (8,), empty(1024), empty(512), empty(500), 1024, BLOCK=128)
+    written = footprint_of(*launch, lambda name, count: np.array([0]))
+    assert [(t.argument, t.elements, t.beyond) for t in written.tensors] == [
+        ("y", 512, 0), ("z", 500, 12)]  # fmt: skip
+    assert written.writers == {"y": (0,), "z": (1,)}
+
+
 def test_indices_that_are_given_decide_where_a_kernel_writes():
     at = np.arange(256)[::-1].copy()
     code = (empty(256), empty(256, dtype=torch.int64), empty(256), 256)

@@ -35,6 +35,7 @@ from workbench.catalog import spec_of
 from workbench.commands.tune import _completed as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
+from workbench.compile.stand_in import answering_for_gpu
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
 from workbench.ops import choice, derivatives, operation, shapes, text
@@ -338,6 +339,41 @@ def test_options_of_the_compiler_in_a_launch_go_to_every_config():
         write.entries_of(JIT, {}, (4,), [triton.Config({"BLOCK": 64}, num_warps=4)], fixed)
 
 
+def test_tensors_of_an_absent_gpu_lie_here_and_its_driver_is_active():
+    """What packages do as they are imported: tables on the GPU, a count of active drivers."""
+    from triton.backends import backends
+
+    with answering_for_gpu(DEVICES["h200"]):
+        x = torch.tensor([1.0], device="cuda")
+        every = (x, x.cuda(), x.to("cuda:0"), torch.empty(2, device=torch.device("cuda")))
+        assert {each.device.type for each in every} == {"cpu"}
+        assert backends["nvidia"].driver.is_active()
+    assert not backends["nvidia"].driver.is_active()
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.tensor([1.0], device="cuda")
+
+
+def test_wrappers_around_a_function_are_looked_through():
+    inner = SimpleNamespace(fn=add_kernel)
+    assert kernel.launched(SimpleNamespace(fn=SimpleNamespace(fn=inner))) is inner
+    assert kernel.launched(inner) is inner
+
+
+def test_a_package_that_turns_triton_off_is_imported_with_a_gpu_that_stands_in(tmp_path):
+    package = tmp_path / "off_pack"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from triton.backends import backends\n"
+        "import triton\n"
+        "is_on = backends['nvidia'].driver.is_active()\n"
+        "jit = triton.jit if is_on else lambda f: f\n"
+    )
+    (package / "kernel.py").write_text("from off_pack import jit\n@jit\ndef f(x): ...\n")
+    assert Place(str(package / "kernel.py"), "off_pack.kernel", "f").find().arg_names == ["x"]
+    travel.forget("off_pack")
+    sys.path.remove(str(tmp_path))
+
+
 def test_tolerances_are_two_steps_of_what_operands_are_rounded_to():
     on = {n: Layout((4,), (1,), k) for n, k in (("x", "fp16"), ("y", "bf16"), ("i", "int32"))}
     result = Discovered(("x", "y", "i"), {}, 0)
@@ -595,7 +631,7 @@ def test_fillings_bits_and_differences():
             Argument("n", True, 3),
         ),
     )
-    assert discover._passed_twice(call_) == ["x"]
+    assert discover.passed_twice(call_) == ["x"]
 
 
 def test_values_are_moved_where_that_changes_no_meaning():
@@ -725,6 +761,18 @@ def test_what_some_programs_write_is_an_output(monkeypatch, tmp_path, more, shar
         AdaptedError, match="add does not write x, which `outputs` names; it writes y"
     ):
         sampled.discover_sample(tmp_path, ("x",), footprint, 0, True, ())
+
+
+def test_a_tensor_that_is_two_arguments_is_an_input_of_a_sampled_launch_too(monkeypatch, tmp_path):
+    """An operation in place, `f(x, x)`: nobody has to name what it needs."""
+    both = tuple(Argument(n, True, None, "y") for n in ("source", "target"))
+    call_on({"y": Layout((4,), (1,), "fp32")}, arguments=both).write(tmp_path)
+    torch.save({"y": torch.arange(4.0)}, tmp_path / call.ARGS)
+    monkeypatch.setattr(Played, "act", lambda self, *_: sample_trace(read_first=True))
+    monkeypatch.setattr(sampled, "Launcher", Played)
+    footprint = SimpleNamespace(tensors=[tensor_writes("target", 4)], writers={})
+    result = sampled.discover_sample(tmp_path, (), footprint, 0, False, ())
+    assert result.initial == {"y": "values"} and not result.odd
 
 
 def test_probes_are_spread_over_the_stores(monkeypatch):

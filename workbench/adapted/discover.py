@@ -113,7 +113,7 @@ def discover(
     compared, uses = outputs or written, {n: launch.use(n) for n in written}
     if declared is None:
         declared = [n for n, use in uses.items() if not use.clean]
-    declared = {*declared, *_passed_twice(call)}
+    declared = {*declared, *passed_twice(call)}
     odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not expected:
         for name, use in odd.items():
@@ -136,7 +136,7 @@ def discover(
     return Discovered(tuple(compared), initial, first, skipped, unmoved, odd, rounded, twice)
 
 
-def _passed_twice(call: Call) -> list[str]:
+def passed_twice(call: Call) -> list[str]:
     """Return the tensors that are two arguments of the launch: it reads one, and writes another."""
     named = [a.tensor for a in call.arguments if a.tensor is not None]
     return [n for n in call.tensors if named.count(n) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -335,7 +336,8 @@ class Launcher:
             advice = f"; if it is meant to, name the others: outputs={same}" if same else ""
             raise LaunchFault(
                 f"{self.call.name} gives other values of {name}, such as element {element:,}, "
-                f"when its programs run in reversed order, and nothing orders them on a GPU{advice}."
+                "when its programs run in reversed order, and nothing orders them on a GPU"
+                f"{advice}."
             )
 
     def fire(
@@ -394,11 +396,12 @@ def far_apart(x: Any, other: Any, tolerance: tuple[float, float] | None) -> Any:
 
 
 def launched(kernel: Any) -> Any:
-    """Return the function without `autotune`, which is launched with an explicit config."""
+    """Return the function that is launched with an explicit config: without `autotune`, and without
+    what a library has in its place or keeps compiled kernels in."""
     from workbench.dsl import triton
 
-    if isinstance(kernel, triton.runtime.Autotuner):
-        return launched(kernel.fn)
     if isinstance(kernel, triton.runtime.Heuristics):
         return triton.runtime.Heuristics(launched(kernel.fn), kernel.arg_names, kernel.values)
-    return kernel
+    if inspect.isfunction(getattr(kernel, "fn", kernel)):
+        return kernel
+    return launched(kernel.fn)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.call import ARGS, EXPECTED, PROBES, WRITTEN, Call, Initial, Layout
-from workbench.adapted.discover import Discovered, OutputUse, as_bytes
+from workbench.adapted.discover import Discovered, OutputUse, as_bytes, passed_twice
 from workbench.adapted.kept import Kept
 from workbench.adapted.kernel import Launcher
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
@@ -193,7 +193,7 @@ def discover_sample(
     uses = {n: OutputUse(shares.get(n, 1.0), trace.accesses[n].read_first) for n in written}
     if declared is None:
         declared = [n for n, use in uses.items() if not use.clean]
-    declared = set(declared)
+    declared = {*declared, *passed_twice(call)}
     odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not answered:
         for name, use in odd.items():

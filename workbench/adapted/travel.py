@@ -126,19 +126,21 @@ class Place:
             Importing.file = None
 
     def _imported(self, name: str, main: bool) -> ModuleType:
-        """Import the file. Where that asks for a GPU that is not there, the device that is compiled
-        for answers, or else an H200; where a package above the file cannot be imported, the file is
-        imported without what the `__init__.py` of these packages run."""
+        """Import the file. Where no GPU is, the device that is compiled for, or else an H200,
+        answers for one: for a script that asks for it, and for packages, of which some turn Triton
+        off without one. Where a package above the file cannot be imported, the file is imported
+        without what the `__init__.py` of these packages run."""
 
         def load() -> ModuleType:
             return module_from(name, self.file) if main else import_module(name)
 
         def load_with_gpu() -> ModuleType:
-            try:
-                return load()
-            except Exception as error:
-                if NO_GPU.search(str(error)) is None or gpu_shown():
-                    raise
+            if main or gpu_shown():
+                try:
+                    return load()
+                except Exception as error:
+                    if NO_GPU.search(str(error)) is None or gpu_shown():
+                        raise
             with answering_for_gpu(HiddenTarget.device or device_named("h200")):
                 return load()
 
@@ -177,13 +179,7 @@ def bare_packages(name: str, file: Path) -> Iterator[None]:
     """Return a context manager in which the packages above a module are empty, and other modules
     are found in their folders as usual. Where its block fails, nothing of them is left."""
     parents = [".".join(name.split(".")[: i + 1]) for i in range(name.count("."))]
-    top = parents[0]
-
-    def forget() -> None:
-        for other in [n for n in sys.modules if n == top or n.startswith(f"{top}.")]:
-            del sys.modules[other]
-
-    forget()
+    forget(parents[0])
     for parent, folder in zip(reversed(parents), file.parents, strict=False):
         module = ModuleType(parent)
         module.__path__ = [str(folder)]
@@ -191,8 +187,14 @@ def bare_packages(name: str, file: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        forget()
+        forget(parents[0])
         raise
+
+
+def forget(package: str) -> None:
+    """Remove a package and all of its modules from those that are imported."""
+    for name in [n for n in sys.modules if n == package or n.startswith(f"{package}.")]:
+        del sys.modules[name]
 
 
 def module_from(name: str, file: str) -> ModuleType:

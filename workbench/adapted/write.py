@@ -56,7 +56,10 @@ def call_of(
     """Return the call and the memory of its tensors, by name, on the CPU. `fixed` are options of
     the compiler that every config gets. Raises AdaptedError."""
     if not hasattr(kernel, "arg_names"):
-        raise AdaptedError(f"{kernel!r} is not a @triton.jit function.")
+        raise AdaptedError(
+            f"{kernel!r} is not a @triton.jit function; where its package turns Triton off for "
+            "want of a GPU, name it as FILE.py:FUNCTION to workbench tune."
+        )
     place, args, kwargs = Place.of(kernel), *given
     names = list(kernel.arg_names)
     if len(args) > len(names) or (unknown := [k for k in kwargs if k not in names]):

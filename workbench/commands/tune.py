@@ -328,7 +328,8 @@ class FirstLaunchTask:
     def _first_programs(self, workers: Pool) -> FirstPrograms | None:
         # a package may take longer to import than its programs to run
         imported = workers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
-        if _unless_failed(imported) is None:
+        if (failure := imported.exception()) is not None:
+            self._refuse_interpreted(failure)
             return None
         pending = workers.submit(first_programs, self.stage, timeout_s=FIRST_TIMEOUT_S)
         try:
@@ -340,6 +341,15 @@ class FirstLaunchTask:
         except ChildProcessError:  # the launch of all programs says why
             return None
         return results
+
+    def _refuse_interpreted(self, failure: BaseException) -> None:
+        """Raise NotInterpreted where the function's file can be imported to be compiled, and its
+        import failed in the interpreter: a library may look for what only compiling has."""
+        with Workers(1) as compilers:
+            task = compilers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
+            if _unless_failed(task) is not None:
+                reason = str(failure).split("; ")[0].replace("a worker", "Triton's interpreter")
+                raise NotInterpreted(reason) from None
 
     def _sample(
         self, workers: Pool, few: FirstPrograms

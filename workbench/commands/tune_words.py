@@ -36,14 +36,17 @@ def function_of(words: str) -> Any:
     if not file or not path.is_file():
         raise OptionError(f"{words} is not FILE.py:FUNCTION of a file that is there.")
     path = path.resolve()
-    module = module_in_package(path)
+    script, module = Place(str(path), "__main__", name), module_in_package(path)
     try:
+        if module is None:
+            return script.find()
         try:
-            return Place(str(path), "__main__", name).find()
-        except AdaptedError:
-            if module is None:
-                raise
-        return Place(str(path), module, name).find()
+            return Place(str(path), module, name).find()
+        except AdaptedError as error:
+            try:  # a folder of scripts may have an `__init__.py`, too
+                return script.find()
+            except AdaptedError:
+                raise error from None
     except AttributeError:
         raise OptionError(f"{file} has no {name} at its top level.") from None
 

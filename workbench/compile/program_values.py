@@ -264,8 +264,8 @@ class ProgramValues:
     def content(self, op: Op, pointers: Value) -> Value:
         """Return what a load of known integers gives."""
         known = self.given.contents.get(self.tensor_of(pointers) or "")
-        if known is None:
-            return None
+        if known is None or (int(pointers.max()) ^ int(pointers.min())) >> BASE_BITS:
+            return None  # nothing is known, or several tensors are read
         at = self.offsets(pointers) // int(pointer_type(op).item_bytes)
         return known[np.clip(at, 0, len(known) - 1)]
 

@@ -8,7 +8,7 @@ about, and whether two programs write one element.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from workbench.compile.code_work import places_of
 from workbench.compile.program_slices import WRITES, every_op, filled_buffer, needed_values
 from workbench.compile.program_values import (
+    BASE_BITS,
     LaunchArguments,
     LoopHead,
     ProgramValues,
@@ -167,9 +168,6 @@ class _WriteWalk(ProgramValues):
             return
         if pointers is None:
             raise NotModelled("where it writes depends on data that is not given")
-        name = self.tensor_of(pointers)
-        if name is None:
-            raise NotModelled("it writes by a pointer that is not an argument")
         kind = pointer_type(op)
         shape = (self.programs, *(kind.shape or (1,) * (pointers.ndim - 1)))
         live = self.weight > 0
@@ -179,13 +177,18 @@ class _WriteWalk(ProgramValues):
             live = beside(live, pointers, np.empty(shape))
         on = np.broadcast_to(live, shape)
         numbers = beside(self._numbers, np.empty(shape))
-        offsets = np.broadcast_to(self.offsets(pointers), shape)
+        places = np.broadcast_to(pointers, shape)
         programs = np.broadcast_to(numbers, shape)
         if on.all():
-            offsets, programs = offsets.ravel(), programs.ravel()
+            places, programs = places.ravel(), programs.ravel()
         else:
-            offsets, programs = offsets[on], programs[on]
-        self._seen.note(name, int(kind.item_bytes), offsets, programs, what == "atomic")
+            places, programs = places[on], programs[on]
+        for one, by in _by_tensor(places, programs):
+            name = self.tensor_of(one if one.size else pointers)
+            if name is None:
+                raise NotModelled("it writes by a pointer that is not an argument")
+            offsets = self.offsets(one) if one.size else one
+            self._seen.note(name, int(kind.item_bytes), offsets, by, what == "atomic")
 
     def loop(self, op: Op, head: LoopHead) -> None:
         outer, trips = self.weight, head.trips
@@ -208,6 +211,17 @@ class _WriteWalk(ProgramValues):
     def _enter(self, names: Sequence[str], values: Sequence[Value]) -> None:
         for name, value in zip(names, values, strict=False):
             self.env[name] = value
+
+
+def _by_tensor(places: Any, programs: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield addresses and their programs tensor by tensor: a program may choose the tensor that it
+    writes to. Addresses shortly before the start of a tensor are of that one."""
+    if not places.size or (int(places.max()) >> BASE_BITS) == (int(places.min()) >> BASE_BITS):
+        yield places, programs
+        return
+    tensors = (places + (1 << (BASE_BITS - 1))) >> BASE_BITS
+    for tensor in np.unique(tensors):
+        yield places[tensors == tensor], programs[tensors == tensor]
 
 
 def _kept(before: Sequence[Value], after: Sequence[Value], alive: Any) -> list[Value]:

@@ -108,13 +108,54 @@ def stand_in(device: Device) -> Callable[[], None]:
     real = {name: getattr(torch.cuda, name) for name in TORCH}
     for name, answer in TORCH.items():
         setattr(torch.cuda, name, lambda *args, answer=answer, **more: answer(device))
+    here = tensors_here()
+    here.__enter__()
+    own = _driver_class(device)
+    was_active: Any = getattr(own, "is_active", None)
+    if own is not None:  # packages count the active drivers, and turn Triton off without one
+        own.is_active = staticmethod(lambda: True)
 
     def undo() -> None:
+        here.__exit__(None, None, None)
         driver.set_active(before)
+        if own is not None:
+            own.is_active = staticmethod(was_active)
         for name, function in real.items():
             setattr(torch.cuda, name, function)
 
     return undo
+
+
+def tensors_here() -> Any:
+    """Return a context manager in which tensors that are made for a GPU, or moved to one, lie on
+    the CPU."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
+            return "cpu"
+        is_gpu = isinstance(value, torch.device) and value.type == "cuda"
+        return torch.device("cpu") if is_gpu else value
+
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.Tensor.cuda:
+                return args[0]
+            named = {name: moved(value) for name, value in (kwargs or {}).items()}
+            return func(*map(moved, args), **named)
+
+    return OnCpu()
+
+
+def _driver_class(device: Device) -> Any:
+    """Return Triton's class of drivers of this device's backend; None where it has none."""
+    from triton.backends import backends
+
+    name = {"cuda": "nvidia", "hip": "amd"}.get(device.backend)
+    return backends[name].driver if name in backends else None
 
 
 def _torch_properties(device: Device) -> Any:
