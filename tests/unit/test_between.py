@@ -109,5 +109,5 @@ def test_integers_whose_values_were_kept_have_no_middle():
 
 def test_a_grid_that_is_no_formula_has_no_middle():
     odd = launch(512, 64, lambda m, n, b: (m * b + 7,))
-    with pytest.raises(NoMiddle, match="no formula"):
+    with pytest.raises(NoMiddle, match="not a formula"):
         middle(odd, launch(2048, 64, lambda m, n, b: (m * b + 9,)))

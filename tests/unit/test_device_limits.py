@@ -190,12 +190,12 @@ def test_own_times_replace_those_that_are_shipped_kernel_by_kernel(tmp_path):
     theirs, ours = map(load, paths)
     assert ours.times[0].resources.matrix_unit is None and ours.times[0].resources.copy_engine
     assert theirs.times[0].resources.matrix_unit == some[0].resources.matrix_unit
-    both = _merged(paths[0], (0, 0, 0), paths[1], (0, 0, 0))
+    both = _merged(paths[0], (0, 0, 0), paths[1], (0, 0, 0), "")
     left = [t for t in theirs.times if (t.kernel, t.dtype) != pairs[0]]
     assert list(both.times) == [*ours.times, *left] and both.digest == ours.digest + theirs.digest
-    assert _merged(paths[0], (0, 0, 0), paths[1], None) == theirs
-    assert _merged(paths[0], None, paths[1], (0, 0, 0)) == ours
-    assert _merged(paths[0], None, paths[1], None) is None
+    assert _merged(paths[0], (0, 0, 0), paths[1], None, "") == theirs
+    assert _merged(paths[0], None, paths[1], (0, 0, 0), "") == ours
+    assert _merged(paths[0], None, paths[1], None, "") is None
     assert not_held(both.times) == left
     assert sizes_in([*ours.times, *ours.times]) == [dict(mine.sizes)]
 

@@ -136,7 +136,7 @@ class Place:
         return result.events
 
 
-def evaluation(options, opened):
+def evaluation(options, opened, seed):
     """A kernel that is right, timed on a GPU beside a library."""
     device, case = DEVICES["h200"], {"block_n": 1024, "num_warps": 4}
     facts = SpecFacts("copy", (), (), {"N": 4096}, 8 << 20, 0)

@@ -36,8 +36,8 @@ def test_the_call_that_is_compiled_gives_the_expected_outputs(impl):
     ("kernel", "device", "dtype", "sizes", "words"),
     [
         ("fp8_block_matmul", "h200", "bf16", {"M": 4, "N": 128, "K": 512}, None),
-        ("fp8_block_matmul", "h200", "bf16", {"M": 5, "N": 128, "K": 512}, "16 bytes' multiples"),
-        ("fp8_block_matmul", "h200", "bf16", {"M": 4, "N": 128, "K": 640}, "16 bytes' multiples"),
+        ("fp8_block_matmul", "h200", "bf16", {"M": 5, "N": 128, "K": 512}, "a multiple of 16"),
+        ("fp8_block_matmul", "h200", "bf16", {"M": 4, "N": 128, "K": 640}, "a multiple of 16"),
         ("fp8_block_matmul", "b200", "bf16", {"M": 4, "N": 128, "K": 512}, "on Hopper alone"),
         ("attention", "h200", "bf16", {}, None),
         ("attention", "h200", "fp32", {}, "16 bits only"),

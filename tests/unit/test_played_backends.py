@@ -770,7 +770,10 @@ def record(**more):
 def checker(errors, complete=True, records=()):
     result = CheckerResult("racecheck", list(records), errors, 0, 0)
     verdict = "fail" if errors else "pass" if complete else "inconclusive"
-    return SimpleNamespace(records=result.records, errors=errors, verdict=verdict)
+    counts = f"{errors} errors"
+    return SimpleNamespace(
+        records=result.records, errors=errors, verdict=verdict, counts_text=counts
+    )
 
 
 @pytest.mark.parametrize(("results", "state", "reason"), [
@@ -1132,7 +1135,7 @@ def test_configs_that_differ_in_warps_and_stages_share_a_check(monkeypatch):
         "predicted", None, "not here"
     )
     compiled = SimpleNamespace(examined="known")
-    for patience, limit_s in ((1.0, 10.0), (3.0, 30.0), (4.0, 30.0)):
+    for patience, limit_s in ((1.0, 10.0), (3.0, 30.0), (12.0, 90.0)):
         sampled = backend.timed(of(1, sampling="s", name="y"), compiled, None, patience).result()
         assert asked[-1] == ("k1", "known", limit_s)
     assert sampled == Timed("predicted", 0.25, "interpreter", programs=3)

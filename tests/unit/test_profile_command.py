@@ -169,7 +169,7 @@ def sentence(capsys, *words):
         (("--", "python", "x.py"), "There is no script x.py"),
         (("--sizes", "M=1", "--", "python", "x.py"), "--sizes is of a kernel"),
         (("--calls", "2", "--", "python", "x.py"), "--calls is of a kernel"),
-        (("--active", "2", "softmax"), "--active is of a program"),
+        (("--active", "2", "softmax"), "--active counts the steps of a program"),
         (("--data", "tree", "softmax"), "--data is of proton"),
         (("--tool", "proton", "--shapes", "softmax"), "--shapes is of torch.profiler"),
         (("--tool", "proton", "--data", "flat", "softmax"), "There is no data 'flat'"),
@@ -206,7 +206,7 @@ def test_a_wrong_kernel_is_not_profiled(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'h.db'}"
     assert main(["profile", "softmax", "--database", url]) == 2
-    assert "softmax.rows fails before any profiler" in capsys.readouterr().err
+    assert "softmax.rows fails without a profiler" in capsys.readouterr().err
     assert not list(tmp_path.glob("results/*/call.py"))
 
 

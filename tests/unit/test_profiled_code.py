@@ -121,7 +121,7 @@ def test_two_kernels_of_one_profile_are_compared(tmp_path, capsys):
 @pytest.mark.parametrize("words, sentence", [
     ((PAGE, "--samples", PAGE), "leave out --samples"),
     ((PAGE, "--launch", 9), "has no instructions of launch 9"),
-    (("softmax", "--launch", 0), "--launch is of a profile"),
+    (("softmax", "--launch", 0), "--launch chooses a launch of a profile"),
     ((H200 / "raw_base.csv.gz",), "holds no instructions of kernels"),
     ((PAGE, "--against", "tiles"), "is not a file"),
 ])  # fmt: skip

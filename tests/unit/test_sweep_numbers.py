@@ -90,7 +90,7 @@ def test_each_reason_for_doubt_is_marked(stable: bool, throttle: list[str], left
 
 def test_the_page_marks_doubts_in_words_and_in_both_tables() -> None:
     text = page(RUN, [replace(o, default=False) for o in OUTCOMES])
-    assert "95 %:" in text and "final, cold, sustained" in text
+    assert "95\u00a0%:" in text and "final, cold, sustained" in text
     for word in ("unstable", "throttled", "5 left out"):
         assert text.count(f"<i>{word}</i>") >= 2, word
     run, outcomes = synthetic.matmul()
@@ -182,7 +182,10 @@ def test_a_predicted_tie_is_not_called_a_measurement() -> None:
     assert isinstance(first, Record) and isinstance(other, Record)
     near = replace(first.timing, predicted_s=1.01 * first.time_s)
     text = page(run, [first, replace(other, timing=near, default=True), *rest])
-    assert f"{first.case.label} is predicted to be faster than the winner by less than 2 %" in text
+    assert (
+        f"{first.case.label} is predicted to be faster than the winner by less than 2\u00a0%"
+        in text
+    )
     assert "the winner is the default" in text and "does not differ measurably" not in text
 
 

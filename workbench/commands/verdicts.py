@@ -34,8 +34,8 @@ def stored_verdict(path: Path) -> Mapping[str, Any]:
 
 def request_of(options: EvaluateOptions) -> dict[str, Any]:
     """Return what was asked of an evaluation, as it was given, but for the file's own place."""
-    asked = {name: getattr(options, name) for name in REQUESTED}
-    return {**asked, "task": None if options.task is None else str(options.task)}
+    request = {name: getattr(options, name) for name in REQUESTED}
+    return {**request, "task": None if options.task is None else str(options.task)}
 
 
 def verdict_to_reuse(
