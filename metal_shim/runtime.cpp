@@ -6,7 +6,9 @@
 // here, no sanitizer library is linked, and look up each access in a shadow of the memory.
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <algorithm>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -638,9 +640,17 @@ int main(int, char** arguments) {
     if (b.flags & FILLED) {
       b.bytes = b.element; contents[i].assign(b.bytes + 1, 0); fields(i, contents[i].data()); }
   }
+  // Addresses that are set aside are no memory in use, but a limit of the caller counts them.
+  rlimit limit;
+  if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY) {
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + ARENA + 1024 * STACK);
+    setrlimit(RLIMIT_DATA, &limit); }
   int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, kind, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, kind, -1, 0);
+  if (arena == MAP_FAILED || stacks == MAP_FAILED) {
+    printf("error the system gives no address space (%s): raise ulimit -v and -d\n",
+           strerror(errno)); exit(0); }
   regions.reserve(request.count + 64);
   settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.
