@@ -33,7 +33,7 @@ html_title = "Kernel Workbench"
 extensions = ["myst_parser"]
 root_doc = INDEX
 PAGES = ["docs/**", "examples/**/README.md", "benchmarks/**/README.md", "CONTRIBUTING.md"]
-include_patterns = [*PAGES, "CHANGELOG.md", "README.md"]
+include_patterns = [*PAGES, "AGENTS.md", "CHANGELOG.md", "README.md", "SKILL.md"]
 # Folders without pages are not walked.
 exclude_patterns = [".*", "build", "results", "runs", "tests", "workbench", "docs/site"]
 source_suffix = {".md": "markdown"}

@@ -13,6 +13,7 @@ MARK = "<!-- needs a GPU -->\n"
 BLOCK = re.compile(rf"({MARK})?```python\n(.*?)```", flags=re.S)
 
 
+@pytest.mark.nightly  # all of the page in one process: 29 s
 @pytest.mark.newest
 def test_the_blocks_of_the_api_page_run(tmp_path):
     """Those that need a GPU, and are marked so, are only compiled."""

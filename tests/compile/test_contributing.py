@@ -46,6 +46,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.nightly  # all tests of rules once more: 21 s
 def test_the_rule_passes_all_tests_of_a_rule(tmp_path):
     tree = copied(tmp_path)
     page = (ROOT / "docs" / "tutorials" / "add.md").read_text(encoding="utf-8")

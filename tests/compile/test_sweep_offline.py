@@ -47,6 +47,7 @@ def outcomes(folder):
         return history.outcomes(history.run("last").id)
 
 
+@pytest.mark.nightly  # it waits for a launcher that hangs: 38 s
 @pytest.mark.newest
 def test_a_launcher_that_raises_dies_or_hangs_costs_its_config_only(tmp_path):
     kernel, _ = write_kernel("odd", tmp_path)

@@ -74,6 +74,7 @@ def test_parquet_without_its_package_is_refused_before_anything_is_read(monkeypa
         run(HistoryOptions(parquet=Path("x.parquet")))
 
 
+@pytest.mark.nightly  # pyarrow is installed for the night alone
 def test_parquet_holds_the_columns_of_the_frame(tmp_path):
     pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     file = tmp_path / "h.parquet"
