@@ -474,6 +474,7 @@ def test_a_launch_of_real_size_is_checked_on_some_of_its_programs(large, tmp_pat
     assert words in best.sentence and "no race" in best.sentence
 
 
+@nightly  # 13 s; test_kernels_of_others has a config of each kind
 def test_sampled_configs_that_write_less_or_other_values_are_refused(large, tmp_path):
     given = (torch.randn(4096, 1024), torch.empty(4096, 1024), 4096, 1024)
     best = tune(large.careless, given, grid=tiles, configs=TILES, **places(tmp_path))

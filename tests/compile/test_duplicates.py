@@ -216,7 +216,7 @@ def test_what_is_cached_is_taken_from_there_and_its_twins_stop(scaled, tmp_path)
     assert all(isinstance(this, Compiled) for this in result.values()), "whose it is, is unknown"
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.nightly)])
 def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
     scaled, order, tmp_path, monkeypatch
 ):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from cheats import CHEATS, SPEC, Cheat
+from nightly import at_night
 
 from workbench import cli
 from workbench.device.hardware import DEVICES
@@ -17,6 +18,8 @@ from workbench.measurement.rules import RULES
 
 H200 = DEVICES["h200"]
 ON_CPU = [cheat for cheat in CHEATS if not cheat.gpu]
+# By day one for each rule that it breaks; test_strict has plans of the same deceptions.
+FIRST = {cheat.rules: cheat for cheat in reversed(ON_CPU)}
 LOOP_S = 10.0  # which the endless loop costs
 
 
@@ -47,7 +50,9 @@ def verdict(processes, cheat, folder, seed=11):
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize("cheat", ON_CPU, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "cheat", at_night(ON_CPU, lambda c: FIRST[c.rules] is c), ids=lambda c: c.name
+)
 def test_a_deception_is_rejected_by_its_rule(cheat, processes, tmp_path):
     result = verdict(processes, cheat, tmp_path)
     broken = {r.rule: r.reason for r in result.rules if r.state == "broken"}
