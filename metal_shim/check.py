@@ -11,6 +11,7 @@ import argparse
 import errno
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,12 +263,12 @@ def _of_a_file(options: argparse.Namespace) -> int:
     if not path.is_file():
         return _failed(f"there is no file {path}.")
     file_check, whole = import_module("metal_shim.file_check"), import_module("metal_shim.whole")
-    group = _three(options.group)
+    group = _extents(options.group)
     if options.groups:
-        grid = tuple(n * t for n, t in zip(_three(options.groups), group, strict=True))
+        grid = tuple(n * t for n, t in zip(_extents(options.groups), group, strict=True))
     else:
-        grid = _three(options.grid or "0")
-    constants = {n: _whole_number(v) for n, v in _pairs(options.constant).items()}
+        grid = _extents(options.grid or "0")
+    constants = {n: _number(v) for n, v in _pairs(options.constant).items()}
     folders = [Path(folder) for folder in options.include]
     needed = whole.WholeOptions(_pairs(options.define), folders, constants)
     arguments = file_check.FileArguments(
@@ -295,11 +296,15 @@ def _of_a_file(options: argparse.Namespace) -> int:
 def _unexpected(outputs: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
     """Return one sentence for each output that is not as its file says."""
     numpy, wrong = import_module("numpy"), list[str]()
+    array_of = import_module("metal_shim.file_check").array_of
     for name, path in expected.items():
         if name not in outputs:
             wrong.append(f"results    {name} has no values")
             continue
-        one, other = outputs[name].astype(float), numpy.load(path.removeprefix("@")).astype(float)
+        one, other = outputs[name].astype(float), array_of(path.removeprefix("@")).astype(float)
+        if one.size != other.size:
+            wrong.append(f"results    {name} has {one.size} elements, and {path} {other.size}")
+            continue
         close = numpy.isclose(one, other.reshape(one.shape), rtol=1e-3, atol=1e-3, equal_nan=True)
         if not close.all():
             at = tuple(int(i) for i in numpy.argwhere(~close)[0])
@@ -310,14 +315,15 @@ def _unexpected(outputs: Mapping[str, Any], expected: Mapping[str, str]) -> list
     return wrong
 
 
-def _three(text: str) -> tuple[int, int, int]:
-    """Return three extents; what is not named is 1."""
-    numbers = [int(_whole_number(part)) for part in text.split(",")]
-    x, y, z = [*numbers, 1, 1][:3]
+def _extents(text: str) -> tuple[int, int, int]:
+    """Return three extents; what is not named is 1. Raises NotANumber."""
+    if not re.fullmatch(r"\d+(,\d+){0,2}", text, flags=re.ASCII):
+        raise NotANumber(f"{text!r} is not one to three whole numbers, as in 64,2,1.")
+    x, y, z = [*map(int, text.split(",")), 1, 1][:3]
     return x, y, z
 
 
-def _whole_number(text: str) -> int | float:
+def _number(text: str) -> int | float:
     try:
         return int(text)
     except ValueError:
@@ -325,7 +331,7 @@ def _whole_number(text: str) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise NotANumber(f"{text!r} is no number.") from None
+        raise NotANumber(f"{text!r} is not a number.") from None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -133,6 +134,17 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
     )
 
 
+def array_of(path: str) -> Any:
+    """Return the array of a file that `numpy.save` wrote. Raises NotWhole."""
+    reason = "it is not an array of numbers"
+    try:
+        if isinstance(array := np.load(path), np.ndarray):
+            return array
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or reason
+    raise NotWhole(f"{path} cannot be read ({reason}); name a file of numpy.save.")
+
+
 def _value(
     p: Parameter, text: str | None, written: bool, drawn: np.random.Generator
 ) -> tuple[ArrayType, bytes | None]:
@@ -151,7 +163,7 @@ def _value(
     vector = re.fullmatch(r"(\w+?)([234])", own)
     word = _WORDS.get(vector[1] if vector else own, "")
     if text.startswith("@"):
-        array = np.load(text[1:])
+        array = array_of(text[1:])
         return _typed(array, word if word == "bf16" and array.dtype == np.uint16 else "")
     if all(_NUMBER.fullmatch(part) for part in text.split(",")) and not (
         p.declaration.endswith("*") and _SHAPE.fullmatch(text)
