@@ -14,7 +14,7 @@ from workbench import cli
 from workbench.backend.workers import LOST
 from workbench.catalog import spec_of
 from workbench.commands import evaluate as command
-from workbench.commands.options import EvaluateOptions
+from workbench.commands.options import CommandError, EvaluateOptions
 from workbench.data.record import Energy, Record
 from workbench.device.hardware import described
 from workbench.evaluation import evaluator, plan_evaluator, problem, submission
@@ -491,6 +491,8 @@ def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
     kernel.write_text("x = 2\n")
     assert code_of() == 1 and len(judged) == 5, "another content"
     assert code_of() == 1 and len(judged) == 5
+    with pytest.raises(CommandError, match="--verify judges again, and --reuse does not"):
+        code_of(verify=path)
 
 
 def replayed(monkeypatch, *compiled):

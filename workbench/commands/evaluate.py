@@ -139,6 +139,8 @@ def run(options: EvaluateOptions) -> int:
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
     check_files(options.events_file, options.json, {"--sarif": options.sarif})
+    if options.verify is not None and options.reuse is not None:
+        raise CommandError("--verify judges again, and --reuse does not; name one of them.")
     before = None if options.verify is None else stored_verdict(options.verify)
     if before is not None:
         options = options_of(before, options)
@@ -156,7 +158,9 @@ def run(options: EvaluateOptions) -> int:
                 log.write(event)
     console = console_for(options)
     show(console, evaluation)
-    code = _code(options, evaluation.verdict.word)
+    code = EXIT_CODES[evaluation.verdict.word]
+    if options.accept_claims and evaluation.verdict.word == "plausible":
+        code = PASSED
     if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
         code = UNDECIDED
     plain = {**evaluation.plain(), "request": request_of(options)}
@@ -167,10 +171,6 @@ def run(options: EvaluateOptions) -> int:
         with aloud(console):
             console.print(f"not verified: other {names}" if names else "verified", style="bold")
     return write_result(options, "evaluate", code, **plain)
-
-
-def _code(options: EvaluateOptions, word: str) -> int:
-    return PASSED if options.accept_claims and word == "plausible" else EXIT_CODES[word]
 
 
 def _kept(options: EvaluateOptions, path: Path) -> Mapping[str, Any] | None:
@@ -190,13 +190,13 @@ def _kept(options: EvaluateOptions, path: Path) -> Mapping[str, Any] | None:
 def _say_kept(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
     """Print a verdict that was reached before, and write it. Returns its exit code."""
     console = console_for(options)
-    reason = f" ({kept['rule']}: {kept['reason']})" if kept["rule"] else ""
+    reason = f" ({kept['rule']}: {kept.get('reason')})" if kept.get("rule") else ""
     with aloud(console):
         console.print(f"{kept['verdict']}{reason}", style="bold")
         console.print(f"as {path} says, of the same files, request and versions; nothing was run")
     head = ("command", "version", "exit_code", "meaning")
     plain = {name: value for name, value in kept.items() if name not in head}
-    return write_result(options, "evaluate", _code(options, kept["verdict"]), **plain)
+    return write_result(options, "evaluate", kept["exit_code"], **plain)
 
 
 def _evaluate_task(

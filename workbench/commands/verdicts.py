@@ -11,7 +11,7 @@ from typing import Any
 from workbench.commands.options import CommandError, EvaluateOptions
 
 _TEXTS = ("file", "dtype", "device", "verdict")
-REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "sanitize")
+REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "sanitize", "accept_claims")
 BOUND = ("submission", "spec", "format", "versions")
 COMPARED = ("verdict", "rule", "hidden_sizes", "config", "sizes")
 
@@ -27,7 +27,8 @@ def stored_verdict(path: Path) -> Mapping[str, Any]:
     if not known or not all(isinstance(content.get(name), str) for name in _TEXTS):
         raise CommandError(f"{path} holds no verdict; name a file of `evaluate --json`.")
     maps = all(isinstance(content.get(name), dict) for name in ("config", "sizes", "digests"))
-    if not maps or type(content.get("seed")) is not int:
+    numbers = all(type(content.get(name)) is int for name in ("seed", "exit_code"))
+    if not maps or not numbers:
         raise CommandError(f"{path} lacks what a verdict is bound to; evaluate the kernel again.")
     return dict(content)
 
