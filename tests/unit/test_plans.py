@@ -415,7 +415,7 @@ def test_a_stored_verdict_is_judged_again_by_its_own_words(tmp_path):
     stored = {"command": "evaluate", "file": "a.py", "spec": "b.py", "impl": "mine", "seed": 3,
               "config": {"block_n": 64, "num_warps": 4}, "sizes": {"M": 3}, "dtype": "fp32",
               "device": "h200", "predicted": True, "verdict": "correct", "digests": {"plan": "a"},
-              "rule": None, "hidden_sizes": []}  # fmt: skip
+              "rule": None, "hidden_sizes": [], "exit_code": 0}  # fmt: skip
     path = tmp_path / "v.json"
     path.write_text(verdicts.json.dumps(stored))
     assert verdicts.stored_verdict(path) == stored
@@ -429,7 +429,8 @@ def test_a_stored_verdict_is_judged_again_by_its_own_words(tmp_path):
     now = {**stored, "verdict": "rejected", "digests": {"plan": "b", "spec": "c"}}
     assert verdicts.differing(stored, now) == ["verdict", "plan", "spec"]
     for odd in ("", "[]", "{}", verdicts.json.dumps({**stored, "seed": "3"}),
-                verdicts.json.dumps({**stored, "digests": None}), "[" * 9999):  # fmt: skip
+                verdicts.json.dumps({**stored, "digests": None}),
+                verdicts.json.dumps({**stored, "exit_code": "0"}), "[" * 9999):  # fmt: skip
         path.write_text(odd)
         with pytest.raises(CommandError):
             verdicts.stored_verdict(path)
