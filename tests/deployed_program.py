@@ -47,7 +47,7 @@ def rank(table_of_rank):
     """A rank of two that pins a table of its own."""
     import torch.distributed as dist
 
-    from workbench.workload.pinned import PinError
+    from workbench.workload.ranks import PinError
 
     dist.init_process_group("gloo")
     table = workbench.workload.pin(table_of_rank, "first", verify=True)

@@ -10,7 +10,8 @@ from triton.runtime.jit import JITFunction
 
 import workbench.workload
 from workbench.workload.identity import function_of
-from workbench.workload.pinned import PinError, PinnedTable
+from workbench.workload.pinned import PinnedTable
+from workbench.workload.ranks import PinError
 from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import MeasuredTime, PinnedEntry, write
 

@@ -15,8 +15,9 @@ from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
-from workbench.commands.measure import ProblemGroup, Selected
+from workbench.commands.measure import ProblemGroup
 from workbench.commands.operands import Operand
+from workbench.commands.selected import Selected
 from workbench.data.record import Case, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named

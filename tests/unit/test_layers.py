@@ -117,18 +117,14 @@ def of_ours(path):
 
 
 def modules_of_ours(path):
-    """Files of the workbench that a file imports when it is imported itself."""
-    for node in import_statements(path)[0]:
-        if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("workbench"):
+    """Files of the workbench that a file imports, also inside functions."""
+    for name in imported(path):
+        if not name.startswith("workbench."):
             continue
-        base = ROOT.joinpath(*str(node.module).split("."))
-        for alias in node.names:
-            for file in (base / f"{alias.name}.py", base / alias.name / "__init__.py"):
-                if file.exists():
-                    yield file
-                    break
-            else:
-                yield base.with_suffix(".py") if not base.is_dir() else base / "__init__.py"
+        whole, above = ROOT.joinpath(*name.split(".")), ROOT.joinpath(*name.split(".")[:-1])
+        files = (place for base in (whole, above) for place in (
+            base.with_suffix(".py"), base / "__init__.py"))  # fmt: skip
+        yield next(filter(Path.exists, files))
 
 
 def module(name):
@@ -177,7 +173,8 @@ def test_imports_follow_the_rule():
 
 
 def no_files_import_one_another_in_a_circle():
-    """Raise AssertionError with the first circle."""
+    """Raise AssertionError with the first circle, whether its imports are at the top of a file or
+    inside functions."""
     graph = {path: list(modules_of_ours(path)) for path in FILES}
     done, under = set(), []
 

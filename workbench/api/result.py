@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from workbench.api.timing_results import CompareResult
-
 
 @dataclass(frozen=True, repr=False)
 class BestConfig:
@@ -178,14 +176,6 @@ class Result:
         if path is not None:
             write_file(Path(path), text, make_folder=True)
         return text
-
-    def compare(self, earlier: Result, *, threshold: float = 0.01) -> CompareResult:
-        """Return the comparison of the winner of an earlier run, left, with that of this one,
-        right. Both must be measured. They were not interleaved, so the result is at most a
-        suspicion. Raises WorkbenchError where they cannot be compared."""
-        from workbench.api.calls import compare
-
-        return compare(earlier, self, threshold=threshold, **self._called.place)
 
     def __str__(self) -> str:
         """Return what the command line prints."""

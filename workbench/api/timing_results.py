@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.api.call import Called
+from workbench.api.call import Called, call
 from workbench.api.outcome_table import outcome_table, time_text
 from workbench.api.result import BestConfig, Result, only
+from workbench.commands.options import CompareOptions
 from workbench.commands.tune_options import TunedFunction
 from workbench.data.record import Comparison, Record, Verdict
 from workbench.spec import WorkbenchError
@@ -21,7 +22,20 @@ if TYPE_CHECKING:
     from workbench.tuner.selection import Selection
 
 
-class SweepResult(Result):
+class TimedResult(Result):
+    """Result whose runs have winners, which can be compared."""
+
+    def compare(self, earlier: Result, *, threshold: float = 0.01) -> CompareResult:
+        """Return the comparison of the winner of an earlier run, left, with that of this one,
+        right. Both must be measured. They were not interleaved, so the result is at most a
+        suspicion. Raises WorkbenchError where they cannot be compared."""
+        options = CompareOptions(
+            left=earlier.run.id, right=self.run.id, threshold=threshold, **self._called.place
+        )
+        return CompareResult(call(options, None))
+
+
+class SweepResult(TimedResult):
     """Result of a sweep: a run for each size."""
 
     @property
@@ -93,7 +107,7 @@ class TuneResult(SweepResult):
         return f"{super().__str__()}\n{self.kwargs}: {time_text(self.best.record)}"
 
 
-class MeasureResult(Result):
+class MeasureResult(TimedResult):
     """Result of a measurement: Impls at their tuned or default configs, beside library baselines,
     over sizes and dtypes."""
 

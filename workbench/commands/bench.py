@@ -48,7 +48,7 @@ from workbench.device import hardware
 from workbench.device.bounds import arithmetic_s, bound_s
 from workbench.device.error_band import BOUND
 from workbench.experiments.analysis.ceilings import known
-from workbench.measurement.functions import Call, Refused, TimedGpu, gpu_here, time_functions
+from workbench.measurement.functions import Call, Refused, TimedGpu, time_functions
 from workbench.measurement.preflight import gpu_lock
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Sizes, Spec, sizes_text
@@ -131,7 +131,7 @@ class BenchCommand:
 
     benched: BenchedFunction
     options: MeasureOptions
-    open_gpu: Callable[[], TimedGpu | None] = gpu_here
+    open_gpu: Callable[[], TimedGpu | None] = lambda: _gpu_here()
 
     def go(self) -> int:
         """Run to the end. Returns the exit code. Raises CommandError where there is no GPU and no
@@ -282,6 +282,13 @@ class FunctionRecords:
         software = {name: versions.get(name, "") for name in ("torch", "triton")}
         key = key_of(case, source=benched.source, protocol=self.backend.protocol, **software)
         return case, key, run.id, timestamp()
+
+
+def _gpu_here() -> TimedGpu | None:
+    """Return the GPU of this process, with torch imported where it is asked for."""
+    from workbench.measurement.function_timer import gpu_here
+
+    return gpu_here()
 
 
 def _backend_of(gpu: TimedGpu) -> FunctionBackend:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, FactsJob
 from workbench.backend.protocol import Problem
-from workbench.commands.bisect import BisectCommand
 from workbench.commands.bisection import Bisection, Decision
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
@@ -28,6 +28,9 @@ from workbench.data.record import Case
 from workbench.device.hardware import METAL, Device, backend_of
 from workbench.source import loaded
 from workbench.spec import ResolveError, values
+
+if TYPE_CHECKING:
+    from workbench.commands.bisect import BisectCommand
 
 
 @dataclass

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands.output import Output, is_stdout
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
-from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.units import console_microseconds
 from workbench.device.apple_model import EMULATED

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.emulated import refusal_of
-from workbench.backend.libraries import library_impls
 from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (
@@ -22,7 +21,7 @@ from workbench.commands.config_profiles import (
     timed_configs,
 )
 from workbench.commands.console import console_for, plan_line, say_result
-from workbench.commands.operands import Operand, operands_of
+from workbench.commands.operands import operands_of
 from workbench.commands.options import MeasureOptions
 from workbench.commands.problem import own_impls
 from workbench.commands.progress import show_part
@@ -43,18 +42,18 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.selected import Selected
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
 from workbench.data.events import RunState
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Outcome, Phase, Profile, Record, Run
-from workbench.data.tuned_cache import Entry, Tuned, default_path
+from workbench.data.tuned_cache import Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import DRAWING, prewarm_page
 from workbench.reports.run_index import write_run_page
-from workbench.spec import Impl, Spec, sizes_text
-from workbench.tuner import tuned
+from workbench.spec import Spec, sizes_text
 from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 
@@ -202,53 +201,6 @@ class MeasureCommand:
         from workbench.reports.measure import show_group
 
         show_group(self.console, run, outcomes, self.origins, self.options.wide)
-
-
-@dataclass
-class Selected:
-    """The Impls that are measured, each with its config: as requested, else tuned, else the
-    default."""
-
-    operands: Sequence[Operand]
-    cache: Tuned
-    backend: Backend
-
-    def names(self, spec: Spec) -> list[str]:
-        """Return the names of the requested Impls; of all that run on the device if none was
-        requested."""
-        return [o.impl or "" for o in self.operands] or [
-            i.name for i in own_impls(spec, self.backend.device.backend)
-        ]
-
-    def of(self, problem: Problem) -> Iterator[tuple[Impl, Any, str]]:
-        """Yield each Impl, its config and where the config is from; library baselines come last."""
-        spec, limits = problem.spec, self.backend.device.limits
-        for operand in self.operands or [Operand(name) for name in self.names(spec)]:
-            impl, config = operand.chosen(spec, limits, problem.dtype, problem.sizes)
-            origin = "as requested" if operand.knobs else "default"
-            if not operand.knobs and (entry := self._tuned(impl, problem)) is not None:
-                config, origin = impl.created(entry.config), f"tuned {entry.at[:10]}"
-            yield impl, config, origin
-        wanted = {operand.impl for operand in self.operands}
-        for impl in library_impls(spec, self.backend.device, self.backend.predicts):
-            if impl.name in wanted or self.backend.predicts:
-                continue
-            config = impl.config()
-            if impl.rejection_reason(config, limits, problem.dtype, problem.sizes) is None:
-                yield impl, config, "library"
-
-    def _tuned(self, impl: Impl, problem: Problem) -> Entry | None:
-        if self.backend.predicts or impl.backend != "triton":
-            return None
-        return self.cache.find(
-            problem.spec.name,
-            impl.name,
-            problem.sizes,
-            problem.dtype,
-            self.backend.device.name,
-            self.backend.environment.versions,
-            tuned.sources_of(impl),
-        )
 
 
 @dataclass

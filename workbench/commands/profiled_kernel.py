@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
-from workbench.commands.measure import Selected
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import DEFAULT_TARGET, CommandError, ProfileOptions
 from workbench.commands.run import (
@@ -22,6 +21,7 @@ from workbench.commands.run import (
     repository_of,
     resources,
 )
+from workbench.commands.selected import Selected
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome, Record, Run

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from workbench.catalog import names_in, unknown
 from workbench.commands.console import console_for, note
 from workbench.commands.options import ReportOptions
-from workbench.commands.result import RunResult, document, is_stdout, json_text
+from workbench.commands.output import is_stdout
+from workbench.commands.result import RunResult, document, json_text
 from workbench.commands.stored import (
     ANY_RUN,
     LAST,

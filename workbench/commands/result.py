@@ -14,9 +14,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
 import workbench
+from workbench.commands.console import say
+from workbench.commands.output import Output, is_stdout
 from workbench.data import stats
 from workbench.data.events import RunState
 from workbench.data.exits import (
@@ -26,7 +28,7 @@ from workbench.data.exits import (
     PASSED,
     UNDECIDED,
 )
-from workbench.data.files import is_output, is_stream, write_files
+from workbench.data.files import is_stream, write_files
 from workbench.data.record import (
     Comparison,
     Failure,
@@ -48,23 +50,6 @@ MEANINGS = {
     UNDECIDED: "undecided",
     INTERRUPTED: "interrupted",
 }
-
-
-class Output(Protocol):
-    """Options that say where a command's result goes."""
-
-    @property
-    def json(self) -> Path | None:
-        """File for the JSON document; `-` is standard output."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether to print only the result."""
-
-
-def is_stdout(path: Path | None) -> bool:
-    """Return whether an option names standard output, which then is for its content alone."""
-    return path is not None and is_output(path)
 
 
 @dataclass(frozen=True)
@@ -188,7 +173,6 @@ def write_result(
 def _annotate(options: Any, content: Mapping[str, Any]) -> None:
     """Print and write what a command found as `--annotate` and `--sarif` say."""
     from workbench.commands.annotations import annotations_of, sarif, workflow_command
-    from workbench.commands.console import say
 
     every = annotations_of(content)
     if options.sarif is not None:

@@ -24,7 +24,8 @@ from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import say_result
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.options import DEFAULT_TARGET, CommandError
-from workbench.commands.result import Output, RunResult, is_stdout
+from workbench.commands.output import Output, is_stdout
+from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of, run_id, timestamp

@@ -11,6 +11,7 @@ from workbench.catalog import is_path, spec_of
 from workbench.commands.console import aloud, console_for, note, say_result
 from workbench.commands.options import TunedOptions
 from workbench.commands.result import write_result
+from workbench.commands.tuned_code import bits_text, code, time_text
 from workbench.data.exits import PASSED
 from workbench.data.files import is_output, real_path
 from workbench.data.tuned_cache import (
@@ -23,7 +24,6 @@ from workbench.data.tuned_cache import (
     read,
     write,
 )
-from workbench.data.units import console_microseconds, counted
 from workbench.device.error_band import devices_words
 from workbench.spec import brief, sizes_text
 
@@ -119,8 +119,6 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
     first = tuned.fastest()  # an older winner is marked, too
     shown = [replace(entry, fastest=entry.key in first) for entry in entries]
     if options.code and entries:
-        from workbench.commands.tuned_code import code
-
         say_result(console, code(shown, file))  # lines stay whole, to be pasted
     elif not (options.forget or options.export):
         with aloud(console):
@@ -160,30 +158,3 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
     console.print(table)
     for line in devices_words((e.device, e.kernel) for e in entries if e.predicted):
         console.print(f"Predicted times of {line}", soft_wrap=True)
-
-
-def time_text(entry: Entry) -> str:
-    """Return the time of an entry, with a tilde where it is predicted, its ties, and whether its
-    Impl is the fastest at its sizes."""
-    time_us = console_microseconds(entry.time_s)
-    tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
-    first = ", fastest Impl" if entry.fastest else ""
-    return (f"~{time_us} predicted" if entry.predicted else time_us) + tie + first
-
-
-def bits_text(entry: Entry) -> str:
-    """Return whether a launch keeps its bits when it takes this config in place of the default:
-    `as default`, `not as default`, `vary` (from call to call) or `unknown`; then the class of bits
-    in its run, and `required` where only such a config could win."""
-    if entry.repeats is False:
-        text = "vary"
-    else:
-        text = {True: "as default", False: "not as default", None: "unknown"}[
-            entry.same_bits_as_default
-        ]
-    if entry.same_bits_as:
-        text += ", required"
-    if not entry.bits_class:
-        return text
-    many = f", {counted(entry.bits_configs, 'config')}" if entry.bits_configs else ""
-    return f"{text}; {entry.bits_class} of {entry.bits_classes}{many}"

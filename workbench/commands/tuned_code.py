@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.commands.tuned import bits_text, time_text
 from workbench.data.tuned_cache import Entry
+from workbench.data.units import console_microseconds, counted
 from workbench.device import hardware
 from workbench.source import code_hash
 from workbench.spec import Impl, WorkbenchError, sizes_text
@@ -116,3 +116,30 @@ def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
     for config, text in configs.items():
         lines += [*(f"    # {each}" for each in text), f"    {config},"]
     return "\n".join([*lines, "]"])
+
+
+def time_text(entry: Entry) -> str:
+    """Return the time of an entry, with a tilde where it is predicted, its ties, and whether its
+    Impl is the fastest at its sizes."""
+    time_us = console_microseconds(entry.time_s)
+    tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
+    first = ", fastest Impl" if entry.fastest else ""
+    return (f"~{time_us} predicted" if entry.predicted else time_us) + tie + first
+
+
+def bits_text(entry: Entry) -> str:
+    """Return whether a launch keeps its bits when it takes this config in place of the default:
+    `as default`, `not as default`, `vary` (from call to call) or `unknown`; then the class of bits
+    in its run, and `required` where only such a config could win."""
+    if entry.repeats is False:
+        text = "vary"
+    else:
+        text = {True: "as default", False: "not as default", None: "unknown"}[
+            entry.same_bits_as_default
+        ]
+    if entry.same_bits_as:
+        text += ", required"
+    if not entry.bits_class:
+        return text
+    many = f", {counted(entry.bits_configs, 'config')}" if entry.bits_configs else ""
+    return f"{text}; {entry.bits_class} of {entry.bits_classes}{many}"

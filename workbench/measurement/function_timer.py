@@ -10,15 +10,17 @@ import torch
 
 from workbench.data.errors import first_sentence
 from workbench.data.record import Measured
+from workbench.device.bounds import cache_bytes
 from workbench.measurement.bench import Bench, BenchTime, set_count
 from workbench.measurement.clocks import Clocks
-from workbench.measurement.functions import MOST_MEMORY, Call, Make
+from workbench.measurement.functions import MOST_MEMORY, Call, Make, TimedGpu
 from workbench.measurement.probe import sm_clock
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.reference import as_tuple
 from workbench.measurement.rotation import Rotation
 from workbench.measurement.rounds import Window
 from workbench.measurement.stream import Flush
+from workbench.measurement.worker import describe
 
 
 class CallBench(Bench):
@@ -96,3 +98,12 @@ class GpuTimer:
 
 def _launched(call: Call, *, config: None) -> Any:
     return call()
+
+
+def gpu_here() -> TimedGpu | None:
+    """Return the GPU of this process, which it opens; None where torch sees none."""
+    described = describe(None)
+    if described is None:
+        return None
+    device, environment, lock = described
+    return TimedGpu(device, environment, lock, GpuTimer(cache_bytes(device)))

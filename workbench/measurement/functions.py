@@ -142,17 +142,3 @@ class TimedGpu:
     environment: Environment
     lock: str
     timer: Timer
-
-
-def gpu_here() -> TimedGpu | None:
-    """Return the GPU of this process, which it opens; None where torch sees none."""
-    from workbench.device.bounds import cache_bytes
-    from workbench.measurement.worker import describe
-
-    described = describe(None)
-    if described is None:
-        return None
-    from workbench.measurement.function_timer import GpuTimer
-
-    device, environment, lock = described
-    return TimedGpu(device, environment, lock, GpuTimer(cache_bytes(device)))

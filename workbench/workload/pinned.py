@@ -12,7 +12,6 @@ into the table, and Triton's own `run` again. Tested with Triton 3.6.0 and 3.9.0
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -25,6 +24,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from workbench.workload.identity import function_of
+from workbench.workload.ranks import PinError, digest_of, verify_ranks
 from workbench.workload.signature import KernelFunction
 from workbench.workload.strict import WorkloadError
 from workbench.workload.tuned_table import PinnedEntry, read
@@ -41,10 +41,6 @@ STALE: tuple[LookupResult, ...] = ("changed", "other triton")
 Given = Literal["table", "nearest", "first", "tune", "error"]
 
 _log = logging.getLogger("workbench")
-
-
-class PinError(WorkloadError):
-    """A key is not in the tuned table, and the policy is `error`."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +128,11 @@ class PinnedTable:
     ) -> None:
         self.remove()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether launches of this process take their configs from this table."""
+        return PinnedTable.active is self
+
     def digest(self) -> str:
         """Return 16 hex digits that are equal on ranks that made the same choices."""
         return digest_of(self.choices)
@@ -140,8 +141,6 @@ class PinnedTable:
         """Compare the choices of all ranks of torch.distributed; each rank must call it. Returns
         the number of ranks, 1 without torch.distributed. Raises PinError where two ranks chose
         differently for one key."""
-        from workbench.workload.ranks import verify_ranks
-
         return verify_ranks(self)
 
     def choice(
@@ -260,12 +259,6 @@ class PinnedCache(dict[Any, Any]):
             return False
         self[key] = config
         return True
-
-
-def digest_of(choices: Mapping[str, str]) -> str:
-    """Return 16 hex digits of choices."""
-    text = json.dumps(sorted(choices.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def launch_arguments() -> Mapping[str, Any]:

@@ -6,14 +6,23 @@ What only some of the ranks launch, as the stages of a pipeline do, is not a dif
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.workload.pinned import PinError, PinnedTable, digest_of
 from workbench.workload.step_hooks import on_step
+from workbench.workload.strict import WorkloadError
+
+if TYPE_CHECKING:
+    from workbench.workload.pinned import PinnedTable
 
 DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+
+class PinError(WorkloadError):
+    """A key is not in the tuned table, and the policy is `error`."""
 
 
 def verify_ranks(table: PinnedTable) -> int:
@@ -52,6 +61,12 @@ def difference(choices: Sequence[Mapping[str, str]], kind: str = "Ranks") -> str
     return ""
 
 
+def digest_of(choices: Mapping[str, str]) -> str:
+    """Return 16 hex digits of choices."""
+    text = json.dumps(sorted(choices.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def verify_often(table: PinnedTable) -> None:
     """Verify the ranks of this process' program by itself: at `workbench.step()` 1, 2, 4, 8 and so
     on, and before the process group is destroyed."""
@@ -60,7 +75,7 @@ def verify_often(table: PinnedTable) -> None:
     def step() -> None:
         nonlocal steps
         steps += 1
-        if steps & (steps - 1) == 0 and PinnedTable.active is table:
+        if steps & (steps - 1) == 0 and table.is_active:
             verify_ranks(table)
 
     on_step(step)
@@ -81,7 +96,7 @@ def _before_destroy(table: PinnedTable) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         whole = not args and kwargs.get("group") is None
         try:
-            if whole and PinnedTable.active is table and sys.exc_info()[0] is None:
+            if whole and table.is_active and sys.exc_info()[0] is None:
                 verify_ranks(table)
         finally:  # gloo aborts a process that exits with a group: SIGABRT in place of exit code 1
             result = destroy(*args, **kwargs)
