@@ -253,7 +253,8 @@ def gradients(function, inputs, upstream, kept):
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_the_reference(name, dtype):
     """Of each output alone and of all together, against autograd of the reference in float64."""
-    spec, least = spec_of(name), {"fp32": 1e-5, "bf16": 2e-2}[dtype]
+    # torch's own gradient of causal attention in bf16 is up to 0.025 away over 40 seeds
+    spec, least = spec_of(name), {"fp32": 1e-5, "bf16": 5e-2}[dtype]
     shapes = [t.shape(middle(spec)) for t in spec.outputs.values()]
     each = [(i,) for i in range(len(shapes))]
     for kept in {*each, tuple(range(len(shapes)))}:
