@@ -127,6 +127,7 @@ def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp
     assert again.kernel != best.kernel and again.page.is_file()
 
 
+@nightly
 def test_the_result_of_tuning_is_that_of_a_sweep(kernels, tmp_path):
     given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
     result = tune(kernels.add, given, grid=cover, configs=kernels.CONFIGS, **places(tmp_path))
@@ -487,6 +488,7 @@ def test_sampled_configs_that_write_less_or_other_values_are_refused(large, tmp_
         tune(large.careless, given, grid=tiles, configs=whole, **wrong, **places(tmp_path))
 
 
+@nightly
 def test_a_hook_that_a_function_returned_is_found_by_its_autotuner(large, tmp_path):
     given = (torch.ones(512), torch.full((1,), 3.0), 512)
     best = tune(

@@ -19,6 +19,7 @@ def with_kernel(tmp_path):
     return tree, path.stem
 
 
+@pytest.mark.nightly
 def test_the_addresses_of_the_kernel_have_the_bits_that_they_need(with_kernel):
     tree, name = with_kernel
     printed = python(tree, *PYTEST, "tests/compile/test_addresses.py", KERNELS=name)

@@ -21,11 +21,9 @@ def held(works):
 def test_some_kernels_declare_what_their_code_does():
     import derived_work
 
-    works = list(derived_work.works(["swiglu", "patch_embed"]))
+    works = list(derived_work.works(["swiglu"]))
     held(works)
-    assert {w.title: w.agrees for w in works if not w.not_modelled} == {
-        "swiglu.blocks": True, "patch_embed.tiles": True, "patch_embed.described": True,
-    }  # fmt: skip
+    assert {w.title: w.agrees for w in works if not w.not_modelled} == {"swiglu.blocks": True}
 
 
 @pytest.mark.nightly

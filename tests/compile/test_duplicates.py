@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from duplicate_kernels import written
-from nightly import at_night
+from nightly import at_night, by_turns
 
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
@@ -241,8 +241,7 @@ def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
     assert sum(isinstance(this, CompiledDuplicate) for this in result.values()) >= 2
 
 
-@pytest.mark.parametrize("name", ["once", "steps"])
-@pytest.mark.parametrize("target", ["h200", "mi300x"])
+@pytest.mark.parametrize(("name", "target"), by_turns(("once", "steps"), ("h200", "mi300x")))
 def test_a_real_launch_of_a_twin_finds_its_code_in_tritons_cache(
     scaled, tmp_path, monkeypatch, name, target
 ):

@@ -379,6 +379,7 @@ def test_threads_that_start_processes_at_once_leave_stderr_as_it_was():
     assert os.path.samestat(os.fstat(2), before)
 
 
+@pytest.mark.nightly
 def test_processes_start_at_once_after_the_server_was_ended():
     """As in a second command of one process. A server that was killed and not awaited counted as
     running, so that a process that began there failed: EOFError."""
