@@ -36,8 +36,8 @@ NOTHING_COLLECTED = 5  # pytest's exit code
 STOPPED = 130  # as shells say it: 128 + SIGINT
 COPIED = (
     "workbench", "metal_shim", "tests", "benchmarks", "docs", "examples", "pyproject.toml",
-    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "SKILL.md", "LICENSE", "Makefile", "constraints.txt",
-    ".gitignore", ".github",
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "SKILL.md", "LICENSE", "Makefile",
+    "constraints.txt", ".gitignore", ".github",
 )  # fmt: skip
 
 
