@@ -1195,7 +1195,7 @@ def test_ranks_are_verified_at_powers_of_two_and_before_the_group_ends(monkeypat
     package = SimpleNamespace(destroy_process_group=destroy)
     monkeypatch.setitem(sys.modules, ranks.DISTRIBUTED, module)
     monkeypatch.setitem(sys.modules, "torch.distributed", package)
-    one = object()
+    one = object.__new__(pinned.PinnedTable)
     monkeypatch.setattr(pinned.PinnedTable, "active", one)
     ranks.verify_often(one)
     counts = []
