@@ -116,7 +116,8 @@ class BufferTraffic:
 @dataclass(frozen=True)
 class EmulatedTraffic:
     """Counts of one run, none of them a time. `bank_rounds` assumes 32 banks of 4 bytes, which
-    Apple does not publish: a hint, and 0 if not counted."""
+    Apple does not publish: a hint. It and the accesses of SIMD-groups to threadgroup memory are 0
+    if not counted."""
 
     buffers: Mapping[str, BufferTraffic]
     threads: int
@@ -124,6 +125,7 @@ class EmulatedTraffic:
     exchanges: int  # times that a lane took part in a function of its SIMD-group
     threadgroup_bytes: int
     bank_rounds: int
+    threadgroup_accesses: int
 
     @property
     def unique_read(self) -> int:

@@ -91,7 +91,9 @@ struct Simdgroup {
   unsigned char values[2][32][64];
   uint32_t turn, active, epoch[2], first, count;
 };
-struct Counts { uint64_t threads, barriers, exchanges, threadgroup_bytes, bank_rounds, narrow; };
+struct Counts {
+  uint64_t threads, barriers, exchanges, threadgroup_bytes, bank_rounds, accesses, narrow;
+};
 // Addresses that the lanes of a SIMD-group asked for at one instruction, by its executions.
 struct Instruction {
   struct Execution { uint32_t lanes = 0; uint64_t offset[32]; };
@@ -306,7 +308,8 @@ void count(uint32_t simdgroup) {
              (x.lanes >> l & 1) && u <= (x.offset[l] + s.size - 1) / unit; u++)
           if (n < 64 && std::find(seen, seen + n, u) == seen + n) {
             seen[n++] = u; most = std::max(most, ++bank[u % 32]); }
-      if (r.space == DEVICE) r.sectors += n; else counts.bank_rounds += most;
+      if (r.space == DEVICE) r.sectors += n;
+      else { counts.bank_rounds += most; counts.accesses++; }
     }
   }
   instructions[simdgroup].clear();
@@ -514,8 +517,8 @@ void reply() {
   bool ordered = !strncmp(finding, "synccheck", 9) || !strncmp(finding, "racecheck", 9);
   if (uninitialised[0] && !ordered) { printf("finding %s\n", uninitialised); return; }
   if (failed) { printf("finding %s\n", finding); return; }
-  printf("counts %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
-         counts.threadgroup_bytes, counts.bank_rounds);
+  printf("counts %lu %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
+         counts.threadgroup_bytes, counts.bank_rounds, counts.accesses);
   for (size_t i = 0; i < buffers.size(); i++) {
     const Region& r = regions[i]; uint64_t read = 0, written = 0;
     for (auto& c : r.cells) { read += c.was_read; written += c.was_written; }

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, rough, three_digits
+from workbench.data.units import counted, reading, rough, three_digits
 from workbench.device.error_band import band_words
 from workbench.spec import label
+from workbench.tuner.dominance import first_of, front_of, undercuts
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
 MODEL_SHARE = 0.02  # predictions closer than this share tie
@@ -76,6 +77,9 @@ class Selection:
     ranked: bool = True
     alike: str = ""  # a clause about members of the class that nothing separates
     unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
+    emulated: int = 0  # configs whose traffic was counted, and that were right
+    front: tuple[Outcome, ...] = ()  # those of them that no other of their Impl undercuts
+    undercut_default: str = ""  # the config that undercuts the default, where one does
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -172,6 +176,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         reason=_most_frequent([o.reason for o in failed if o.stage != "refused"]),
         unpredicted=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
+    result = _with_front(result, swept)
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
         return result
@@ -203,6 +208,24 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         ties=tuple(r for r in near if r is not winner and not same_code(r, winner)),
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
+    )
+
+
+def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
+    """Return the result with the configs that no other of their Impl undercuts by count. Only where
+    times are predicted: a measured time says more."""
+    right = [o for o in swept if isinstance(o, Record) or o.stage == "measure"]
+    counted_ones = [o for o in right if o.traffic is not None]
+    if not result.predicted or not counted_ones:
+        return result
+    front = sorted(front_of(counted_ones), key=lambda o: (o.case.impl, *o.case.config.values()))
+    default = next((o for o in counted_ones if o.default), None)
+    better = [o for o in front if default is not None and undercuts(o, default)]
+    return replace(
+        result,
+        emulated=len(counted_ones),
+        front=tuple(front),
+        undercut_default=_name(result, better[0]) if better else "",
     )
 
 
@@ -326,7 +349,7 @@ def sentence(result: Selection) -> str:
     if winner is None:
         return _nothing(result)
     if not result.ranked:
-        return class_sentence(result)
+        return front_sentence(result) if result.front else class_sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
@@ -401,6 +424,40 @@ def class_sentence(result: Selection) -> str:
     return f"{start}: {shown}{more}{reason}."
 
 
+def _name(result: Selection, outcome: Outcome) -> str:
+    return outcome.case.label if result.impls > 1 else label(outcome.case.config)
+
+
+def front_sentence(result: Selection) -> str:
+    """Return what the counts of emulated runs say: the config to begin with, its interval if it has
+    one, and the configs that no other undercuts."""
+    first = first_of(result.front)
+    assert first is not None and first.traffic is not None
+    names = [_name(result, o) for o in result.front if o is not first]
+    span = interval_of(first) if isinstance(first, Record) else None
+    start = f"Begin with {_name(result, first)}{' (the default)' if first.default else ''}"
+    parts = [f"{reading(first.traffic.bytes, 'B')} in sectors"]
+    if isinstance(first, Record) and span:
+        ends = " to ".join(map(rough, span))
+        parts.append(f"predicted to take {ends} ({band_words(first)})")
+    elif result.unpredicted:
+        parts.append(f"no predicted time ({' '.join(result.reason.split()).rstrip('.')})")
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
+    others = f", beside {'; '.join(names[:NAMED])}{more}" if names else ""
+    whose = (
+        "is undercut by no other of its"
+        if len(result.front) == 1
+        else ("are undercut by no other of their")
+    )
+    parts.append(f"by count {many} {whose} kernel{others}")
+    if result.undercut_default:
+        parts.append(f"the default is undercut, by {result.undercut_default}")
+    if result.alike:
+        parts.append(result.alike)
+    return f"{start}: {'; '.join(parts)}."
+
+
 NAMED = 3  # configs of a class that its sentence names
 
 
@@ -432,8 +489,8 @@ def ridge_of(run: Run) -> float:
 def _nothing(result: Selection) -> str:
     if not result.configs:
         return "No outcome was recorded, so there is no result."
-    if result.unpredicted:
-        return _without_prediction(result)
+    if result.front:
+        return front_sentence(result)
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
     if result.failed.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
@@ -441,16 +498,6 @@ def _nothing(result: Selection) -> str:
     if result.configs == 1:
         return f"The only config failed, so there is no time: {stages}{reason}."
     return f"None of {result.configs} configs gave a time: {stages}{reason}."
-
-
-def _without_prediction(result: Selection) -> str:
-    """Return the sentence of a sweep whose configs were emulated, and predicted for none."""
-    stages = {k: n for k, n in result.failed.items() if k != "measure"}
-    rest = "".join(f"; {n} {_STAGE_WORDS[stage]}" for stage, n in stages.items())
-    reason = " ".join(result.reason.split()).rstrip(".")
-    many = counted(result.unpredicted, "config")
-    verb = "was" if result.unpredicted == 1 else "were"
-    return f"{many} {verb} emulated and right, without a predicted time: {reason}{rest}."
 
 
 def _most_frequent(reasons: Sequence[str]) -> str:
