@@ -368,6 +368,8 @@ def sentence(result: Selection) -> str:
 def headline(result: Selection) -> str:
     """Return the winner, and how many times as fast it is as what a launch runs today."""
     winner = result.winner
+    if result.front:
+        return f"{_front_start(result)}."
     if winner is None or not result.ranked:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
@@ -382,6 +384,8 @@ def remarks(result: Selection) -> list[str]:
     """Return what is to be known beside the winner and its time: first how many configs tie, empty
     where none does."""
     winner = result.winner
+    if result.front:
+        return _front_rest(result)
     if winner is None or not result.ranked:
         return [""]
     n = len(result.ties) + 1
@@ -431,33 +435,47 @@ def _name(result: Selection, outcome: Outcome) -> str:
 def front_sentence(result: Selection) -> str:
     """Return what the counts of emulated runs say: the config to begin with, its interval if it has
     one, and the configs that no other undercuts."""
+    return f"{'; '.join((_front_start(result), *_front_rest(result)))}."
+
+
+def _front_start(result: Selection) -> str:
+    """Return the config of the front to begin with, its bytes, and its interval if it has one."""
     first = first_of(result.front)
     assert first is not None and first.traffic is not None
-    names = [_name(result, o) for o in result.front if o is not first]
-    span = interval_of(first) if isinstance(first, Record) else None
-    start = f"Begin with {_name(result, first)}{' (the default)' if first.default else ''}"
-    parts = [f"{reading(first.traffic.bytes, 'B')} in sectors"]
-    if isinstance(first, Record) and span:
+    words = f"Begin with {_name(result, first)}{' (the default)' if first.default else ''}: "
+    words += f"{reading(first.traffic.bytes, 'B')} in sectors"
+    if isinstance(first, Record) and (span := interval_of(first)):
         ends = " to ".join(map(rough, span))
-        parts.append(f"predicted to take {ends} ({band_words(first)})")
-    elif result.unpredicted:
-        parts.append(f"no predicted time ({' '.join(result.reason.split()).rstrip('.')})")
+        return f"{words}, predicted to take {ends} ({band_words(first)})"
+    reason = " ".join(result.reason.split()).rstrip(".")
+    return f"{words}, no predicted time" + (f" ({reason})" if reason else "")
+
+
+def _front_rest(result: Selection) -> list[str]:
+    """Return clauses about the other configs of the front, and about the default."""
+    first = first_of(result.front)
+    names = [_name(result, o) for o in result.front if o is not first]
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
-    others = f", beside {'; '.join(names[:NAMED])}{more}" if names else ""
-    whose = (
-        "is undercut by no other of its"
-        if len(result.front) == 1
-        else ("are undercut by no other of their")
-    )
-    parts.append(f"by count {many} {whose} kernel{others}")
+    others = f": it, {'; '.join(names[:NAMED])}{more}" if names else ""
+    one = len(result.front) == 1
+    whose = "is undercut by no other of its" if one else "are undercut by no other of their"
+    parts = [f"by count {many} {whose} kernel{others}"]
+    assert first is not None and first.traffic is not None
+    least: dict[str, int] = {}
+    for each in result.front:
+        if each.traffic is not None and each.case.impl != first.case.impl:
+            moved = each.traffic.bytes
+            least[each.case.impl] = min(moved, least.get(each.case.impl, moved))
+    for impl, moved in least.items():
+        if (ratio := moved / first.traffic.bytes) >= LEAST_RATIO:
+            parts.append(f"{impl} moves {ratio:.2g}x as many bytes or more")
     if result.undercut_default:
-        parts.append(f"the default is undercut, by {result.undercut_default}")
-    if result.alike:
-        parts.append(result.alike)
-    return f"{start}: {'; '.join(parts)}."
+        parts.append(f"the default is undercut by {result.undercut_default}")
+    return [*parts, *([result.alike] if result.alike else [])]
 
 
+LEAST_RATIO = 1.05  # of bytes, from which on another kernel is said to move more
 NAMED = 3  # configs of a class that its sentence names
 
 

@@ -13,6 +13,7 @@ from workbench.tuner.dominance import counts_of, front_of
 
 HEADS = (
     "config",
+    "by count",
     "counted at",
     "requested",
     "unique",
@@ -24,7 +25,6 @@ HEADS = (
     "barriers",
     "dispatches",
     "past the edges",
-    "by count",
 )
 
 
@@ -52,7 +52,8 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     first, traffic = next(((o, t) for o, t in counted if o is shown), counted[0])
     front = {id(o) for o in front_of(o for o, _ in counted if _is_right(o))}
     words = {id(o): "front" if id(o) in front else "undercut" for o, _ in counted if _is_right(o)}
-    rows = [[*_row(o, traffic), words.get(id(o), "wrong")] for o, traffic in counted]
+    counted.sort(key=lambda each: id(each[0]) not in front)
+    rows = [[*_row(o, words.get(id(o), "wrong"), traffic)] for o, traffic in counted]
     kept = [n for n in range(len(HEADS)) if any(row[n] for row in rows)]
     return {
         "heads": [HEADS[n] for n in kept],
@@ -63,17 +64,18 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     }
 
 
-def _row(outcome: Outcome, traffic: CountedTraffic) -> list[str]:
+def _row(outcome: Outcome, by_count: str, traffic: CountedTraffic) -> list[str]:
     requested = sum(b.requested for b in traffic.buffers)
     unique = sum(b.unique for b in traffic.buffers)
     least = outcome.bytes if isinstance(outcome, Record) else 0
     return [
         outcome.case.short,
+        by_count,
         sizes_text(traffic.sizes, " "),
         *(reading(n, "B") for n in (requested, unique, traffic.counted_bytes)),
         reading(traffic.bytes, "B"),
         f"{digits(traffic.bytes / least)}x" if least else "",
-        *(f"{float(f'{n:.3g}'):,.0f}" if n else "" for n in list(counts_of(outcome).values())[1:4]),
+        *(reading(n, "") if n else "" for n in list(counts_of(outcome).values())[1:4]),
         str(traffic.dispatches),
         reading(traffic.edge_bytes, "B") if traffic.edge_bytes else "",
     ]
