@@ -177,6 +177,8 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
     """Yield the geometry of a dispatch and the traffic of its buffers."""
     grid, group = ("x".join(map(str, extents)) for extents in (run.grid, run.group))
     used = run.traffic.threadgroup_bytes
+    if run.cut_from:
+        group += f", cut from {'x'.join(map(str, run.cut_from))} to the grid"
     yield (
         f"  {run.call.source.name}: grid of {grid} threads, threadgroups of {group}, "
         f"{used} bytes of threadgroup memory"

@@ -54,7 +54,7 @@ _CHECKS = (
     *("-mllvm", "-disable-vector-combine", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
     "-fsanitize=array-bounds,shift,integer-divide-by-zero",
-    "-fsanitize=signed-integer-overflow,float-cast-overflow",
+    "-fsanitize=signed-integer-overflow,float-cast-overflow,bool",
 )
 _FEATURES = {"x86_64": ("-mf16c", "-mfma"), "amd64": ("-mf16c", "-mfma")}
 

@@ -146,6 +146,7 @@ class EmulatedRun:
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
     traffic: EmulatedTraffic
+    cut_from: tuple[int, int, int] | None = None  # the group, where it was larger than the grid
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,8 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     if not lines or not lines[0].startswith("counts "):
         raise EmulationError(_finding(program, launch.call, lines[0] if lines else ""))
     traffic = _traffic(lines)
-    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic))
+    cut_from = launch.group if launch.clamped != tuple(launch.group) else None
+    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic, cut_from))
     return _split(rest, [array.bytes for array in launch.call.outputs])
 
 

@@ -621,6 +621,8 @@ UNDEFINED(add_overflow, "a sum overflows a signed integer")
 UNDEFINED(sub_overflow, "a difference overflows a signed integer")
 UNDEFINED(mul_overflow, "a product overflows a signed integer")
 UNDEFINED(negate_overflow, "a negation overflows a signed integer")
+void __ubsan_handle_load_invalid_value(Source* at) { // locals are filled with 0xAA
+  if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that nothing has set"); }
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
 
 int main(int, char** arguments) {
