@@ -152,13 +152,17 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("kernel-workbench")) / "metal"
 
 
-def compiled(text: str, compiler: MetalCompiler, *, zeroed: bool = False) -> Path:
-    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache. Locals
-    that nothing sets hold a pattern, NaN as a float, or 0 if `zeroed`.
+ZEROED = ("-ftrivial-auto-var-init=zero",)  # locals that nothing sets: else NaN as a float
+WRAPPING = ("-fsanitize=unsigned-integer-overflow,implicit-integer-truncation",)
+
+
+def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> Path:
+    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache, with
+    more flags, `ZEROED` or `WRAPPING`.
 
     Raises KernelRejected with the compiler's first errors.
     """
-    flags = (*_kernel_flags(), *(("-ftrivial-auto-var-init=zero",) if zeroed else ()))
+    flags = (*_kernel_flags(), *more)
     library = _library(compiler, flags)
     program = _entry(text, library.name, suffix=".so")
     if not program.exists():

@@ -63,7 +63,7 @@ def _checked_product(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     fp32: on the CPU the product is one in fp32."""
     x, packed, scales, biases = quantized(inputs)
     exact = [part.astype(mx.float32) for part in (scales, biases)]
-    held = tensor_of(mx.dequantize(packed, *exact, group_size=64, bits=4), "fp32")
+    held = tensor_of(mx.dequantize(packed, exact[0], exact[1], group_size=64, bits=4), "fp32")
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
     y = (
         _product(x.astype(mx.float32), packed, *exact)

@@ -79,6 +79,7 @@ def test_each_dispatch_has_its_geometry():
     kernels = [line.strip() for line in printed[at + 1 :] if line.startswith("  s")]
     assert kernels == [
         "sample_topk_topp_partials: grid of 96x3x1 threads, threadgroups of 96x1x1, "
+        "cut from 128x1x1 to the grid, "
         "0 bytes of threadgroup memory",
         "sample_topk_topp_merge: grid of 1536x1x1 threads, threadgroups of 512x1x1, "
         "320 bytes of threadgroup memory",
