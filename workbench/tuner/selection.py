@@ -197,7 +197,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         result,
         winner=winner,
         ranked=ranked,
-        alike="" if ranked else threads_alone(run, near),
+        alike="" if ranked else threads_alone(run, _on_front(result, near)),
         unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
@@ -227,6 +227,11 @@ def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
         front=tuple(front),
         undercut_default=_name(result, better[0]) if better else "",
     )
+
+
+def _on_front(result: Selection, records: Sequence[Record]) -> list[Record]:
+    """Return the records of the front; all of them where nothing was counted."""
+    return [r for r in records if not result.front or any(r is o for o in result.front)]
 
 
 def _within_tie(near: Sequence[Record], fastest: Record, run: Run) -> Record:
