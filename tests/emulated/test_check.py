@@ -280,7 +280,7 @@ def test_the_docs_list_the_limits_that_the_command_prints():
 
 
 def test_on_a_mac_the_object_with_the_lines_stays_and_atos_reads_it(monkeypatch, tmp_path):
-    """By stand-ins for the compiler and for atos, which answers in the form that Apple documents."""
+    """By stand-ins for the compiler and for atos, whose answers have the form of Apple's."""
     commands = []
 
     def run(*command):
