@@ -272,7 +272,7 @@ def is_requested() -> bool:
     return _RECORDING.get() is not None
 
 
-CORNER_ACCESSES = 1 << 24  # of a run: about 2 s
+ACCESSES_AT_CORNERS = 1 << 24  # of a run: about 2 s
 
 
 def run_corners(planned: PlannedLaunch) -> None:
@@ -280,9 +280,10 @@ def run_corners(planned: PlannedLaunch) -> None:
     overflows: the first, and then the last before the others. The arrays are addresses alone: all
     inputs are zeros, and no output is returned.
 
-    Raises EmulationError where a check fails, EndlessRun after CORNER_ACCESSES, CompilerMissing.
+    Raises EmulationError where a check fails, EndlessRun where that takes too long, and
+    CompilerMissing.
     """
-    options = EmulationOptions(corners=True, accesses=CORNER_ACCESSES)
+    options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
     launch = MetalLaunch(planned.call, (), planned.grid, planned.group)
     program = _program(planned.call, options, compiler.WRAPPING)
     line = _run(program, launch, options).decode("utf-8", "replace").partition("\n")[0]
