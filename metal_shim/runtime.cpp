@@ -16,12 +16,6 @@
 #include <cstring>
 #include <unordered_map>
 #include <vector>
-#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(MSL_UCONTEXT)
-#define MSL_SWITCH // ucontext makes a system call in each switch: ten times slower, but portable
-#else
-#define _XOPEN_SOURCE // without it macOS has none
-#include <ucontext.h>
-#endif
 #define MSL_TEXT(word) #word
 #define MSL_NAME(word) MSL_TEXT(word) // a label's prefix is `_` on macOS
 
@@ -83,11 +77,7 @@ struct Fiber {
   State state;
   uint32_t function, flags;
   int line;
-#if defined(MSL_SWITCH)
   void* stack_pointer;
-#else
-  ucontext_t context;
-#endif
 };
 struct Simdgroup {
   unsigned char values[2][32][64];
@@ -122,7 +112,7 @@ uint64_t accesses_left, addresses[64], base; // base: where the kernel was loade
 void (*entry)(uint64_t* buffers);           // the kernel's
 std::unordered_map<void*, Instruction> instructions[32];
 
-#if defined(MSL_SWITCH)
+// A switch of our own: ucontext makes a system call in each, and takes ten times as long.
 void* scheduler;
 extern "C" void msl_switch(void** save, void* to);
 #define MSL_LABEL MSL_NAME(__USER_LABEL_PREFIX__) "msl_switch"
@@ -151,15 +141,6 @@ void hop(Fiber* to) {
   Fiber* from = now;
   now = to; msl_thread = &to->ids; msl_switch(&from->stack_pointer, to->stack_pointer);
 }
-#else
-ucontext_t scheduler;
-void enter(Fiber* f) { now = f; msl_thread = &f->ids; swapcontext(&scheduler, &f->context); }
-void leave() { swapcontext(&now->context, &scheduler); }
-void hop(Fiber* to) {
-  Fiber* from = now;
-  now = to; msl_thread = &to->ids; swapcontext(&from->context, &to->context);
-}
-#endif
 
 // Continue with the next lane of the SIMD-group that is ready, else with the scheduler.
 void yield() {
@@ -172,17 +153,11 @@ void yield() {
 void run_thread() { entry(addresses); now->state = DONE; yield(); abort(); }
 
 void start(Fiber& f, char* stack) {
-#if defined(MSL_SWITCH)
   void** sp = (void**)(stack + STACK - 64) - 1 - SAVED; // which keeps the stack aligned
   if (SAVED % 2 == 0) sp++;
   memset(sp, 0, SAVED * sizeof(void*));
   sp[RETURN] = (void*)run_thread;
   f.stack_pointer = sp;
-#else
-  getcontext(&f.context);
-  f.context.uc_stack.ss_sp = stack; f.context.uc_stack.ss_size = STACK;
-  makecontext(&f.context, run_thread, 0);
-#endif
   f.state = READY;
 }
 
