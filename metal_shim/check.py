@@ -35,6 +35,7 @@ from metal_shim.emulate import (
     run_corners,
 )
 from workbench import catalog
+from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -92,7 +93,7 @@ class CheckReport:
     endless: list[str] = field(default_factory=list)
     dispatches: dict[str, tuple[MetalCase, list[EmulatedRun]]] = field(default_factory=dict)
     corners: int = 0  # runs of corner threadgroups at bench sizes
-    cut_short: list[str] = field(default_factory=list)  # of these, before all corners had ended
+    not_ended: list[str] = field(default_factory=list)  # cases of which not all corners ran
 
     @property
     def is_clean(self) -> bool:
@@ -159,16 +160,18 @@ def check_corners(
 
     for case in bench_cases(spec):
         progress(str(case))
-        with planning() as launches:
-            case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
-        for launch in launches:
-            report.corners += 1
-            try:
+        try:
+            with planning() as launches:
+                case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
+            for launch in launches:
+                report.corners += 1
                 run_corners(launch)
-            except EndlessRun:
-                report.cut_short.append(str(case))
-            except EmulationError as error:
-                report.findings[error.finding.check].append(error.finding)
+        except EndlessRun:
+            report.not_ended.append(f"{case}, cut short")
+        except EmulationError as error:
+            report.findings[error.finding.check].append(error.finding)
+        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
 
 
 def _run(
@@ -200,8 +203,8 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
         yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
     yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
-    if report.corners:
-        cut = f"; cut short: {'; '.join(report.cut_short)}" if report.cut_short else ""
+    if report.corners or report.not_ended:
+        cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
         yield f"{'corners':<10} {_count(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"

@@ -1,6 +1,8 @@
 """Corner threadgroups at true sizes: an index of 32 bits that overflows there, and hashes that may
 wrap. The arrays are addresses alone, so 10 GB of them cost nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -74,9 +76,25 @@ def test_an_axis_of_int_threads_is_named():
     assert "outside device memory x: at index -1294967" in found.sentence and found.line == 2
 
 
+def test_a_launcher_that_reads_its_inputs_is_not_run_at_bench_sizes():
+    """It has no values there: the check says so and goes on."""
+    spec, report = catalog.spec_of("matvec"), CheckReport()
+    (impl,) = [i for i in spec.impls if i.backend == "metal"]
+
+    def launch(x, w, *, config):
+        return impl.launch(x, w[: int(w.sum()) or 1], config=config)
+
+    changed = replace(spec, impls=[replace(impl, launch=launch)])
+    check_corners(changed, report)
+    assert report.corners == 0 and report.is_clean and len(report.not_ended) == len(spec.bench)
+    (line,) = [line for line in lines(report, "k") if line.startswith("corners")]
+    assert line.startswith("corners    0 dispatches at bench sizes; not all of matvec.lanes (M=1,")
+    assert "Tensor.item() cannot be called on meta tensors" in line
+
+
 def test_the_check_runs_the_corners_of_each_bench_size():
     """Of the matrix-vector product's one kernel; all of it is clean."""
     report, spec = CheckReport(), catalog.spec_of("matvec")
     check_corners(spec, report)
-    assert report.corners == len(spec.bench) and report.is_clean and not report.cut_short
+    assert report.corners == len(spec.bench) and report.is_clean and not report.not_ended
     assert f"corners    {len(spec.bench)} dispatches at bench sizes" in lines(report, "matvec")
