@@ -31,8 +31,11 @@ from metal_shim.emulate import (
     EndlessRun,
     Schedule,
     emulation,
+    planning,
+    run_corners,
 )
 from workbench import catalog
+from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -89,6 +92,8 @@ class CheckReport:
     wrong: list[str] = field(default_factory=list)
     endless: list[str] = field(default_factory=list)
     dispatches: dict[str, tuple[MetalCase, list[EmulatedRun]]] = field(default_factory=dict)
+    corners: int = 0  # runs of corner threadgroups at bench sizes
+    not_ended: list[str] = field(default_factory=list)  # cases of which not all corners ran
 
     @property
     def is_clean(self) -> bool:
@@ -136,6 +141,39 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _
             _run(case, problem, schedule, report)
 
 
+def bench_cases(spec: Spec) -> Iterator[MetalCase]:
+    """Yield the default config of each Metal Impl at each bench size, in the first dtype."""
+    limits, dtype = UNCOMPILED[DEVICE].limits, next(iter(spec.tolerance))
+    for impl in metal_impls(spec):
+        for sizes in spec.bench:
+            config = impl.default(limits, dtype, sizes)
+            if impl.rejection_reason(config, limits, dtype, sizes) is None:
+                yield MetalCase(impl, config, sizes, dtype)
+
+
+def check_corners(
+    spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent
+) -> None:
+    """Run the corner threadgroups of every dispatch at the bench sizes, on addresses alone, and
+    enter what they show."""
+    from workbench.measurement import inputs
+
+    for case in bench_cases(spec):
+        progress(str(case))
+        try:
+            with planning() as launches:
+                case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
+            for launch in launches:
+                report.corners += 1
+                run_corners(launch)
+        except EndlessRun:
+            report.not_ended.append(f"{case}, cut short")
+        except EmulationError as error:
+            report.findings[error.finding.check].append(error.finding)
+        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
+
+
 def _run(
     case: MetalCase, problem: PreparedProblem, schedule: Schedule, report: CheckReport
 ) -> None:
@@ -165,6 +203,9 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
         yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
     yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
+    if report.corners or report.not_ended:
+        cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
+        yield f"{'corners':<10} {_count(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
@@ -177,6 +218,8 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
     """Yield the geometry of a dispatch and the traffic of its buffers."""
     grid, group = ("x".join(map(str, extents)) for extents in (run.grid, run.group))
     used = run.traffic.threadgroup_bytes
+    if run.cut_from:
+        group += f", cut from {'x'.join(map(str, run.cut_from))} to the grid"
     yield (
         f"  {run.call.source.name}: grid of {grid} threads, threadgroups of {group}, "
         f"{used} bytes of threadgroup memory"
@@ -191,7 +234,8 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -247,6 +291,7 @@ def _answered(options: argparse.Namespace) -> int:
     spec, report = catalog.spec_of(options.kernel), CheckReport()
     try:
         checked(spec, report, _progress)
+        check_corners(spec, report, _progress)
     except KeyboardInterrupt:
         print("\n".join(lines(report, spec.name)), flush=True)  # what was obtained
         raise

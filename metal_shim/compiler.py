@@ -29,8 +29,13 @@ INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime.cpp"
 OLDEST = 19  # earlier versions of clang lack bfloat16 vectors in this mode
 TIME_LIMIT_S = 300.0  # for one compilation: a second, but over one minute for zig's first
-CANDIDATES = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "clang++")
-REMEDY = "apt-get install clang-19, or pip install ziglang"
+CANDIDATES = (
+    *("clang++-22", "clang++-21", "clang++-20", "clang++-19"),
+    # where Homebrew has its own, which no PATH names
+    *("/opt/homebrew/opt/llvm/bin/clang++", "/usr/local/opt/llvm/bin/clang++", "clang++"),
+)
+PACKAGE = {"darwin": "brew install llvm"}.get(sys.platform, "apt-get install clang-19")
+REMEDY = f"{PACKAGE}, or pip install ziglang"
 
 _EXTENSIONS = (
     "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64,+cl_khr_fp16,"
@@ -54,7 +59,7 @@ _CHECKS = (
     *("-mllvm", "-disable-vector-combine", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
     "-fsanitize=array-bounds,shift,integer-divide-by-zero",
-    "-fsanitize=signed-integer-overflow,float-cast-overflow",
+    "-fsanitize=signed-integer-overflow,float-cast-overflow,bool",
 )
 _FEATURES = {"x86_64": ("-mf16c", "-mfma"), "amd64": ("-mf16c", "-mfma")}
 
@@ -152,13 +157,17 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("kernel-workbench")) / "metal"
 
 
-def compiled(text: str, compiler: MetalCompiler, *, zeroed: bool = False) -> Path:
-    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache. Locals
-    that nothing sets hold a pattern, NaN as a float, or 0 if `zeroed`.
+ZEROED = ("-ftrivial-auto-var-init=zero",)  # locals that nothing sets: else NaN as a float
+WRAPPING = ("-fsanitize=unsigned-integer-overflow,implicit-integer-truncation",)
+
+
+def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> Path:
+    """Return the shared object of a kernel's C++ text, compiled now or taken from the cache, with
+    more flags, `ZEROED` or `WRAPPING`.
 
     Raises KernelRejected with the compiler's first errors.
     """
-    flags = (*_kernel_flags(), *(("-ftrivial-auto-var-init=zero",) if zeroed else ()))
+    flags = (*_kernel_flags(), *more)
     library = _library(compiler, flags)
     program = _entry(text, library.name, suffix=".so")
     if not program.exists():
@@ -166,6 +175,8 @@ def compiled(text: str, compiler: MetalCompiler, *, zeroed: bool = False) -> Pat
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             source, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.o")
             source.write_text(text, encoding="utf-8")
+            if sys.platform == "darwin":  # its programs have their lines in the object file
+                built = program.with_suffix(".o")
             _run(*compiler.kernel, *flags, *options, str(source), "-o", str(built))
             linked = Path(folder, "kernel.so")
             _run(*_linker(compiler), str(built), "-o", str(linked))
@@ -282,16 +293,25 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
+_SYMBOLIZER = ("--inlines", "-e", "{program}")
+LINE_TOOLS: Mapping[str, Sequence[str]] = {
+    "atos": ("-i", "-o", "{program}", "-l", "0x0"),  # of Xcode's Command Line Tools
+    "addr2line": ("-i", "-e", "{program}"),
+    "llvm-addr2line": ("-i", "-e", "{program}"),
+    "llvm-symbolizer": _SYMBOLIZER,
+    f"llvm-symbolizer-{OLDEST}": _SYMBOLIZER,
+}
+
+
 def line_of(program: Path, address: int, name: str) -> int | None:
     """Return the line of a kernel's text that an address of its program comes from, or None where
-    no tool is installed that reads it (addr2line of binutils, llvm-symbolizer)."""
-    for tool in ("addr2line", "llvm-addr2line", "llvm-symbolizer", f"llvm-symbolizer-{OLDEST}"):
+    no tool is installed that reads it (addr2line of binutils, llvm-symbolizer; atos of a Mac)."""
+    for tool, options in LINE_TOOLS.items():
         if path := shutil.which(tool):
-            options = ("-i", "-e") if "addr2line" in tool else ("--inlines", "-e")
             # of a call that two branches share there is no line: the instructions before it have
             places = [hex(address - back) for back in range(0, 40, 3)]
             done = subprocess.run(
-                (path, *options, str(program), *places),
+                (path, *(option.format(program=program) for option in options), *places),
                 capture_output=True, text=True, check=False, timeout=60,
             )  # fmt: skip
             lines = re.findall(rf"{re.escape(name)}\.metal:(\d+)", done.stdout)

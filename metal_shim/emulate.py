@@ -116,7 +116,8 @@ class BufferTraffic:
 @dataclass(frozen=True)
 class EmulatedTraffic:
     """Counts of one run, none of them a time. `bank_rounds` assumes 32 banks of 4 bytes, which
-    Apple does not publish: a hint, and 0 if not counted."""
+    Apple does not publish: a hint. It and the accesses of SIMD-groups to threadgroup memory are 0
+    if not counted."""
 
     buffers: Mapping[str, BufferTraffic]
     threads: int
@@ -124,6 +125,7 @@ class EmulatedTraffic:
     exchanges: int  # times that a lane took part in a function of its SIMD-group
     threadgroup_bytes: int
     bank_rounds: int
+    threadgroup_accesses: int
 
     @property
     def unique_read(self) -> int:
@@ -144,6 +146,7 @@ class EmulatedRun:
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
     traffic: EmulatedTraffic
+    cut_from: tuple[int, int, int] | None = None  # the group, where it was larger than the grid
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ class EmulationOptions:
     accesses: int = ACCESSES
     unset: bool = False  # run again with other contents of locals that nothing sets
     unchecked: bool = False  # for the values of a kernel that has a race or reads unwritten memory
+    corners: bool = False  # run the corner threadgroups of the grid alone, on inputs of zeros
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,26 @@ def is_requested() -> bool:
     return _RECORDING.get() is not None
 
 
+ACCESSES_AT_CORNERS = 1 << 24  # of a run: about 2 s
+
+
+def run_corners(planned: PlannedLaunch) -> None:
+    """Run the threadgroups at the corners of a grid at its true size, where an index of 32 bits
+    overflows: the first, and then the last before the others. The arrays are addresses alone: all
+    inputs are zeros, and no output is returned.
+
+    Raises EmulationError where a check fails, EndlessRun where that takes too long, and
+    CompilerMissing.
+    """
+    options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
+    launch = MetalLaunch(planned.call, (), planned.grid, planned.group)
+    program = _program(planned.call, options, compiler.WRAPPING)
+    line = _run(program, launch, options).decode("utf-8", "replace").partition("\n")[0]
+    if not line.startswith("counts "):
+        finding = _finding(program, planned.call, line)
+        raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
+
+
 def emulated(launch: MetalLaunch) -> list[bytes]:
     """Run a launch and return the contents of its outputs.
 
@@ -287,7 +311,7 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
         and reply.startswith(b"counts ")
         and _LOCAL.search(source.body + source.header)
     ):
-        other = _run(_program(launch.call, options, zeroed=True), launch, options)
+        other = _run(_program(launch.call, options, compiler.ZEROED), launch, options)
         if other.partition(b"end\n")[2] != reply.partition(b"end\n")[2]:
             sentence = "the results depend on a local array or field that nothing has set"
             raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
@@ -296,7 +320,8 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     if not lines or not lines[0].startswith("counts "):
         raise EmulationError(_finding(program, launch.call, lines[0] if lines else ""))
     traffic = _traffic(lines)
-    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic))
+    cut_from = launch.group if launch.clamped != tuple(launch.group) else None
+    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic, cut_from))
     return _split(rest, [array.bytes for array in launch.call.outputs])
 
 
@@ -320,13 +345,13 @@ def reject_launch(launch: MetalLaunch) -> None:
             raise LaunchRejected(f"{name}: MLX launches no kernel with an empty array.")
 
 
-def _program(call: MetalCall, options: EmulationOptions, *, zeroed: bool = False) -> Path:
+def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] = ()) -> Path:
     tools = compiler.find_compiler(options.compiler)
     readings = len(host.READINGS) if call.source.files else 1
     errors = list[compiler.KernelRejected]()
     for reading in range(readings):
         try:
-            return compiler.compiled(host.host_text(call, reading), tools, zeroed=zeroed)
+            return compiler.compiled(host.host_text(call, reading), tools, more)
         except compiler.KernelRejected as error:
             errors.append(error)
             if "uninitialized" in str(error):
@@ -387,32 +412,37 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes
     return done.stdout
 
 
-_WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED = 1, 2, 4, 8
+_WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED, _EMPTY = 1, 2, 4, 8, 16
 
 
 def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     listed = parameters(launch.call)
     schedule = options.schedule
     yield struct.pack(
-        "=5I3I3I4x2Q",
+        "=6I3I3I2Q",
         *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
-        options.unchecked,
+        *(options.unchecked, options.corners),
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
-    arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=True))
+    arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=not options.corners))
     outputs = dict(zip(launch.call.source.outputs, launch.call.outputs, strict=True))
     contents = []
     for p in listed:
         if p.array in outputs:
             array, flags = outputs[p.array], _WRITABLE
             flags |= _SAME_VALUE if p.array in launch.same_value else 0
+            flags |= _EMPTY if options.corners else 0
             if p.array in launch.initial:
                 flags |= _INITIALISED
                 contents.append(launch.initial[p.array])
             element = 0 if launch.call.source.whole else SIZES[array.dtype]  # the kernel says it
             yield struct.pack("=40sQII", p.name.encode(), array.bytes, element, flags)
+        elif options.corners and not p.part:
+            array = launch.call.inputs[launch.call.source.inputs.index(p.array)]
+            flags = _INITIALISED | _EMPTY
+            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
         else:
-            content, element = _content(p, launch.call, arrays[p.array])
+            content, element = _content(p, launch.call, arrays.get(p.array, b""))
             contents.append(content)
             flags = _INITIALISED | (_FILLED if p.fields else 0)
             element = 0 if launch.call.source.whole else element

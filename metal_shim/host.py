@@ -9,8 +9,9 @@ body count from 1, those of the header from `HEADER_LINE`.
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from metal_shim.signature import (
@@ -328,21 +329,20 @@ def _evaluated(text: str, names: Mapping[str, int]) -> int:
         ) from error
 
 
+_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of integers in MSL
+    ast.Mod: operator.mod,
+}
+
+
 def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
         return int(names[node.id])
     if isinstance(node, ast.BinOp):
-        a, b = _value(node.left, names), _value(node.right, names)
-        if isinstance(node.op, ast.Add):
-            return a + b
-        if isinstance(node.op, ast.Sub):
-            return a - b
-        if isinstance(node.op, ast.Mult):
-            return a * b
-        if isinstance(node.op, ast.Div):  # of integers in MSL
-            return a // b
-        if isinstance(node.op, ast.Mod):
-            return a % b
+        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
     raise KeyError(ast.dump(node))

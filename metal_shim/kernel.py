@@ -26,23 +26,16 @@ from metal_shim.emulate import (
     is_planning,
     is_requested,
 )
-from metal_shim.signature import ArrayType, MetalCall, MetalSource, TemplateValue
+from metal_shim.signature import (
+    LIBRARY_NAMES,
+    ArrayType,
+    MetalCall,
+    MetalSource,
+    TemplateValue,
+)
 
 # Words of the project and torch's dtypes
-DTYPES: Mapping[str, torch.dtype] = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "int16": torch.int16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "bool": torch.bool,
-}
+DTYPES: Mapping[str, torch.dtype] = {w: getattr(torch, name) for w, name in LIBRARY_NAMES.items()}
 WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
 
@@ -87,16 +80,11 @@ class MetalKernel:
                 call, inputs, grid, size, init_value
             )
         else:
-            start = (
-                {}
-                if init_value is None
-                else {
-                    name: _bytes(
-                        torch.full(tuple(m.shape), init_value, dtype=m.dtype, device="cpu")
-                    )
-                    for name, m in zip(self.source.outputs, models, strict=True)
-                }
-            )
+            start = dict[str, bytes]()
+            if init_value is not None:
+                for name, m in zip(self.source.outputs, models, strict=True):
+                    value = torch.full(tuple(m.shape), init_value, dtype=m.dtype, device="cpu")
+                    start[name] = _bytes(value)
             given = [_bytes(x) for x in inputs]
             launch = MetalLaunch(call, given, grid, size, self.same_value, start)
             contents = emulated(launch)

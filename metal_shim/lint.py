@@ -27,21 +27,18 @@ class LintRule(Enum):
     WORD = "word that Metal lacks"
     HEADER_ATTRIBUTE = "attribute in the header"
     HEADER_SHAPE = "shape of an input in the header"
-    DIVERGENT_BARRIER = "barrier in divergent code"
     ATOMIC = "atomic of a type that Metal lacks"
     NAME = "name of an array"
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A broken rule: one sentence and the line, in the body or in the header. A warning may be
-    right all the same."""
+    """A broken rule: one sentence and the line, in the body or in the header."""
 
     rule: LintRule
     sentence: str
     line: int
     in_header: bool = False
-    is_warning: bool = False
 
     def __str__(self) -> str:
         return f"{'header line' if self.in_header else 'line'} {self.line}: {self.sentence}"
@@ -97,11 +94,6 @@ _KNOWN_ATTRIBUTES = frozenset(ATTRIBUTES) | _words(
     always_inline maybe_unused function_constant texture sampler"""
 )
 _ATOMIC = _words("int uint bool float ulong int32_t uint32_t uint64_t")
-_VARYING = _words(
-    """thread_position_in_grid thread_position_in_threadgroup thread_index_in_threadgroup
-    thread_index_in_simdgroup simdgroup_index_in_threadgroup thread_index_in_quadgroup
-    quadgroup_index_in_threadgroup"""
-)
 _CONTROL = _words("if for while switch return sizeof")
 
 
@@ -120,8 +112,8 @@ def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFind
 
 
 def faults(source: MetalSource, types: tuple[str, ...] = ()) -> list[str]:
-    """Return one sentence for each broken rule that is no warning."""
-    return [str(f) for f in findings(source, types) if not f.is_warning]
+    """Return one sentence for each broken rule."""
+    return [str(f) for f in findings(source, types)]
 
 
 def _lexed(text: str) -> tuple[Token, ...]:
@@ -136,8 +128,7 @@ def _lexed(text: str) -> tuple[Token, ...]:
 
 def _finding(text: Text, index: int, rule: LintRule, sentence: str) -> LintFinding:
     line = text.tokens[index].line if text.tokens else 1
-    warning = rule is LintRule.DIVERGENT_BARRIER
-    return LintFinding(rule, sentence, line, text.in_header, warning)
+    return LintFinding(rule, sentence, line, text.in_header)
 
 
 def _address_spaces(text: Text) -> Iterator[LintFinding]:
@@ -257,39 +248,6 @@ def _header_names(text: Text) -> Iterator[LintFinding]:
             yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
-def _varying_names(text: Text) -> set[str]:
-    """Return the names whose values differ between the threads of a threadgroup."""
-    names = set(_VARYING)
-    for i, token in enumerate(text.tokens):
-        if token.text == "=" and text.at(i - 1).isidentifier():
-            end = i
-            while end < len(text.tokens) and text.at(end) not in (";", ","):
-                end += 1
-            if names & set(text.words(i, end)):
-                names.add(text.at(i - 1))
-    return names
-
-
-def _divergent_barriers(text: Text) -> Iterator[LintFinding]:
-    varying = _varying_names(text)
-    for i, token in enumerate(text.tokens):
-        if token.text not in ("if", "while", "for") or text.at(i + 1) != "(":
-            continue
-        end = _closing(text, i + 1)
-        on = sorted(varying & set(text.words(i + 1, end)))
-        if not on:
-            continue
-        last = end + 1
-        if text.at(last) == "{":
-            last = _closing(text, last)
-        else:
-            while last < len(text.tokens) and text.at(last) != ";":
-                last += 1
-        if "threadgroup_barrier" in text.words(end, last):
-            sentence = f"a barrier depends on {on[0]}; all threads must reach it"
-            yield _finding(text, i, LintRule.DIVERGENT_BARRIER, sentence)
-
-
 def _atomics(text: Text) -> Iterator[LintFinding]:
     for i, token in enumerate(text.tokens):
         kind = text.at(i + 2) if token.text == "atomic" and text.at(i + 1) == "<" else ""
@@ -319,7 +277,6 @@ RULES: Sequence[Callable[[Text], Iterator[LintFinding]]] = (
     _attributes,
     _missing_words,
     _header_names,
-    _divergent_barriers,
     _atomics,
     _names,
 )

@@ -23,23 +23,10 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from metal_shim.signature import MetalCall, MetalSource
+from metal_shim.signature import LIBRARY_NAMES, MetalCall, MetalSource
 from workbench.spec import Impl
 
-MLX_DTYPES = {
-    "fp32": mx.float32,
-    "fp16": mx.float16,
-    "bf16": mx.bfloat16,
-    "int64": mx.int64,
-    "int32": mx.int32,
-    "int16": mx.int16,
-    "int8": mx.int8,
-    "uint8": mx.uint8,
-    "uint16": mx.uint16,
-    "uint32": mx.uint32,
-    "uint64": mx.uint64,
-    "bool": mx.bool_,
-}
+MLX_DTYPES = {w: getattr(mx, name, mx.bool_) for w, name in LIBRARY_NAMES.items()}
 Step = Callable[..., Sequence[Any]]  # a dispatch: arrays to arrays, nothing evaluated
 MOST_SETS = 4096  # of inputs in rotation, however small they are
 

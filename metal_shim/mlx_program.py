@@ -34,24 +34,18 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
-from metal_shim.signature import SIZES, ArrayType, MetalCall, MetalSource, TemplateValue
+from metal_shim.signature import (
+    LIBRARY_NAMES,
+    SIZES,
+    ArrayType,
+    MetalCall,
+    MetalSource,
+    TemplateValue,
+)
 from workbench.data.exits import COULD_NOT_RUN, FAILED
 
-DTYPES = {
-    mx.float32: "fp32",
-    mx.float16: "fp16",
-    mx.bfloat16: "bf16",
-    mx.int64: "int64",
-    mx.int32: "int32",
-    mx.int16: "int16",
-    mx.int8: "int8",
-    mx.uint64: "uint64",
-    mx.uint32: "uint32",
-    mx.uint16: "uint16",
-    mx.uint8: "uint8",
-    mx.bool_: "bool",
-}
-_NUMPY = {w: np.dtype(w.replace("fp", "float")) for w in DTYPES.values() if w != "bf16"}
+DTYPES = {getattr(mx, name, mx.bool_): word for word, name in LIBRARY_NAMES.items()}
+_NUMPY = {w: np.dtype(name) for w, name in LIBRARY_NAMES.items() if w != "bf16"}
 _OURS = (str(Path(__file__).parent), str(Path(mx.__file__).parent))
 
 
@@ -161,17 +155,10 @@ class CheckedKernel:
         given = [self._content(x, name) for x, name in zip(arrays, self.source.inputs, strict=True)]
         values = {n: self._value(v, n) for n, v in template or ()}
         call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
-        start = (
-            {}
-            if init_value is None
-            else dict(
-                zip(
-                    self.source.outputs,
-                    (_filled(model, init_value) for model in models),
-                    strict=True,
-                )
-            )
-        )
+        start = dict[str, bytes]()
+        if init_value is not None:
+            contents = [_filled(model, init_value) for model in models]
+            start = dict(zip(self.source.outputs, contents, strict=True))
         x, y, z = grid
         across, down, deep = threadgroup
         launch = MetalLaunch(

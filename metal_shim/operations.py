@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
@@ -23,42 +24,54 @@ def plain(inputs: Sequence[torch.Tensor]) -> Arrays:
     return [array_of(x) for x in inputs]
 
 
-def affine(w: torch.Tensor) -> Arrays:
-    """Return GGUF's Q4_K blocks in MLX's affine format: 4 bits in groups of 32, with the scale d *
-    scale_j and the bias -dmin * min_j in fp32, as packed words, scales and biases.
+def quantized(inputs: Sequence[torch.Tensor]) -> Arrays:
+    """Return x and the weights of GGUF's Q4_K blocks as users of MLX have them: 4 bits in groups of
+    64, with a scale and a bias of each group in x's dtype. In 16 bits these are 4.5 bits a weight,
+    as in Q4_K, whose own scales, of groups of 32, MLX's format holds in no fewer than 6."""
+    x, w = inputs
+    dense = array_of(weights_of(w).to(x.dtype))
+    return [array_of(x), *mx.quantize(dense, group_size=64, bits=4)]
 
-    The layout of a block is that of `block_q4_K` in ggml: d, dmin, 12 bytes of 6-bit scales and
-    minima, 128 bytes of nibbles.
-    """
-    block = w.reshape(w.shape[0], -1, 144)
-    d, dmin = (block[..., i : i + 2].contiguous().view(torch.float16).float() for i in (0, 2))
-    first, second, third = (block[..., i : i + 4].int() for i in (4, 8, 12))
-    scale = torch.cat([first & 63, (third & 15) | (first >> 6 << 4)], -1)
-    minimum = torch.cat([second & 63, (third >> 4) | (second >> 6 << 4)], -1)
-    pairs = block[..., 16:].int().unflatten(-1, (4, 1, 32))
-    nibbles = torch.cat([pairs & 15, pairs >> 4], -2).flatten(1).unflatten(-1, (-1, 8)).long()
-    packed = (nibbles << (4 * torch.arange(8))).sum(-1)
-    return [mx.array(packed.numpy()).astype(mx.uint32),
-            array_of((d * scale).flatten(1)), array_of((-(dmin * minimum)).flatten(1))]  # fmt: skip
+
+def weights_of(w: torch.Tensor) -> torch.Tensor:
+    """Return the weights of Q4_K blocks as float64."""
+    weights: torch.Tensor = import_module("workbench.kernels.q4_k_matmul").unpacked(w)
+    return weights
 
 
 @dataclass(frozen=True)
 class MlxOperation:
-    """An operation of MLX's: `prepare` makes its arrays once, outside of any time."""
+    """An operation of MLX's: `prepare` makes its arrays once, outside of any time. `checked`
+    takes the place of both where these arrays are not the operation's own inputs."""
 
     run: Callable[..., Any]
     prepare: Callable[[Sequence[torch.Tensor]], Arrays] = plain
+    checked: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
 
 
 def _patches(x: Any, w: Any, bias: Any, position: Any) -> Any:
     return x @ w.T + bias + position[mx.arange(x.shape[0]) % position.shape[0]]
 
 
-def _quantized(x: Any, w: Any, scales: Any, biases: Any) -> Any:
-    """Return the product in x's dtype. Scales in 16 bits, as users have them, are up to 7
-    tolerances off Q4_K's 6-bit ones times its fp16 ones; those in fp32 make the product fp32."""
-    y = mx.quantized_matmul(x, w, scales, biases, transpose=True, group_size=32, bits=4)
-    return y.astype(x.dtype)
+def _product(x: Any, w: Any, scales: Any, biases: Any) -> Any:
+    return mx.quantized_matmul(x, w, scales, biases, transpose=True, group_size=64, bits=4)
+
+
+def _checked_product(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return MLX's product, and what the weights of Q4_K give beside those that its format makes of
+    them. MLX's CPU backend sums in x's dtype, up to 17 tolerances off, and its Metal kernels in
+    fp32: on the CPU the product is one in fp32."""
+    x, packed, scales, biases = quantized(inputs)
+    exact = [part.astype(mx.float32) for part in (scales, biases)]
+    held = tensor_of(mx.dequantize(packed, exact[0], exact[1], group_size=64, bits=4), "fp32")
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    y = (
+        _product(x.astype(mx.float32), packed, *exact)
+        if on_cpu
+        else (_product(x, packed, scales, biases))
+    )
+    beside = inputs[0].double() @ (weights_of(inputs[1]) - held.double()).T
+    return (tensor_of(y.astype(mx.float32), "fp32") + beside).to(inputs[0].dtype)
 
 
 OPERATIONS = {
@@ -70,7 +83,7 @@ OPERATIONS = {
     "matvec": MlxOperation(lambda x, w: x @ w.T),
     "lora": MlxOperation(lambda x, w, a, b: x @ w.T + 2.0 * ((x @ a.T) @ b.T)),
     "patch_embed": MlxOperation(_patches),
-    "q4_k_matmul": MlxOperation(_quantized, lambda given: [array_of(given[0]), *affine(given[1])]),
+    "q4_k_matmul": MlxOperation(_product, quantized, _checked_product),
 }
 
 
@@ -81,6 +94,8 @@ def mlx_impl(spec: Spec) -> Impl | None:
         return None
 
     def launch(*inputs: torch.Tensor) -> torch.Tensor:
+        if operation.checked is not None:
+            return operation.checked(inputs)
         result = operation.run(*operation.prepare(inputs))
         mx.eval(result)
         return tensor_of(result, WORDS[inputs[0].dtype]).to(inputs[0].dtype)

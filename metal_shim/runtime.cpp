@@ -16,12 +16,6 @@
 #include <cstring>
 #include <unordered_map>
 #include <vector>
-#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(MSL_UCONTEXT)
-#define MSL_SWITCH // ucontext makes a system call in each switch: ten times slower, but portable
-#else
-#define _XOPEN_SOURCE // without it macOS has none
-#include <ucontext.h>
-#endif
 #define MSL_TEXT(word) #word
 #define MSL_NAME(word) MSL_TEXT(word) // a label's prefix is `_` on macOS
 
@@ -40,11 +34,11 @@ namespace {
 #endif
 constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << MSL_SLOT_BITS, SLOTS = 128;
 constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
-enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8 };
+enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8, EMPTY = 16 };
 enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
 enum Order { FORWARD, BACKWARD, ROTATED };
 struct Request {
-  uint32_t count, counting, groups_backward, order, unchecked, grid[3], group[3];
+  uint32_t count, counting, groups_backward, order, unchecked, corners, grid[3], group[3];
   uint64_t threadgroup_limit, accesses;
 };
 struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; };
@@ -72,7 +66,9 @@ struct Region {
   uint32_t element, shift, flags;
   Space space;
   int line; // of the declaration of a threadgroup variable
-  std::vector<Cell> cells;
+  Cell* cells;
+  size_t count;
+  std::vector<Cell> own; // or of address space alone, see `add`
   uint64_t read = 0, written = 0, sectors = 0;
 };
 enum State : uint8_t { READY, AT_BARRIER, EXCHANGING, DONE };
@@ -81,17 +77,15 @@ struct Fiber {
   State state;
   uint32_t function, flags;
   int line;
-#if defined(MSL_SWITCH)
   void* stack_pointer;
-#else
-  ucontext_t context;
-#endif
 };
 struct Simdgroup {
   unsigned char values[2][32][64];
   uint32_t turn, active, epoch[2], first, count;
 };
-struct Counts { uint64_t threads, barriers, exchanges, threadgroup_bytes, bank_rounds, narrow; };
+struct Counts {
+  uint64_t threads, barriers, exchanges, threadgroup_bytes, bank_rounds, accesses, narrow;
+};
 // Addresses that the lanes of a SIMD-group asked for at one instruction, by its executions.
 struct Instruction {
   struct Execution { uint32_t lanes = 0; uint64_t offset[32]; };
@@ -109,6 +103,7 @@ std::vector<Region> regions;
 char *arena, *stacks;
 uint32_t group_index, group_epoch[2];
 bool failed, bytewise, running; // running: a fiber, and not the scheduler
+bool beyond;                    // the first threadgroup of corners has ended
 char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
 char undefined[1000]; // a value of an inactive lane: reported if the results depend on `fill`
 int fill = 0xFF;      // the bytes of such a value, and of memory that nothing has written
@@ -117,7 +112,7 @@ uint64_t accesses_left, addresses[64], base; // base: where the kernel was loade
 void (*entry)(uint64_t* buffers);           // the kernel's
 std::unordered_map<void*, Instruction> instructions[32];
 
-#if defined(MSL_SWITCH)
+// A switch of our own: ucontext makes a system call in each, and takes ten times as long.
 void* scheduler;
 extern "C" void msl_switch(void** save, void* to);
 #define MSL_LABEL MSL_NAME(__USER_LABEL_PREFIX__) "msl_switch"
@@ -146,15 +141,6 @@ void hop(Fiber* to) {
   Fiber* from = now;
   now = to; msl_thread = &to->ids; msl_switch(&from->stack_pointer, to->stack_pointer);
 }
-#else
-ucontext_t scheduler;
-void enter(Fiber* f) { now = f; msl_thread = &f->ids; swapcontext(&scheduler, &f->context); }
-void leave() { swapcontext(&now->context, &scheduler); }
-void hop(Fiber* to) {
-  Fiber* from = now;
-  now = to; msl_thread = &to->ids; swapcontext(&from->context, &to->context);
-}
-#endif
 
 // Continue with the next lane of the SIMD-group that is ready, else with the scheduler.
 void yield() {
@@ -167,17 +153,11 @@ void yield() {
 void run_thread() { entry(addresses); now->state = DONE; yield(); abort(); }
 
 void start(Fiber& f, char* stack) {
-#if defined(MSL_SWITCH)
   void** sp = (void**)(stack + STACK - 64) - 1 - SAVED; // which keeps the stack aligned
   if (SAVED % 2 == 0) sp++;
   memset(sp, 0, SAVED * sizeof(void*));
   sp[RETURN] = (void*)run_thread;
   f.stack_pointer = sp;
-#else
-  getcontext(&f.context);
-  f.context.uc_stack.ss_sp = stack; f.context.uc_stack.ss_size = STACK;
-  makecontext(&f.context, run_thread, 0);
-#endif
   f.state = READY;
 }
 
@@ -214,19 +194,32 @@ void keep(char* to, const char* check, void* pc, const char* format, ...) {
   describe(to, check, pc, format, list); va_end(list);
 }
 
+void no_addresses() {
+  printf("error the system gives no address space (%s): raise ulimit -v and -d\n", strerror(errno));
+  exit(0);
+}
+
+constexpr int RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 Region& add(const BufferRequest& b, Space space, int line) {
   uint64_t total = b.bytes;
   for (auto& r : regions) total += r.high - r.low;
-  if (total > MOST_BYTES) { printf("error the buffers take more than 4 GiB\n"); exit(0); }
+  if (request.corners ? b.bytes > SLOT / 2 : total > MOST_BYTES) {
+    printf("error %s more than %d GiB\n", request.corners ? "a buffer takes" : "the buffers take",
+           request.corners ? 32 : 4); exit(0); }
   if (regions.size() >= SLOTS) {
     printf("error more than %zu buffers and threadgroup arrays\n", SLOTS); exit(0); }
   char* low = arena + regions.size() * SLOT + SLOT / 2;
   uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
-  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}});
+  size_t count = (b.bytes >> shift) + 1;
+  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}, count, {}});
   Region& r = regions.back();
   memcpy(r.name, b.name, sizeof r.name);
-  r.cells.resize((b.bytes >> shift) + 1);
-  if (b.flags & INITIALISED) for (Cell& c : r.cells) c.initialised = true;
+  if (request.corners && space == DEVICE) { // pages that nobody touches are no memory
+    r.cells = (Cell*)mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE, RESERVED, -1, 0);
+    if (r.cells == MAP_FAILED) no_addresses();
+    return r; }
+  r.own.resize(count); r.cells = r.own.data();
+  if (b.flags & INITIALISED) for (Cell& c : r.own) c.initialised = true;
   return r;
 }
 
@@ -272,7 +265,7 @@ void access_cell(Region& r, size_t k, const Stamp& me, bool write, Atomic atomic
     return race(r, k, write, c.atomic_wrote, c.atomic, pc);
   if (write && c.readers && !ordered(r, c.read, c.readers))
     return race(r, k, true, false, c.read, pc);
-  if ((!write || atomic == MODIFY) && !c.initialised)
+  if ((!write || atomic == MODIFY) && !c.initialised && !(r.flags & INITIALISED))
     keep(uninitialised, "initcheck", pc, "read of %s memory %s[%zu], which nothing has written",
          SPACE[r.space], r.name, (k << r.shift) / r.element);
   if (!plain) {
@@ -306,7 +299,8 @@ void count(uint32_t simdgroup) {
              (x.lanes >> l & 1) && u <= (x.offset[l] + s.size - 1) / unit; u++)
           if (n < 64 && std::find(seen, seen + n, u) == seen + n) {
             seen[n++] = u; most = std::max(most, ++bank[u % 32]); }
-      if (r.space == DEVICE) r.sectors += n; else counts.bank_rounds += most;
+      if (r.space == DEVICE) r.sectors += n;
+      else { counts.bank_rounds += most; counts.accesses++; }
     }
   }
   instructions[simdgroup].clear();
@@ -421,10 +415,10 @@ bool pass_barrier() {
   return !failed;
 }
 
-void begin_group(uint32_t g, size_t device_regions) {
+void begin_group(uint64_t g, size_t device_regions) {
   MslDispatch& d = msl_dispatch;
-  uint32_t at[3] = {g % d.groups[0], g / d.groups[0] % d.groups[1],
-                    g / d.groups[0] / d.groups[1]}, n = 1;
+  uint32_t n = 1, at[3] = {uint32_t(g % d.groups[0]), uint32_t(g / d.groups[0] % d.groups[1]),
+                           uint32_t(g / d.groups[0] / d.groups[1])};
   for (int k = 0; k < 3; k++)
     n *= d.current[k] = std::min(d.group[k], d.grid[k] - at[k] * d.group[k]);
   group_index = g; d.threads = n; d.simdgroups = (n + 31) / 32; counts.threads += n;
@@ -454,7 +448,8 @@ void run_group() {
 }
 
 void check_written() {
-  for (size_t i = 0; i < buffers.size() && !failed && !request.unchecked; i++) {
+  if (request.unchecked || request.corners) return;
+  for (size_t i = 0; i < buffers.size() && !failed; i++) {
     size_t holes = 0, first = 0, n = regions[i].high - regions[i].low;
     for (size_t k = 0; k < n >> regions[i].shift; k++)
       if (!regions[i].cells[k].initialised && !holes++) first = k;
@@ -467,20 +462,31 @@ void check_written() {
 
 void run() {
   failed = false; finding[0] = uninitialised[0] = undefined[0] = 0; counts = {}; now = nullptr;
-  accesses_left = request.accesses; regions.clear();
+  accesses_left = request.accesses;
+  for (Region& r : regions) if (r.own.empty()) munmap(r.cells, r.count * sizeof(Cell));
+  regions.clear();
   for (size_t i = 0; i < buffers.size(); i++) {
     Region& r = add(buffers[i], DEVICE, 0);
     addresses[i] = (uint64_t)r.low;
+    if (buffers[i].flags & EMPTY) continue;
     if (buffers[i].flags & INITIALISED) memcpy(r.low, contents[i].data(), buffers[i].bytes);
     else memset(r.low, 0xA5, buffers[i].bytes); }
   MslDispatch& d = msl_dispatch;
-  uint32_t groups = 1;
+  uint64_t groups = 1;
   for (int k = 0; k < 3; k++) {
     d.grid[k] = request.grid[k]; d.group[k] = request.group[k];
     d.groups[k] = (d.grid[k] + d.group[k] - 1) / d.group[k];
     groups *= d.groups[k]; }
   size_t device_regions = regions.size();
-  for (uint32_t i = 0; i < groups && !failed; i++) {
+  if (request.corners) {
+    uint64_t size[3] = {1, d.groups[0], uint64_t(d.groups[0]) * d.groups[1]};
+    for (uint32_t i = 0; i < 8 && !failed; i++) { // the first, and then the last before others
+      uint32_t corner = i ? 8 - i : 0; uint64_t g = 0; bool again = false;
+      beyond = i > 0;
+      for (int k = 0; k < 3; k++)
+        if (corner >> k & 1) { g += (d.groups[k] - 1) * size[k]; again |= d.groups[k] == 1; }
+      if (!again) { begin_group(g, device_regions); run_group(); } }
+  } else for (uint64_t i = 0; i < groups && !failed; i++) {
     begin_group(request.groups_backward ? groups - 1 - i : i, device_regions);
     run_group(); }
   now = nullptr;
@@ -490,7 +496,7 @@ void run() {
 std::vector<char> results() {
   std::vector<char> all(finding, finding + strlen(finding));
   for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE) all.insert(all.end(), regions[i].low, regions[i].high);
+    if (buffers[i].flags & WRITABLE && !request.corners) all.insert(all.end(), regions[i].low, regions[i].high);
   return all;
 }
 
@@ -514,16 +520,17 @@ void reply() {
   bool ordered = !strncmp(finding, "synccheck", 9) || !strncmp(finding, "racecheck", 9);
   if (uninitialised[0] && !ordered) { printf("finding %s\n", uninitialised); return; }
   if (failed) { printf("finding %s\n", finding); return; }
-  printf("counts %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
-         counts.threadgroup_bytes, counts.bank_rounds);
-  for (size_t i = 0; i < buffers.size(); i++) {
+  printf("counts %lu %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
+         counts.threadgroup_bytes, counts.bank_rounds, counts.accesses);
+  for (size_t i = 0; i < buffers.size() && !request.corners; i++) {
     const Region& r = regions[i]; uint64_t read = 0, written = 0;
-    for (auto& c : r.cells) { read += c.was_read; written += c.was_written; }
+    for (size_t k = 0; k < r.count; k++) {
+      read += r.cells[k].was_read; written += r.cells[k].was_written; }
     printf("buffer %s %lu %lu %lu %lu %lu\n", r.name, r.read, r.written, read << r.shift,
            written << r.shift, r.sectors); }
   printf("end\n");
   for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE) fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
+    if (buffers[i].flags & WRITABLE && !request.corners) fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
 }
 } // namespace
 
@@ -614,10 +621,27 @@ void __ubsan_handle_out_of_bounds(OutOfBounds* b, uint64_t index) {
   void __ubsan_handle_##name(Source* at) { fail("memcheck", at_line(at->line), text); }
 UNDEFINED(shift_out_of_bounds, "shift by as many bits as the number has, or more, or fewer than 0")
 UNDEFINED(divrem_overflow, "division of an integer by zero")
-UNDEFINED(add_overflow, "a sum overflows a signed integer")
-UNDEFINED(sub_overflow, "a difference overflows a signed integer")
-UNDEFINED(mul_overflow, "a product overflows a signed integer")
-UNDEFINED(negate_overflow, "a negation overflows a signed integer")
+// An unsigned integer may wrap, and a hash does so in the first threadgroup of a grid, too. Where
+// others do and that does not, it is an index at the true size.
+void wraps(Source* at, const char* text) {
+  static std::vector<const void*> intended;
+  bool known = std::find(intended.begin(), intended.end(), at) != intended.end();
+  if (!beyond && !known) intended.push_back(at);
+  if (beyond && !known) fail("memcheck", at_line(at->line), text);
+}
+struct Overflow { Source at; TypeName* type; };
+#define OVERFLOW(name, what, may_wrap) \
+  void __ubsan_handle_##name##_overflow(Overflow* o) { \
+    if (o->type->info & 1) \
+      fail("memcheck", at_line(o->at.line), "a " what " overflows a signed integer"); \
+    else if (!may_wrap) wraps(&o->at, "a " what " of unsigned integers wraps at this size"); }
+OVERFLOW(add, "sum", false) OVERFLOW(mul, "product", false)
+OVERFLOW(sub, "difference", true) OVERFLOW(negate, "negation", true)
+struct Conversion { Source at; TypeName *from, *to; };
+void __ubsan_handle_implicit_conversion(Conversion* c) {
+  wraps(&c->at, "an integer loses its upper bits as it is assigned at this size"); }
+void __ubsan_handle_load_invalid_value(Source* at) { // locals are filled with 0xAA
+  if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that nothing has set"); }
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
 
 int main(int, char** arguments) {
@@ -635,7 +659,7 @@ int main(int, char** arguments) {
   for (uint32_t i = 0; i < request.count; i++) {
     BufferRequest& b = buffers[i];
     if (!b.element) b.element = std::max<uint64_t>(element(i), 1);
-    if (b.flags & INITIALISED) {
+    if (b.flags & INITIALISED && !(b.flags & EMPTY)) {
       contents[i].resize(b.bytes + 1); receive(contents[i].data(), b.bytes); }
     if (b.flags & FILLED) {
       b.bytes = b.element; contents[i].assign(b.bytes + 1, 0); fields(i, contents[i].data()); }
@@ -643,14 +667,13 @@ int main(int, char** arguments) {
   // Addresses that are set aside are no memory in use, but a limit of the caller counts them.
   rlimit limit;
   if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY) {
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + ARENA + 1024 * STACK);
+    uint64_t more = ARENA + 1024 * STACK;
+    for (auto& b : buffers) if (request.corners) more += (b.bytes + 1) * sizeof(Cell) + PAGE;
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + more);
     setrlimit(RLIMIT_DATA, &limit); }
-  int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, kind, -1, 0);
-  stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, kind, -1, 0);
-  if (arena == MAP_FAILED || stacks == MAP_FAILED) {
-    printf("error the system gives no address space (%s): raise ulimit -v and -d\n",
-           strerror(errno)); exit(0); }
+  arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
+  stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
+  if (arena == MAP_FAILED || stacks == MAP_FAILED) no_addresses();
   regions.reserve(request.count + 64);
   settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.

@@ -15,26 +15,18 @@ from math import prod
 from workbench.spec import ITEMSIZE
 
 # Metal's names of the dtypes, as MLX writes them.
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 TYPES: Mapping[str, str] = {
     "fp32": "float",
     "fp16": "float16_t",
     "bf16": "bfloat16_t",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "uint16": "uint16_t",
-    "uint32": "uint32_t",
-    "uint64": "uint64_t",
+    **{word: f"{word}_t" for word in _INTEGERS},
     "bool": "bool",
 }
-SIZES: Mapping[str, int] = {
-    **ITEMSIZE,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-}  # bytes of an element
+LIBRARY_NAMES = {  # of torch, MLX and numpy, which has no bfloat16
+    word: word.replace("bf", "bfloat").replace("fp", "float") for word in TYPES
+}
+SIZES: Mapping[str, int] = {**ITEMSIZE, "uint16": 2, "uint32": 4, "uint64": 8}  # of an element
 CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
 
 # MLX adds an attribute to the parameters where its name occurs in the body.

@@ -423,17 +423,21 @@ def _chosen(listed: Sequence[Declaration], function: str) -> tuple[str, list[str
     return name, _split(words) if words else []
 
 
-def _split(words: Sequence[str]) -> list[str]:
+def _parts(words: Sequence[str]) -> list[list[str]]:
     """Return the parts of a list that commas at its own level separate."""
-    depth, parts = 0, [""]
-    for before, word in zip(["", *words], words, strict=False):
+    depth, parts = 0, [list[str]()]
+    for word in words:
         depth += (word in "([<{") - (word in ")]>}")
         if word == "," and depth == 0:
-            parts.append("")
-            continue
-        apart = " " if before[-1:].isidentifier() and word[:1].isidentifier() else ""
-        parts[-1] += apart + word
-    return [part.strip() for part in parts]
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    """Return these parts as text, with a blank between two names."""
+    return [re.sub(r"(\w) (?!\w)|(?<!\w) ", r"\1", " ".join(part)) for part in _parts(words)]
 
 
 def _reached(
@@ -488,15 +492,7 @@ def _listed(kernel: Declaration) -> list[list[str]]:
     words = [token.text for token in kernel.tokens[: kernel.head]]
     (name,) = kernel.names
     start = max(i for i in range(len(words) - 1) if words[i] == name and words[i + 1] == "(") + 1
-    inner = words[start + 1 : _closing(words, start)]
-    depth, parts = 0, [list[str]()]
-    for word in inner:
-        depth += (word in "([<{") - (word in ")]>}")
-        if word == "," and depth == 0:
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    return [part for part in parts if part]
+    return [part for part in _parts(words[start + 1 : _closing(words, start)]) if part]
 
 
 def _parameter(

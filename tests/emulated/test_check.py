@@ -79,6 +79,7 @@ def test_each_dispatch_has_its_geometry():
     kernels = [line.strip() for line in printed[at + 1 :] if line.startswith("  s")]
     assert kernels == [
         "sample_topk_topp_partials: grid of 96x3x1 threads, threadgroups of 96x1x1, "
+        "cut from 128x1x1 to the grid, "
         "0 bytes of threadgroup memory",
         "sample_topk_topp_merge: grid of 1536x1x1 threads, threadgroups of 512x1x1, "
         "320 bytes of threadgroup memory",
@@ -276,3 +277,26 @@ def test_the_docs_list_the_limits_that_the_command_prints():
     page = " ".join((ROOT / "docs" / "metal.md").read_text(encoding="utf-8").split())
     for words in ("Apple's compiler", "registers", "simd_sum", "tensor_ops", "first finding"):
         assert words in page
+
+
+def test_on_a_mac_the_object_with_the_lines_stays_and_atos_reads_it(monkeypatch, tmp_path):
+    """By stand-ins for the compiler and for atos, whose answers have the form of Apple's."""
+    commands = []
+
+    def run(*command):
+        commands.append(command)
+        Path(command[command.index("-o") + 1]).write_text("built")
+
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiler, "_run", run)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    program = compiler.compiled("a text", compiler.MetalCompiler(("cc",), ("c++",), "clang 19"))
+    kernel, link = commands[-2:]
+    assert str(program.with_suffix(".o")) in kernel and str(program.with_suffix(".o")) in link
+    assert program.with_suffix(".o").read_text() == "built"
+    assert link[1:4] == ("-shared", "-undefined", "dynamic_lookup")
+    tool = tmp_path / "atos"
+    tool.write_text('#!/bin/sh\necho "msl_entry (in kernel.so) (mine.metal:$(($# + 2)))"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert compiler.line_of(program, 0x1234, "mine") == 5 + 14 + 2  # options, places

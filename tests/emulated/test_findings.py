@@ -8,6 +8,7 @@ import pytest
 import torch
 from metal_bugs import BUGS, CLEAN, launch
 
+from metal_shim.check import _dispatch_lines
 from metal_shim.emulate import (
     SCHEDULES,
     CheckName,
@@ -200,3 +201,33 @@ def test_results_that_depend_on_an_unset_local_are_a_finding(used, is_found):
         with pytest.raises(EmulationError, match="depend on a local array or field") as caught:
             emulated(launch("unset", body))
     assert caught.value.finding.check is CheckName.INITCHECK
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "bool b[2];\nb[0] = x[i] > 3;\ny[i] = b[0] || b[1] ? 1 : 0;",
+        "Part p;\np.a = x[i];\nif (i < 3) p.on = true;\ny[i] = p.on ? p.a : 0;",
+    ],
+)
+def test_a_bool_that_nothing_has_set_is_named(body):
+    """It holds neither 0 nor 1, whatever the two fills make of the result."""
+    header = "struct Part { float a; bool on; };\n"
+    start = "const uint i = thread_position_in_grid.x;\n"
+    kernel = metal_kernel("flag", inputs="x", outputs="y", body=start + body, header=header)
+    x = torch.arange(64.0)
+    with pytest.raises(EmulationError, match="read of a bool that nothing has set") as raised:
+        kernel(x, like=x, grid=(64, 1, 1), group=64)
+    assert raised.value.finding.check is CheckName.INITCHECK and raised.value.finding.line >= 4
+    clean = start + "bool b[2];\nb[0] = x[i] > 3;\nb[1] = false;\ny[i] = b[0] || b[1] ? 1 : 0;"
+    kernel = metal_kernel("flag", inputs="x", outputs="y", body=clean)
+    assert kernel(x, like=x, grid=(64, 1, 1), group=64).sum() == 60
+
+
+def test_a_threadgroup_larger_than_the_grid_is_said_to_be_cut():
+    body = "y[thread_position_in_grid.x] = threads_per_threadgroup.x;"
+    kernel, x = metal_kernel("cut", inputs="x", outputs="y", body=body), torch.arange(24.0)
+    with emulation(EmulationOptions()) as runs:
+        y = kernel(x, like=x, grid=(24, 1, 1), group=(256, 1, 1))
+    assert y.tolist() == [24] * 24
+    assert "threadgroups of 24x1x1, cut from 256x1x1 to the grid," in next(_dispatch_lines(runs[0]))

@@ -50,7 +50,7 @@ from metal_shim.mlx_backend import (
     tensor_of,
 )
 from metal_shim.mlx_backend import array_of as to_mlx
-from metal_shim.operations import OPERATIONS, affine, mlx_impl
+from metal_shim.operations import OPERATIONS, mlx_impl, quantized
 
 mx.set_default_device(mx.cpu)
 FLOATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -198,6 +198,25 @@ def test_rope_is_the_one_that_is_not_interleaved():
 # Q4_K as MLX's affine format
 
 
+def affine(w):
+    """Return GGUF's Q4_K blocks in MLX's affine format: 4 bits in groups of 32, with the scale d *
+    scale_j and the bias -dmin * min_j in fp32, as packed words, scales and biases.
+
+    The layout of a block is that of `block_q4_K` in ggml: d, dmin, 12 bytes of 6-bit scales and
+    minima, 128 bytes of nibbles.
+    """
+    block = w.reshape(w.shape[0], -1, 144)
+    d, dmin = (block[..., i : i + 2].contiguous().view(torch.float16).float() for i in (0, 2))
+    first, second, third = (block[..., i : i + 4].int() for i in (4, 8, 12))
+    scale = torch.cat([first & 63, (third & 15) | (first >> 6 << 4)], -1)
+    minimum = torch.cat([second & 63, (third >> 4) | (second >> 6 << 4)], -1)
+    pairs = block[..., 16:].int().unflatten(-1, (4, 1, 32))
+    nibbles = torch.cat([pairs & 15, pairs >> 4], -2).flatten(1).unflatten(-1, (-1, 8)).long()
+    packed = (nibbles << (4 * torch.arange(8))).sum(-1)
+    return [mx.array(packed.numpy()).astype(mx.uint32),
+            to_mlx((d * scale).flatten(1)), to_mlx((-(dmin * minimum)).flatten(1))]  # fmt: skip
+
+
 @pytest.mark.parametrize("sizes", catalog.spec_of("q4_k_dequantize").check, ids=str)
 def test_q4_k_is_exact_in_mlx_s_affine_format(sizes):
     spec = catalog.spec_of("q4_k_dequantize")
@@ -218,6 +237,22 @@ def test_a_quantized_product_of_mlx_computes_the_same_function(sizes):
     bits = 8 * sum(part.nbytes for part in weights) / (sizes["N"] * sizes["K"])
     ours = 8 * w.numel() / (sizes["N"] * sizes["K"])
     assert (bits, ours) == (6.0, 4.5), "a comparison has to state both"
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_the_baseline_of_q4_k_has_the_bits_and_the_dtype_that_users_have(dtype):
+    """4 bits, and 2 x 16 for 64 weights. The weights are others than Q4_K's: the check
+    adds the difference, without which the result is wrong."""
+    spec = catalog.spec_of("q4_k_matmul")
+    problem = PreparedProblem.of(spec, {"M": 3, "N": 40, "K": 512}, dtype, "cpu")
+    x, *weights = quantized(problem.inputs)
+    assert 8 * sum(part.nbytes for part in weights) == 4.5 * 40 * 512
+    assert {part.dtype for part in (x, *weights[1:])} == {MLX_DTYPES[dtype]}
+    assert check(mlx_impl(spec), NoKnobs(), problem).wrong is None
+    y = OPERATIONS["q4_k_matmul"].run(x, *weights)
+    assert y.dtype == MLX_DTYPES[dtype]
+    plain = tensor_of(y, dtype).to(problem.inputs[0].dtype)
+    assert check_outputs([plain], problem).error > 5
 
 
 # Samplers: mlx-lm's rule in our words (mlx_lm/sample_utils.py), with temperature 1

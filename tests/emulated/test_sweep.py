@@ -47,10 +47,15 @@ def test_a_threadgroup_sweep_emulates_and_ranks_nothing(run, capsys):
         assert record.traffic.bytes == 3 * 4096 * 512 * 2  # x twice, y once
         assert record.timing.shortest_s < record.timing.predicted_s < record.timing.longest_s
         assert record.resources is None
-    assert f"{EMULATED}." in said and "Any of these 6, the default among them," in said
-    answer = said[said.index("Any of these") :].partition(" events ")[0]
-    assert "; nothing separates them without a Mac, as they differ in their threads" in answer
-    assert answer.count(". ") == 0 and answer.endswith(".")  # one sentence
+    assert f"{EMULATED}. " in said and " No config will be called the fastest: " in said
+    assert said.index("No config will be") < said.index("6 configs to try")
+    # one SIMD-group for a row needs no threadgroup memory, and all others do
+    answer = said[said.index("Begin with threads 32: 12.6 MB in sectors, predicted to take ") :]
+    answer = answer.partition(" events ")[0]
+    assert answer.endswith(
+        "; by count 1 of 6 configs is undercut by no other of its kernel; the default is undercut "
+        "by threads 32."
+    )
     assert "measured" not in said.lower() and "measured" not in page.lower()
     (software,) = re.findall(r"<dt>Software</dt><dd>(.*?)</dd>", page)
     assert "clang " in software and "triton" not in software and "ptxas" not in software
@@ -78,12 +83,24 @@ def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):
     assert [o.key for o in first] == [o.key for o in second] and page == again
 
 
-def test_a_product_without_a_known_peak_is_refused_before_anything_is_emulated(capsys):
+def test_a_product_without_a_known_peak_has_a_front_and_no_time(run, capsys):
+    """By hand, of tiles of 8, 16 and 32: 2 x 128^3 / tile elements are read and 128^2 written. Rows
+    of 8 elements of 2 bytes are half a sector."""
     words = ("sweep", "tile_size", "--kernel", "matmul", "--device", "m4max", "--dtype", "fp16")
-    assert cli.main([*words, "--impl", "tiled", "--sizes", "M=256,N=256,K=256"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "The fp16 peak of Apple M4 Max is unknown, and arithmetic may limit matmul" in said
-    assert "no config would have a predicted time; " in said
+    code, outcomes, page, _ = run(*words, "--impl", "tiled", "--sizes", "M=128,N=128,K=128")
+    said = " ".join(capsys.readouterr().out.split())
+    counted = {o.case.config["tile"]: o.traffic for o in outcomes if o.traffic is not None}
+    assert code == 0 and not any(isinstance(o, Record) for o in outcomes)
+    assert {t: c.bytes for t, c in counted.items()} == {
+        8: 2 * (2 * 2 * 128**3 // 8 + 2 * 128**2),
+        16: 2 * 2 * 128**3 // 16 + 2 * 128**2,
+        32: 2 * 2 * 128**3 // 32 + 2 * 128**2,
+    }
+    for tile, traffic in counted.items():  # two in each step
+        assert traffic.all_barriers == 2 * (128 // tile) ** 3 and not traffic.edge_bytes
+    assert "No times: the fp16 peak of Apple M4 Max is unknown, and arithmetic may limit" in said
+    assert "Begin with tile 32: 295 kB in sectors, no predicted time (the fp16 peak of" in said
+    assert "No time on this page" in page and page.count('<td class="text">front</td>') == 1
 
 
 def test_measure_predicts_the_metal_impls_of_the_device(run, capsys, tmp_path):

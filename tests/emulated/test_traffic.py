@@ -6,6 +6,8 @@ from metal_bugs import launch
 
 from metal_shim.emulate import EmulationOptions, emulated, emulation
 from metal_shim.host import threadgroup_bytes
+from workbench import catalog
+from workbench.backend.emulated import CountedPlace, _emulated_runs, _totals
 from workbench.measurement import inputs
 
 # Sizes that the default config divides, so that no tile is ragged. Where the work of an Impl is not
@@ -142,3 +144,23 @@ def test_a_vector_of_integers_is_one_access(kind):
     x = runs[0].traffic.buffers["x"]
     size = {"char4": 4, "short2": 4, "uint4": 16}[kind]
     assert x.requested_read == 32 * size and x.sectors == size
+
+
+@pytest.mark.parametrize(
+    ("impl", "config", "small", "large"),
+    [
+        # a loop over K, and stores behind it that do not grow with it
+        ("simdgroup", {"block_m": 32, "block_n": 32}, (32, 32, 64), (64, 32, 256)),
+        ("tiled", {"tile": 16}, (16, 32, 64), (48, 32, 160)),
+    ],
+)
+def test_totals_of_a_small_run_are_carried_over_to_larger_sizes(impl, config, small, large):
+    """They equal what is counted there, though the small run's loop has a quarter of the steps."""
+    spec = catalog.spec_of("matmul")
+    own = next(i for i in spec.impls if i.name == impl and i.backend == "metal")
+    whole = own.config(**config)
+    before, after = (dict(zip("MNK", sizes, strict=True)) for sizes in (small, large))
+    place = CountedPlace(own, whole, LIMITS, "fp16")
+    runs = [_emulated_runs(own, whole, sizes, "fp16") for sizes in (before, after)]
+    counted = _totals(runs[1])
+    assert place.totals(runs[0], before, after) == pytest.approx(counted) and min(counted) > 0

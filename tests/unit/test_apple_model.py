@@ -1,6 +1,8 @@
-"""The model `apple-1`: a roofline of counted bytes, with an interval and without guesses."""
+"""The model `apple-2`: a roofline of counted bytes, with an interval and without guesses."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,10 +12,10 @@ from workbench.backend import offline
 from workbench.backend.emulated import counted_sizes, refusal_of
 from workbench.backend.protocol import Problem
 from workbench.catalog import names_in, spec_of
-from workbench.commands.problem import CommandError, check_peak, check_sweep, own_impls, sweep_named
+from workbench.commands.problem import CommandError, check_sweep, own_impls, sweep_named
 from workbench.data.record import BufferCounts, Case, CountedTraffic, Predicted
 from workbench.device import apple_model
-from workbench.device.apple_model import HIGH, LOW, MetalWork, predict
+from workbench.device.apple_model import HIGH, LOW, MARGIN, SHARES, MetalWork, chip_class, predict
 from workbench.device.hardware import UNCOMPILED, device_named
 from workbench.measurement.candidate import Candidate
 from workbench.spec import values
@@ -43,8 +45,10 @@ def test_a_prediction_is_its_launches_and_its_largest_term(work):
     assert result.predicted_s == pytest.approx(result.launch_s + max(terms.values()))
     assert terms[result.bound] == max(terms.values()) and result.cache_s is None
     assert result.launch_s == pytest.approx(work.dispatches * apple_model.LAUNCH_S)
-    assert result.longest_s == HIGH * result.predicted_s
-    assert result.dram_s >= work.bytes / M2MAX.dram.value
+    assert result.predicted_s <= result.longest_s <= HIGH * result.predicted_s
+    least = min(work.bytes, work.least_bytes)
+    again = (work.bytes - least) / (2 if work.least_bytes <= 48 << 20 else 1)
+    assert result.dram_s >= (least + again) / M2MAX.dram.value
     assert result.compute_s >= work.flops / M2MAX.peaks["fp32"].value
 
 
@@ -55,11 +59,78 @@ def test_each_term_has_an_interval_around_its_value(work):
     assert all(0 <= low <= value <= high for value, low, high in terms.values())
 
 
+# Published times
+
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "data" / "apple_published.csv"
+
+
+def published():
+    with FILE.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def share_of(row):
+    """The class of a published time and the share of the stated figure that it reaches."""
+    device, time_s = UNCOMPILED[row["chip"]], float(row["reported_ms"]) * 1e-3
+    memory_s = float(row["bytes"]) / device.dram.value
+    peak = device.peaks.get(row["dtype"])
+    compute_s = float(row["flops"]) / peak.value if peak else 0.0
+    name = chip_class(device.title) if memory_s >= compute_s else "arithmetic"
+    return name, max(memory_s, compute_s) / time_s
+
+
+def shares_of(rows):
+    known = {}
+    for name, share in map(share_of, rows):
+        known.setdefault(name, []).append(share)
+    return {name: (min(each), max(each)) for name, each in known.items()}
+
+
+def test_the_shares_are_those_of_the_published_times():
+    rows = published()
+    assert len(rows) == 18 and len({row["chip"] for row in rows}) == 13
+    assert all(row["source"] for row in rows)
+    rounded = {name: (round(a, 2), round(b, 2)) for name, (a, b) in shares_of(rows).items()}
+    assert rounded == dict(SHARES)
+
+
+def test_with_a_chip_left_out_its_published_times_are_within_the_band_of_the_others(monkeypatch):
+    """At least 16 of 18 are, and no band is wider than a factor of 1.8."""
+    rows, inside = published(), 0
+    for row in rows:
+        others = [other for other in rows if other["chip"] != row["chip"]]
+        monkeypatch.setattr(apple_model, "SHARES", shares_of(others))
+        moved, flops = int(row["bytes"]), int(row["flops"])
+        work = MetalWork(float(moved), moved, flops, threads=0)
+        result = predict(UNCOMPILED[row["chip"]], work, row["dtype"])
+        inside += result.shortest_s <= float(row["reported_ms"]) * 1e-3 <= result.longest_s
+        assert 1 < result.longest_s / result.shortest_s <= 1.8, row
+    assert inside >= 16
+
+
+def test_ends_of_an_interval_by_hand():
+    """536.87 MB at 400 GB/s: 1.342 ms. Of 400 GB/s Max chips reach 77 to 93 %, 15 % more at most,
+    and no more than all of them; a dispatch is 3.5 to 10 us."""
+    result = predict(M2MAX, MetalWork(2.0**29, 2**29, 0, 0), "fp32")
+    assert result.shortest_s == pytest.approx(1.34218e-3 + 3.5e-6, rel=1e-4)
+    assert result.longest_s == pytest.approx(1.34218e-3 / (0.77 / MARGIN) + 10e-6, rel=1e-4)
+
+
+def test_second_reads_take_half_as_long_where_the_reported_cache_holds_all():
+    """48 MB on an M2 Max. Its cache is reported; that of an M4 Max is not."""
+    for device, least, factor in ((M2MAX, 40 << 20, 1.5), (M2MAX, 50 << 20, 2), (M4MAX, 4096, 2)):
+        once = predict(device, MetalWork(float(least), least, 0, 0), "fp32")
+        twice = predict(device, MetalWork(2.0 * least, least, 0, 0), "fp32")
+        assert twice.dram_s == pytest.approx(factor * once.dram_s)
+        assert twice.shortest_s == once.shortest_s
+
+
 def test_a_changed_model_or_device_changes_the_key_of_predictions(tmp_path):
     method = offline.method_for(M2MAX)
     key = offline.model_key(method, M2MAX)
     faster = replace(M2MAX, dram=replace(M2MAX.dram, value=2 * M2MAX.dram.value))
-    assert key.startswith("apple-1 ") and key != offline.model_key(method, faster)
+    assert key.startswith("apple-2 ") and key != offline.model_key(method, faster)
     assert key != offline.model_key(offline.method_for(M4MAX), M4MAX)
     keys = set()
     texts = ("HIGH = 2.0", "HIGH = 2.0  # a comment", "HIGH = 3.0")
@@ -78,7 +149,7 @@ def test_the_lower_end_is_of_the_least_bytes_and_no_shorter_than_the_chip_allows
     least = min(work.bytes, work.least_bytes)
     cached = predict(M2MAX, replace(work, bytes=least), "fp32")
     bound = max(least / M2MAX.dram.value, work.flops / M2MAX.peaks["fp32"].value)
-    assert result.shortest_s == cached.shortest_s == max(LOW * cached.predicted_s, bound)
+    assert result.shortest_s == cached.shortest_s >= max(bound, LOW * cached.launch_s)
     assert result.shortest_s <= cached.predicted_s <= result.predicted_s <= result.longest_s
 
 
@@ -207,14 +278,14 @@ def test_the_sweep_of_threadgroups_names_block_size_on_other_devices():
     check_sweep("block_size", sweep_named("block_size"), "m2max")
 
 
-def test_a_sweep_without_any_predicted_time_is_refused_before_its_first_config():
+def test_what_a_sweep_will_not_say_is_said_for_each_peak():
     """The peak of bf16 is stated for no M2 Max; a copy is limited by memory, so it needs none."""
-    sizes = [{"M": 4096, "N": 4096, "K": 4096}]
-    matmul, device = spec_of("matmul"), UNCOMPILED["m2max"]
-    with pytest.raises(CommandError, match=r"The bf16 peak of Apple M2 Max.*; add --dtype fp16"):
-        check_peak(matmul, device, "bf16", sizes)
-    check_peak(matmul, device, "fp16", sizes)
-    check_peak(spec_of("copy"), device, "bf16", [dict(spec_of("copy").bench[0])])
+    matmul, copy = 2 * 4096**3, 0
+    said = apple_model.unsaid(M2MAX, "bf16", matmul, 3 * 2 * 4096**2)
+    assert said.startswith("No times: the bf16 peak of Apple M2 Max is unknown, and arithmetic may")
+    for dtype, flops in (("fp16", matmul), ("bf16", copy)):
+        said = apple_model.unsaid(M2MAX, dtype, flops, 3 * 2 * 4096**2)
+        assert said.startswith("No config will be called the fastest: ")
 
 
 def test_what_is_counted_has_no_field_for_a_time():

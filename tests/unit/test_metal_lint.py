@@ -26,16 +26,6 @@ BROKEN = [
     (LintRule.HEADER_SHAPE, "int f() {\n  return x_shape[0]; //!\n}\n", ""),
     (LintRule.ATOMIC, "", "threadgroup atomic<half> n; //!"),
     (LintRule.ATOMIC, "", "threadgroup atomic_short n; //!"),
-    (
-        LintRule.DIVERGENT_BARRIER, "",
-        "const uint lid = thread_index_in_threadgroup;\n"
-        "if (lid < 3) { //!\n threadgroup_barrier(mem_flags::mem_threadgroup); }",
-    ),
-    (
-        LintRule.DIVERGENT_BARRIER, "",
-        "for (uint i = thread_index_in_simdgroup; i < 9; i++) //!\n"
-        "  threadgroup_barrier(mem_flags::mem_none);",
-    ),
 ]  # fmt: skip
 
 KEPT = {
@@ -59,10 +49,6 @@ KEPT = {
     ),
     LintRule.HEADER_SHAPE: ("int f(int n) { return n; }\n", "f(x_shape[0]);"),
     LintRule.ATOMIC: ("", "threadgroup atomic_uint n; threadgroup atomic<float> m;"),
-    LintRule.DIVERGENT_BARRIER: (
-        "", "uint lid = thread_index_in_threadgroup; for (int k = 0; k < N; k += TG) {"
-        " if (lid < 3) s[lid] = 0; threadgroup_barrier(mem_flags::mem_none); }",
-    ),
     LintRule.NAME: ("", ""),
 }  # fmt: skip
 
@@ -83,7 +69,6 @@ def test_a_broken_rule_is_named_with_its_line(rule, header, body):
     assert finding.rule is rule
     assert finding.in_header == ("//!" in header)
     assert finding.line in marked(header if finding.in_header else body)
-    assert finding.is_warning == (rule is LintRule.DIVERGENT_BARRIER)
 
 
 @pytest.mark.parametrize("rule", LintRule)

@@ -447,7 +447,7 @@ def test_nothing_separates_configs_that_differ_in_threads_alone() -> None:
         "; nothing separates them without a Mac, as they differ in their threads alone and move "
         "equal bytes."
     )
-    more = replace(counts, buffers=(replace(counts.buffers[0], sectors=2),))
+    more = replace(counts, buffers=(replace(counts.buffers[0], sectors=2),), dispatches=0)
     other = [replace(records[0], traffic=more), *records[1:]]
     assert "; nothing separates 2 of them without" in sentence(select(run, other))
     tiles = replace(run, impls={"online": {"choices": {}, "knobs": {"threads": "tile"}}})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -240,6 +241,8 @@ def count_task(
     try:
         runs = _emulated_runs(impl, config, small, dtype)
         launches = planned(impl, config, sizes, dtype)
+        place = CountedPlace(impl, config, device.limits, dtype)
+        totals = place.totals(runs, small, sizes)
     except (SpecFault, SourceChanged):
         raise
     except emulator.EmulationError as error:
@@ -250,7 +253,82 @@ def count_task(
         return Refusal("check", "the launch runs no Metal kernel", rule="launches")
     at = [_moved(impl, config, device.limits, dtype, each) for each in (small, sizes)]
     scales = Scales(*(large / max(1, less) for less, large in zip(*at, strict=True)))
-    return compiled_launches(launches, traffic_of(runs, launches, small, scales))
+    traffic = traffic_of(runs, launches, small, scales)
+    written = impl.spec.bytes_written(sizes, dtype)
+    edge_bytes = max(0, at[1][1] - written) if impl.work else 0
+    barriers, accesses, rounds = totals
+    traffic = replace(
+        traffic,
+        all_barriers=round(barriers),
+        all_accesses=round(accesses),
+        all_bank_rounds=round(rounds),
+        edge_bytes=edge_bytes,
+    )
+    return compiled_launches(launches, traffic)
+
+
+@dataclass(frozen=True)
+class CountedPlace:
+    """A config of an Impl whose counts are carried over to other sizes."""
+
+    impl: Impl
+    config: Any
+    limits: Limits
+    dtype: str
+
+    def totals(self, runs: Sequence[EmulatedRun], small: Sizes, sizes: Sizes) -> Totals:
+        """Return what a call counts at `sizes`, after runs at `small`. A loop of few steps counts
+        once more with half of them, since what stands behind the loop does not grow with it."""
+        now, then, counted = self._steps(small), self._steps(sizes), _totals(runs)
+        if now is None or then is None:
+            at = self.config, self.limits, self.dtype
+            less, more = (_requested(self.impl, *at, each) for each in (small, sizes))
+            return _scaled(counted, more / max(1, less))
+        tiles, steps = then[0] / now[0], then[1] / now[1]
+        half = self._with_half_the_steps(small) if steps != 1 else None
+        if half is None or (fewer := self._steps(half)) is None:
+            return _scaled(counted, tiles * steps)
+        behind = _totals(_emulated_runs(self.impl, self.config, half, self.dtype))
+        beyond = (then[1] - now[1]) / (now[1] - fewer[1])
+        a, b, c = (n + beyond * (n - m) for n, m in zip(counted, behind, strict=True))
+        return _scaled((a, b, c), tiles)
+
+    def _steps(self, sizes: Sizes) -> tuple[int, int] | None:
+        """Return the tiles and the steps of each; None where the Impl declares neither, or several
+        dispatches."""
+        works = self.impl.work_of(self.config, self.limits, self.dtype, sizes)
+        return (works[0].tiles, works[0].steps) if works and len(works) == 1 else None
+
+    def _with_half_the_steps(self, sizes: Sizes) -> Sizes | None:
+        """Return sizes with as many tiles of the same bytes and fewer steps, or None."""
+        at = self.config, self.limits, self.dtype
+        now = self._steps(sizes)
+        for axis in sizes:
+            less = self.impl.spec.near({**sizes, axis: max(1, sizes[axis] // 2)})
+            if not _takes(self.impl, *at, less):
+                continue
+            then = self._steps(less)
+            if now and then and then[0] == now[0] and then[1] < now[1]:
+                return less
+        return None
+
+
+Totals = tuple[float, float, float]
+
+
+def _totals(runs: Sequence[EmulatedRun]) -> Totals:
+    """Return the barriers of all threadgroups, the accesses to threadgroup memory and the bank
+    rounds of the dispatches of a call."""
+    return (
+        sum(run.traffic.barriers / prod(run.group) for run in runs),
+        sum(run.traffic.threadgroup_accesses for run in runs),
+        sum(run.traffic.bank_rounds for run in runs),
+    )
+
+
+def _scaled(totals: Totals, factor: float) -> Totals:
+    a, b, c = totals
+    return factor * a, factor * b, factor * c
 
 
 def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[EmulatedRun]:
@@ -374,7 +452,7 @@ def emulate_calls(
 def metal_prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the time that `apple-1` predicts. Raises ValueError where the device lacks a figure,
+    """Return the time that `apple-2` predicts. Raises ValueError where the device lacks a figure,
     or the config was not counted."""
     traffic = compiled.traffic
     if traffic is None:

@@ -14,15 +14,17 @@ from workbench.commands.output import Output, is_stdout
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.units import console_microseconds
-from workbench.device.apple_model import EMULATED
+from workbench.device.apple_model import EMULATED, unsaid
 from workbench.device.error_band import device_words
-from workbench.device.hardware import METAL, backend_of
+from workbench.device.hardware import METAL, backend_of, described
 from workbench.spec import label
+from workbench.tuner.selection import interval_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from workbench.backend.protocol import Problem
     from workbench.tuner.engine import TimeBreakdown
     from workbench.tuner.finals import Step
     from workbench.tuner.portfolio import Portfolio
@@ -164,6 +166,8 @@ class SweepConsole:
             return
         style = "bold yellow" if run.predicted else "bold"
         self.console.print(plan_line(run), style=style)
+        if run.predicted and backend_of(run.device) == METAL:
+            self.console.print(_unsaid(plan.problem, run.device))
         impls = [c.impl for c in plan.candidates if c.impl is not None]
         if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
             every = len(reasons) == len({impl.name for impl in impls})
@@ -422,7 +426,7 @@ class ProgressLine:
         return line
 
     def _best(self) -> list[str]:
-        if self.best is None:
+        if self.best is None or interval_of(self.best):  # an interval names no best
             return []
         sign = "" if self.best.measured else "~"
         return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
@@ -438,6 +442,13 @@ class ProgressLine:
 
 def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
     return ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
+
+
+def _unsaid(problem: Problem, device: str) -> str:
+    """Return what a sweep for an Apple GPU will not say."""
+    spec, sizes = problem.spec, problem.sizes
+    work = spec.flops(**sizes), spec.bytes(sizes, problem.dtype)
+    return unsaid(described(device), problem.dtype, *work)
 
 
 def plan_line(run: Run) -> str:

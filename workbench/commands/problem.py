@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from workbench import catalog
@@ -11,8 +10,8 @@ from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import CommandError, SweepOptions
 from workbench.commands.run import target_backend
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.device import apple_model, hardware
-from workbench.spec import ITEMSIZE, Impl, Spec, sizes_text
+from workbench.device import hardware
+from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
 from workbench.tuner.search import Budget, StopRule, Strategy
@@ -60,26 +59,8 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
                 f"{', '.join(i.name for i in own)}."
             )
     kernel, dtype = options.kernel, options.dtype
-    if language == "Metal" and options.device is not None:
-        check_peak(spec, hardware.described(options.device), dtype, every)
     each = {sizes_text(sizes): Problem(kernel, spec, sizes, dtype) for sizes in every}
     return list(each.values()), impls or own
-
-
-def check_peak(
-    spec: Spec, device: hardware.Device, dtype: str, every: Sequence[Mapping[str, int]]
-) -> None:
-    """Raise CommandError where no config at these sizes would have a predicted time, as the peak
-    that may limit it is unknown."""
-    calls = [(spec.flops(**sizes), spec.bytes(sizes, dtype)) for sizes in every]
-    if all(apple_model.lacks_peak(device, dtype, *call) for call in calls):
-        known = [d for d in spec.tolerance if d in device.peaks]
-        near = min(known, key=lambda d: abs(ITEMSIZE[d] - ITEMSIZE[dtype]), default=None)
-        hint = f"add --dtype {near}" if near else "name another device"
-        raise CommandError(
-            f"The {dtype} peak of {device.title} is unknown, and arithmetic may limit {spec.name}: "
-            f"no config would have a predicted time; {hint}."
-        )
 
 
 def own_impls(spec: Spec, backend: str) -> list[Impl]:

@@ -253,6 +253,7 @@ class CountedTraffic:
     """Bytes that a Metal kernel moved when it was emulated on a CPU; it holds no time.
 
     `sizes` are those of the counted run, which are small. Bank rounds assume 32 banks of 4 bytes.
+    The last four are at the outcome's own sizes: of the whole call, by the kernel's formula.
     """
 
     sizes: Mapping[str, int]
@@ -263,6 +264,10 @@ class CountedTraffic:
     threadgroup_bytes: int
     barriers: int  # of each thread, on the average
     bank_rounds: int
+    all_barriers: int = 0  # of all threadgroups
+    all_accesses: int = 0  # of SIMD-groups to threadgroup memory
+    all_bank_rounds: int = 0
+    edge_bytes: int = 0  # that whole tiles would store past the outputs
 
     @property
     def counted_bytes(self) -> int:

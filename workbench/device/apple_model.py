@@ -1,59 +1,93 @@
-"""The model `apple-1`: a roofline of counted bytes, for GPUs of Apple's.
+"""The model `apple-2`: a roofline of counted bytes, for GPUs of Apple's.
 
-    t(bytes) = launch + max(bytes / (0.85 B), FLOPs / (0.80 P), waves x latency)
-    interval = max(0.7 t(least bytes), least bytes / B, FLOPs / P) to 2 t(counted bytes)
+    interval = launches + max(bytes / (share B), FLOPs / (share P), waves x latency)
 
-B is the memory bandwidth and P the peak of the dtype that the device's file states. Counted bytes
-are the 32-byte sectors of an emulated run, as if there were no cache; least bytes are the Spec's,
-as if a cache served every byte that is read again. Apple publishes no cache size, so the interval
-runs from the one to the other. The shares and times below are assumptions of ours, not figures of
-Apple's, and no Apple GPU was used for any of them; hence the factors 0.7 and 2.
+B is the memory bandwidth and P the peak of the dtype that the device's file states. The lower end
+takes the operation's least bytes and the largest share of B and P that published times reach, the
+upper end the bytes that the emulator counted and the smallest share. `SHARES` are of 18 published
+times on 13 chips, by class of chip (`benchmarks/data/apple_published.csv`), widened by `MARGIN`.
+What is read again costs nothing at the lower end. At the upper one it comes from the last-level
+cache, at twice the memory's bandwidth, where all of the operation's bytes are within the cache
+size that microbenchmarks report, and from memory otherwise. No Apple GPU was used for any of it.
 Predictions whose intervals overlap must not be ranked.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from workbench.data.record import Predicted
 from workbench.device.hardware import Device
 
-MODEL = "apple-1"
+MODEL = "apple-2"
 EMULATED = "emulated on a CPU and predicted; Apple's compiler and GPU took no part"
-BANDWIDTH_SHARE = 0.85  # of the stated bandwidth that a stream reaches
-PEAK_SHARE = 0.80  # of the peak that arithmetic reaches
 LAUNCH_S = 5e-6  # of one dispatch on the GPU
 LATENCY_S = 1e-6  # of one wave of threads
 BOUNDS = ("memory", "compute", "waves")  # what may bound a time
 RESIDENT_THREADS = 1024  # of one core at once: one threadgroup of the largest size
-LOW, HIGH = 0.7, 2.0  # ends of the interval, over the times for the least and counted bytes
+LOW, HIGH = 0.7, 2.0  # ends of what is assumed: launches and waves
+CACHE_SPEEDUP = 2.0  # of the last-level cache over memory, as microbenchmarks report it
+MARGIN = 1.15  # by which shares are widened: there are few, and of other kernels than ours
+
+# Smallest and largest share of the stated figure that published times reach, by class of chip.
+SHARES: Mapping[str, tuple[float, float]] = {
+    "base": (0.81, 0.83),
+    "Pro and Max": (0.77, 0.93),
+    "Ultra": (0.64, 0.76),
+    "arithmetic": (0.66, 0.78),
+}
 
 # FLOPs for each of its least bytes above which arithmetic may limit a kernel. Peaks and bandwidths
 # of M1, M2 and M5 meet at 26 to 38 FLOP a byte; this is half of the smallest.
 RIDGE = 13.0
 
+
+def chip_class(title: str) -> str:
+    """Return the class of a chip, by its title."""
+    words = title.split()
+    return "Ultra" if "Ultra" in words else "Pro and Max" if {"Pro", "Max"} & {*words} else "base"
+
+
+def band(shares: Iterable[float]) -> tuple[float, float]:
+    """Return the shares of a stated figure that the ends of an interval take, after those that
+    published times reach; no time is shorter than the stated figure allows."""
+    known = sorted(shares)
+    return known[0] / MARGIN, min(1.0, known[-1] * MARGIN)
+
+
+def _percent(shares: tuple[float, float]) -> str:
+    low, high = band(shares)
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
 ASSUMPTIONS = (
-    ("Bandwidth", f"{100 * BANDWIDTH_SHARE:.0f} % of what the device's file states"),
-    ("Arithmetic", f"{100 * PEAK_SHARE:.0f} % of the peak that the device's file states"),
-    ("Dispatch", f"{LAUNCH_S * 1e6:g} µs each"),
+    (
+        "Bandwidth",
+        "of what the device's file states "
+        + ", ".join(f"{_percent(SHARES[name])} on {name} chips" for name in list(SHARES)[:3])
+        + ": what 13 published times reach, and 15 % on either side",
+    ),
+    (
+        "Arithmetic",
+        f"{_percent(SHARES['arithmetic'])} of the stated peak, after 5 published times",
+    ),
+    ("Dispatch", f"{LAUNCH_S * 1e6:g} µs each, x{LOW} to x{HIGH:g}"),
     ("Waves", f"{LATENCY_S * 1e6:g} µs for each {RESIDENT_THREADS} threads of a core"),
     (
         "Caches",
-        "unknown: what is read again costs nothing at the lower end of an interval and counts "
-        "again at the upper one",
+        "what is read again costs nothing at the lower end of an interval; at the upper one half "
+        "as much as from memory if all bytes of the operation are within the reported cache, and "
+        "as much where they are not, or where no cache size is reported",
     ),
-    (
-        "Interval",
-        f"x{LOW} of the time for the least bytes to x{HIGH:g} of that for the counted ones; what "
-        "overlaps is not ranked",
-    ),
+    ("Interval", "what overlaps is not ranked"),
 )
 
 INTERVALS = (
-    f"An interval runs from {LOW:g} of the time for the operation's least bytes, as if a cache "
-    "served all that is read again, though not below what the stated bandwidth and peak allow, to "
-    f"{HIGH:g} times the time for the sectors that the emulator counted, as if there were no cache."
+    "An interval runs from the time for the operation's least bytes at the best share of bandwidth "
+    "and peak that published times of such chips reach to that for the sectors that the emulator "
+    "counted at the worst."
 )
 
 
@@ -76,13 +110,35 @@ def term_intervals(
     interval by the factors of the whole. The memory's begins with the least bytes; arithmetic is
     left out where the peak is unknown."""
     assert device.dram is not None  # there is a prediction
+    low, high = band(SHARES[chip_class(device.title)])
     dram_s, compute_s = timing.dram_s, timing.compute_s
-    least_s = min(least_bytes / device.dram.value, dram_s)
-    parts = {"memory traffic": (dram_s, least_s, HIGH * dram_s)}
+    least_s = least_bytes / (high * device.dram.value)
+    middle = _middle((low, high))
+    parts = {"memory traffic": (dram_s, min(least_s, dram_s), dram_s * middle / low)}
     if compute_s is not None:
-        parts["arithmetic"] = (compute_s, PEAK_SHARE * compute_s, HIGH * compute_s)
+        least, most = band(SHARES["arithmetic"])
+        middle = _middle((least, most))
+        parts["arithmetic"] = (compute_s, compute_s * middle / most, compute_s * middle / least)
     fixed_s = timing.launch_s + timing.latency_s
     return {**parts, "launch and waves": (fixed_s, LOW * fixed_s, HIGH * fixed_s)}
+
+
+def _middle(ends: tuple[float, float]) -> float:
+    return math.sqrt(ends[0] * ends[1])
+
+
+def unsaid(device: Device, dtype: str, flops: int, least_bytes: int) -> str:
+    """Return what no sweep for the device will say, for the reader to see before its first
+    config."""
+    if not lacks_peak(device, dtype, flops, least_bytes):
+        return (
+            "No config will be called the fastest: registers, occupancy and caches need a Mac. "
+            "Configs are compared by what the emulator counts, and times are intervals."
+        )
+    return (
+        f"No times: the {dtype} peak of {device.title} is unknown, and arithmetic may limit this "
+        "kernel. Configs are compared by what the emulator counts; none will be called the fastest."
+    )
 
 
 def lacks_peak(device: Device, dtype: str, flops: int, least_bytes: int) -> bool:
@@ -97,33 +153,37 @@ def predict(device: Device, work: MetalWork, dtype: str) -> Predicted:
     limit the kernel.
     """
     if device.dram is None:
-        raise ValueError(f"the memory bandwidth of {device.title} is unknown: no prediction")
+        raise ValueError(f"the memory bandwidth of {device.title} is unknown")
     peak = device.peaks.get(dtype)
     if lacks_peak(device, dtype, work.flops, work.least_bytes):
         raise ValueError(
-            f"the {dtype} peak of {device.title} is unknown, and arithmetic may limit this kernel: "
-            "no prediction"
+            f"the {dtype} peak of {device.title} is unknown, and arithmetic may limit this kernel"
         )
     least_bytes = min(work.bytes, work.least_bytes)
-    compute_s = work.flops / (PEAK_SHARE * peak.value) if peak else None
+    again = work.bytes - least_bytes
+    if work.least_bytes <= device.cache.value:
+        again /= CACHE_SPEEDUP
+    low, high = band(SHARES[chip_class(device.title)])
+    slow, fast = band(SHARES["arithmetic"])
     waves = math.ceil(work.threads / (device.limits.cores * RESIDENT_THREADS))
-    others = {"compute": compute_s or 0.0, "waves": waves * LATENCY_S}
-    memory_s = work.bytes / (BANDWIDTH_SHARE * device.dram.value)
-    cached_s = least_bytes / (BANDWIDTH_SHARE * device.dram.value)
-    ceiling_s = max(least_bytes / device.dram.value, work.flops / peak.value if peak else 0.0)
-    terms = dict(zip(BOUNDS, (memory_s, *others.values()), strict=True))
-    bound = max(terms, key=lambda name: terms[name])
-    launch_s = work.dispatches * LAUNCH_S
-    time_s = launch_s + terms[bound]
+    launch_s, latency_s = work.dispatches * LAUNCH_S, waves * LATENCY_S
+
+    def terms(bytes_: float, share: float, of_peak: float, factor: float) -> dict[str, float]:
+        compute_s = work.flops / (of_peak * peak.value) if peak else 0.0
+        memory_s = bytes_ / (share * device.dram.value) if device.dram else 0.0
+        return dict(zip(BOUNDS, (memory_s, compute_s, factor * latency_s), strict=True))
+
+    middle = terms(least_bytes + again, _middle((low, high)), _middle((slow, fast)), 1.0)
+    bound = max(middle, key=lambda name: middle[name])
     return Predicted(
-        predicted_s=time_s,
+        predicted_s=launch_s + middle[bound],
         model=MODEL,
-        compute_s=compute_s,
-        dram_s=memory_s,
+        compute_s=middle["compute"] if peak else None,
+        dram_s=middle["memory"],
         cache_s=None,
-        latency_s=others["waves"],
+        latency_s=latency_s,
         launch_s=launch_s,
         bound=bound,
-        shortest_s=max(LOW * (launch_s + max(cached_s, *others.values())), ceiling_s),
-        longest_s=HIGH * time_s,
+        shortest_s=LOW * launch_s + max(terms(least_bytes, high, fast, LOW).values()),
+        longest_s=HIGH * launch_s + max(terms(least_bytes + again, low, slow, HIGH).values()),
     )

@@ -24,13 +24,13 @@ from workbench.spec import Limits, WorkbenchError
 KIB = 1024
 MIB = 1024 * KIB
 
-Kind = Literal["datasheet", "published", "computed", "driver"]
+Kind = Literal["datasheet", "published", "reported", "computed", "driver"]
 
 
 @dataclass(frozen=True)
 class Quantity:
     """A number with its origin: `unit` is spelt out, `source` names where it was stated and `kind`
-    how: by the maker, by a benchmark, by arithmetic on other numbers, or by the driver."""
+    how: by the maker, by a benchmark, by others who measured, by arithmetic, or by the driver."""
 
     value: float
     unit: str

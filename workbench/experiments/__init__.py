@@ -183,7 +183,7 @@ class Experiment:
     dtype: str = "bf16"  # unless the user names one
     runs: bool = True  # False: arithmetic alone, for devices without a compiler too
     # True: it takes an Apple GPU: a Mac's is measured, and of one that is not present the
-    # intervals of `apple-1` are compared
+    # intervals of `apple-2` are compared
     emulated: bool = False
 
 

@@ -39,7 +39,7 @@ SHARE = re.compile(r"\bshares?\b")
 # a space between a number and its unit, where no line may break
 UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:FLOP|B)(?:/[sB])?)(?!\w))")
 VARIANTS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
-EMULATED_VARIANTS = (*VARIANTS[:4], "no cache", "interval", "rate")  # of the model `apple-1`
+EMULATED_VARIANTS = (*VARIANTS[:4], "no cache", "interval", "rate")  # of the model `apple-2`
 
 
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:

@@ -193,12 +193,19 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
 def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
     """Return outcomes in the order of the table: the winner, and then as ranked; of a class its
     members by name and then the others by name, as their times rank neither."""
-    if result.ranked:
+    if result.ranked and not result.front:
         return sorted(stand, key=lambda outcome: outcome is not result.winner)
-    first = {id(r) for r in members(result)}
+    first = {id(r) for r in result.front or members(result)}
 
     def place(o: Outcome) -> tuple[Any, ...]:
-        return (not isinstance(o, Record), id(o) not in first, o.case.impl, *o.case.config.values())
+        failed = isinstance(o, Failure) and o.stage != "measure"
+        return (
+            failed,
+            id(o) not in first,
+            not isinstance(o, Record),
+            o.case.impl,
+            *o.case.config.values(),
+        )
 
     return sorted(stand, key=place)
 
@@ -275,7 +282,13 @@ def _class_facts(result: Selection) -> list[tuple[str, str, str]]:
     """Return the numbers of a class of configs: how many, and the two ends of its intervals."""
     low, high = class_interval(result)
     many = result.configs - sum(result.failed.values())
+    if result.front:
+        on = f"{len(result.front)} of {result.emulated}"
+        front = [(on, "configs on the front", "undercut by no other of their kernel")]
+    else:
+        front = []
     return [
+        *front,
         (f"{len(members(result))} of {many}", "configs not told apart", "intervals overlap"),
         (rough(low), "shortest lower end", "for the least bytes, all else cached"),
         (rough(high), "longest upper end", "for the counted sectors, uncached"),

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, rough, three_digits
+from workbench.data.units import counted, reading, rough, three_digits
 from workbench.device.error_band import band_words
 from workbench.spec import label
+from workbench.tuner.dominance import first_of, front_of, undercuts
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
 MODEL_SHARE = 0.02  # predictions closer than this share tie
@@ -76,6 +77,9 @@ class Selection:
     ranked: bool = True
     alike: str = ""  # a clause about members of the class that nothing separates
     unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
+    emulated: int = 0  # configs whose traffic was counted, and that were right
+    front: tuple[Outcome, ...] = ()  # those of them that no other of their Impl undercuts
+    undercut_default: str = ""  # the config that undercuts the default, where one does
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -172,6 +176,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         reason=_most_frequent([o.reason for o in failed if o.stage != "refused"]),
         unpredicted=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
+    result = _with_front(result, swept)
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
         return result
@@ -192,7 +197,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         result,
         winner=winner,
         ranked=ranked,
-        alike="" if ranked else threads_alone(run, near),
+        alike="" if ranked else threads_alone(run, _on_front(result, near)),
         unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
@@ -204,6 +209,29 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         duplicates=tuple(r for r in others if same_code(r, winner)),
         edges=_sure(_edges(run, winner), near) if ranked else (),
     )
+
+
+def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
+    """Return the result with the configs that no other of their Impl undercuts by count. Only where
+    times are predicted: a measured time says more."""
+    right = [o for o in swept if isinstance(o, Record) or o.stage == "measure"]
+    counted_ones = [o for o in right if o.traffic is not None]
+    if not result.predicted or not counted_ones:
+        return result
+    front = sorted(front_of(counted_ones), key=lambda o: (o.case.impl, *o.case.config.values()))
+    default = next((o for o in counted_ones if o.default), None)
+    better = [o for o in front if default is not None and undercuts(o, default)]
+    return replace(
+        result,
+        emulated=len(counted_ones),
+        front=tuple(front),
+        undercut_default=_name(result, better[0]) if better else "",
+    )
+
+
+def _on_front(result: Selection, records: Sequence[Record]) -> list[Record]:
+    """Return the records of the front; all of them where nothing was counted."""
+    return [r for r in records if not result.front or any(r is o for o in result.front)]
 
 
 def _within_tie(near: Sequence[Record], fastest: Record, run: Run) -> Record:
@@ -326,7 +354,7 @@ def sentence(result: Selection) -> str:
     if winner is None:
         return _nothing(result)
     if not result.ranked:
-        return class_sentence(result)
+        return front_sentence(result) if result.front else class_sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
@@ -345,6 +373,8 @@ def sentence(result: Selection) -> str:
 def headline(result: Selection) -> str:
     """Return the winner, and how many times as fast it is as what a launch runs today."""
     winner = result.winner
+    if result.front:
+        return f"{_front_start(result)}."
     if winner is None or not result.ranked:
         return sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
@@ -359,6 +389,8 @@ def remarks(result: Selection) -> list[str]:
     """Return what is to be known beside the winner and its time: first how many configs tie, empty
     where none does."""
     winner = result.winner
+    if result.front:
+        return _front_rest(result)
     if winner is None or not result.ranked:
         return [""]
     n = len(result.ties) + 1
@@ -401,6 +433,54 @@ def class_sentence(result: Selection) -> str:
     return f"{start}: {shown}{more}{reason}."
 
 
+def _name(result: Selection, outcome: Outcome) -> str:
+    return outcome.case.label if result.impls > 1 else label(outcome.case.config)
+
+
+def front_sentence(result: Selection) -> str:
+    """Return what the counts of emulated runs say: the config to begin with, its interval if it has
+    one, and the configs that no other undercuts."""
+    return f"{'; '.join((_front_start(result), *_front_rest(result)))}."
+
+
+def _front_start(result: Selection) -> str:
+    """Return the config of the front to begin with, its bytes, and its interval if it has one."""
+    first = first_of(result.front)
+    assert first is not None and first.traffic is not None
+    words = f"Begin with {_name(result, first)}{' (the default)' if first.default else ''}: "
+    words += f"{reading(first.traffic.bytes, 'B')} in sectors"
+    if isinstance(first, Record) and (span := interval_of(first)):
+        ends = " to ".join(map(rough, span))
+        return f"{words}, predicted to take {ends} ({band_words(first)})"
+    reason = " ".join(result.reason.split()).rstrip(".")
+    return f"{words}, no predicted time" + (f" ({reason})" if reason else "")
+
+
+def _front_rest(result: Selection) -> list[str]:
+    """Return clauses about the other configs of the front, and about the default."""
+    first = first_of(result.front)
+    names = [_name(result, o) for o in result.front if o is not first]
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
+    others = f": it, {'; '.join(names[:NAMED])}{more}" if names else ""
+    one = len(result.front) == 1
+    whose = "is undercut by no other of its" if one else "are undercut by no other of their"
+    parts = [f"by count {many} {whose} kernel{others}"]
+    assert first is not None and first.traffic is not None
+    least: dict[str, int] = {}
+    for each in result.front:
+        if each.traffic is not None and each.case.impl != first.case.impl:
+            moved = each.traffic.bytes
+            least[each.case.impl] = min(moved, least.get(each.case.impl, moved))
+    for impl, moved in least.items():
+        if (ratio := moved / first.traffic.bytes) >= LEAST_RATIO:
+            parts.append(f"{impl} moves {ratio:.2g}x as many bytes or more")
+    if result.undercut_default:
+        parts.append(f"the default is undercut by {result.undercut_default}")
+    return [*parts, *([result.alike] if result.alike else [])]
+
+
+LEAST_RATIO = 1.05  # of bytes, from which on another kernel is said to move more
 NAMED = 3  # configs of a class that its sentence names
 
 
@@ -432,8 +512,8 @@ def ridge_of(run: Run) -> float:
 def _nothing(result: Selection) -> str:
     if not result.configs:
         return "No outcome was recorded, so there is no result."
-    if result.unpredicted:
-        return _without_prediction(result)
+    if result.front:
+        return front_sentence(result)
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
     if result.failed.keys() == {"refused"}:  # perhaps all of them, perhaps before Ctrl-C
@@ -441,16 +521,6 @@ def _nothing(result: Selection) -> str:
     if result.configs == 1:
         return f"The only config failed, so there is no time: {stages}{reason}."
     return f"None of {result.configs} configs gave a time: {stages}{reason}."
-
-
-def _without_prediction(result: Selection) -> str:
-    """Return the sentence of a sweep whose configs were emulated, and predicted for none."""
-    stages = {k: n for k, n in result.failed.items() if k != "measure"}
-    rest = "".join(f"; {n} {_STAGE_WORDS[stage]}" for stage, n in stages.items())
-    reason = " ".join(result.reason.split()).rstrip(".")
-    many = counted(result.unpredicted, "config")
-    verb = "was" if result.unpredicted == 1 else "were"
-    return f"{many} {verb} emulated and right, without a predicted time: {reason}{rest}."
 
 
 def _most_frequent(reasons: Sequence[str]) -> str:

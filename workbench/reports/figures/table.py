@@ -171,6 +171,7 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
         tags.append("winner" if result.ranked else ANY)
     elif record is not None and any(record is t for t in result.ties):
         tags.append(ANY if not result.ranked else "within 2 %" if result.predicted else "tie")
+    tags += ["front"] if any(o is each for each in result.front) else []
     tags += ["default"] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
     tags += doubts(record) if record else []

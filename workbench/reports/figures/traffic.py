@@ -9,17 +9,22 @@ from workbench.data.record import CountedTraffic, Outcome, Record, Run
 from workbench.data.units import digits, reading
 from workbench.device.apple_model import ASSUMPTIONS, EMULATED
 from workbench.spec import sizes_text
+from workbench.tuner.dominance import counts_of, front_of
 
 HEADS = (
     "config",
+    "by count",
     "counted at",
     "requested",
     "unique",
     "in sectors",
     "at these sizes",
     "over least",
-    "barriers",
+    "threadgroup accesses",
     "bank rounds",
+    "barriers",
+    "dispatches",
+    "past the edges",
 )
 
 
@@ -34,7 +39,7 @@ def emulated_words(run: Run, outcomes: Iterable[Outcome]) -> str:
 
 
 def assumptions() -> list[tuple[str, str]]:
-    """Return what the model `apple-1` assumes, by name."""
+    """Return what the model `apple-2` assumes, by name."""
     return [(f"Assumed: {name.lower()}", words) for name, words in ASSUMPTIONS]
 
 
@@ -45,7 +50,10 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     if not counted:
         return {}
     first, traffic = next(((o, t) for o, t in counted if o is shown), counted[0])
-    rows = [_row(outcome, traffic) for outcome, traffic in counted]
+    front = {id(o) for o in front_of(o for o, _ in counted if _is_right(o))}
+    words = {id(o): "front" if id(o) in front else "undercut" for o, _ in counted if _is_right(o)}
+    counted.sort(key=lambda each: id(each[0]) not in front)
+    rows = [[*_row(o, words.get(id(o), "wrong"), traffic)] for o, traffic in counted]
     kept = [n for n in range(len(HEADS)) if any(row[n] for row in rows)]
     return {
         "heads": [HEADS[n] for n in kept],
@@ -56,19 +64,25 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     }
 
 
-def _row(outcome: Outcome, traffic: CountedTraffic) -> list[str]:
+def _row(outcome: Outcome, by_count: str, traffic: CountedTraffic) -> list[str]:
     requested = sum(b.requested for b in traffic.buffers)
     unique = sum(b.unique for b in traffic.buffers)
     least = outcome.bytes if isinstance(outcome, Record) else 0
     return [
         outcome.case.short,
+        by_count,
         sizes_text(traffic.sizes, " "),
         *(reading(n, "B") for n in (requested, unique, traffic.counted_bytes)),
         reading(traffic.bytes, "B"),
         f"{digits(traffic.bytes / least)}x" if least else "",
-        str(traffic.barriers),
-        f"{traffic.bank_rounds:,}",
+        *(reading(n, "") if n else "" for n in list(counts_of(outcome).values())[1:4]),
+        str(traffic.dispatches),
+        reading(traffic.edge_bytes, "B") if traffic.edge_bytes else "",
     ]
+
+
+def _is_right(outcome: Outcome) -> bool:
+    return isinstance(outcome, Record) or outcome.stage == "measure"
 
 
 def _buffers(traffic: CountedTraffic) -> list[list[str]]:
