@@ -82,7 +82,7 @@ PROMISES = {
     "workbench experiment --events-file FILE": (
         r"needs a GPU", "workbench experiment cpu_vs_gpu --events-file all.jsonl"),
     "workbench experiment --quiet": (
-        r"^at least 9.24", "workbench experiment expected --quiet --device m2max "
+        r"^q4_k_matmul: at least 9.24", "workbench experiment expected --quiet --device m2max "
         "--sizes M=1,N=2560,K=2560"),
     "workbench experiment block_size": r"512 threads over 256 threads",
     "workbench experiment cpu_vs_gpu": r"GPU alone, 8 x 128256",

@@ -149,7 +149,8 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     return {"heads": ["device", *present], "rows": rows}
 
 
-KERNEL, SHARED, MIX, MEASURED = "kernel", "shared, KiB", "instruction mix", "measured"
+KERNEL, SHARED, MIX = "kernel", "shared, KiB", "instruction mix"
+MEASURED, CHANGED = "measured", "what changed"
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,6 @@ COLUMNS = (
     ),
     PairColumn("predicted", lambda pair: _both(pair, _predicted)),
     PairColumn(MEASURED, measured_text, text=True),
-    PairColumn("what changed", lambda pair: pair.reasons or "other instructions", text=True),
+    PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),
 )
