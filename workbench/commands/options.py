@@ -793,6 +793,7 @@ class HistoryOptions(Options):
     dtype: str | None = option(None, "This dtype only.")
     failures: bool = flag("Failures alone.", "--failures")
     limit: int = option(50, "Rows at most, newest first.", min=1)
+    wide: bool = flag("Print all columns; otherwise those that fit.", "--wide")
     load: Path | None = option(None, "Import the good lines of this events file first.")
     prune: bool = flag("Delete old runs; asks before.", "--prune")
     older_than: str | None = option(None, "Prune: runs older than 90d, 12w, or a date.")
