@@ -368,10 +368,10 @@ def test_times_of_each_value_and_of_the_default_are_listed():
     ranked = ranking({1: [results["v0"]], 2: [results["v1"]], 4: [results["v2"]]})
     rows = _times(ranked, {"num_warps": 4}, results, VARIED, "measured")
     assert [(row.name, row.value) for row in rows] == [
-        ("1 warps: 1w", pytest.approx(1e-5)), ("2 warps: 2w", pytest.approx(2e-5)),
-        ("4 warps: 4w", pytest.approx(3e-5)), ("2 warps over 1 warps", pytest.approx(2.0)),
-        ("4 warps over 1 warps", pytest.approx(3.0)),
-        ("the default (4w) over the best", pytest.approx(3.0)),
+        ("1 warp: 1 warp", pytest.approx(1e-5)), ("2 warps: 2 warps", pytest.approx(2e-5)),
+        ("4 warps: 4 warps", pytest.approx(3e-5)), ("2 warps over 1 warp", pytest.approx(2.0)),
+        ("4 warps over 1 warp", pytest.approx(3.0)),
+        ("the default (4 warps) over the best", pytest.approx(3.0)),
     ]  # fmt: skip
 
 

@@ -626,7 +626,7 @@ def test_cells_of_the_table(history):
     assert dict(zip(HEADINGS, cells, strict=True)) == {
         "at": "2026-11-21 09:30",
         "kernel": "matmul",
-        "config": "tiles block_m 128, 8w",
+        "config": "tiles block_m 128, 8 warps",
         "sizes": "M=64",
         "dtype": "bf16",
         "device": "h200",

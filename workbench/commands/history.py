@@ -23,7 +23,7 @@ from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
 from workbench.device.error_band import devices_words
 from workbench.device.hardware import UNCOMPILED
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             row.at[:16].replace("T", " "),
             row.kernel,
-            f"{row.impl} {brief(row.config)}" if row.config else row.impl,
+            f"{row.impl} {label(row.config)}" if row.config else row.impl,
             sizes_text(row.sizes, " "),
             row.dtype,
             row.device,
@@ -82,8 +82,8 @@ def show_history(
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return rows
-    cells = list(zip(HEADINGS, *history_table(rows), strict=True))
-    columns = {heading: [_printable(c) for c in column] for heading, *column in cells}
+    cells = zip(*history_table(rows), strict=True)
+    columns = {h: [_printable(c) for c in own] for h, own in zip(HEADINGS, cells, strict=True)}
     widths = {h: max(map(len, (h, *column))) for h, column in columns.items()}
     if wide:
         console.width = WHOLE
@@ -92,8 +92,8 @@ def show_history(
     table = Table(box=None, pad_edge=False)
     for heading, width in widths.items():
         table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
-    for line in zip(*(columns[heading] for heading in widths), strict=True):
-        table.add_row(*map(Text, line))  # Text: a compiler's "[error]" is not markup
+    for texts in zip(*(columns[heading] for heading in widths), strict=True):
+        table.add_row(*map(Text, texts))  # Text: a compiler's "[error]" is not markup
     with aloud(console):
         console.print(table)
         for line in devices_words((r.device, r.kernel) for r in rows if r.predicted and r.time_s):

@@ -14,7 +14,7 @@ from workbench.data.impl_check import WORDS, ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 BAD = ("FAILS", "WORSE")
 
@@ -185,7 +185,7 @@ def impl_name(pair: CodePair) -> str:
 def case_name(pair: CodePair) -> str:
     """Return the name of a pair's Impl with config, sizes and dtype."""
     case = pair.case
-    return f"{impl_name(pair)} {brief(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
+    return f"{impl_name(pair)} {label(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
 
 
 def mix_text(pair: CodePair) -> str:
