@@ -291,10 +291,10 @@ def test_a_rate_sorts_highest_first_and_registers_skip_reasons(show: Open) -> No
 def test_filters_narrow_rows_and_fade_points(show: Open) -> None:
     tab = show("matmul")
     total = tab.locator("#configs tbody tr").count()
-    tab.fill("#filter", "128x256 3s")
+    tab.fill("#filter", "128x256 num_stages=3")
     shown = tab.locator("#configs tbody tr:not([hidden])")
     assert 0 < shown.count() < total
-    assert all("128x256" in text and "3s" in text for text in shown.all_inner_texts())
+    assert all("128x256" in text and "3 stages" in text for text in shown.all_inner_texts())
     assert tab.inner_text("#shown") == f"{shown.count()} of {total} shown"
     assert tab.locator(".points use[style*=opacity]").count() > 0
     tab.fill("#filter", "")

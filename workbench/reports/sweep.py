@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
-
 from workbench.data.record import (
     Failure,
     Finding,

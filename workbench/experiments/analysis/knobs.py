@@ -211,12 +211,12 @@ def _verdict(
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
         word = "all tie"
-        text += "; all others tie with it"
+        text += "; tied with it: all others"
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
         rest = ", ".join(varied.text(v) for v in sorted(ranked.ties))
-        text += f"; {rest} tie with it"
+        text += f"; tied with it: {rest}"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
