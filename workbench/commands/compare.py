@@ -240,7 +240,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
         suspicion = verdict.suspected(left, right, options.threshold)
         word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
         at = f" at {sizes_text(pair[0].case.sizes)}" if len(stored.pairs) > 1 else ""
-        lines.append(f"{word}{at}: {suspicion.reason}. {_sides(pair)}.")
+        lines.append(f"{word}{at}: {suspicion.reason}. {_operand_times(pair)}.")
         suspicions.append(suspicion)
     more = {"suspected": asdict(suspicions[0])} if len(suspicions) == 1 else {
         "suspected": [asdict(each) for each in suspicions]
@@ -257,7 +257,7 @@ def _predicted(options: CompareOptions, console: Console, stored: StoredRuns) ->
         ratio = right.time_s / left.time_s
         at = f" at {sizes_text(left.case.sizes)}" if len(stored.pairs) > 1 else ""
         lines.append(
-            f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_sides(pair)}; "
+            f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_operand_times(pair)}; "
             f"{factor_words(pair)}."
         )
         ratios.append(ratio)
@@ -283,7 +283,7 @@ def _say_stored(
     )
 
 
-def _sides(pair: tuple[Record, Record]) -> str:
+def _operand_times(pair: tuple[Record, Record]) -> str:
     """Return config and time of both runs' winners."""
     each = (f"{r.case.label}, {'' if r.measured else '~'}{duration(r.time_s)}" for r in pair)
     return "Left: {}; right: {}".format(*each)
