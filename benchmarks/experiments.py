@@ -68,7 +68,8 @@ def suite() -> dict[str, str]:
     path."""
     from workbench.catalog import EXAMPLES, names_in
 
-    paths = {path.stem: str(path) for path in sorted(EXAMPLES.glob("*/*.py"))}
+    files = sorted(EXAMPLES.glob("*/*.py"))
+    paths = {p.stem: str(p) for p in files if "\nEXPERIMENT =" in p.read_text("utf-8")}
     return {**{name: name for name in names_in("workbench.experiments")}, **paths}
 
 

@@ -17,7 +17,7 @@ import json
 import lzma
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import workbench.api
 from workbench import catalog
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
-from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
+from workbench.spec import AUTO, Impl, Spec, Tensor, label, sizes_text, values
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -105,18 +105,18 @@ def knobs(impl: Impl) -> str:
 def defaults(impl: Impl) -> str:
     if impl.backend == "torch":
         return ""
-    said = [declared(impl, impl.config(), label)]
+    said = [declared(impl, impl.config())]
     known: dict[str, list[str]] = {}
     for at, config in impl.defaults.items():
-        known.setdefault(declared(impl, config, brief), []).append(at)
+        known.setdefault(declared(impl, config), []).append(at)
     return "; ".join([*said, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
 
 
-def declared(impl: Impl, config: Any, words: Callable[[Mapping[str, int]], str]) -> str:
+def declared(impl: Impl, config: Any) -> str:
     """A default as the file has it: the values that it names, then what the sizes decide."""
     open_ = [name for name in impl.auto if getattr(config, name) == AUTO]
     named = {name: value for name, value in values(config).items() if name not in open_}
-    parts = [words(named)] if named else []
+    parts = [label(named)] if named else []
     return ", ".join([*parts, *([f"{' and '.join(open_)} by the sizes"] if open_ else [])])
 
 

@@ -57,7 +57,7 @@ CHART = {
     "light": ("#1a1f26", "#57606c", "#0072b2", "#c2c9d1"),
     "dark": ("#e7eaee", "#a3adb9", "#56b4e9", "#46515f"),
 }
-LEFT, RIGHT, LINE, TOP = 250, 780, 46, 56  # px: where bars begin and the longest ends, a row, heads
+LEFT, RIGHT, LINE, TOP = 264, 780, 46, 56  # px: where bars begin and the longest ends, a row, heads
 ROW = re.compile(
     r"^\| (?P<name>[^|]+) \| (?P<configs>\d+), \d+ \| cold \| (?P<other>[\d.]+) s \| [^|]+ \| "
     r"(?P<own>[\d.]+) s \((?P<ratio>[\d.]+x)\) \|",
@@ -91,8 +91,8 @@ def chart(rows: Sequence[tuple[str, float, float, str]], scheme: str) -> str:
         "checked answer over the same list of configs</text>",
         f'<rect x="0" y="30" width="12" height="12" fill="{own_ink}"/>'
         f'<text x="18" y="41" fill="{ink}">workbench sweep</text>'
-        f'<rect x="150" y="30" width="12" height="12" fill="{other_ink}"/>'
-        f'<text x="168" y="41" fill="{ink}">triton.autotune</text>',
+        f'<rect x="168" y="30" width="12" height="12" fill="{other_ink}"/>'
+        f'<text x="186" y="41" fill="{ink}">triton.autotune</text>',
     ]
     for n, (name, other, own, ratio) in enumerate(rows):
         y = TOP + LINE * n

@@ -60,7 +60,7 @@ from workbench.readers import read
 from workbench.readers.inputs.source import ReadError
 from workbench.reports.figures.code import flow_dot, flow_svg, live_svg
 from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
-from workbench.spec import ConfigError, Impl, Sizes, Spec, brief, sizes_text, values
+from workbench.spec import ConfigError, Impl, Sizes, Spec, label, sizes_text, values
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule
@@ -103,7 +103,7 @@ def chosen_defaults(impl: Impl) -> Iterator[str]:
                  for axis in impl.spec.axes}  # fmt: skip
         sizes = impl.spec.near(sizes)
         try:
-            chosen = brief(values(impl.default(device.limits, dtype, sizes)))
+            chosen = label(values(impl.default(device.limits, dtype, sizes)))
         except ConfigError as error:
             chosen = str(error)
         yield f"{impl.name} {device.name} {dtype} {sizes_text(sizes)}: {chosen}"
@@ -148,7 +148,7 @@ def declared(
     except ConfigError as error:
         yield f"  {error}"
         return
-    text = brief(values(config))
+    text = label(values(config))
     if reason := impl.rejection_reason(config, device.limits, dtype, sizes):
         yield f"  {text}: refused: {reason}"
         return

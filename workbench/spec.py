@@ -760,15 +760,6 @@ def knob_text(name: str, value: int) -> str:
     return "auto" if open_ else str(value)
 
 
-def brief(config: Mapping[str, int]) -> str:
-    """Return a config as shorter text for a table's cell: `128x256x64, 8w, 3s, group_m 8`."""
-    words = {" warps": "w", " warp": "w", " stages": "s", " stage": "s"}
-    text = label(config)
-    for long, short in words.items():
-        text = text.replace(long, short)
-    return text.replace("autow", "auto warps")
-
-
 _JOINED = re.compile(r"([*/])?(\w+)")
 
 

@@ -70,7 +70,7 @@ def test_a_knob_that_a_launch_does_not_hand_on_says_what_to_write(tmp_path):
     text = path.read_text()
     knob = "block_x: int = tile(1, 2, default=1)\n    num_warps: int"
     for name, changed, sentence in (
-        ("less", text.replace("block_n", "block"), "no BLOCK_N: meta(config) hands on knobs"),
+        ("less", text.replace("block_n", "block"), "no BLOCK_N: meta(config) passes only knobs"),
         ("more", text.replace("num_warps: int", knob), "gives BLOCK_X, and its function has no"),
     ):
         file = tmp_path / f"{name}.py"

@@ -153,9 +153,8 @@ def test_columns_that_are_empty_are_left_out():
 def test_outcomes_are_by_phase_and_time_with_their_intervals():
     heads, rows = outcome_table.outcome_table(RECORDS[:3], [])
     assert heads == outcome_table.HEADS and len(rows) == 3
-    assert [r[3] for r in rows] == [
-        outcome_table.duration(r.time_s) for r in sorted(RECORDS[:3], key=lambda r: r.time_s)
-    ]
+    times = [f"{1e6 * r.time_s:.2f} µs" for r in sorted(RECORDS[:3], key=lambda r: r.time_s)]
+    assert [r[3] for r in rows] == times
     assert " to " in rows[0][4] and rows[0][6].endswith(", first pass")
     heads, rows = outcome_table.outcome_table([RECORDS[0], PREDICTED[0]], [])
     assert heads == outcome_table.PREDICTED_HEADS and rows[0][3].startswith("~")

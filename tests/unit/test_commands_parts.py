@@ -458,7 +458,7 @@ def test_differences_of_outputs_as_text():
     difference = workload_compare.OutputDifference
     say = workload_compare.difference_text
     assert say(difference("y", 0, 3, 0.0, 0.0)) == (
-        "not compared: 3 calls differ in shape, were not kept, or are missing"
+        "not compared: 3 calls differ in shape, are not recorded or missing"
     )
     assert (
         say(difference("y", 2, 0, 0.5, 0.25)) == "largest difference 0.5 (relative 0.25) in 2 calls"

@@ -525,12 +525,12 @@ def kernel_change(word, before=True, after=True, counts=(1, 1), metrics=()):
 @pytest.mark.parametrize(
     ("ratio", "words", "word", "said"),
     [
-        (1.125, ["slower"], "SAME", "one window each has no spread"),
+        (1.125, ["slower"], "SAME", "without a spread up to"),
         (1.13, ["slower", "slower", "faster"], "SLOW", ", with 2 kernels slower"),
         (1.13, ["slower", "new"], "SLOW", ", with 1 kernel slower and 1 kernel in one of the two"),
         (1.13, ["gone", "new"], "SLOW", ", with 2 kernels in one of the two alone"),
         (0.8, ["faster", "slower"], "FAST", ", with 1 kernel faster"),
-        (8 / 9, ["faster"], "SAME", "one window each has no spread"),
+        (8 / 9, ["faster"], "SAME", "without a spread up to"),
         (1.13, ["same"], "INCONCLUSIVE", "no kernel is slower: idle time of one window"),
         (2.5, ["same"], "SLOW", "; no kernel is slower, so it is idle time"),
         (0.3, [], "FAST", "; no kernel is faster, so it is idle time"),

@@ -187,8 +187,8 @@ def test_the_chart_is_of_the_figures_in_the_facts():
     for scheme in PICTURES.CHART:
         drawn = (PICTURES.IMAGES / f"autotune_{scheme}.svg").read_text(encoding="utf-8")
         assert drawn == PICTURES.chart(rows, scheme)
-    # 147.7 s are the longest bar, and 15.7 s take 0.1063 of its 530 px
-    assert 'width="530.0"' in drawn and 'width="56.3"' in drawn
+    # 147.7 s are the longest bar, and 15.7 s take 0.1063 of its 516 px
+    assert 'width="516.0"' in drawn and 'width="54.8"' in drawn
 
 
 @pytest.mark.nightly  # a compiler and an interpreter: 20 s

@@ -23,7 +23,7 @@ from workbench.experiments import expected as module_expected
 from workbench.experiments.analysis import bounds, ceilings, knobs
 from workbench.experiments.analysis import times as analysis
 from workbench.experiments.analysis.bounds import Bound, bound
-from workbench.experiments.analysis.knobs import Ranking, _times, _verdict, ranking
+from workbench.experiments.analysis.knobs import Ranking, Varied, _times, _verdict, ranking
 from workbench.experiments.analysis.products import product_for
 from workbench.experiments.analysis.timeline import Timeline, reach_of, word_of
 from workbench.experiments.analysis.times import Span, over, quotient, worded
@@ -339,7 +339,7 @@ def test_values_tie_within_half_a_percent_or_their_interval(times, make, ties):
     assert ranking({3: [failed(variant())]}) == Ranking({}, missing=(3,))
 
 
-VARIED = SimpleNamespace(noun="warps", unit=" warps", text=lambda v: f"{v} warps")
+VARIED = Varied("warps", " warps", None, None)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ VARIED = SimpleNamespace(noun="warps", unit=" warps", text=lambda v: f"{v} warps
         ((1.0, 1.5, 2.0), (0, 5), "0 warps, at the edge", "The worst, 2 warps, takes 2 times"),
         ((2.0, 1.5, 1.0), (0, 2), "2 warps, at the edge", "It is the largest that"),
         ((1.0, 1.5, 2.0), (-1, 5), "0 warps", "The worst, 2 warps"),
-        ((1.0, 1.001, 2.0), (0, 5), "tie of 0 and 1 warps", "; 1 warps tie with it. The worst"),
-        ((1.0, 1.001, 1.002), (0, 5), "all tie", "; all others tie with it."),
+        ((1.0, 1.001, 2.0), (0, 5), "tie of 0 and 1 warps", "; tied with it: 1 warp. The worst"),
+        ((1.0, 1.001, 1.002), (0, 5), "all tie", "; tied with it: all others."),
         ((1.0,), (0, 0), "0 warps", "The best warps for k.i at M=1 N=8 is 0 warps"),
     ],
 )
@@ -368,10 +368,10 @@ def test_times_of_each_value_and_of_the_default_are_listed():
     ranked = ranking({1: [results["v0"]], 2: [results["v1"]], 4: [results["v2"]]})
     rows = _times(ranked, {"num_warps": 4}, results, VARIED, "measured")
     assert [(row.name, row.value) for row in rows] == [
-        ("1 warps: 1w", pytest.approx(1e-5)), ("2 warps: 2w", pytest.approx(2e-5)),
-        ("4 warps: 4w", pytest.approx(3e-5)), ("2 warps over 1 warps", pytest.approx(2.0)),
-        ("4 warps over 1 warps", pytest.approx(3.0)),
-        ("the default (4w) over the best", pytest.approx(3.0)),
+        ("1 warp: 1 warp", pytest.approx(1e-5)), ("2 warps: 2 warps", pytest.approx(2e-5)),
+        ("4 warps: 4 warps", pytest.approx(3e-5)), ("2 warps over 1 warp", pytest.approx(2.0)),
+        ("4 warps over 1 warp", pytest.approx(3.0)),
+        ("the default (4 warps) over the best", pytest.approx(3.0)),
     ]  # fmt: skip
 
 
@@ -611,8 +611,8 @@ def test_occupancy_and_spills_are_those_that_are_known():
     best = {1: made(0.5, 8), 2: made(None), 3: made(0.5, compiled=False), 4: made(0.25)}
     rows = knobs._resources(Ranking(best), VARIED)
     assert [(row.name, row.value, row.unit) for row in rows] == [
-        ("1 warps, limited by registers", 0.5, "1"), ("4 warps, limited by registers", 0.25, "1"),
-        ("1 warps", 8, "B")]  # fmt: skip
+        ("1 warp, limited by registers", 0.5, "1"), ("4 warps, limited by registers", 0.25, "1"),
+        ("1 warp", 8, "B")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("longest", "is_wide"), [(1e-4, False), (1.01e-4, True)])

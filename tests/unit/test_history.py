@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
-from workbench.commands.history import HEADINGS, history_table, show_history
+from workbench.commands.history import HEADINGS, fitting_widths, history_table, show_history
 from workbench.data import database as module
 from workbench.data.database import (
     SCHEMA,
@@ -626,7 +626,7 @@ def test_cells_of_the_table(history):
     assert dict(zip(HEADINGS, cells, strict=True)) == {
         "at": "2026-11-21 09:30",
         "kernel": "matmul",
-        "config": "tiles block_m 128, 8w",
+        "config": "tiles block_m 128, 8 warps",
         "sizes": "M=64",
         "dtype": "bf16",
         "device": "h200",
@@ -657,9 +657,9 @@ def test_a_time_has_its_unit(seconds, text):
     assert console_duration(seconds) == text
 
 
-def shown(history: History, **wanted) -> str:
+def shown(history: History, width: int = 200, **wanted) -> str:
     out = io.StringIO()
-    show_history(history, Console(file=out, width=200), **wanted)
+    show_history(history, Console(file=out, width=width), **wanted)
     return out.getvalue()
 
 
@@ -673,6 +673,37 @@ def test_showing_the_history(history):
     assert "15 us" not in shown(history, failures=True)
     assert "Nothing" in shown(history, kernel="softmax")
     assert "The newest 1;" in shown(history, limit=1)
+
+
+WHOLE = {"at": 16, "kernel": 6, "config": 30, "sizes": 20, "dtype": 5, "device": 6, "phase": 5,
+         "time": 8, "run": 34}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [  # of 85 and five gaps of two: 95
+        (95, {}),
+        (94, {"config": 29}),
+        (60, {"config": 12, "sizes": 8}),
+        (102, {}),  # the device and its gap are 8
+        (103, {"device": 6}),
+        (110, {"device": 6, "dtype": 5}),
+        (146, {"device": 6, "dtype": 5, "run": 34}),
+    ],
+)
+def test_the_history_has_the_columns_that_fit(width, columns):
+    always = {h: n for h, n in WHOLE.items() if h not in ("device", "dtype", "run")}
+    got = fitting_widths(WHOLE, ("device", "dtype", "run"), width)
+    assert got == {**always, **columns} and list(got) == [h for h in WHOLE if h in got]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_time_is_cut_off_and_wide_prints_all_columns(history, width):
+    rows_of(history, RECORD)
+    lines = shown(history, width).splitlines()
+    assert max(map(len, lines)) <= width and "  15 us" in lines[1]
+    heads = shown(history, width, wide=True).splitlines()[0]
+    assert heads.split() == " ".join(HEADINGS).split()
 
 
 def test_the_payload_is_the_whole_outcome(history):

@@ -107,7 +107,7 @@ def test_every_row_has_the_cells_of_its_table_and_the_comment_is_taken(impl, rea
     text = markdown(result)
     assert text.startswith(MARKER + "\n") and len(text) <= MOST
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows} <= {11, 4}
+    assert {line.count("|") for line in rows} <= {5, 9, 4}
     first = text.partition("<details>")[0]
     shown = sum(line.startswith(("| FAILS", "| WORSE")) for line in first.splitlines())
     more = re.search(r"^(\d+) more rows", first, flags=re.M)

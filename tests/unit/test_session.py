@@ -348,7 +348,7 @@ def test_what_another_process_obtained_meanwhile_is_not_obtained_again(
     (run,) = {o.run for o in outcomes}
     with open_history(context.url) as history:
         assert history.outcomes(run) == outcomes
-    assert f"{len(before)} more are known by now from another process." in capsys.readouterr().out
+    assert f"{len(before)} more were obtained by another process." in capsys.readouterr().out
 
 
 def test_a_sweep_that_another_process_finished_meanwhile_measures_nothing(context):

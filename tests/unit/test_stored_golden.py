@@ -119,7 +119,7 @@ def test_every_run_is_drawn(run: str, database: str, tmp_path: Path) -> None:
 
 def test_history_lists_them(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["history", "softmax", "--database", database]) == 0
-    assert "rows block_m 1, 2w, hints 0" in capsys.readouterr().out
+    assert "rows block_m 1, 2 warps, hints 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["sweep_measured", "sweep_predicted", "compare_measured",

@@ -828,7 +828,7 @@ def test_the_list_shows_all_that_an_entry_was_found_for(filled, capsys):
     code_, words = text(capsys, "--file", filled)
     assert code_ == 0
     for word in ("matmul.tiles", "M=4096 N=4096 K=4096", "bf16", RUN.device, "triton 3.6.0",
-                 "2026-11-21", "8w"):  # fmt: skip
+                 "2026-11-21", "8 warps"):  # fmt: skip
         assert word in words
     assert "Nothing is tuned" in text(capsys, "softmax", "--file", filled)[1]
 

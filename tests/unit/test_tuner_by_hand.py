@@ -342,7 +342,7 @@ def test_calls_decide_the_rules_of_the_interpreter():
     assert [s for s, _ in ruled.values()].count("broken") == 1
     torch = states((hidden, result(operators=("a", "b", "c", "d", "e"))))
     assert torch["operators"][0] == "broken"
-    assert "at N=5 in a launch torch itself computes (a, b, c, d); w" in torch["operators"][1]
+    assert "at N=5 torch computes in the launch (a, b, c, d); c" in torch["operators"][1]
     other = states((named, result(launches=())), (hidden, result(launches=("g", "h"))))
     assert other["launches"] == (
         "broken", "at N=4 a call launches nothing, and f was compiled")  # fmt: skip

@@ -77,8 +77,8 @@ def test_a_measurement_shows_rates_shares_and_ratios_on_the_right_side() -> None
     group, = measure.groups_of(RUN, OUTCOMES[1:])  # fmt: skip
     at = {name: n for n, name in enumerate(measure.HEADS)}
     results = {(row[at["impl"]], row[at["regime"]]): row for row in measure.rows(group)}
-    ours, library = results["rows 4w (default)", "cold"], results["torch", "cold"]
-    hot = results["rows 4w (default)", "hot"]
+    ours, library = results["rows 4 warps (default)", "cold"], results["torch", "cold"]
+    hot = results["rows 4 warps (default)", "hot"]
     assert [row[at["rate"]] for row in (ours, library, hot)] == [
         "3457 GB/s", "1728 GB/s", "4321 GB/s",
     ]  # fmt: skip

@@ -415,7 +415,7 @@ def test_energy_stands_beside_the_verdict(show: Open) -> None:
 def test_a_suite_opens_what_is_slow_alone(show: Open) -> None:
     tab = show("suite")
     result = tab.eval_on_selector_all(
-        "details", "all => all.map(d => [d.open, d.querySelector('summary').textContent])"
+        "#h-each ~ details", "all => all.map(d => [d.open, d.querySelector('summary').textContent])"
     )
     assert len(result) == 4
     assert [summary for is_open, summary in result if is_open] == [

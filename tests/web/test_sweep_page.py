@@ -291,10 +291,10 @@ def test_a_rate_sorts_highest_first_and_registers_skip_reasons(show: Open) -> No
 def test_filters_narrow_rows_and_fade_points(show: Open) -> None:
     tab = show("matmul")
     total = tab.locator("#configs tbody tr").count()
-    tab.fill("#filter", "128x256 3s")
+    tab.fill("#filter", "128x256 num_stages=3")
     shown = tab.locator("#configs tbody tr:not([hidden])")
     assert 0 < shown.count() < total
-    assert all("128x256" in text and "3s" in text for text in shown.all_inner_texts())
+    assert all("128x256" in text and "3 stages" in text for text in shown.all_inner_texts())
     assert tab.inner_text("#shown") == f"{shown.count()} of {total} shown"
     assert tab.locator(".points use[style*=opacity]").count() > 0
     tab.fill("#filter", "")
@@ -315,7 +315,9 @@ def test_a_point_shows_its_config_and_finds_its_row(show: Open, name: str) -> No
     hover(tab, mark)
     tip = tab.locator("#tip")
     assert tip.is_visible()
-    assert "tiles 128x256x64, 8w, 3s" in tip.inner_text() and "time, µs" in tip.inner_text()
+    assert (
+        "tiles 128x256x64, 8 warps, 3 stages" in tip.inner_text() and "time, µs" in tip.inner_text()
+    )
     assert ("predicted" in tip.inner_text()) == (name == "predicted")
     tab.mouse.down()
     tab.mouse.up()
@@ -500,7 +502,7 @@ def test_the_answer_stands_before_what_was_run(show: Open) -> None:
 def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
     tab = show("matmul")
     assert tab.inner_text("#copy") == "Copy the winner as triton.Config"
-    row = tab.locator("#configs tbody tr[data-c]", has_text="64x128x32, 4w, 2s").first
+    row = tab.locator("#configs tbody tr[data-c]", has_text="64x128x32, 4 warps, 2 stages").first
     row.click()
     inner = '{"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32}'
     assert (

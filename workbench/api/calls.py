@@ -461,5 +461,5 @@ def prune(kernel: Any, device: str | None = None, *, most: int = 5) -> dict[str,
     if known is None:
         raise WorkbenchError('There is no GPU here; name a device: prune(kernel, "h200").')
     if most < 1:
-        raise WorkbenchError(f"most is {most}; at least one config must be left.")
+        raise WorkbenchError(f"most={most} leaves no config; give 1 or more.")
     return {"early_config_prune": pruner(kernel, known, most)}

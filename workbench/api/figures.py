@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Finding, Measured, Outcome, Profile, Record, Run
@@ -67,11 +68,10 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     impls = list(dict.fromkeys(r.case.impl for r in own))
     for n, impl in enumerate(impls):
         _ranked(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
-    for record in latest.values():
-        if record.case.is_baseline:
-            ax.axhline(record.time_s / scale, color=colour("muted"), linewidth=1)
-            look = {"color": colour("muted"), "size": 11, "va": "bottom"}
-            ax.text(len(own), record.time_s / scale, record.case.impl, ha="right", **look)
+    libraries = [r for r in latest.values() if r.case.is_baseline]
+    for record, style in zip(libraries, cycle(("-", "--", ":"))):
+        look = {"color": colour("muted"), "linewidth": 1, "linestyle": style}
+        ax.axhline(record.time_s / scale, label=record.case.impl, **look)
     _mark(ax, own, winner, scale)
     ax.xaxis.get_major_locator().set_params(integer=True)
     kind = "measured" if own[0].measured else "predicted"
@@ -94,7 +94,8 @@ def _ranked(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float)
 
 
 def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
-    """Ring the selected and the default config."""
+    """Ring the selected and the default configs, each kind once in the legend."""
+    named = set()
     for at, record in enumerate(own, 1):
         chosen = winner is not None and record.case == winner.case
         if chosen or record.default:
@@ -102,7 +103,9 @@ def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -
             look = {"linestyle": "", "marker": "o", "markersize": 12, "markerfacecolor": "none"}
             name = "selected" if chosen else "default"
             name += ", the default" if chosen and record.default else ""
-            ax.plot([at], [record.time_s / scale], color=ink, label=name, **look)
+            look["label"] = "_" if name in named else name  # matplotlib leaves "_" out
+            named.add(name)
+            ax.plot([at], [record.time_s / scale], color=ink, **look)
 
 
 def curve_or_times(run: Run, outcomes: Sequence[Outcome]) -> Figure | None:

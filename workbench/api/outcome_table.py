@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.data.record import Failure, Measured, Outcome, Record, grouped
-from workbench.data.units import duration
+from workbench.data.units import duration, reading, span_text, unit_of
 from workbench.device.error_band import EXPECTED, expected_words, factor_words
 from workbench.spec import sizes_text
 
@@ -47,9 +47,11 @@ def _of(outcome: Outcome) -> tuple[str, str]:
 
 def _cells(record: Record) -> Sequence[str]:
     timing = record.timing
-    interval, regime = "", "predicted"
+    time, regime = f"~{duration(record.time_s)}", "predicted"
     if isinstance(timing, Measured):
-        interval = f"{duration(timing.low_s)} to {duration(timing.high_s)}"
+        scale, unit = unit_of(record.time_s)
+        time = reading(record.time_s, "s")
+        interval = f"{span_text(timing.low_s, timing.high_s, scale)} {unit}"
         regime = f"{timing.regime}, {record.phase.replace('_', ' ')}"
     elif timing.interval_s is not None:
         interval = " to ".join(duration(s) for s in timing.interval_s)
@@ -60,5 +62,4 @@ def _cells(record: Record) -> Sequence[str]:
     if record.flops:
         rates.append(f"{record.flops / record.time_s / 1e12:.3g} TFLOP/s")
     rate = ", ".join(f"{tilde}{rate}" for rate in rates)
-    time = f"{tilde}{duration(record.time_s)}"
     return record.case.label, *_of(record), time, interval, rate, regime

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.api.result import Result
 from workbench.data.record import Finding, Profile
 from workbench.data.units import quantity, reading, rough
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 from workbench.tuner.prediction import PredictedConfig
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ PREDICTED = ("predicted time", "limit", "config")
 
 
 def _config_words(one: PredictedConfig) -> str:
-    return f"{one.impl} {brief(one.config)}".lstrip()
+    return f"{one.impl} {label(one.config)}".lstrip()
 
 
 class PredictResult(Result):
@@ -321,6 +321,6 @@ def _history_cells(row: Mapping[str, Any]) -> Sequence[str]:
     if row["time_s"] is not None:
         tilde = "~" if row["kind"] == "predicted" else ""
         time = f"{tilde}{reading(row['time_s'], 's')} {row['kind']}"
-    name = f"{row['impl']} {brief(row['config'])}" if row["config"] else row["impl"]
+    name = f"{row['impl']} {label(row['config'])}" if row["config"] else row["impl"]
     at = row["at"][:16].replace("T", " ")
     return at, row["kernel"], name, sizes_text(row["sizes"], " "), row["device"], time

@@ -23,7 +23,7 @@ from workbench.reports.compilers import (
     tune_again,
 )
 from workbench.reports.run_index import write_run_page
-from workbench.spec import brief
+from workbench.spec import label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def pairs_as_compiled(
         if left in results and left + 1 in results:
             was, case = tasks[left].job.case, tasks[left + 1].job.case
             before, after = results.pop(left), results.pop(left + 1)
-            note = "" if dict(was.config) == dict(case.config) else f"was {brief(was.config)}"
+            note = "" if dict(was.config) == dict(case.config) else f"was {label(was.config)}"
             yield paired(case, before, after, threshold, tuned[left // 2], note)
 
 

@@ -239,9 +239,8 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
         assert isinstance(left, Measured) and isinstance(right, Measured)
         suspicion = verdict.suspected(left, right, options.threshold)
         word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
-        names = _names(pair)
         at = f" at {sizes_text(pair[0].case.sizes)}" if len(stored.pairs) > 1 else ""
-        lines.append(f"{word}{at}: {names[1]} against {names[0]}: {suspicion.reason}.")
+        lines.append(f"{word}{at}: {suspicion.reason}. {_operand_times(pair)}.")
         suspicions.append(suspicion)
     more = {"suspected": asdict(suspicions[0])} if len(suspicions) == 1 else {
         "suspected": [asdict(each) for each in suspicions]
@@ -255,12 +254,11 @@ def _predicted(options: CompareOptions, console: Console, stored: StoredRuns) ->
     lines, ratios = [], []
     for pair in stored.pairs:
         left, right = pair
-        names, ratio = _names(pair), right.time_s / left.time_s
+        ratio = right.time_s / left.time_s
         at = f" at {sizes_text(left.case.sizes)}" if len(stored.pairs) > 1 else ""
-        times = " against ".join(f"~{duration(r.time_s)}" for r in (right, left))
         lines.append(
-            f"Predicted, so no verdict{at}: {names[1]} against {names[0]}: {times}, {ratio:.3g} "
-            f"times as long; {factor_words(pair)}."
+            f"Right over left {ratio:.3f}x{at}, predicted, so no verdict. {_operand_times(pair)}; "
+            f"{factor_words(pair)}."
         )
         ratios.append(ratio)
     more = {"predicted_ratio": ratios[0] if len(ratios) == 1 else ratios}
@@ -283,6 +281,12 @@ def _say_stored(
     return write_result(
         options, "compare", code, [RunResult(stored.last, records, page=page)], **more
     )
+
+
+def _operand_times(pair: tuple[Record, Record]) -> str:
+    """Return config and time of both runs' winners."""
+    each = (f"{r.case.label}, {'' if r.measured else '~'}{duration(r.time_s)}" for r in pair)
+    return "Left: {}; right: {}".format(*each)
 
 
 def _names(pair: tuple[Record, Record]) -> tuple[str, str]:

@@ -210,7 +210,7 @@ class SweepConsole:
         """Print how many configs another process obtained meanwhile."""
         self._line.earlier += known
         if not self.quiet:
-            self.console.print(f"{known} more are known by now from another process.")
+            self.console.print(f"{known} more were obtained by another process.")
 
     def again(self, run: Run, failed: int = 0) -> None:
         """Print that an earlier run holds every outcome, of which so many have `failed`."""

@@ -38,7 +38,7 @@ from workbench.data.record import Case
 from workbench.data.units import counted
 from workbench.device.hardware import METAL, Device, backend_of
 from workbench.reports.compilers import CodeChanges
-from workbench.spec import brief
+from workbench.spec import label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -257,5 +257,5 @@ class _BothVersions:
                 one = both[n]
                 key = CompileTask(0, compiler, one.before, one.device).key
                 was, case = one.before.case, one.after.case
-                note = "" if dict(was.config) == dict(case.config) else f"was {brief(was.config)}"
+                note = "" if dict(was.config) == dict(case.config) else f"was {label(was.config)}"
                 yield paired(case, self._before[key], after, threshold, note=note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -23,13 +23,17 @@ from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
 from workbench.device.error_band import devices_words
 from workbench.device.hardware import UNCOMPILED
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # columns for a width of 120
-YIELDING = ("config", "sizes", "run")  # shortened first if the width does not suffice
+ALWAYS = ("at", "kernel", "config", "sizes", "phase", "time")
+IF_WIDE = ("device", "dtype", "registers", "commit", "spills, B", "run")  # the first that fit
+# Columns that are shortened in turn, to no less than so many characters; a time is shorter, but a
+# failure's reason stands in its place
+LEAST = (("time", 30), ("config", 12), ("sizes", 8), ("time", 12))
+WHOLE = 4096  # characters of a line that is never shortened
 HEADINGS = (
     "at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "registers", "spills, B",
     "commit", "run",
@@ -43,7 +47,7 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             row.at[:16].replace("T", " "),
             row.kernel,
-            f"{row.impl} {brief(row.config)}" if row.config else row.impl,
+            f"{row.impl} {label(row.config)}" if row.config else row.impl,
             sizes_text(row.sizes, " "),
             row.dtype,
             row.device,
@@ -67,8 +71,10 @@ def show_history(
     dtype: str | None = None,
     failures: bool = False,
     limit: int = 50,
+    wide: bool = False,
 ) -> list[Row]:
-    """Print the newest outcomes that match, and return them. Raises HistoryError."""
+    """Print the newest outcomes that match, and return them; `wide` prints all columns, whatever
+    the console's width. Raises HistoryError."""
     from rich.table import Table
     from rich.text import Text
 
@@ -76,18 +82,18 @@ def show_history(
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return rows
-    shown = HEADINGS if console.width >= 140 else NARROW
-    lines = [
-        [_printable(c) for h, c in zip(HEADINGS, cells, strict=True) if h in shown]
-        for cells in history_table(rows)
-    ]
+    cells = zip(*history_table(rows), strict=True)
+    columns = {h: [_printable(c) for c in own] for h, own in zip(HEADINGS, cells, strict=True)}
+    widths = {h: max(map(len, (h, *column))) for h, column in columns.items()}
+    if wide:
+        console.width = WHOLE
+    else:
+        widths = fitting_widths(widths, [h for h in IF_WIDE if any(columns[h])], console.width)
     table = Table(box=None, pad_edge=False)
-    for heading, *cells in zip(shown, *lines, strict=True):
-        whole = max(map(len, (heading, *cells)))
-        least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
-    for cells in lines:  # Text: a compiler's "[error]" is not markup
-        table.add_row(*map(Text, cells))
+    for heading, width in widths.items():
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
+    for texts in zip(*(columns[heading] for heading in widths), strict=True):
+        table.add_row(*map(Text, texts))  # Text: a compiler's "[error]" is not markup
     with aloud(console):
         console.print(table)
         for line in devices_words((r.device, r.kernel) for r in rows if r.predicted and r.time_s):
@@ -95,6 +101,26 @@ def show_history(
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")
     return rows
+
+
+def fitting_widths(whole: Mapping[str, int], more: Sequence[str], room: int) -> dict[str, int]:
+    """Return the widths of the columns to print in `room` characters, two spaces between them, of
+    the widths that hold each column whole: those of ALWAYS, shortened where they must be, or with
+    the first of `more` that fit."""
+    room += 2  # no space follows the last column
+    need = sum(whole[heading] + 2 for heading in ALWAYS)
+    shown = set(ALWAYS)
+    for heading in more:
+        need += whole[heading] + 2
+        if need > room:
+            break
+        shown.add(heading)
+    widths = {heading: width for heading, width in whole.items() if heading in shown}
+    for heading, least in LEAST:
+        excess = sum(width + 2 for width in widths.values()) - room
+        if excess > 0:
+            widths[heading] = min(widths[heading], max(least, widths[heading] - excess))
+    return widths
 
 
 def _time(row: Row) -> str:
@@ -136,6 +162,7 @@ def run(options: HistoryOptions) -> int:
             options.dtype,
             options.failures,
             options.limit,
+            options.wide,
         )
     write_exports(options, rows, console)
     return write_result(options, "history", PASSED, **plain_rows(rows))

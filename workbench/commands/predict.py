@@ -21,7 +21,7 @@ from workbench.data.units import rough
 from workbench.device import hardware
 from workbench.device.error_band import NEVER
 from workbench.device.hardware import Device
-from workbench.spec import Spec, brief, sizes_text
+from workbench.spec import Spec, label, sizes_text
 from workbench.tuner.prediction import ConfigRanking, PredictedConfig, rank_configs
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _table(console: Console, configs: Sequence[PredictedConfig]) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading != "config")
     for one in configs:
         ends = " to ".join(map(rough, one.expected_s)) if one.expected_s else ""
-        config = f"{one.impl} {brief(one.config)}".lstrip()
+        config = f"{one.impl} {label(one.config)}".lstrip()
         table.add_row(f"~{rough(one.time_s)}", ends, one.bound, config)
     console.print(table)
 

@@ -25,7 +25,7 @@ from workbench.data.tuned_cache import (
     write,
 )
 from workbench.device.error_band import devices_words
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +148,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
             sizes,
             e.dtype,
             e.device,
-            brief(e.config),
+            label(e.config),
             time_text(e),
             bits_text(e),
             e.at[:10],

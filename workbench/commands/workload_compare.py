@@ -267,7 +267,7 @@ def first_text(rounds: list[ProgramRun], ratio: Ratio) -> str:
 def difference_text(each: OutputDifference) -> str:
     """Return the largest difference of an output, and whether the program repeats itself."""
     if not each.compared:
-        return f"not compared: {each.left_out} calls differ in shape, were not kept, or are missing"
+        return f"not compared: {each.left_out} calls differ in shape, are not recorded or missing"
     text = f"largest difference {each.largest:.3g} (relative {each.relative:.3g})"
     text += f" in {each.compared} calls"
     if each.left_out:

@@ -259,7 +259,7 @@ def _argument_fault(error: Exception) -> str | None:
     if missing := MISSING.search(str(error)):
         names = " and ".join(re.findall(r"'(\w+)'", missing[1]))
         return (
-            f"the launch gives its function no {names}: meta(config) hands on knobs called "
+            f"the launch gives its function no {names}: meta(config) passes only knobs called "
             f"block_*, group_m, num_warps and num_stages; rename the knob, or write "
             f"{names.split()[0]}=config.KNOB in the launch"
         )

@@ -26,7 +26,7 @@ def checked(value: Any) -> Any:
     for name, fits, suits in _fields(kind):
         inner = getattr(value, name)
         if not (fits(inner) and (suits is None or inner is None or suits(inner))):
-            raise ValueError(f"the field {name} of a {kind.__name__} is not what it must be")
+            raise ValueError(f"the field {name} of a {kind.__name__} has a wrong type or value")
         for each in inner if isinstance(inner, tuple) else (inner,):
             if is_dataclass(each):
                 checked(each)

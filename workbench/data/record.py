@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from workbench.spec import brief, label
+from workbench.spec import label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
@@ -297,11 +297,6 @@ class Case:
         """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
         alone."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
-
-    @property
-    def short(self) -> str:
-        """Name in narrow cells: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
-        return f"{self.impl} {brief(self.config)}" if self.config else self.impl
 
     @property
     def is_baseline(self) -> bool:

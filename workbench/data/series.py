@@ -17,7 +17,7 @@ from workbench.data import stats
 from workbench.data.change_points import LEAST_POINTS, SeriesStep, episodes, levels, noise_of, steps
 from workbench.data.database import RunFacts, epoch_of
 from workbench.data.record import Environment, Measured, Ratio, Record
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 # The shortest of a run's configs of the Impl, the config that runs by default, or a library's time.
 Which = Literal["best", "default", "library"]
@@ -151,7 +151,7 @@ class _Part:
         case, by_launcher = record.case, (record.case.impl, timing.method)
         binary = record.resources.binary if record.resources else ""
         timed = RunTime(record.run, epoch_of(record.at), timing.median_s, timing.low_s,
-                      timing.high_s, brief(case.config) if case.config else "", binary,
+                      timing.high_s, label(case.config) if case.config else "", binary,
                       record.default)  # fmt: skip
         if case.is_baseline:
             self._keep(self.library, by_launcher, timed)

@@ -336,7 +336,7 @@ def _of_window(
         f"{reading(total.before.value, 's', 4)}, {percent_change(ratio)}"
     )
     if 1 / (1 + limit) <= ratio <= 1 + limit:
-        return "SAME", f"{about}: one window each has no spread, so {percent(limit)} does not count"
+        return "SAME", f"{about}: without a spread up to {percent(limit)} does not count"
     changed = [k for k in kernels if k.word in ("new", "gone")]
     way = "slower" if ratio > 1 else "faster"
     moved = [k for k in kernels if k.word == way]

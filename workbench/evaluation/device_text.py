@@ -119,7 +119,7 @@ class _DeviceFile:
         try:
             tree = ast.parse(given.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NotReplayable(f"the text of {given.name} is none of Python ({error})") from None
+            raise NotReplayable(f"the text of {given.name} is not valid Python ({error})") from None
         if len(tree.body) != 1 or type(tree.body[0]) is not ast.FunctionDef:
             raise NotReplayable(f"the text of {given.name} is no function")
         node = tree.body[0]

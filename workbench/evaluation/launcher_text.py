@@ -133,7 +133,7 @@ def opaque_reason(
         tree = ast.parse(data)
         _LauncherFile(tree, defined, entry).check()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"its text is none of Python ({type(error).__name__})"
+        return f"its text is not valid Python ({type(error).__name__})"
     except _Opaque as reason:
         return str(reason)
     return None
@@ -225,7 +225,7 @@ class _LauncherFile:
             names |= set(map(_of_self, ast.walk(node))) - {""}
         names = {name for name in names if not name.startswith("_")}  # refused elsewhere
         if odd := sorted(names & _of_others()):
-            raise _at(node, f"names a field {odd[0]}, which other values have")
+            raise _at(node, f"names a field {odd[0]}, as values of other types have")
         self.fields |= names
 
     def _is_model(self, node: ast.ClassDef) -> bool:
@@ -393,12 +393,12 @@ class _LauncherFile:
 
     def _part(self, value: ast.expr, known: set[str]) -> None:
         if any(isinstance(n, (*_FRESH, ast.Lambda, ast.GeneratorExp)) for n in ast.walk(value)):
-            raise _at(value, "keeps in a model what could be changed")
+            raise _at(value, "stores in a model a value that could be changed")
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             of = value.func.value
             if isinstance(of, ast.Name) and self.modules.get(of.id) == "torch":
                 if value.func.attr not in ("randn", "rand", "zeros", "ones", "empty", "full"):
-                    raise _at(value, f"keeps torch.{value.func.attr} in a model")
+                    raise _at(value, f"stores the result of torch.{value.func.attr} in a model")
                 for arg in (*value.args, *(word.value for word in value.keywords)):
                     self._part(arg, known)
                 return
@@ -556,7 +556,7 @@ class _HostBody(ast.NodeVisitor):
         if node.id in self._local or isinstance(node.ctx, ast.Store):
             return
         if node.id in self._file.containers:
-            raise _at(node, f"hands on {node.id}, which could be changed")
+            raise _at(node, f"passes {node.id} to a call, which could change it")
         if node.id in self._file.values or node.id in _BUILTINS:
             self._file.reach(node.id, self._texts)
             return

@@ -428,7 +428,7 @@ def _broken_by(plan: LaunchPlan, every: Sequence[Sizes]) -> list[RuleResult]:
     for at, call in zip(every, plan.calls, strict=False):
         if call.operators:
             names = ", ".join(call.operators[:4])
-            reason = f"in a launch torch itself computes ({names}); write it into the kernel"
+            reason = f"torch computes in the launch ({names}); compute it in the kernel"
             return [RuleResult("operators", "broken", f"at {sizes_text(at)} {reason}")]
         if not any(isinstance(step, LaunchStep) for step in call.steps):
             reason = f"at {sizes_text(at)} the launch runs no Triton kernel"

@@ -123,7 +123,7 @@ def of_calls(
             hidden_right += 1
         if result.operators:
             names = ", ".join(result.operators[:4])
-            reason = f"in a launch torch itself computes ({names}); write it into the kernel"
+            reason = f"torch computes in the launch ({names}); compute it in the kernel"
             broken.setdefault("operators", _at(call, reason))
         if result.launches != functions[call]:
             reason = _launches_reason(functions[call], result.launches)

@@ -551,7 +551,7 @@ def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
     if itemsize > 2 and width > 64:
         return f"in fp32 {width} columns spill, 64 do not"
     if itemsize == 2 and BM < 64:
-        return "a warp group multiplies 64 rows, and those alone run beside other instructions"
+        return "a warp group multiplies 64 rows; fewer do not overlap other instructions"
     held = BM * (width + BN + hold * width // 2) // (config.num_warps * limits.warp_size)
     blocks = (not hold) * BM * width + 2 * config.num_stages * BN * width
     return crowded(held, (blocks + BM * BN) * itemsize, limits)

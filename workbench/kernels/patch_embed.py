@@ -8,8 +8,8 @@ unit is the limit on an H200 (206 FLOP a byte); but K = 768 is short. A tile of 
 in some 8 us, of which an addition that waits for the cache at the end costs a tenth, and an
 addition in a launch of its own would move 2.9 GB more: half the product's time again.
 
-NaN and infinities reach what the sums that they stand in reach: those of x and of a position their
-rows of y, those of W and of the bias their columns.
+A NaN or an infinity reaches the sums that it is part of: in x or in a position, its row of y; in W
+or in the bias, its column.
 """
 
 import math

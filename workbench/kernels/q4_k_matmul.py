@@ -740,7 +740,7 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
     if not limits.nvidia:
         return "the matrix unit there has no products with 8 columns"
     if config.order and (itemsize == 4 or M <= 4 or config.tiles == 4):
-        return "x is put in order for more than 4 rows of 16-bit numbers and at most 2 tiles a warp"
+        return "ordering x needs more than 4 rows, 16-bit numbers, and at most 2 tiles a warp"
     if config.pdl == 1 and M > 4:
         return "launches of more than 4 rows of x do not begin early: programs would share a core"
     if (config.order == 2 or config.pdl == 1) and (reason := limits.refuse_pdl()):

@@ -303,8 +303,8 @@ def _of_all_errors(
         return Checked(max(worst, all_errors / allowed))
     share, limit = all_errors / scale, allowed / scale
     reason = (
-        f"all errors of {name} together are {share:.2g} of its rms, where roundings leave at most "
-        f"{limit:.2g}: a factor, or too few bits throughout"
+        f"the errors of {name} are {share:.2g} of it (both as rms); rounding gives at most "
+        f"{limit:.2g}, so a factor is wrong or bits are missing everywhere"
     )
     return Checked(all_errors / allowed, reason, "values")
 

@@ -30,7 +30,7 @@ from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.curve import Curve, curve_svg
 from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.timing import timings_of
-from workbench.reports.measure import SPREAD, spread_cells
+from workbench.reports.measure import SPREAD, details_last, spread_cells
 from workbench.spec import sizes_text
 from workbench.tuner.selection import memory_bound, rate, ridge_of
 
@@ -261,7 +261,7 @@ def _energy_facts(compared: Compared) -> list[tuple[str, str, str]]:
 
 def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
     rows = operand_rows(compared, run)
-    columns = filled_columns(rows)
+    columns = details_last(HEADS, filled_columns(rows))
     operands = compared.operands
     figures: Mapping[str, Any] = {}
     if operands is not None:

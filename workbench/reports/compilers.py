@@ -14,7 +14,7 @@ from workbench.data.impl_check import WORDS, ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 BAD = ("FAILS", "WORSE")
 
@@ -149,7 +149,8 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     return {"heads": ["device", *present], "rows": rows}
 
 
-KERNEL, SHARED, MIX, MEASURED = "kernel", "shared, KiB", "instruction mix", "measured"
+KERNEL, SHARED, MIX = "kernel", "shared, KiB", "instruction mix"
+MEASURED, CHANGED = "measured", "what changed"
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def impl_name(pair: CodePair) -> str:
 def case_name(pair: CodePair) -> str:
     """Return the name of a pair's Impl with config, sizes and dtype."""
     case = pair.case
-    return f"{impl_name(pair)} {brief(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
+    return f"{impl_name(pair)} {label(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
 
 
 def mix_text(pair: CodePair) -> str:
@@ -246,6 +247,6 @@ COLUMNS = (
     ),
     PairColumn("predicted", lambda pair: _both(pair, _predicted)),
     PairColumn(MEASURED, measured_text, text=True),
-    PairColumn("what changed", lambda pair: pair.reasons or "other instructions", text=True),
+    PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),
 )

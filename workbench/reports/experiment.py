@@ -124,7 +124,7 @@ def variant_row(record: Record, run: Run) -> list[str]:
         between = span_text(*ends, scale)
     time = f"{tilde}{text_of(record.time_s, scale)} {unit}"
     speed = tilde + rate(record, ridge_of(run))
-    return [case.kernel, case.short, sized, regime_of(record), time, between, speed]
+    return [case.kernel, case.label, sized, regime_of(record), time, between, speed]
 
 
 def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[Failure]:

@@ -163,7 +163,7 @@ def _time_row(record: Record) -> list[str]:
         between = f"{reading(timing.low_s, 's')} to {reading(timing.high_s, 's')}"
     about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
     time = ("" if record.measured else "~") + reading(record.time_s, "s")
-    return [code(case.kernel), *map(text, (case.short, about, regime_of(record), time, between))]
+    return [code(case.kernel), *map(text, (case.label, about, regime_of(record), time, between))]
 
 
 # Memory, and the table of a step

@@ -134,7 +134,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     scale, unit = unit_of(record.time_s)
     mark = origin or ("default" if record.default else "")
     case = record.case
-    name = f"{case.short} ({mark})" if mark and case.config else case.short
+    name = f"{case.label} ({mark})" if mark and case.config else case.label
     ceiling = None if interval_of(record) else group.ceiling(record)
     against = group.against(record)
     t = record.timing
@@ -178,6 +178,12 @@ def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
     return [median, span_text(t.low_s, t.high_s, scale), *cells, str(len(t.samples_s))]
 
 
+def details_last(heads: Sequence[str], columns: Sequence[int]) -> list[int]:
+    """Return columns of a page's table, the distribution of a time after its rate and its ceiling:
+    the last ones of a wide table need scrolling."""
+    return sorted(columns, key=lambda n: heads[n] in SPREAD[2:])
+
+
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
     """Return the indices of columns that are not empty; a prediction has no interval."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
@@ -204,7 +210,7 @@ def result_line(group: Group) -> str:
     if not own:
         return f"{group.run.kernel}, {group.name}: no Impl gave a time"
     if any(interval_of(r) for r in own):
-        each = ", ".join(f"{r.case.short} {span_words(r)}" for r in own)
+        each = ", ".join(f"{r.case.label} {span_words(r)}" for r in own)
         return f"{group.run.kernel}, {group.name}: predicted and not ranked: {each}"
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
@@ -213,7 +219,7 @@ def result_line(group: Group) -> str:
     time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}{error}"
     against = group.against(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
-    return f"{group.run.kernel}, {group.name}: {best.case.short} {time}{ratio}"
+    return f"{group.run.kernel}, {group.name}: {best.case.label} {time}{ratio}"
 
 
 def interval_origin(outcomes: Sequence[Outcome]) -> str:
@@ -264,7 +270,7 @@ def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     plain = [r for r in group.records if not interval_of(r)]
     ceilings = [result for r in plain if (result := group.ceiling(r))]
     lines = rows(group)
-    columns = filled(HEADS, lines)
+    columns = details_last(HEADS, filled(HEADS, lines))
     return {
         "name": group.name,
         "heads": [head_words(HEADS[c], group) for c in columns],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import workbench
@@ -19,13 +19,21 @@ from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.reports import compare
 from workbench.reports.compare import Compared
-from workbench.reports.compilers import MIX, CodeChanges, changed, code_errors, pair_rows
+from workbench.reports.compilers import (
+    CHANGED,
+    MEASURED,
+    MIX,
+    CodeChanges,
+    changed,
+    code_errors,
+    pair_rows,
+)
 from workbench.reports.compilers import conclusion as code_conclusion
 from workbench.spec import sizes_text
 
 MARKER = "<!-- kernel-workbench gate -->"  # by which the comment is found again
-# Characters of the table, of the folded one and of the list; GitHub takes 65,536 in a comment
-ROOM, MIX_ROOM, LIST_ROOM = 35_000, 10_000, 8_000
+# Characters of the table, of both folded ones and of the list; GitHub takes 65,536 in a comment
+ROOM, NUMBERS_ROOM, MIX_ROOM, LIST_ROOM = 25_000, 12_000, 8_000, 8_000
 CELL = 240  # characters of a cell: a compiler's message may have thousands
 
 HEADINGS = {
@@ -40,7 +48,7 @@ COMPILED_HEADINGS = {
     COULD_NOT_RUN: "a kernel does not compile or load any more",
     UNDECIDED: "suspected to be slower, by the machine code",
 }
-TIMES = ("", "kernel", "sizes", "before", "after", "time after over before", "95 % interval")
+TIMES = ("", "kernel", "time after over before (95 % interval)", "before", "after")
 
 # Characters of Markdown, and of mentions and references, as HTML entities
 _ENTITIES = {ord(c): f"&#{ord(c)};" for c in "|`*[]@#~\\$"}
@@ -148,34 +156,49 @@ def _row(cells: Sequence[str], plain: bool = False) -> str:
 # Machine code
 
 
+READ_FIRST = ("", "kernel", "device", MEASURED, CHANGED)  # what 780 pixels hold
+
+
 def _of_code(changes: CodeChanges) -> Iterator[str]:
     yield escaped(code_conclusion(changes), 2 * CELL)
     differing = changed(changes.pairs)
     if differing:
-        content = pair_rows(differing, config=True, whole=True)
-        kept = [n for n, head in enumerate(content["heads"]) if head != MIX]
-        heads = [content["heads"][n] for n in kept]
-        rows = [[cells[n] for n in kept] for cells, _ in content["rows"]]
-        text = [place for place, n in enumerate(kept) if n in content["text"] or n == 0]
-        yield table(heads, rows, text)
-        yield from _mixes(differing)
+        yield _columns(differing, lambda head: head in READ_FIRST, ROOM)
     words = Counter(pair.word for pair in changes.pairs)
     yield "\n".join(f"- {word}: {MEANINGS[word]}" for word in ORDER if words[word])
     if differing:
-        yield "Before &gt; after, one value where both are equal. Times with ~ are predicted."
+        drawn = _columns(
+            differing, lambda head: head not in ("", MEASURED, CHANGED, MIX), NUMBERS_ROOM
+        )
+        key = "Before &gt; after, one value where both are equal. Times with ~ are predicted."
+        yield _folded("Registers, memory, occupancy and predicted times", f"{drawn}\n\n{key}")
+        yield from _mixes(differing)
         yield "\n".join(f"- {escaped(line)}" for line in code_errors(differing))
 
 
-def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:
+def _columns(pairs: Sequence[CodePair], wanted: Callable[[str], bool], room: int) -> str:
+    """Return the table of pairs with the columns whose heading is wanted."""
+    content = pair_rows(pairs, config=True, whole=True)
+    kept = [n for n, head in enumerate(content["heads"]) if wanted(head)]
+    rows = [[cells[n] for n in kept] for cells, _ in content["rows"]]
+    text = [place for place, n in enumerate(kept) if n in content["text"] or not n]
+    return table([content["heads"][n] for n in kept], rows, text, room)
+
+
+def _mixes(differing: Sequence[CodePair]) -> Iterator[str]:
     """Yield the instruction mix of the hot loops of suspected pairs, folded."""
-    content = pair_rows([p for p in pairs if p.word == "WORSE"], config=True, whole=True)
+    content = pair_rows([p for p in differing if p.word == "WORSE"], config=True, whole=True)
     mix = content["heads"].index(MIX)
     rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
     if rows:
-        heads = "kernel", "device", "instructions by kind"
-        drawn = table(heads, rows, (0, 1, 2), MIX_ROOM)
-        title = "<summary>Instruction mix of the hot loops; in brackets of all code</summary>"
-        yield f"<details>{title}\n\n{drawn}\n\n</details>"
+        drawn = table(("kernel", "device", "instructions by kind"), rows, (0, 1, 2), MIX_ROOM)
+        yield _folded(
+            "Instructions of the hot loops by kind; in brackets, those of all code", drawn
+        )
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
 # Measured times
@@ -184,19 +207,20 @@ def _mixes(pairs: Sequence[CodePair]) -> Iterator[str]:
 def _of_times(compared: Sequence[Compared], gpu: str) -> Iterator[str]:
     where = f" Measured on {gpu}." if gpu else ""
     yield escaped(compare.conclusion(compared) + where, 2 * CELL)
-    yield table(TIMES, [_times(each) for each in compared], (0, 1, 2, 6))
+    yield table(TIMES, [_times(each) for each in compared], (0, 1, 2))
 
 
 def _times(each: Compared) -> list[str]:
     c, v = each.comparison, each.comparison.verdict
     impl = each.right.case.impl if each.right else ""
-    at = [f"{c.kernel}.{impl}" if impl else c.kernel, f"{sizes_text(c.sizes, ' ')} {c.dtype}"]
+    name = f"{c.kernel}.{impl}" if impl else c.kernel
+    name = f"{name}; {sizes_text(c.sizes, ' ')} {c.dtype}"
     if v is None:
-        return ["no verdict", *at, "", "", "", "; ".join(compare.troubles(each))]
+        return ["no verdict", name, "; ".join(compare.troubles(each)), "", ""]
     operands = each.operands
     times = [quantity(t.median_s, "s") for t in operands.timings] if operands else ["", ""]
-    span = f"{v.time.low:.4f} to {v.time.high:.4f}"
-    return [v.word, *at, *times, f"{v.time.middle:.4f}", span]
+    ratio = f"{v.time.middle:.4f} ({v.time.low:.4f} to {v.time.high:.4f})"
+    return [v.word, name, ratio, *times]
 
 
 def _left_out(every: Sequence[tuple[str, str]]) -> str:

@@ -110,10 +110,10 @@ def sentence(sheet: Sheet) -> str:
         return "No record with a time is among these runs, so there is nothing to draw."
     best = [sheet.points[n] for n in bests(sheet)]
     order = Counter(p.held.word for p in best).most_common()
-    held = ", ".join(f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order)
+    each = [f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order]
     if all(p.load.span_s for p in best):
         return f"{counted(len(best), 'problem')}, each predicted as an interval, so none is ranked."
-    start = f"{counted(len(best), 'problem')}, at best {held}"
+    start = f"{counted(len(best), 'problem')}: {', '.join(each)}"
     able = [p for p in best if p.held.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
     if not able:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
-
 from workbench.data.record import (
     Failure,
     Finding,
@@ -20,6 +18,7 @@ from workbench.data.record import (
     Predicted,
     Profile,
     Record,
+    Resources,
     Run,
     grouped,
 )
@@ -154,7 +153,7 @@ def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[s
     return {
         "maps": _maps(run, even, pictured),
         "ceiling": _roofline_note(run, even, compared),
-        "scatter": _scatter(even, compared),
+        **_scatter(even, compared),
     }
 
 
@@ -466,7 +465,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
         panels.append({"impl": impl, "fields": named, "rest": fields[2:], "svg": svg})
     if not panels:
         return {}
-    title = " and ".join(dict.fromkeys(f for p in panels for f in p["fields"]))
+    *most, last = dict.fromkeys(f for p in panels for f in p["fields"])
+    title = f"{', '.join(most)} and {last}" if most else last
     alike = len({p["fields"] for p in panels}) == 1
     for panel in panels:
         panel["caption"] = panel["impl"]
@@ -550,7 +550,7 @@ def _energy(board: Board, finals: Sequence[Record], result: Selection) -> dict[s
     svg = time_and_energy(board, finals, "energy")
     if svg is None:
         return {}
-    front = [r.case.short for r in front_of(finals)]
+    front = [r.case.label for r in front_of(finals)]
     return {"svg": svg, "sentence": energy_sentence(finals, result.winner), "front": front}
 
 
@@ -571,12 +571,23 @@ def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:
     return drawn, kind != "measured", words, ceiling.get("source", "source not stated")
 
 
-def _scatter(board: Board, records: Sequence[Record]) -> list[Markup]:
+# Of compiled code: a resource, the figure's axis, and the prefix of its ids
+RESOURCES: tuple[tuple[Callable[[Resources], float], str, str], ...] = (
+    (lambda m: m.occupancy * 100, "occupancy, %", "occ"),
+    (lambda m: m.registers, "registers per thread", "reg"),
+    (lambda m: m.spill_bytes, "spilled bytes per thread", "spill"),
+)
+
+
+def _scatter(board: Board, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a figure of the time against each resource, and as words those that do not differ
+    between the configs: `spilled bytes per thread 0`."""
     known = [r for r in records if r.resources is not None]
-    if not known:
-        return []
-    return [
-        draw.against(board, known, lambda m: m.occupancy * 100, "occupancy, %", "occ"),
-        draw.against(board, known, lambda m: m.registers, "registers per thread", "reg"),
-        draw.against(board, known, lambda m: m.spill_bytes, "spilled bytes per thread", "spill"),
-    ]
+    figures, same = [], []
+    for value, axis, prefix in RESOURCES:
+        values = {value(r.resources) for r in known if r.resources is not None}
+        if len(values) == 1:
+            same.append(f"{axis} {values.pop():g}")
+        elif values:
+            figures.append(draw.against(board, known, value, axis, prefix))
+    return {"scatter": figures, "resources": ", ".join(same)}

@@ -61,8 +61,8 @@ RULE = KernelRule(
     ("plain_clock",),
     evaluate,
     {"apart": 0.03},
-    source="a product at the power cap of an H200, 1.42 GHz alone and 1.62 under ncu; else stored "
-    "counters with written plain times",
+    source="a product at the power cap of an H200, 1.42 GHz alone and 1.62 under ncu; otherwise "
+    "stored counters with made-up plain times",
     remark=True,
     of_calls=True,
 )

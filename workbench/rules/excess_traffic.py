@@ -47,7 +47,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
     parts = causes(metrics)
     largest = max(parts, key=lambda name: parts[name]) if parts else REUSE
     split = ", ".join(f"{percent(part)} {name}" for name, part in parts.items())
-    of = f" Of the sectors requested of L2 beyond the least: {split}." if parts else ""
+    of = f" Requests to L2 beyond the least, by cause: {split}." if parts else ""
     return Diagnosis(
         f"DRAM moves {ratio:.2f} times the least bytes of the Spec and is {percent(busy)} "
         f"busy.{of}",

@@ -19,8 +19,8 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     held = sum(row.total_ns for row in first) / times.kernel_sum
     names = ", ".join(row.name[:60] for row in first)
     return Diagnosis(
-        f"The device had work in {percent(times.utilisation)} of the window, so the kernels hold "
-        f"the time: {percent(held)} of it is in {names}.",
+        f"The device had work in {percent(times.utilisation)} of the window, so the time is in "
+        f"the kernels, {percent(held)} of it in {names}.",
         (
             share("GPU utilisation", times.utilisation, "> 80 %", True),
             *(share(f"{row.name[:60]}, share", row.total_ns / times.kernel_sum) for row in first),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, reading, rough, three_digits
+from workbench.data.units import counted, reading, rough, three_digits, whole_percent
 from workbench.device.error_band import band_words
 from workbench.spec import label
 from workbench.tuner.dominance import first_of, front_of, undercuts
@@ -371,7 +371,8 @@ def sentence(result: Selection) -> str:
 
 
 def headline(result: Selection) -> str:
-    """Return the winner, and how many times as fast it is as what a launch runs today."""
+    """Return the winner, and how many times as fast it is as what a launch runs today, or as the
+    fastest library where that is not known."""
     winner = result.winner
     if result.front:
         return f"{_front_start(result)}."
@@ -380,9 +381,14 @@ def headline(result: Selection) -> str:
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     if winner.default:
         return f"{name}: what runs today"
-    if result.default is None:
+    if result.default is not None:
+        return f"{name}: {result.default.ratio:.2f}x what runs today"
+    if not result.baselines:
         return name
-    return f"{name}: {result.default.ratio:.2f}x what runs today"
+    library = result.baselines[0]
+    if library.ratio < 1:
+        return f"{name}: {whole_percent(library.ratio)} of the speed of {library.record.case.impl}"
+    return f"{name}: {library.ratio:.2f}x {library.record.case.impl}"
 
 
 def remarks(result: Selection) -> list[str]:

@@ -32,7 +32,7 @@ from workbench.experiments.analysis.times import (
     worded,
 )
 from workbench.measurement.candidate import Candidate
-from workbench.spec import Impl, Knob, Sizes, brief, sizes_text, stages, threads, tile, values
+from workbench.spec import Impl, Knob, Sizes, label, sizes_text, stages, threads, tile, values
 from workbench.tuner import space
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
 
@@ -59,7 +59,8 @@ class Varied:
 
     def text(self, value: int) -> str:
         """Return a value with its unit: `256 threads`."""
-        return f"{value}{self.unit}"
+        unit = self.unit.removesuffix("s") if value == 1 else self.unit
+        return f"{value}{unit}"
 
 
 def experiment_of(varied: Varied, summary: str) -> Experiment:
@@ -108,7 +109,7 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
         chosen += ranked[:TRIED] or same[:1]
         chosen += [config for config in ranked[TRIED:] if config == default]
     at = context.kernel, impl.name, dict(sizes), context.dtype
-    return [Variant(f"{impl.name} {brief(c)}", *at, c) for c in map(values, chosen)]
+    return [Variant(f"{impl.name} {label(c)}", *at, c) for c in map(values, chosen)]
 
 
 def _order(
@@ -201,7 +202,7 @@ def _verdict(
     assert winner is not None
     tilde = mark(kind)
     time_s = ranked.best[winner].time_s or 0.0
-    config = brief(ranked.best[winner].variant.config or {})
+    config = label(ranked.best[winner].variant.config or {})
     best = varied.text(winner)
     at = sizes_text(ranked.best[winner].variant.sizes, " ")
     text = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
@@ -210,12 +211,12 @@ def _verdict(
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
         word = "all tie"
-        text += "; all others tie with it"
+        text += "; tied with it: all others"
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
         rest = ", ".join(varied.text(v) for v in sorted(ranked.ties))
-        text += f"; {rest} tie with it"
+        text += f"; tied with it: {rest}"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
@@ -241,7 +242,7 @@ def _times(
 ) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():
-        name = f"{varied.text(value)}: {brief(each.variant.config or {})}"
+        name = f"{varied.text(value)}: {label(each.variant.config or {})}"
         rows.append(each.evidence(name, f"fastest by {varied.noun}"))
     assert ranked.winner is not None
     fastest = ranked.best[ranked.winner]
@@ -253,7 +254,7 @@ def _times(
     ]
     for each in results.values():
         if dict(each.variant.config or {}) == usual and (r := over(fastest, each)) is not None:
-            name = f"the default ({brief(usual)}) over the best"
+            name = f"the default ({label(usual)}) over the best"
             rows.append(row(name, r, "1", kind, group))
     return [each for each in rows if each is not None]
 

@@ -42,7 +42,7 @@ def check_inside(run: ToolRun, package: str, tool: str) -> None:
     if status.state == "unused":
         _refuse_unused(run, package, tool)
     if status.fault:
-        raise ProfilerError(f"{tool} failed in {title} ({status.fault}); nothing usable is there.")
+        raise ProfilerError(f"{tool} failed in {title} ({status.fault}); it left no usable file.")
     if not status.recorded:
         raise ProfilerError(_no_step(title, status, run.workload.schedule))
     if not run.files:

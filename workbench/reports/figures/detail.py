@@ -195,7 +195,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _name(record: Record) -> str:
-    return record.case.short + (" (default)" if record.default else "")
+    return record.case.label + (" (default)" if record.default else "")
 
 
 def _whole(value: float | None) -> str:

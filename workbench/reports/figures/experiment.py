@@ -12,7 +12,7 @@ from workbench.data.record import Chart, Measured, Predicted, Record, Series
 from workbench.data.units import text_of, unit_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,8 +107,8 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     plain_ticks(ax.xaxis)
     ax.xaxis.minorticks_off()
     name_rows(ax, range(len(rows)), [name for name, _ in rows])
-    for label, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_fontweight("normal" if record else "bold")
+    for name, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
+        name.set_fontweight("normal" if record else "bold")
     for row, (_, record) in enumerate(rows):
         if record is not None:
             _bar(ax, row, record, scale)
@@ -140,6 +140,6 @@ def _name(record: Record, sized: bool) -> str:
     parts = [case.impl, sizes_text(case.sizes, " ") if sized else ""]
     if isinstance(timing, Measured):
         parts += ["hot"] * (timing.regime == "hot") + ["host clock"] * (timing.method == "host")
-    parts.append(brief(case.config) if case.config else "")
+    parts.append(label(case.config) if case.config else "")
     name = ", ".join(part for part in parts if part)
     return name if len(name) <= 60 else name[:59] + "…"

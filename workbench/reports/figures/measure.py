@@ -79,5 +79,4 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
 
 
 def _short(name: str) -> str:
-    name = name.replace(" warps", "w").replace(" stages", "s")
     return name if len(name) <= 44 else name[:43] + "…"

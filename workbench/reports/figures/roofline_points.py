@@ -44,7 +44,7 @@ from workbench.device.ceilings import (
     known_device,
 )
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, Traffic, bytes_at
-from workbench.spec import brief, sizes_text
+from workbench.spec import label, sizes_text
 from workbench.tuner.selection import interval_of, ranking, select
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Return Impl and config: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
-        return self.record.case.short
+        """Return Impl and config: `tiles 128x256x64, 8 warps, 3 stages`; of a library its name."""
+        return self.record.case.label
 
     @property
     def sizes(self) -> str:
@@ -411,7 +411,7 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "device": lambda p: p.device,
     "kernel": lambda p: p.record.case.kernel,
     "impl": lambda p: p.record.case.impl,
-    "config": lambda p: brief(p.record.case.config) if p.record.case.config else "",
+    "config": lambda p: label(p.record.case.config) if p.record.case.config else "",
     "role": lambda p: p.role,
     "sizes": lambda p: sizes_text(p.record.case.sizes),
     "dtype": lambda p: p.record.case.dtype,

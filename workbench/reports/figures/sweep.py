@@ -27,7 +27,7 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
-from workbench.spec import brief, knob_text
+from workbench.spec import knob_text, label
 from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
 # Marks of the Impls, in this order, and of library baselines; each repeats after its last.
@@ -118,7 +118,11 @@ def heat_map(
     mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
     ys = sorted({o.case.config[down] for o in mine})
     xs = sorted({o.case.config[across] for o in mine})
-    cell_w, cell_h, left, top = max(74, min(124, 480 // len(xs))), 56, 62, 8
+    best = best_per_group(mine, (down, across))
+    others = _differing([r.case.config for r in best.values()], fields)
+    cell_w, left, top = max(74, min(124, 480 // len(xs))), 62, 8
+    words = {key: _terse(record.case.config, others, cell_w) for key, record in best.items()}
+    cell_h = 66 if max(map(len, words.values()), default=0) > 1 else 56
     width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
     fig = figure(width, height)
     ax = axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
@@ -128,23 +132,13 @@ def heat_map(
     ax.set_yticks([i + 0.5 for i in range(len(ys))], [knob_text(down, y) for y in ys])
     ax.tick_params(length=0)
     frame(ax, ())
-    best = best_per_group(mine, (down, across))
-    others = _differing([r.case.config for r in best.values()], fields)
     own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
     targets = []
     for j, y in enumerate(ys):
         for i, x in enumerate(xs):
             here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
             record = best.get((y, x))
-            _cell(
-                ax,
-                i,
-                j,
-                board,
-                record,
-                here,
-                _terse(record.case.config if record else {}, others, cell_w),
-            )
+            _cell(ax, i, j, board, record, here, words.get((y, x), []))
             if record is own and record is not None and board.members is None:
                 look = {"facecolor": "none", "edgecolor": colour("accent"), "linewidth": 3}
                 ax.add_patch(_box(i, j, zorder=4, **look))
@@ -215,12 +209,11 @@ def against(
     ax = axes(fig, 72, 14, 288, 226, "y")
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     room = (high - low) * 0.06 or 1.0
-    alike = f": all {low:g}" if low == high else ""
-    ax.set(xlim=(low - room, high + room), xlabel=axis + alike, ylabel=f"time, {board.unit[1]}")
+    ax.set(xlim=(low - room, high + room), xlabel=axis, ylabel=f"time, {board.unit[1]}")
     ax.xaxis.get_major_locator().set_params(nbins=6, integer=True)
     plain_ticks(ax.xaxis)
     ticks = [t for t in ax.get_xticks() if low - room / 2 <= t <= high + room / 2]
-    ax.set_xticks([low] if alike else ticks)
+    ax.set_xticks(ticks)
     _time_scale(ax, board, known)
     beside = [n + room / 4 * jitter(board.row(r)) for r, n in zip(known, numbers, strict=True)]
     points = [(r, x, board.time(r.time_s)) for r, x in zip(known, beside, strict=True)]
@@ -354,7 +347,7 @@ def _cell(
     size = 14 if interval_of(record) is None else 11
     _in_cell(ax, i, j + 0.15 * len(lines), board.shown(record), ink, size, True)
     for n, line in enumerate(lines):
-        _in_cell(ax, i, j + (-0.2 if len(lines) == 1 else -0.06 - 0.27 * n), line, ink, 11)
+        _in_cell(ax, i, j + (-0.2 if len(lines) == 1 else -0.04 - 0.25 * n), line, ink, 11)
 
 
 def _in_cell(
@@ -447,6 +440,6 @@ def _spread(record: Record) -> tuple[float, ...]:
 
 def _short(record: Record) -> str:
     case = record.case
-    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
+    name = f"{case.impl} {label(case.config)}" if case.config else case.impl
     name += " (default)" if record.default else ""
     return name if len(name) <= 54 else name[:53] + "…"

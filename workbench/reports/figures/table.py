@@ -21,7 +21,7 @@ from workbench.data.record import (
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.energy import millijoules
 from workbench.reports.figures.sweep import Board
-from workbench.spec import brief
+from workbench.spec import label
 from workbench.tuner.selection import Selection, bit_classes, interval_of
 
 PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "predict": "predicted"}
@@ -160,7 +160,7 @@ def _error(record: Record) -> str:
 
 
 def _same(record: Record) -> str:
-    return brief(record.same_as) if record.same_as else ""
+    return label(record.same_as) if record.same_as else ""
 
 
 def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Selection) -> Any:
@@ -180,7 +180,7 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
         "n": n,
         "rank": n + 1 if record and result.ranked else "",
         "impl": o.case.impl,
-        "config": brief(o.case.config) if o.case.config else "library",
+        "config": label(o.case.config) if o.case.config else "library",
         "tags": tags,
         "state": PHASE_WORDS[record.phase] if record else _stage_word(o),
         "reason": o.reason if isinstance(o, Failure) else "",

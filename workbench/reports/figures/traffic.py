@@ -69,7 +69,7 @@ def _row(outcome: Outcome, by_count: str, traffic: CountedTraffic) -> list[str]:
     unique = sum(b.unique for b in traffic.buffers)
     least = outcome.bytes if isinstance(outcome, Record) else 0
     return [
-        outcome.case.short,
+        outcome.case.label,
         by_count,
         sizes_text(traffic.sizes, " "),
         *(reading(n, "B") for n in (requested, unique, traffic.counted_bytes)),
