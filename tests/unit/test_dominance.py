@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.data.record import BufferCounts, CountedTraffic, Failure, Record
-from workbench.tuner.dominance import QUANTITIES, compared, counts_of, first_of, front_of, undercuts
+from workbench.tuner.dominance import QUANTITIES, compared, counts_of, dominates, first_of, front_of
 from workbench.tuner.selection import select, sentence
 
 RUN, OUTCOMES = synthetic.matmul()
@@ -32,18 +32,18 @@ def emulated(tile, impl="tiled", default=False, stage="measure", **counts):
     )  # fmt: skip
 
 
-def test_each_quantity_alone_undercuts():
+def test_each_quantity_alone_dominates():
     named = ("sectors", "accesses", "rounds", "barriers", "dispatches", "edges")
     plain = dict.fromkeys(named, 100)
     one = emulated(8, **plain)
     assert dict(counts_of(one)) == dict.fromkeys(QUANTITIES, 100)
     for name in named:
         less = emulated(16, **{**plain, name: 90})
-        assert undercuts(less, one) and not undercuts(one, less), name
+        assert dominates(less, one) and not dominates(one, less), name
         assert front_of([one, less]) == [less]
 
 
-def test_a_trade_and_another_kernel_undercut_nothing():
+def test_a_trade_and_another_kernel_dominate_nothing():
     one, other = emulated(8, sectors=100, barriers=50), emulated(16, sectors=50, barriers=100)
     assert front_of([one, other]) == [one, other]
     foreign = emulated(8, impl="simdgroup", sectors=10, barriers=10)
@@ -59,7 +59,7 @@ def test_counts_that_agree_in_two_digits_are_equal():
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 999)] * 4), min_size=1, max_size=8))
-def test_the_front_is_not_empty_and_each_other_config_is_undercut_by_one_of_it(drawn):
+def test_the_front_is_not_empty_and_each_other_config_is_dominated_by_one_of_it(drawn):
     names = ("sectors", "accesses", "rounds", "barriers")
     every = [
         emulated(n, **dict(zip(names, each, strict=True)))
@@ -68,7 +68,7 @@ def test_the_front_is_not_empty_and_each_other_config_is_undercut_by_one_of_it(d
     front = front_of(every)
     assert front
     for other in every:
-        assert other in front or any(undercuts(one, other) for one in front)
+        assert other in front or any(dominates(one, other) for one in front)
 
 
 def test_a_sweep_without_any_time_has_an_answer():
@@ -82,9 +82,9 @@ def test_a_sweep_without_any_time_has_an_answer():
     result = select(run, [replace(o, case=replace(o.case, sizes=run.sizes)) for o in every])
     assert result.winner is None and len(result.front) == 2 and result.emulated == 3
     assert sentence(result) == (
-        "Begin with tile 32: 3.2 kB in sectors, no predicted time (the bf16 peak is unknown); by "
-        "count 2 of 3 configs are undercut by no other of their kernel: it, tile 16; the default "
-        "is undercut by tile 16."
+        "Begin with tile 32: 3.2 kB in sectors, no predicted time (the bf16 peak is unknown); 2 "
+        "of 3 configs are on the Pareto front of the counts: this one, tile 16; tile 16 dominates "
+        "the default."
     )
 
 

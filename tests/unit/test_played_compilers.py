@@ -27,7 +27,7 @@ from workbench.backend.measuring import GpuGone, Lost, Stopped
 from workbench.backend.processes import CompileJob, Duplicate
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.compile import Compiled, CompiledDuplicate, CompileError
-from workbench.data.record import Case, Record
+from workbench.data.record import Case, CountedTraffic, Record
 from workbench.device.hardware import described
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
@@ -666,7 +666,8 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
         return found
 
     found = ["run"]
-    impl = SimpleNamespace(config=dict)
+    spec = SimpleNamespace(bytes_written=lambda sizes, dtype: 2 if sizes == {"N": 8} else 0)
+    impl = SimpleNamespace(config=dict, spec=spec, work=True)
     monkeypatch.setattr(
         emulated, "import_module", lambda name: SimpleNamespace(EmulationError=EmulationError)
     )
@@ -683,14 +684,20 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
     monkeypatch.setattr(
         emulated, "compiled_launches", lambda launches, traffic: (launches, traffic)
     )
+    counted = SimpleNamespace(totals=lambda *at: (2.6, 3.0, 5.4))
+    monkeypatch.setattr(emulated, "CountedPlace", lambda *at: counted)
+    asked, blank = [], CountedTraffic({"N": 2}, (), 1, 1, 1, 0, 0, 0)
     monkeypatch.setattr(
-        emulated, "traffic_of", lambda runs, launches, small, scales: (small, scales)
-    )
+        emulated, "traffic_of",
+        lambda runs, launches, small, scales: asked.append((small, scales)) or blank,
+    )  # fmt: skip
 
     def count():
         return emulated.count_task("toy", candidate(1), {"N": 8}, "fp32", H200)
 
-    assert count() == (["launch"], ({"N": 2}, emulated.Scales(8.0, 6.0)))
+    carried = replace(blank, all_barriers=3, all_accesses=3, all_bank_rounds=5, edge_bytes=4)
+    assert count() == (["launch"], carried)
+    assert asked == [({"N": 2}, emulated.Scales(8.0, 6.0))]
     for error, stage, words in (
         (EmulationError("race"), "check", "at {'N': 2}: EmulationError: race"),
         (emulated.WorkbenchError("no"), "compile", "no"),

@@ -139,7 +139,7 @@ def test_kernels_hold_the_time_above_80_percent(used, found):
     if found:
         held = inefficient.evaluate(summary, inefficient.RULE.thresholds)
         assert [e.value for e in held.evidence] == [0.81, 0.25, 0.2, 0.15]
-        assert "60 % of it is in k0" in held.sentence and held.gain_ns is None
+        assert "60 % of it in k0" in held.sentence and held.gain_ns is None
         assert held.evidence[0].met is True and len(held.evidence[1].name) == 60 + len(", share")
 
 

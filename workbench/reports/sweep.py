@@ -283,7 +283,7 @@ def _class_facts(result: Selection) -> list[tuple[str, str, str]]:
     many = result.configs - sum(result.failed.values())
     if result.front:
         on = f"{len(result.front)} of {result.emulated}"
-        front = [(on, "configs on the front", "undercut by no other of their kernel")]
+        front = [(on, "configs on the front", "Pareto front of the counts, for each Impl")]
     else:
         front = []
     return [

@@ -1,7 +1,7 @@
 """Configs of Metal kernels by what the emulator counted, with no time at all.
 
 Of two configs of one Impl the one that does no more of anything that was counted, and less of
-something, undercuts the other. Those that no config undercuts are the front. What registers,
+something, dominates the other. Those that no config dominates are the front. What registers,
 occupancy and caches make of it is not counted, so the front has no order.
 """
 
@@ -42,7 +42,7 @@ def compared(outcome: Outcome) -> tuple[float, ...]:
     return tuple(float(f"{n:.2g}") for n in counts_of(outcome).values())
 
 
-def undercuts(one: Outcome, other: Outcome) -> bool:
+def dominates(one: Outcome, other: Outcome) -> bool:
     """Return whether `one`, of the same Impl, counts no more of anything and less of something."""
     ours, theirs = compared(one), compared(other)
     same = one.case.impl == other.case.impl
@@ -50,9 +50,9 @@ def undercuts(one: Outcome, other: Outcome) -> bool:
 
 
 def front_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the counted outcomes that no other undercuts, in the given order."""
+    """Return the counted outcomes that no other dominates, in the given order."""
     counted = [o for o in outcomes if o.traffic is not None]
-    return [o for o in counted if not any(undercuts(other, o) for other in counted)]
+    return [o for o in counted if not any(dominates(other, o) for other in counted)]
 
 
 def first_of(front: Sequence[Outcome]) -> Outcome | None:

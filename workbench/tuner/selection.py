@@ -15,7 +15,7 @@ from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Recor
 from workbench.data.units import counted, reading, rough, three_digits, whole_percent
 from workbench.device.error_band import band_words
 from workbench.spec import label
-from workbench.tuner.dominance import first_of, front_of, undercuts
+from workbench.tuner.dominance import dominates, first_of, front_of
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
 MODEL_SHARE = 0.02  # predictions closer than this share tie
@@ -78,8 +78,8 @@ class Selection:
     alike: str = ""  # a clause about members of the class that nothing separates
     unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
     emulated: int = 0  # configs whose traffic was counted, and that were right
-    front: tuple[Outcome, ...] = ()  # those of them that no other of their Impl undercuts
-    undercut_default: str = ""  # the config that undercuts the default, where one does
+    front: tuple[Outcome, ...] = ()  # those of them that no other of their Impl dominates
+    dominates_default: str = ""  # the config that dominates the default, where one does
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -212,7 +212,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
 
 
 def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
-    """Return the result with the configs that no other of their Impl undercuts by count. Only where
+    """Return the result with the configs that no other of their Impl dominates by count. Only where
     times are predicted: a measured time says more."""
     right = [o for o in swept if isinstance(o, Record) or o.stage == "measure"]
     counted_ones = [o for o in right if o.traffic is not None]
@@ -220,12 +220,12 @@ def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
         return result
     front = sorted(front_of(counted_ones), key=lambda o: (o.case.impl, *o.case.config.values()))
     default = next((o for o in counted_ones if o.default), None)
-    better = [o for o in front if default is not None and undercuts(o, default)]
+    better = [o for o in front if default is not None and dominates(o, default)]
     return replace(
         result,
         emulated=len(counted_ones),
         front=tuple(front),
-        undercut_default=_name(result, better[0]) if better else "",
+        dominates_default=_name(result, better[0]) if better else "",
     )
 
 
@@ -445,7 +445,7 @@ def _name(result: Selection, outcome: Outcome) -> str:
 
 def front_sentence(result: Selection) -> str:
     """Return what the counts of emulated runs say: the config to begin with, its interval if it has
-    one, and the configs that no other undercuts."""
+    one, and the configs that no other dominates."""
     return f"{'; '.join((_front_start(result), *_front_rest(result)))}."
 
 
@@ -468,10 +468,9 @@ def _front_rest(result: Selection) -> list[str]:
     names = [_name(result, o) for o in result.front if o is not first]
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
-    others = f": it, {'; '.join(names[:NAMED])}{more}" if names else ""
-    one = len(result.front) == 1
-    whose = "is undercut by no other of its" if one else "are undercut by no other of their"
-    parts = [f"by count {many} {whose} kernel{others}"]
+    others = f": this one, {'; '.join(names[:NAMED])}{more}" if names else ""
+    verb = "is" if len(result.front) == 1 else "are"
+    parts = [f"{many} {verb} on the Pareto front of the counts{others}"]
     assert first is not None and first.traffic is not None
     least: dict[str, int] = {}
     for each in result.front:
@@ -481,8 +480,8 @@ def _front_rest(result: Selection) -> list[str]:
     for impl, moved in least.items():
         if (ratio := moved / first.traffic.bytes) >= LEAST_RATIO:
             parts.append(f"{impl} moves {ratio:.2g}x as many bytes or more")
-    if result.undercut_default:
-        parts.append(f"the default is undercut by {result.undercut_default}")
+    if result.dominates_default:
+        parts.append(f"{result.dominates_default} dominates the default")
     return [*parts, *([result.alike] if result.alike else [])]
 
 

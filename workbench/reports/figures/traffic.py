@@ -51,7 +51,7 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
         return {}
     first, traffic = next(((o, t) for o, t in counted if o is shown), counted[0])
     front = {id(o) for o in front_of(o for o, _ in counted if _is_right(o))}
-    words = {id(o): "front" if id(o) in front else "undercut" for o, _ in counted if _is_right(o)}
+    words = {id(o): "front" if id(o) in front else "dominated" for o, _ in counted if _is_right(o)}
     counted.sort(key=lambda each: id(each[0]) not in front)
     rows = [[*_row(o, words.get(id(o), "wrong"), traffic)] for o, traffic in counted]
     kept = [n for n in range(len(HEADS)) if any(row[n] for row in rows)]
