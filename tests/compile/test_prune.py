@@ -62,5 +62,5 @@ def test_nothing_is_left_out_where_no_time_can_be_derived(caplog):
 def test_a_device_and_a_number_are_needed(monkeypatch):
     with pytest.raises(WorkbenchError, match="name a device"):
         wb.prune(scaled)
-    with pytest.raises(WorkbenchError, match="at least one config"):
+    with pytest.raises(WorkbenchError, match="most=0 leaves no config"):
         wb.prune(scaled, "h200", most=0)

@@ -2,10 +2,12 @@
 
 import signal
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 import synthetic
 
+from workbench.data import clock
 from workbench.data.database import open_history
 from workbench.data.events import EventLog, RunFinished, read
 from workbench.data.interrupts import Interrupts
@@ -133,3 +135,19 @@ def test_ctrl_c_is_deferred_over_both_places(tmp_path, monkeypatch, entry):
         store.keep(entry)
         store.keep_all([entry])
     assert len(seen) >= 3 and all(seen)
+
+
+def test_no_two_runs_of_a_process_have_one_id(monkeypatch):
+    """A second holds 65,536 ids of one name."""
+    drawn = iter(("0f5b", "0f5b", "0f5c"))
+    monkeypatch.setattr(clock.secrets, "token_hex", lambda size: next(drawn))
+    monkeypatch.setattr(clock, "datetime", Stopped)
+    assert [clock.run_id("toy")[-8:] for _ in range(2)] == ["toy-0f5b", "toy-0f5c"]
+
+
+class Stopped(datetime):
+    """A clock that stands."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 11, 27, tzinfo=tz)

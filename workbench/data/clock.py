@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,16 @@ def timestamp() -> str:
 
 def run_id(*words: str) -> str:
     """Return the id of a run that begins now: `20261121-214153-tile_size-matmul-0f5b`."""
+    while (created := _created_id(words)) in _created:
+        pass
+    _created.add(created)
+    return created
+
+
+_created: set[str] = set()  # of this process: 1 in 65,536 pairs within a second would be equal
+
+
+def _created_id(words: Sequence[str]) -> str:
     named = slug("-".join((f"{datetime.now(UTC):%Y%m%d-%H%M%S}", *words)))
     return f"{named}-{secrets.token_hex(2)}"
 
