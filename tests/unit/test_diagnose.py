@@ -277,7 +277,6 @@ def test_a_missing_run_is_one_sentence(capsys, database, which):
     assert code == 2 and err.startswith("error: ") and err.count("\n") == 1
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.binary(max_size=300))
 def test_an_odd_file_is_one_sentence(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("odd") / "odd.json"

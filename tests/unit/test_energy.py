@@ -97,7 +97,6 @@ calls_s = st.floats(5e-5, 0.05)
 watts = st.floats(120.0, 900.0)
 
 
-@settings(max_examples=25, deadline=None)
 @given(step_s=steps, call_s=calls_s, power_w=watts, idle_w=st.floats(20.0, 110.0))
 def test_a_call_takes_its_power_times_its_time(step_s, call_s, power_w, idle_w):
     board = Board(step_s, idle_w)
@@ -176,7 +175,6 @@ def test_without_calls_the_counter_is_left_alone():
     assert energies({}, board, clock=board.clock) == {} and board.looks == 0
 
 
-@settings(max_examples=25, deadline=None)
 @given(step_s=steps)
 def test_an_edge_is_placed_at_the_update(step_s):
     board = Board(step_s)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench
@@ -191,7 +191,6 @@ def test_fields_of_a_newer_writer_are_dropped_and_its_words_are_bad_lines(tmp_pa
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(junk=st.binary(max_size=200), at=st.integers(0, 2))
 def test_junk_anywhere_never_raises(tmp_path_factory, junk, at):
     path = tmp_path_factory.mktemp("junk") / "e.jsonl"

@@ -139,7 +139,6 @@ def roofline(bandwidth, peak, sharpness=math.inf, noise=0.0, seed=0):
     return seconds
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     bandwidth=st.floats(1e11, 1e13),
     knee=st.floats(0.55, 30),
@@ -158,7 +157,6 @@ def test_the_knee_is_where_bandwidth_and_peak_meet(bandwidth, knee, noise, seed)
     assert knee_.high / knee_.low < 1.04  # all points of both sides, and no wider
 
 
-@settings(max_examples=25, deadline=None)
 @given(knee=st.floats(1, 20), sharpness=st.floats(3, 8))
 def test_a_round_knee_is_found_from_points_that_lie_apart(knee, sharpness):
     result = all_timed(INTENSITY, roofline(4e12, 4e12 * knee, sharpness))
@@ -251,7 +249,6 @@ def test_what_cannot_be_asked_is_one_sentence(experiment, context):
 # ratios
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.floats(0.2, 5), st.integers(0, 999))
 def test_what_a_round_shares_cancels(true, seed):
     dice = random.Random(seed)
@@ -397,7 +394,6 @@ def test_other_kernels_have_other_values(experiment, kernel):
 VALUES = [16, 32, 64, 128, 256]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e-3), min_size=5, max_size=5), st.floats(0.0001, 0.01))
 def test_the_fastest_value_wins_and_ties_are_those_that_cannot_be_told_apart(times, spread):
     by_value = {
@@ -522,7 +518,6 @@ def test_the_expected_time_of_a_small_q4_k_product_on_an_m2_max():
     assert "3.71 MB at 400 GB/s" in text.sentence and "13.1 MFLOP at 13.6 TFLOP/s" in text.sentence
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 64), st.integers(1, 32), st.integers(1, 32), st.floats(1e-7, 1))
 def test_the_floor_is_the_larger_of_the_two_times(M, n, k, given_s):
     spec, sizes = catalog.spec_of("q4_k_matmul"), {"M": M, "N": 256 * n, "K": 256 * k}
@@ -550,7 +545,6 @@ def test_measured_ceilings_give_a_second_floor_and_unknown_ones_none():
     assert "a cache served part of it" in small.sentence
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.floats(1e-3, 1e6), st.sampled_from(["s", "ms", "us", "µs", "ns"]), st.booleans())
 def test_times_are_read_as_they_are_written(value, unit, space):
     scale = {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}[unit]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nightly import by_turns
 
@@ -266,7 +266,6 @@ def drawn(tmp_path_factory):
     return folder, f"sqlite:///{folder / 'h.db'}"
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_damage_is_left_out_or_does_no_harm(drawn, data):
     """What is loaded can be stored, listed, selected from and put into words."""
@@ -293,7 +292,6 @@ def test_any_damage_is_left_out_or_does_no_harm(drawn, data):
             assert clock.is_id(run.id)
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_is_checked_is_written_and_read_again(data):
     entry = data.draw(st.sampled_from([RUN, *OUTCOMES]))
@@ -347,7 +345,6 @@ CLOCKS = st.fixed_dictionaries(
 
 
 @given(CLOCKS)
-@settings(max_examples=30, deadline=None)
 def test_the_state_of_a_ceiling_is_written_and_read_by_both_stores_or_refused(
     tmp_path_factory, clocks
 ):

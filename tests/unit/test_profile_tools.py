@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from null_backend import Null
 from source_pages import PageRow, source_page
@@ -307,7 +307,6 @@ def test_exactly_the_marked_dispatches_pass(counts):
 
 
 @pytest.mark.nightly
-@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(CHIPS.values())), st.data())
 def test_every_name_of_a_chip_is_taken_as_it_is(chip, data):
     name, kind = data.draw(st.sampled_from(sorted(names_of(chip).items())))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, RESOURCES, predicted
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import __version__
@@ -98,7 +98,6 @@ def test_no_folder_of_the_runner_is_shown(text, shown):
     assert escaped(text) == shown
 
 
-@settings(max_examples=25)
 @given(hostile, hostile, st.integers(0, 80), st.integers(1, 400))
 def test_every_row_has_the_cells_of_its_table_and_the_comment_is_taken(impl, reason, many, long):
     case = replace(CASE, impl=impl, kernel="k|" * long)

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.readers import read, read_source
@@ -71,7 +71,6 @@ def test_each_mutation_changes_a_file(kind):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_refused_in_a_sentence(tmp_path_factory, data):
     path = written(tmp_path_factory.mktemp("any"), "any.bin", data)
     refused(path)
@@ -130,7 +129,6 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.sampled_from([None, 0, 1, 4]), st.integers(1, 200), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_a_stream_gives_each_event_once(tmp_path_factory, events, indent, block, is_list):
     """Names may hold brackets, quotes and separators; blocks may end anywhere."""
     made = [

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.search import Replay, Shown, budgets, fresh, table, tables
@@ -45,7 +45,6 @@ def points(draw):
 
 
 @KINDS
-@settings(deadline=None, max_examples=25)
 @given(given_points=points(), data=st.data())
 def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, data):
     """Whatever fails, is a duplicate, or is revised on the way."""

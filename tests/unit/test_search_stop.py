@@ -141,7 +141,6 @@ def told(points, fates, order=None):
     return search
 
 
-@settings(deadline=None, max_examples=60)
 @given(space=searches(), data=st.data())
 def test_the_chance_is_a_probability_whatever_the_order_of_the_points(space, data):
     points, fates = space
@@ -153,7 +152,6 @@ def test_the_chance_is_a_probability_whatever_the_order_of_the_points(space, dat
     assert other.chance_left() == pytest.approx(chance, abs=0.01)
 
 
-@settings(deadline=None, max_examples=60)
 @given(space=searches(), shares=st.lists(st.floats(0.001, 0.5), min_size=2, max_size=2))
 def test_a_larger_gain_is_less_likely(space, shares):
     search = told(*space)
@@ -161,7 +159,6 @@ def test_a_larger_gain_is_less_likely(space, shares):
     assert search.chance_left(high) <= search.chance_left(low) + 0.01
 
 
-@settings(deadline=None, max_examples=60)
 @given(space=searches())
 def test_nothing_is_known_of_an_impl_that_was_not_tried(space):
     points, fates = space

@@ -217,9 +217,7 @@ def fate_of(kind, binary):
     kinds=st.lists(KINDS, min_size=CONFIGS, max_size=CONFIGS),
     binaries=st.lists(st.sampled_from("abc"), min_size=CONFIGS, max_size=CONFIGS),
 )
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_config_has_one_outcome_of_its_own_whatever_its_duplicates_do(
     problem, predicts, kinds, binaries
 ):
