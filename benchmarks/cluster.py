@@ -74,7 +74,7 @@ def prepared(wanted: argparse.Namespace, folder: Path) -> dict[str, str]:
     sys.path.insert(0, str(TESTS))
     from nullside import kernel_in
 
-    from workbench.source import loaded
+    from workbench.catalog.source import loaded
 
     kernel = kernel_in(folder)
     (folder / "hashes.json").write_text(json.dumps(dict(loaded(str(kernel)).hashes)))

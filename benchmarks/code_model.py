@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.compile.code_work import launch_work
-from workbench.compile.program_values import LaunchArguments
+from workbench.code.code_work import launch_work
+from workbench.code.program_values import LaunchArguments
 from workbench.data.record import Resources
 from workbench.device.code_model import predict_launch
 from workbench.device.hardware import device_named

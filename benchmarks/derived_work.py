@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench import catalog
+from workbench.code.code_work import launch_work
+from workbench.code.ttgir import NotModelled
 from workbench.compile import CompileError, compile_launches, resources_of_each
-from workbench.compile.code_work import launch_work
-from workbench.compile.ttgir import NotModelled
 from workbench.device.hardware import device_named
 from workbench.spec import Impl
 

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import synthetic
 
-from workbench.data.change_points import steps
 from workbench.data.database import open_history
 from workbench.data.record import Case, Outcome, Run, key_of
+from workbench.revisions.change_points import steps
 
 COMMITS, NOISE, STEP, FROM_END = 60, 0.01, 0.03, 10
 KINDS = ("Gaussian", "Student's t, 3 degrees", "Laplace", "5 % of points with 5-fold noise",

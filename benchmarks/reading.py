@@ -4,7 +4,7 @@
     python benchmarks/reading.py damaged --count 1000 --out damaged.json
 
 `streaming` writes a trace of that size into a temporary file, and reads it in fresh processes, one
-after the other: with `workbench.readers`, with and without msgspec, and with `json.load`. `damaged`
+after the other: with `workbench.traces.readers`, with and without msgspec, and with `json.load`. `damaged`
 reads mutations of every file of `tests/golden/traces`, each in the same process, and counts those
 that end in neither a result nor one sentence with the name of the file, or in a KPI that cannot be.
 """
@@ -90,8 +90,8 @@ sys.path[:0] = {paths!r}
 if {block!r}:
     sys.modules["msgspec"] = None
 begin = time.perf_counter()
-from workbench.data.timeline import device_times
-from workbench.readers import read
+from workbench.traces.timeline import device_times
+from workbench.traces.readers import read
 trace = read([{path!r}])
 done = time.perf_counter() - begin
 cpu = time.process_time()
@@ -225,10 +225,10 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     from workbench.commands.traces import as_run
     from workbench.data.checked import checked
     from workbench.data.record import dumps, loads
-    from workbench.data.trace_export import as_json, json_text, kernels_csv
-    from workbench.readers import read
-    from workbench.readers.inputs.source import ReadError
     from workbench.reports.trace import page
+    from workbench.traces.readers import read
+    from workbench.traces.readers.inputs.source import ReadError
+    from workbench.traces.trace_export import as_json, json_text, kernels_csv
 
     path = folder / Path(name).name
     path.write_bytes(data)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from workbench.backend.emulated import require_emulator
-from workbench.backend.metal import MetalLive, NoMetal
+from workbench.backend.metal.emulated import require_emulator
+from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.commands.bring_back import BringBackPlan, bring_back
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.device.hardware import metal_device

@@ -17,7 +17,7 @@ from typing import Any
 
 from metal_shim.check import DEVICE, metal_impls
 from workbench import catalog
-from workbench.backend.emulated import planned
+from workbench.backend.metal.emulated import planned
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import timestamp

@@ -7,7 +7,7 @@ import sys
 from cluster_hosts import STANDIN
 
 from workbench import cli
-from workbench.backend import cluster
+from workbench.backend.cluster import cluster
 
 
 def main() -> int:

@@ -19,15 +19,15 @@ from typing import Any
 
 from null_backend import ENVIRONMENT, Fate, Null
 
-from workbench.backend import cluster_worker
+from workbench.backend.cluster import worker as cluster_worker
 from workbench.backend.workers import Workers
+from workbench.catalog.source import loaded
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.record import Resources
 from workbench.device.hardware import device_named
 from workbench.measurement.preflight import gpu_lock
 from workbench.measurement.worker import PairTime
-from workbench.source import loaded
 
 REFERENCES = {"copy": 4e12, "product": 6e14}
 VARIABLE = "STANDIN"  # the folder, of the test

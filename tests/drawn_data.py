@@ -11,16 +11,18 @@ from dataclasses import replace
 import synthetic
 from table_text import text_of
 
-from workbench.data import host_work, plausible, repeats, shortfall, timeline, units
 from workbench.data import intervals as spans
+from workbench.data import units
 from workbench.data.database import RunFacts
 from workbench.data.energy import energy_of
 from workbench.data.modes import modes_of
 from workbench.data.record import Case, Evidence, Finding, Profile, Record
-from workbench.data.rule_metrics import call_metrics, calls_of, rule_metrics, stored_metrics
-from workbench.data.series import Collected, CommitOrder, add_views
 from workbench.data.stats import interval, ratio, spearman, windowed_interval
-from workbench.data.trace import (
+from workbench.data.verdict import Incomparable, predicted
+from workbench.revisions.series import Collected, CommitOrder, add_views
+from workbench.traces import host_work, plausible, repeats, shortfall, timeline
+from workbench.traces.rule_metrics import call_metrics, calls_of, rule_metrics, stored_metrics
+from workbench.traces.trace import (
     ActivityKind,
     CounterValue,
     Dispatch,
@@ -28,10 +30,9 @@ from workbench.data.trace import (
     InstructionTable,
     Trace,
 )
-from workbench.data.trace_compare import TraceOperand, compared, normal_name, percent_change
-from workbench.data.trace_export import as_json, json_text, kernels_csv, perfetto
-from workbench.data.trace_summary import summarise
-from workbench.data.verdict import Incomparable, predicted
+from workbench.traces.trace_compare import TraceOperand, compared, normal_name, percent_change
+from workbench.traces.trace_export import as_json, json_text, kernels_csv, perfetto
+from workbench.traces.trace_summary import summarise
 
 Rows = Iterator[str]
 KERNELS = ("gemm_tn", "softmax_fwd", "memset", "flash_fwd", "add")
@@ -475,7 +476,7 @@ HEADS = (
 
 def instructions_of(dice: random.Random) -> InstructionTable:
     """Return a table of drawn instructions with most of the columns."""
-    from workbench.data import instruction_metrics as known
+    from workbench.traces import instruction_metrics as known
 
     heads = [head for group in (known.EXECUTED, known.LANES_ON) for head in group[:1]]
     heads += [h for h in HEADS if h not in heads and dice.random() < 0.8]

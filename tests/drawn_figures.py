@@ -17,7 +17,7 @@ from compiled_cases import CASE, FACTS, RESOURCES, predicted
 from table_text import text_of
 
 from workbench import __version__
-from workbench.data.code_pair import CodePair, paired
+from workbench.code.code_pair import CodePair, paired
 from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals

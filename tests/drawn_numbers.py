@@ -15,13 +15,13 @@ from table_text import text_of
 
 from workbench.catalog import spec_of
 from workbench.data import stats, verdict
-from workbench.data.change_points import episodes, levels, noise_of, steps
 from workbench.data.record import Outcome, Ratio, Record, Run
 from workbench.device.calibration import calibration_of
 from workbench.device.ceilings import CeilingSet, Load, ceiling_of, diagnose
 from workbench.device.correction import best_estimate
 from workbench.device.hardware import described
 from workbench.device.occupancy import occupancy, waves
+from workbench.revisions.change_points import episodes, levels, noise_of, steps
 from workbench.spec import values
 from workbench.tuner.held_back import error_range, held_sizes, summary_of
 from workbench.tuner.portfolio import portfolio

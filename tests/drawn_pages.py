@@ -29,8 +29,6 @@ from workbench.commands.report import draw
 from workbench.commands.traces import as_run
 from workbench.data.database import open_history
 from workbench.data.record import Chart, Failure, Measured, Outcome, Record, Run, Series
-from workbench.data.trace_summary import summarise
-from workbench.readers import read
 from workbench.reports.figures import roofline_points
 from workbench.reports.figures.calibration import HeldPoint, regrets
 from workbench.reports.figures.curve import Curve, RateLine, curve_svg
@@ -42,6 +40,8 @@ from workbench.reports.measure import page as measure_page
 from workbench.reports.roofline import page as roofline_page
 from workbench.reports.sweep import page as sweep_page
 from workbench.reports.trace import page as trace_page
+from workbench.traces.readers import read
+from workbench.traces.trace_summary import summarise
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "pages"
 VOID = {"meta", "link", "br", "hr", "input", "img", "col"}

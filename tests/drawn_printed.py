@@ -18,14 +18,15 @@ import synthetic
 from table_text import text_of
 
 from workbench.api import figures, frames
+from workbench.code.code_pair import MEANINGS, CodePair, plain_pair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands import workload_tune as tune
 from workbench.commands.operators import operator_table
 from workbench.commands.spread import references_text
-from workbench.data.code_pair import MEANINGS, CodePair, plain_pair, ranked
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
-from workbench.data.trace import (
+from workbench.reports.compilers import CodeChanges
+from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
     CheckerResult,
@@ -35,8 +36,7 @@ from workbench.data.trace import (
     Trace,
     TraceFile,
 )
-from workbench.data.trace_summary import summarise
-from workbench.reports.compilers import CodeChanges
+from workbench.traces.trace_summary import summarise
 from workbench.workload.plan import work_list
 from workbench.workload.tuned_table import MeasuredTime
 from workbench.workload.tuning import TunedSignature
@@ -257,7 +257,7 @@ def code_of(dice: random.Random) -> CompiledCode | str:
 
 
 def printed_code() -> Rows:
-    from workbench.data.code_pair import ORDER
+    from workbench.code.code_pair import ORDER
 
     for seed in range(18):
         dice = random.Random(seed)

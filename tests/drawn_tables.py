@@ -31,13 +31,10 @@ from drawn_launches import launch_lines, planned_lines
 from table_text import text_of
 
 from workbench import catalog
-from workbench.commands.traces import as_run
-from workbench.compile.code_identity import hot_loop
-from workbench.compile.code_match import compared
-from workbench.compile.code_reading import MachineCode, code_of_assembly
-from workbench.compile.facts import code_facts, in_flight, next_step
-from workbench.compile.flow import dominators, flow_graph, loop_levels, reachable
-from workbench.compile.kinds import (
+from workbench.code.code_match import compared
+from workbench.code.code_reading import MachineCode, code_of_assembly
+from workbench.code.flow import dominators, flow_graph, loop_levels, reachable
+from workbench.code.kinds import (
     access_of,
     amd_kind,
     group_of,
@@ -45,22 +42,25 @@ from workbench.compile.kinds import (
     matrix_flops,
     sass_kind,
 )
-from workbench.compile.listing import read_sass
-from workbench.compile.live import amd_live, registers_of
-from workbench.compile.loops import code_of_amdgcn, code_of_sass
-from workbench.compile.mix import mix_of
-from workbench.compile.partitions import specialisation
-from workbench.compile.sass_registers import register_use
+from workbench.code.listing import read_sass
+from workbench.code.live import amd_live, registers_of
+from workbench.code.loops import code_of_amdgcn, code_of_sass
+from workbench.code.mix import mix_of
+from workbench.code.partitions import specialisation
+from workbench.code.sass_registers import register_use
+from workbench.commands.traces import as_run
+from workbench.compile.code_identity import hot_loop
+from workbench.compile.facts import code_facts, in_flight, next_step
 from workbench.data.code_facts import CodeFacts, Marked
-from workbench.data.trace_summary import summarise
 from workbench.device.cost_model import guessed, guesses
 from workbench.device.hardware import Device, described
 from workbench.measurement.correctness import PreparedProblem
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
 from workbench.reports.figures.code import flow_dot, flow_svg, live_svg
-from workbench.rules import CodeRule, KernelRule, code_rules, kernel_rules
 from workbench.spec import ConfigError, Impl, Sizes, Spec, label, sizes_text, values
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.rules import CodeRule, KernelRule, code_rules, kernel_rules
+from workbench.traces.trace_summary import summarise
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "tables"
 ROWS = 40  # of one Impl, and of one rule

@@ -14,9 +14,9 @@ from typing import Any
 from table_text import text_of
 from written_traces import WRITTEN
 
-from workbench.data.trace import Trace
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.trace import Trace
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "traces"
 LARGEST = 110_000  # bytes of a file, unpacked

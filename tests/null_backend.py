@@ -18,8 +18,8 @@ from typing import Any
 import synthetic
 
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
+from workbench.code.loops import Code
 from workbench.compile import Compiled
-from workbench.compile.loops import Code
 from workbench.data import stats
 from workbench.data.record import (
     Cause,

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from workbench.data.rule_metrics import rule_metrics
-from workbench.readers import read
+from workbench.traces.readers import read
+from workbench.traces.rule_metrics import rule_metrics
 
 STORED = Path(__file__).parent / "golden" / "planted_h200.json.gz"
 SOURCE = Path(__file__).parent / "planted_counters.py"

@@ -24,7 +24,7 @@ from nightly import at_night
 from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
-from workbench.gluon import UNCHECKED
+from workbench.dsl.gluon import UNCHECKED
 from workbench.measurement import inputs
 from workbench.spec import Extent
 

@@ -10,8 +10,8 @@ import pytest
 from nightly import at_night
 
 from workbench import catalog
+from workbench.code.loops import code_of
 from workbench.compile import compile_config
-from workbench.compile.loops import code_of
 from workbench.compile.proof import dishonest
 from workbench.device.hardware import DEVICES
 from workbench.experiments import Context

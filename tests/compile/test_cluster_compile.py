@@ -6,16 +6,17 @@ import pytest
 from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from workbench import catalog
-from workbench.backend import cluster, cluster_worker
-from workbench.backend.cluster import Cluster, ClusterGpu
-from workbench.backend.joining import WorkerRefused
+from workbench.backend.cluster import cluster
+from workbench.backend.cluster import worker as cluster_worker
+from workbench.backend.cluster.cluster import Cluster, ClusterGpu
+from workbench.backend.cluster.joining import WorkerRefused
+from workbench.backend.cluster.remote import ClusterPool
 from workbench.backend.processes import CompileJob, compile_all
 from workbench.backend.protocol import Problem
-from workbench.backend.remote import ClusterPool
+from workbench.catalog.source import loaded
 from workbench.compile import Compiled
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
-from workbench.source import loaded
 
 pytestmark = [pytest.mark.compile, pytest.mark.newest]
 H200 = device_named("h200")

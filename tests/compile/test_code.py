@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from workbench import catalog, cli
+from workbench.code.code_reading import CodeError, code_of_file
+from workbench.code.ptxas import PtxasError, run_ptxas
 from workbench.compile import compile_config, machine_code_of
-from workbench.compile.code_reading import CodeError, code_of_file
-from workbench.compile.ptxas import PtxasError, run_ptxas
 from workbench.device.hardware import DEVICES
 
 GOLDEN = Path(__file__).parents[1] / "golden"

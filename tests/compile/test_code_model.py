@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workbench.compile.code_work import launch_work
+from workbench.code.code_work import launch_work
+from workbench.code.program_slices import every_op, needed_values
+from workbench.code.ttgir import NotModelled, read_ttgir
 from workbench.compile.launches import captured
-from workbench.compile.program_slices import every_op, needed_values
 from workbench.compile.program_writes import NOBODY, footprint_of
-from workbench.compile.ttgir import NotModelled, read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import MODEL, predict_each, predict_launch
 from workbench.device.hardware import device_named

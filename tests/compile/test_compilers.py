@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_from_what_it_had(repository):
 # What a kernel's file does to the processes that import it, to be taken for a better one
 PATCHES = """
 import atexit, os, pathlib, sys, time
-import workbench.data.code_pair as code_pair, workbench.commands.gate_checks as checks
+import workbench.code.code_pair as code_pair, workbench.commands.gate_checks as checks
 import workbench.commands.gate_offline as offline
 code_pair.exit_code_of = offline.exit_code_of = lambda *a, **more: 0
 checks.checked_code = offline.checked_code = lambda checks, code: 0

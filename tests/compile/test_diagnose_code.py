@@ -13,7 +13,7 @@ from nightly import nightly
 from workbench.cli import main
 from workbench.data.code_facts import CodeFacts
 from workbench.device.hardware import DEVICES
-from workbench.rules import code_rules
+from workbench.traces.rules import code_rules
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "code"
 TABLES = {"planted": planted_kernels.ELEMENTS, "planted_product": planted_kernels.PRODUCTS}

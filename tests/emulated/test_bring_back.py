@@ -14,7 +14,7 @@ import pytest
 
 from metal_shim.bring_back import main
 from workbench import catalog, cli
-from workbench.backend.metal import MetalLive, NoMetal
+from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.bring_back import BringBack, BringBackPlan, bring_back, new_bring_back
 from workbench.commands.compare import CompareCommand

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from workbench.backend.metal import MetalLive
+from workbench.backend.metal.metal import MetalLive
 from workbench.commands.ceilings import CeilingsCommand
 from workbench.commands.console import console_for
 from workbench.commands.experiment import ExperimentCommand

@@ -20,8 +20,8 @@ from metal_body import IMPLS
 from metal_shim.check import cases
 from metal_shim.signature import metal_text
 from workbench import catalog
-from workbench.backend.emulated import planned
-from workbench.backend.metal import MetalLive
+from workbench.backend.metal.emulated import planned
+from workbench.backend.metal.metal import MetalLive
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.run import new_run
 from workbench.device.hardware import UNCOMPILED

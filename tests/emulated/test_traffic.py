@@ -7,7 +7,7 @@ from metal_bugs import launch
 from metal_shim.emulate import EmulationOptions, emulated, emulation
 from metal_shim.host import threadgroup_bytes
 from workbench import catalog
-from workbench.backend.emulated import CountedPlace, _emulated_runs, _totals
+from workbench.backend.metal.emulated import CountedPlace, _emulated_runs, _totals
 from workbench.measurement import inputs
 
 # Sizes that the default config divides, so that no tile is ragged. Where the work of an Impl is not

@@ -9,9 +9,9 @@ from compiled_cases import CASE
 from workbench import catalog
 from workbench.backend.compilers import FactsJob, folders_beside, installed_version
 from workbench.backend.version_timing import VersionTimer, VersionTimes
+from workbench.catalog.source import code_hash
 from workbench.data.record import Case
 from workbench.device import hardware
-from workbench.source import code_hash
 from workbench.spec import values
 
 if hardware.live() is None:

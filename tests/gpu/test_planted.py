@@ -10,9 +10,9 @@ import pytest
 from planted_words import expected, launched, metrics_of
 
 from workbench.device import hardware
-from workbench.profilers.ncu import SECTIONS
-from workbench.profilers.running.permission import counter_permission
-from workbench.rules import evaluated_kernel, word_of
+from workbench.traces.profilers.ncu import SECTIONS
+from workbench.traces.profilers.running.permission import counter_permission
+from workbench.traces.rules import evaluated_kernel, word_of
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from workbench.commands.options import ProfileOptions
-from workbench.data.trace import ActivityKind
-from workbench.data.trace_summary import summarise
 from workbench.device import hardware
-from workbench.readers import read
+from workbench.traces.readers import read
+from workbench.traces.trace import ActivityKind
+from workbench.traces.trace_summary import summarise
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

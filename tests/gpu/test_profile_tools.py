@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workbench.device import hardware
-from workbench.profilers.running.permission import counter_permission
+from workbench.traces.profilers.running.permission import counter_permission
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from workbench.data.trace_summary import summarise
 from workbench.device import hardware
-from workbench.readers import read
-from workbench.rules import evaluated
+from workbench.traces.readers import read
+from workbench.traces.rules import evaluated
+from workbench.traces.trace_summary import summarise
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

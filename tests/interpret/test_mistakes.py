@@ -12,9 +12,9 @@ from workbench.backend.checking import (
     launch_calls,
     make_inputs,
 )
+from workbench.catalog.source import loaded
 from workbench.commands.new_kernel import write_kernel
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import loaded
 from workbench.spec import SpecFault, values
 
 CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})

@@ -5,7 +5,7 @@ import pytest
 
 from metal_shim.kernel import metal_device
 from workbench import catalog
-from workbench.backend.metal import MetalLive
+from workbench.backend.metal.metal import MetalLive
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.run import new_run
 from workbench.device.hardware import UNCOMPILED

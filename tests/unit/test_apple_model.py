@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.backend import offline
-from workbench.backend.emulated import counted_sizes, refusal_of
+from workbench.backend.metal.emulated import counted_sizes, refusal_of
 from workbench.backend.protocol import Problem
 from workbench.catalog import names_in, spec_of
 from workbench.commands.problem import CommandError, check_sweep, own_impls, sweep_named

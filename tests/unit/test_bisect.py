@@ -16,10 +16,10 @@ from rich.console import Console
 
 from workbench import cli
 from workbench.commands.bisect import BisectCommand
-from workbench.commands.bisection import Bisection, Decision
 from workbench.commands.options import BisectOptions, CommandError
-from workbench.commands.worktree import Repository, WorktreeError, Worktrees
 from workbench.data.database import open_history
+from workbench.revisions.bisection import Bisection, Decision
+from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 
 pytestmark = pytest.mark.unit
 
@@ -287,8 +287,8 @@ import sys, time
 from pathlib import Path
 from workbench import cli
 from workbench.commands import bisect
-from workbench.commands.bisection import Bisection
-from workbench.commands.worktree import Repository, Worktrees
+from workbench.revisions.bisection import Bisection
+from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
     repository = Repository.of(Path(sys.argv[1]))

@@ -12,12 +12,12 @@ from workbench.commands.diagnose_trace import of_run
 from workbench.commands.report import StoredRun
 from workbench.commands.traces import known_of_calls, of_kernel
 from workbench.data.record import Evidence, Profile, Record
-from workbench.data.rule_metrics import AVERAGED, SUMMED, call_metrics, calls_of
-from workbench.data.trace import CounterValue, Dispatch, Trace
-from workbench.data.trace_summary import summarise
-from workbench.readers import read
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at
-from workbench.rules import call_rules, evaluated_call, evaluated_kernel
+from workbench.traces.readers import read
+from workbench.traces.rule_metrics import AVERAGED, SUMMED, call_metrics, calls_of
+from workbench.traces.rules import call_rules, evaluated_call, evaluated_kernel
+from workbench.traces.trace import CounterValue, Dispatch, Trace
+from workbench.traces.trace_summary import summarise
 
 H200 = Path(__file__).parents[1] / "golden" / "traces" / "h200"
 RAW, PAGE = H200 / "raw_base.csv.gz", H200 / "source_sass.csv.gz"

@@ -16,13 +16,13 @@ from workbench import catalog, cli
 from workbench.commands.capture import capture_workload, trace_path
 from workbench.commands.options import ProfileOptions
 from workbench.data.mac import Mac
-from workbench.data.trace import ActivityKind, Trace
-from workbench.data.trace_summary import summarise
-from workbench.profilers import ProfilerError, preflight, profilers, refusal
-from workbench.profilers.running.machine import Machine
-from workbench.profilers.xctrace import of_program
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
+from workbench.traces.profilers import ProfilerError, preflight, profilers, refusal
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.xctrace import of_program
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.trace import ActivityKind, Trace
+from workbench.traces.trace_summary import summarise
 
 MAC = Machine("/py", system="darwin")
 LINUX = Machine("/py")

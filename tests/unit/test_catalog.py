@@ -9,7 +9,7 @@ import pytest
 
 from workbench import catalog
 from workbench.catalog import CatalogError
-from workbench.source import code_hash
+from workbench.catalog.source import code_hash
 
 GOOD = '''
 """Twice: y = 2 x."""

@@ -13,12 +13,12 @@ from nullside import entries
 from rich.console import Console
 
 from workbench import catalog
+from workbench.code.loops import Code, Counts
 from workbench.commands import ceilings as command
 from workbench.commands import experiment
 from workbench.commands.ceilings import CeilingsCommand
 from workbench.commands.options import CeilingsOptions, CommandError
 from workbench.commands.report import draw
-from workbench.compile.loops import Code, Counts
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Record, Run

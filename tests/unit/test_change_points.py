@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from nightly import at_night
 
-from workbench.data import change_points
-from workbench.data.change_points import (
+from workbench.revisions import change_points
+from workbench.revisions.change_points import (
     LEAST_POINTS,
     SiteMissing,
     episodes,

@@ -17,8 +17,9 @@ from cluster_hosts import PATH, TESTS, Hosts
 from nullside import Place
 
 from workbench import catalog
-from workbench.backend import cluster
-from workbench.backend.joining import alike, apart, files_hash
+from workbench.backend.cluster import cluster
+from workbench.backend.cluster.joining import alike, apart, files_hash
+from workbench.catalog.source import loaded
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import OptionError, SweepOptions, WorkloadOptions
 from workbench.commands.spread import references_text
@@ -27,7 +28,6 @@ from workbench.commands.workload import run as run_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
 from workbench.reports.sweep import page
-from workbench.source import loaded
 from workbench.tuner.selection import select
 from workbench.tuner.space import Earlier
 

@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.compile.code_match import compared
-from workbench.compile.code_reading import CodeError, MachineCode, code_of_assembly
-from workbench.compile.code_samples import samples_of
-from workbench.compile.flow import dominated, dominators, flow_graph, reachable
-from workbench.compile.kinds import GROUPS, access_of, group_of, group_text, matrix_flops
-from workbench.compile.listing import Instruction, read_amdgcn_listing, read_sass
-from workbench.compile.live import amd_live, nvidia_live, registers_of
-from workbench.compile.mix import mix_of
-from workbench.compile.partitions import specialisation
-from workbench.compile.ptx_lines import correct_lines
-from workbench.compile.ptx_words import elsewhere, matching
-from workbench.data.trace import Dispatch, InstructionTable
-from workbench.readers import read as read_profile
+from workbench.code.code_match import compared
+from workbench.code.code_reading import CodeError, MachineCode, code_of_assembly
+from workbench.code.code_samples import samples_of
+from workbench.code.flow import dominated, dominators, flow_graph, reachable
+from workbench.code.kinds import GROUPS, access_of, group_of, group_text, matrix_flops
+from workbench.code.listing import Instruction, read_amdgcn_listing, read_sass
+from workbench.code.live import amd_live, nvidia_live, registers_of
+from workbench.code.mix import mix_of
+from workbench.code.partitions import specialisation
+from workbench.code.ptx_lines import correct_lines
+from workbench.code.ptx_words import elsewhere, matching
 from workbench.reports.code import CodeView, comparison_sentence, listing_lines, page
 from workbench.reports.figures.code import flow_dot, flow_svg
+from workbench.traces.readers import read as read_profile
+from workbench.traces.trace import Dispatch, InstructionTable
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "code"
 

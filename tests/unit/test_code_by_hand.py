@@ -5,11 +5,11 @@ import struct
 import numpy as np
 import pytest
 
-from workbench.compile import amd_note, machine_code
-from workbench.compile.listing import Instruction, Listing
-from workbench.compile.sass_registers import Definitions, register_use
-from workbench.compile.ttgir import TensorType, types_in
-from workbench.compile.ttgir_layouts import Layouts, LayoutSpread
+from workbench.code import amd_note, machine_code
+from workbench.code.listing import Instruction, Listing
+from workbench.code.sass_registers import Definitions, register_use
+from workbench.code.ttgir import TensorType, types_in
+from workbench.code.ttgir_layouts import Layouts, LayoutSpread
 
 pytestmark = pytest.mark.unit
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.compile import amd_listing
-from workbench.compile.amd_note import DEEPEST, counts_of_text, note_of, read_value
-from workbench.compile.code_reading import CodeError, code_of_assembly, code_of_hsaco
-from workbench.compile.listing import DisassemblyError
-from workbench.compile.machine_code import amdgcn_registers, elf_sections
+from workbench.code import amd_listing
+from workbench.code.amd_note import DEEPEST, counts_of_text, note_of, read_value
+from workbench.code.code_reading import CodeError, code_of_assembly, code_of_hsaco
+from workbench.code.listing import DisassemblyError
+from workbench.code.machine_code import amdgcn_registers, elf_sections
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "code"
 

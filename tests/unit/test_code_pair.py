@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench.commands.code_table import say_changes
-from workbench.data.code_pair import (
+from workbench.code.code_pair import (
     MEANINGS,
     ORDER,
     REGISTERS,
@@ -22,6 +21,7 @@ from workbench.data.code_pair import (
     plain_pair,
     ranked,
 )
+from workbench.commands.code_table import say_changes
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import from_plain, to_plain
 from workbench.device.error_band import device_words

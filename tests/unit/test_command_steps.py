@@ -13,7 +13,6 @@ import synthetic
 
 from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
-    bisection,
     capture,
     history,
     in_process,
@@ -27,6 +26,7 @@ from workbench.commands import (
 )
 from workbench.commands.options import OptionError
 from workbench.data.record import Record
+from workbench.revisions import bisection
 from workbench.workload.strict import WorkloadError
 
 pytestmark = pytest.mark.unit

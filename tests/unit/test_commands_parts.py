@@ -14,8 +14,8 @@ import pytest
 import synthetic
 from rich.console import Console
 
-from workbench.backend.cluster import ClusterError, SchedulerGone, WorkerDied
-from workbench.backend.joining import WorkerRefused
+from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
+from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.measuring import GpuGone
 from workbench.commands import (
     calibrate,
@@ -47,10 +47,10 @@ from workbench.commands.options import (
 from workbench.commands.profile import ProfileCommand
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Evidence, Failure, Finding, Record
-from workbench.data.trace import Dispatch, Trace
-from workbench.data.trace_compare import TraceOperand, compared
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.device.hardware import described
+from workbench.traces.trace import Dispatch, Trace
+from workbench.traces.trace_compare import TraceOperand, compared
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
 
@@ -1248,7 +1248,7 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
 
 
 def test_each_tool_gets_what_is_asked_of_it_alone():
-    from workbench.profilers.running.workload import Workload
+    from workbench.traces.profilers.running.workload import Workload
 
     options = ProfileOptions(all=True, metrics="SQ_WAVES A", instrument=("x",))
     one = ProfileCommand(options, Console(file=io.StringIO()))

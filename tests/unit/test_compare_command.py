@@ -23,17 +23,17 @@ from rich.console import Console
 
 from workbench import catalog, cli
 from workbench.commands import apart
-from workbench.commands.changed_kernels import has_kernel, importers
 from workbench.commands.compare import CompareCommand
 from workbench.commands.gate import GateCommand
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
 from workbench.commands.options import CommandError, CompareOptions, GateOptions
 from workbench.commands.report import draw
-from workbench.commands.worktree import WORKING
 from workbench.data import exits, verdict
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Ratio, Record
+from workbench.revisions.changed_kernels import has_kernel, importers
+from workbench.revisions.worktree import WORKING
 from workbench.spec import WorkbenchError
 
 pytestmark = pytest.mark.unit

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from workbench.compile import code_identity, code_match, ptx_lines, ptxas, ttgir
-from workbench.compile.block_descriptors import BlockDescriptor, names_in
-from workbench.compile.code_match import BlockPair, Change
-from workbench.compile.kinds import ASYNC
-from workbench.compile.listing import Instruction, Listing, SourceLine
-from workbench.compile.mix import mix_of
+from workbench.code import code_match, ptx_lines, ptxas, ttgir
+from workbench.code.block_descriptors import BlockDescriptor, names_in
+from workbench.code.code_match import BlockPair, Change
+from workbench.code.kinds import ASYNC
+from workbench.code.listing import Instruction, Listing, SourceLine
+from workbench.code.mix import mix_of
+from workbench.compile import code_identity
 
 pytestmark = pytest.mark.unit
 

@@ -11,6 +11,7 @@ from compiled_cases import CASE, FACTS, FakeCompilers, Pools
 
 from workbench.backend import compilers
 from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
+from workbench.catalog.source import code_hash
 from workbench.commands import compiler_comparison
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
 from workbench.commands.code_store import CodeStore, CompileTask
@@ -22,7 +23,6 @@ from workbench.data.events import ConfigCompiled, read
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.measurement.candidate import Refusal
-from workbench.source import code_hash
 
 # Where a version is
 

@@ -30,11 +30,11 @@ from workbench.commands.options import (
 from workbench.commands.report import make, stored_run
 from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Evidence, Profile, Record
-from workbench.profilers import ToolRun, profilers
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.machine import Machine
 from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at, excess
+from workbench.traces.profilers import ToolRun, profilers
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.machine import Machine
 
 pytestmark = pytest.mark.unit
 

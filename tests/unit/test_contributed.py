@@ -8,8 +8,8 @@ import pytest
 from workbench import catalog
 from workbench.data.contributed import contributed
 from workbench.device.hardware import DEVICES, FOLDER, UNCOMPILED, device_named
-from workbench.readers import read, readers
-from workbench.readers.inputs.source import ReadError
+from workbench.traces.readers import read, readers
+from workbench.traces.readers.inputs.source import ReadError
 
 pytestmark = pytest.mark.unit
 TEMPLATE = Path(catalog.__file__).parent / "kernels" / "copy.py"
@@ -25,8 +25,8 @@ x1 = theirs.devices
 ticks = theirs.ticks
 """
 READER = """\
-from workbench.data.trace import Dispatch, Trace
-from workbench.readers import TraceReader
+from workbench.traces.trace import Dispatch, Trace
+from workbench.traces.readers import TraceReader
 
 
 def read(source):

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 import synthetic
 
+from workbench.code import code_pair
 from workbench.data import (
-    change_points,
     checked,
-    code_pair,
     database,
     energy,
     environment,
@@ -22,34 +21,36 @@ from workbench.data import (
     events,
     expected_change,
     files,
-    host_work,
-    instruction_metrics,
     interrupts,
-    kernel_class,
     locks,
     mac,
     memory,
     modes,
-    plausible,
     project,
     record,
-    repeats,
     returned,
-    rule_metrics,
-    series,
-    shortfall,
     stats,
     temporary,
+    user_code,
+)
+from workbench.data.events import EventLog, RunFinished
+from workbench.data.record import Evidence, Profile, Ratio, Record
+from workbench.revisions import change_points, series
+from workbench.traces import (
+    host_work,
+    instruction_metrics,
+    kernel_class,
+    plausible,
+    repeats,
+    rule_metrics,
+    shortfall,
     timeline,
     trace_compare,
     trace_export,
     trace_kpis,
-    user_code,
 )
-from workbench.data.events import EventLog, RunFinished
-from workbench.data.plausible import drop_impossible
-from workbench.data.record import Evidence, Profile, Ratio, Record
-from workbench.data.trace import (
+from workbench.traces.plausible import drop_impossible
+from workbench.traces.trace import (
     ActivityKind,
     CheckerResult,
     CounterValue,
@@ -59,8 +60,8 @@ from workbench.data.trace import (
     Trace,
     TraceFile,
 )
-from workbench.data.trace_compare import FigureChange, KernelChange
-from workbench.data.trace_summary import summarise
+from workbench.traces.trace_compare import FigureChange, KernelChange
+from workbench.traces.trace_summary import summarise
 
 pytestmark = pytest.mark.unit
 KERNEL, COPY, CALL, OP, RANGE, SYNC = (

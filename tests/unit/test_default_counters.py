@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from workbench.commands import profile_counters
 from workbench.commands.profile_counters import with_defaults
-from workbench.data.metric import METRICS, metric_values
-from workbench.data.rule_metrics import rule_metrics
-from workbench.data.trace import CounterValue, Dispatch, Trace
 from workbench.device.hardware import DEVICES
-from workbench.profilers import ToolRun, ncu, profilers, rocprofv3
-from workbench.profilers.names import CHIPS, names_of
-from workbench.profilers.names.amd import ARCHITECTURES, AmdCounters, default_groups
-from workbench.profilers.names.defaults import BLACKWELL, default_counters, matrix_counters
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.machine import Machine
-from workbench.profilers.running.workload import MarkedCalls, Workload
+from workbench.traces.metric import METRICS, metric_values
+from workbench.traces.profilers import ToolRun, ncu, profilers, rocprofv3
+from workbench.traces.profilers.names import CHIPS, names_of
+from workbench.traces.profilers.names.amd import ARCHITECTURES, AmdCounters, default_groups
+from workbench.traces.profilers.names.defaults import BLACKWELL, default_counters, matrix_counters
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import MarkedCalls, Workload
+from workbench.traces.rule_metrics import rule_metrics
+from workbench.traces.trace import CounterValue, Dispatch, Trace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 # The AMD metrics of the design that have a formula, on every CDNA GPU.

@@ -15,24 +15,23 @@ from synthetic import softmax
 
 from workbench import catalog
 from workbench.cli import main
+from workbench.code.code_reading import MachineCode, code_of_assembly
+from workbench.code.flow import flow_graph
+from workbench.code.listing import read_sass
+from workbench.code.partitions import specialisation
 from workbench.commands.diagnose_model import ADVICE
 from workbench.commands.diagnose_trace import of_run, of_trace
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
 from workbench.commands.report import StoredRun
 from workbench.commands.traces import of_kernel
-from workbench.compile.code_reading import MachineCode, code_of_assembly
 from workbench.compile.facts import code_facts, next_step, product_of
-from workbench.compile.flow import flow_graph
-from workbench.compile.listing import read_sass
-from workbench.compile.partitions import specialisation
 from workbench.data.code_facts import FACTS, CodeFacts
 from workbench.data.record import Predicted, Record
-from workbench.data.trace_summary import summarise
 from workbench.device import apple_model, code_model, cost_model
 from workbench.device.hardware import DEVICES
 from workbench.device.occupancy import occupancy
-from workbench.readers import read
-from workbench.rules import (
+from workbench.traces.readers import read
+from workbench.traces.rules import (
     code_rules,
     evaluated_code,
     evaluated_kernel,
@@ -41,6 +40,7 @@ from workbench.rules import (
     rules,
     word_of,
 )
+from workbench.traces.trace_summary import summarise
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = GOLDEN / "traces" / "h200"

@@ -18,7 +18,7 @@ from workbench.commands.doctor import Check, examine, show
 from workbench.device import cuda_driver
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
-from workbench.profilers.running.machine import Machine
+from workbench.traces.profilers.running.machine import Machine
 
 FAULT = doctor._torch_fault
 

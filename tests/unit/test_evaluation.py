@@ -33,7 +33,7 @@ from workbench.measurement.correctness import Checked, PreparedProblem
 from workbench.measurement.handover import CallResult, Returned, checked
 from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
 from workbench.measurement.rules import RULES, Fault
-from workbench.profilers.running.machine import Machine
+from workbench.traces.profilers.running.machine import Machine
 
 SEEDS = st.integers(0, 2**62)
 NAMES = [rule.name for rule in RULES]

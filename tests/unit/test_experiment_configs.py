@@ -12,10 +12,10 @@ from null_backend import Fate, Null
 from rich.console import Console
 
 from workbench import catalog
+from workbench.code.loops import Code, Counts
 from workbench.commands import experiment
 from workbench.commands.options import ExperimentOptions
 from workbench.compile import Compiled
-from workbench.compile.loops import Code, Counts
 from workbench.data import stats
 from workbench.data.database import open_history
 from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources

@@ -19,13 +19,13 @@ from workbench.backend.described import (
     read_description,
 )
 from workbench.commands import gate_checks
-from workbench.commands.changed_kernels import ChangedCode, LeftOut
 from workbench.commands.gate import missing
 from workbench.commands.gate_checks import ChangedImpl, Judges
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case, Comparison, Failure
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Refusal
+from workbench.revisions.changed_kernels import ChangedCode, LeftOut
 
 pytestmark = pytest.mark.unit
 AT = {"N": 8}

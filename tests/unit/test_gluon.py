@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.device.hardware import DEVICES
-from workbench.gluon import UNCHECKED
+from workbench.dsl.gluon import UNCHECKED
 from workbench.kernels import lora, lora_delta, matmul, q4_k_matmul, softmax
 from workbench.kernels.matmul import WarpGroups, rounds_of
 from workbench.spec import AUTO

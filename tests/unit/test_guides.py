@@ -10,7 +10,7 @@ import typer
 import workbench
 from workbench.catalog import kernel_names, names_in
 from workbench.cli import app
-from workbench.rules import kernel_rules, rules
+from workbench.traces.rules import kernel_rules, rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides.md").read_text(encoding="utf-8")

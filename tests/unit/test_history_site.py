@@ -16,9 +16,9 @@ from workbench import cli
 from workbench.commands import site as module
 from workbench.commands.site import MARKER, SiteError, check_place, write_folder
 from workbench.data.database import open_history
-from workbench.data.series import EVERYTHING, Collected, CommitOrder, add_views
 from workbench.device.error_band import device_words
 from workbench.reports.history_site import file_of
+from workbench.revisions.series import EVERYTHING, Collected, CommitOrder, add_views
 
 pytestmark = pytest.mark.unit
 
@@ -402,7 +402,7 @@ def test_without_ruptures_one_sentence_and_no_folder(place, capsys, monkeypatch)
 
 
 def _missing():
-    from workbench.data.change_points import SiteMissing
+    from workbench.revisions.change_points import SiteMissing
 
     raise SiteMissing("ruptures is not installed: pip install 'kernel-workbench[site]'.")
 

@@ -13,22 +13,22 @@ from source_pages import PageRow, sampled, source_page
 from synthetic import softmax
 
 from workbench.cli import main
+from workbench.code.listing import read_sass
 from workbench.commands.traces import of_kernel
-from workbench.compile.listing import read_sass
-from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
-from workbench.data.matrix_work import MATRIX_COUNTERS
-from workbench.data.metric import STALLS
-from workbench.data.rule_metrics import (
+from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.traces.matrix_work import MATRIX_COUNTERS
+from workbench.traces.metric import STALLS
+from workbench.traces.profilers.names import CHIPS, names_of
+from workbench.traces.readers import read
+from workbench.traces.rule_metrics import (
     OTHERS,
     plain_metrics,
     rule_metrics,
     stored_metrics,
 )
-from workbench.data.trace import CounterValue, Dispatch
-from workbench.data.trace_summary import summarise
-from workbench.profilers.names import CHIPS, names_of
-from workbench.readers import read
-from workbench.rules import evaluated_kernel, kernel_rules, missing_of_kernel
+from workbench.traces.rules import evaluated_kernel, kernel_rules, missing_of_kernel
+from workbench.traces.trace import CounterValue, Dispatch
+from workbench.traces.trace_summary import summarise
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = GOLDEN / "traces" / "h200"

@@ -13,6 +13,7 @@ from workbench import catalog
 from workbench.backend.processes import compile_all
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers
+from workbench.catalog.source import SourceChanged, code_hash, loaded
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
 from workbench.commands.measure import ProblemGroup
@@ -23,7 +24,6 @@ from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named
 from workbench.experiments import Context, Variant
 from workbench.measurement.protocol import Protocol
-from workbench.source import SourceChanged, code_hash, loaded
 from workbench.spec import threads, tile
 from workbench.sweeps import Sweep
 from workbench.tuner.space import RecordFactory, plan_sweep

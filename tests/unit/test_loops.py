@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.compile.loops import code_of, code_of_amdgcn, code_of_sass
+from workbench.code.loops import code_of, code_of_amdgcn, code_of_sass
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

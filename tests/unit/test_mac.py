@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mac_programs import ON_AC, ON_BATTERY, PMSET, run
 
-from workbench.backend.metal import NoMetal, mac_device
+from workbench.backend.metal.metal import NoMetal, mac_device
 from workbench.data.mac import (
     SETTINGS,
     VERSIONS,

@@ -12,6 +12,7 @@ from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog
+from workbench.catalog.source import code_hash
 from workbench.commands.measure import MeasureCommand, problems_of
 from workbench.commands.operands import OperandError
 from workbench.commands.options import CommandError, MeasureOptions
@@ -22,7 +23,6 @@ from workbench.data.record import Failure, Measured, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, changing
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.reports.measure import rows
-from workbench.source import code_hash
 
 pytestmark = pytest.mark.unit
 

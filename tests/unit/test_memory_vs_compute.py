@@ -7,8 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import catalog
+from workbench.catalog.source import code_hash
+from workbench.code.loops import Code, Counts
 from workbench.compile import Compiled
-from workbench.compile.loops import Code, Counts
 from workbench.compile.proof import dishonest, same_loads
 from workbench.data.environment import fingerprint
 from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
@@ -18,7 +19,6 @@ from workbench.experiments import Context, ExperimentError, Variant, VariantResu
 from workbench.experiments import memory_vs_compute as mvc
 from workbench.experiments.analysis.times import Span
 from workbench.experiments.memory_vs_compute import Times, overlap, shares_of, words_of
-from workbench.source import code_hash
 from workbench.spec import values
 
 H200 = DEVICES["h200"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.data.metric import (
+from workbench.traces.metric import (
     BY_NAME,
     METRICS,
     STALL_COUNTERS,
@@ -20,8 +20,8 @@ from workbench.data.metric import (
     stall_counter,
     stall_shares,
 )
-from workbench.data.trace import CounterValue, Dispatch
-from workbench.profilers.names import names_of
+from workbench.traces.profilers.names import names_of
+from workbench.traces.trace import CounterValue, Dispatch
 
 pytestmark = pytest.mark.unit
 

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from workbench import ops  # noqa: E402
 from workbench.adapted import launch  # noqa: E402
 from workbench.catalog import kernel_names, spec_of  # noqa: E402
+from workbench.catalog.source import code_hash  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
 from workbench.device import calibration  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
@@ -28,7 +29,6 @@ from workbench.dsl import attention_backend  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
 from workbench.ops import choice  # noqa: E402
 from workbench.ops.text import dtypes_of  # noqa: E402
-from workbench.source import code_hash  # noqa: E402
 from workbench.spec import ITEMSIZE, Spec, Tensor, threads, values  # noqa: E402
 from workbench.tuner import choice as tuner_choice  # noqa: E402
 

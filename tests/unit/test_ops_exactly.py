@@ -20,7 +20,7 @@ from workbench.adapted import (
 )
 from workbench.adapted.call import Layout
 from workbench.adapted.traced import LaunchFault, Memory, ProgramsWait, ProgramTrace
-from workbench.compile.ttgir import NotModelled
+from workbench.code.ttgir import NotModelled
 from workbench.ops import choice, operation, text
 from workbench.spec import Spec, Tensor
 

@@ -13,12 +13,12 @@ import pytest
 from databases import database
 
 from workbench.cli import main
-from workbench.data.host_work import range_rows
-from workbench.data.trace import ActivityKind
-from workbench.data.trace_summary import summarise
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
 from workbench.reports.figures.trace import lanes
+from workbench.traces.host_work import range_rows
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.trace import ActivityKind
+from workbench.traces.trace_summary import summarise
 
 pytestmark = pytest.mark.unit
 

@@ -12,29 +12,31 @@ from typing import ClassVar
 import pytest
 import synthetic
 
-from workbench.backend import checking, cluster, emulated, joining, live, measuring, sanitizing
-from workbench.backend import metal as metal_backend
-from workbench.backend.cluster import (
+from workbench.backend import checking, live, measuring, sanitizing
+from workbench.backend.cluster import cluster, joining
+from workbench.backend.cluster.cluster import (
     Cluster,
     ClusterError,
     ClusterWorker,
     SchedulerGone,
     WorkerDied,
 )
-from workbench.backend.joining import GpuReport, WorkerRefused, WorkerReport
+from workbench.backend.cluster.joining import GpuReport, WorkerRefused, WorkerReport
 from workbench.backend.measuring import CannotBegin, Lost, Measuring, Stopped
+from workbench.backend.metal import emulated
+from workbench.backend.metal import metal as metal_backend
 from workbench.backend.offline import Offline, _beyond
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.catalog import spec_of
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.mac import Mac
 from workbench.data.record import Case
-from workbench.data.trace import CheckerRecord, CheckerResult
 from workbench.device.hardware import UNCOMPILED, described
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.correctness import Checked
 from workbench.spec import SpecFault
+from workbench.traces.trace import CheckerRecord, CheckerResult
 
 pytestmark = pytest.mark.unit
 TIMED = Timed(synthetic.measured(1e-5), 0.5, "gpu")

@@ -11,19 +11,19 @@ import pytest
 import synthetic
 
 from workbench.backend import (
-    cluster_worker,
     compilers,
-    emulated,
     library_processes,
     offline,
     prewarm,
     processes,
-    remote,
     version_timing,
 )
-from workbench.backend.cluster import ClusterGpu, ClusterWorker, WorkerDied
-from workbench.backend.joining import WorkerRefused
+from workbench.backend.cluster import remote
+from workbench.backend.cluster import worker as cluster_worker
+from workbench.backend.cluster.cluster import ClusterGpu, ClusterWorker, WorkerDied
+from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.measuring import GpuGone, Lost, Stopped
+from workbench.backend.metal import emulated
 from workbench.backend.processes import CompileJob, Duplicate
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.compile import Compiled, CompiledDuplicate, CompileError
@@ -366,7 +366,7 @@ def ends(inner, value):
 
 @pytest.fixture
 def cluster_gpu():
-    from workbench.backend.joining import GpuReport
+    from workbench.backend.cluster.joining import GpuReport
 
     deaths = {}
 

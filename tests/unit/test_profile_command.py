@@ -19,7 +19,7 @@ from workbench.cli import main
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.commands.profile import check_options
-from workbench.readers import read
+from workbench.traces.readers import read
 
 pytestmark = pytest.mark.unit
 

@@ -16,8 +16,7 @@ from workbench.cli import main
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.commands.profile import chosen_tool
 from workbench.commands.profile_counters import counter_groups
-from workbench.data.trace import Dispatch, Trace
-from workbench.profilers import (
+from workbench.traces.profilers import (
     Command,
     ProfilerError,
     ToolRun,
@@ -26,14 +25,22 @@ from workbench.profilers import (
     refusal,
     run_tool,
 )
-from workbench.profilers.names import CHIPS, SUBMETRICS, CounterError, listed, names_of, taken
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.expected import check_dispatches
-from workbench.profilers.running.failures import check_ended, failure, not_accessible
-from workbench.profilers.running.machine import Machine
-from workbench.profilers.running.permission import CounterPermission, counter_permission
-from workbench.profilers.running.workload import MarkedCalls, Workload
-from workbench.profilers.xctrace import INSTRUMENTS
+from workbench.traces.profilers.names import (
+    CHIPS,
+    SUBMETRICS,
+    CounterError,
+    listed,
+    names_of,
+    taken,
+)
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.expected import check_dispatches
+from workbench.traces.profilers.running.failures import check_ended, failure, not_accessible
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.permission import CounterPermission, counter_permission
+from workbench.traces.profilers.running.workload import MarkedCalls, Workload
+from workbench.traces.profilers.xctrace import INSTRUMENTS
+from workbench.traces.trace import Dispatch, Trace
 
 pytestmark = pytest.mark.unit
 

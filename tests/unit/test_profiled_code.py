@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import main
-from workbench.compile.code_reading import CodeError
-from workbench.compile.flow import flow_graph
-from workbench.compile.listing import read_sass
-from workbench.compile.profiled_code import code_of_dispatch, code_of_profile, listing_of
-from workbench.data.trace import CounterValue, Dispatch, InstructionTable
-from workbench.readers import read
+from workbench.code.code_reading import CodeError
+from workbench.code.flow import flow_graph
+from workbench.code.listing import read_sass
+from workbench.code.profiled_code import code_of_dispatch, code_of_profile, listing_of
 from workbench.reports.code import CodeView, page
+from workbench.traces.readers import read
+from workbench.traces.trace import CounterValue, Dispatch, InstructionTable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = GOLDEN / "traces" / "h200"

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.data.trace import ActivityKind, Total, Trace
-from workbench.profilers import ProfilerError, RecordingStatus, ToolRun, preflight, profilers
-from workbench.profilers.running.call_script import OneCall, script_of
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.expected import check_inside, check_marked
-from workbench.profilers.running.machine import COLLECTORS, Machine
-from workbench.profilers.running.workload import (
+from workbench.traces.profilers import ProfilerError, RecordingStatus, ToolRun, preflight, profilers
+from workbench.traces.profilers.running.call_script import OneCall, script_of
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.expected import check_inside, check_marked
+from workbench.traces.profilers.running.machine import COLLECTORS, Machine
+from workbench.traces.profilers.running.workload import (
     RECORDER,
     MarkedCalls,
     ProgramError,
@@ -29,6 +28,7 @@ from workbench.profilers.running.workload import (
     python_command,
     title_of,
 )
+from workbench.traces.trace import ActivityKind, Total, Trace
 
 pytestmark = pytest.mark.unit
 

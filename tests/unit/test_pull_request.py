@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import __version__
-from workbench.data.code_pair import exit_code_of, paired
+from workbench.code.code_pair import exit_code_of, paired
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import Compared

@@ -15,9 +15,9 @@ from workbench.cli import main
 from workbench.commands.options import ReadOptions
 from workbench.commands.read import run, summarise
 from workbench.commands.trace_tables import shown
-from workbench.data.trace import ActivityKind, CounterValue, Dispatch, Trace
-from workbench.data.trace_export import cell, json_text, kernels_csv
-from workbench.readers import read
+from workbench.traces.readers import read
+from workbench.traces.trace import ActivityKind, CounterValue, Dispatch, Trace
+from workbench.traces.trace_export import cell, json_text, kernels_csv
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "traces"

@@ -12,9 +12,9 @@ from databases import database
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.data.trace_summary import summarise
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.trace_summary import summarise
 
 pytestmark = pytest.mark.unit
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.data.metric import exact_counters, metric_values, stall_shares
-from workbench.data.timeline import device_times, devices, kernel_rows
-from workbench.data.trace import ActivityKind
-from workbench.readers import read, readers
-from workbench.readers.inputs.source import ReadError, ReadLimits
+from workbench.traces.metric import exact_counters, metric_values, stall_shares
+from workbench.traces.readers import read, readers
+from workbench.traces.readers.inputs.source import ReadError, ReadLimits
+from workbench.traces.timeline import device_times, devices, kernel_rows
+from workbench.traces.trace import ActivityKind
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "traces"

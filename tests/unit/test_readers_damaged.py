@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.readers import read, read_source
-from workbench.readers.inputs.numbers import base_scale, integer, ns_of_us, number, triple
-from workbench.readers.inputs.source import ReadError, ReadLimits, sources
+from workbench.traces.readers import read, read_source
+from workbench.traces.readers.inputs.numbers import base_scale, integer, ns_of_us, number, triple
+from workbench.traces.readers.inputs.source import ReadError, ReadLimits, sources
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -137,7 +137,7 @@ def test_a_stream_gives_each_event_once(tmp_path_factory, events, indent, block,
     ]
     text = json.dumps(made if is_list else json.loads(trace_text(made)), indent=indent)
     path = written(tmp_path_factory.mktemp("stream"), "t.json", text)
-    from workbench.readers.inputs import source as module
+    from workbench.traces.readers.inputs import source as module
 
     whole, module.BLOCK_BYTES = module.BLOCK_BYTES, block
     try:
@@ -312,7 +312,7 @@ def test_bundles_are_refused_with_the_command_that_helps(tmp_path, name, words):
 
 
 def test_reports_of_ncu_need_their_package(tmp_path, monkeypatch):
-    import workbench.readers.ncu_report as module
+    import workbench.traces.readers.ncu_report as module
 
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     sentence = refused(written(tmp_path, "r.ncu-rep", b"NVR\0\0\0"))

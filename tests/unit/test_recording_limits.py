@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.data.trace import ActivityKind, Dispatch, Total, Trace
-from workbench.profilers import (
+from workbench.traces.profilers import (
     Command,
     ProfilerError,
     RecordingStatus,
@@ -20,13 +19,14 @@ from workbench.profilers import (
     _beginning,
     _beside,
 )
-from workbench.profilers.running import child, expected, failures, permission, recorder
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.proton_recording import ProtonRecording
-from workbench.profilers.running.workload import MarkedCalls, StepSchedule, Workload
-from workbench.readers.inputs import numbers
-from workbench.readers.inputs.source import ReadError, ReadLimits, Source, sources
-from workbench.readers.inputs.stream import JsonStream, loaded
+from workbench.traces.profilers.running import child, expected, failures, permission, recorder
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.proton_recording import ProtonRecording
+from workbench.traces.profilers.running.workload import MarkedCalls, StepSchedule, Workload
+from workbench.traces.readers.inputs import numbers
+from workbench.traces.readers.inputs.source import ReadError, ReadLimits, Source, sources
+from workbench.traces.readers.inputs.stream import JsonStream, loaded
+from workbench.traces.trace import ActivityKind, Dispatch, Total, Trace
 
 pytestmark = pytest.mark.unit
 
@@ -195,7 +195,7 @@ def test_a_file_ends_at_its_limits(monkeypatch):
     with pytest.raises(ReadError, match=r"larger than 0\.00390625 GiB"):
         list(source(b"x" * (4 * mib + 1), limits).blocks())
     clock = iter((10.0, 15.0, 15.1))
-    monkeypatch.setattr("workbench.readers.inputs.source.time",
+    monkeypatch.setattr("workbench.traces.readers.inputs.source.time",
                         types.SimpleNamespace(monotonic=lambda: next(clock)))  # fmt: skip
     one = source(b"", limits, started=10.0)
     one.check_time()  # read at 10.0, 0 s later
@@ -498,11 +498,11 @@ def test_a_child_has_its_streams_and_variables(monkeypatch, tmp_path):
 def test_commands_beside_another_run_while_it_does(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(
-        "workbench.profilers.start_child",
+        "workbench.traces.profilers.start_child",
         lambda argv, **more: calls.append(("start", argv[0])) or argv[0],
     )
     monkeypatch.setattr(
-        "workbench.profilers.wait_for_child", lambda c, s: calls.append(("wait", c, s))
+        "workbench.traces.profilers.wait_for_child", lambda c, s: calls.append(("wait", c, s))
     )
     known = [
         Command(["a"], tmp_path / "a", beside=True),

@@ -10,18 +10,30 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from workbench.data.trace import ActivityKind, Dispatch, Total, Trace
-from workbench.profilers.running import child, expected
-from workbench.profilers.running.child import ChildEnd
-from workbench.profilers.running.expected import check_dispatches, check_marked, check_whole, ending
-from workbench.profilers.running.proton_recording import ProtonRecording
-from workbench.profilers.running.torch_recording import TorchRecording, _operators
-from workbench.readers.inputs import database
-from workbench.readers.inputs.ncu import table_lines
-from workbench.readers.inputs.numbers import base_scale, integer, ns_of_us, number, triple, whole
-from workbench.readers.inputs.source import ReadError, ReadLimits, Source, sources
-from workbench.readers.inputs.stream import JsonStream, loaded
-from workbench.readers.inputs.xml import parse
+from workbench.traces.profilers.running import child, expected
+from workbench.traces.profilers.running.child import ChildEnd
+from workbench.traces.profilers.running.expected import (
+    check_dispatches,
+    check_marked,
+    check_whole,
+    ending,
+)
+from workbench.traces.profilers.running.proton_recording import ProtonRecording
+from workbench.traces.profilers.running.torch_recording import TorchRecording, _operators
+from workbench.traces.readers.inputs import database
+from workbench.traces.readers.inputs.ncu import table_lines
+from workbench.traces.readers.inputs.numbers import (
+    base_scale,
+    integer,
+    ns_of_us,
+    number,
+    triple,
+    whole,
+)
+from workbench.traces.readers.inputs.source import ReadError, ReadLimits, Source, sources
+from workbench.traces.readers.inputs.stream import JsonStream, loaded
+from workbench.traces.readers.inputs.xml import parse
+from workbench.traces.trace import ActivityKind, Dispatch, Total, Trace
 
 pytestmark = pytest.mark.unit
 
@@ -141,7 +153,7 @@ def test_the_whole_is_recorded_until_the_first_step(
 def test_a_step_ends_the_time_before_the_first_and_times_those_after_it(monkeypatch, tmp_path):
     clock = iter((10.0, 11.0, 20.0, 21.0, 35.0, 36.0))
     fake = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr("workbench.profilers.running.torch_recording.time", fake)
+    monkeypatch.setattr("workbench.traces.profilers.running.torch_recording.time", fake)
     one, log = TorchRecording(options(tmp_path, "tree", 1, False, 1, 1)), []
 
     def begin():
@@ -154,7 +166,7 @@ def test_a_step_ends_the_time_before_the_first_and_times_those_after_it(monkeypa
         one.step()
     assert log == ["end", "begin", "step", "step", "step"] and one._took_s == [9.0, 14.0]
     whole_program = TorchRecording(options(tmp_path))
-    monkeypatch.setattr("workbench.profilers.running.torch_recording.time", time)
+    monkeypatch.setattr("workbench.traces.profilers.running.torch_recording.time", time)
     whole_program.step()
     assert whole_program._took_s == [] and whole_program._steps is None
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import main
-from workbench.compile.listing import Instruction
-from workbench.compile.profiled_code import listing_of
-from workbench.compile.responsible import LEAST_SHARE, MOST_LINES, responsible_lines
-from workbench.compile.sass_registers import Definitions, register_use
-from workbench.data.instruction_class import InstructionClass as Kind
-from workbench.data.trace import Dispatch, InstructionTable
-from workbench.readers import read
-from workbench.rules import evaluated_kernel, kernel_rules
+from workbench.code.listing import Instruction
+from workbench.code.profiled_code import listing_of
+from workbench.code.responsible import LEAST_SHARE, MOST_LINES, responsible_lines
+from workbench.code.sass_registers import Definitions, register_use
+from workbench.traces.instruction_class import InstructionClass as Kind
+from workbench.traces.readers import read
+from workbench.traces.rules import evaluated_kernel, kernel_rules
+from workbench.traces.trace import Dispatch, InstructionTable
 
 H200 = Path(__file__).parents[1] / "golden" / "traces" / "h200"
 PAGE, RAW = H200 / "source_cuda_sass.csv.gz", H200 / "raw_base.csv.gz"
@@ -109,7 +109,7 @@ def test_diagnose_says_the_lines_and_stored_runs_keep_them(tmp_path, monkeypatch
 
 def test_every_rule_of_counters_names_instructions_or_is_of_none():
     """Each class is of some rule, and no two lists say different things of one."""
-    text = {name: Path(f"workbench/rules/{name}.py") for name in kernel_rules()}
+    text = {name: Path(f"workbench/traces/rules/{name}.py") for name in kernel_rules()}
     root = Path(__file__).parents[2]
     named = {n for n, path in text.items() if "instructions=" in (root / path).read_text()}
     assert named == set(kernel_rules()) - OF_NO_INSTRUCTION, (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from workbench.compile import code_work
+from workbench.code import code_work
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Record
 from workbench.tuner import resume

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.data.intervals import union
-from workbench.data.trace import ActivityKind, Trace
-from workbench.readers.inputs import ncu_worker
-from workbench.rules import (
+from workbench.traces.readers.inputs import ncu_worker
+from workbench.traces.rules import (
     casts,
     clock,
     exposed_sync,
@@ -23,6 +22,7 @@ from workbench.rules import (
     transfers,
     variation,
 )
+from workbench.traces.trace import ActivityKind, Trace
 
 pytestmark = pytest.mark.unit
 KERNEL, COPY = ActivityKind.KERNEL, ActivityKind.COPY

@@ -256,7 +256,7 @@ def test_a_program_that_is_waited_for_has_its_own_time(tmp_path):
         "print('begun', flush=True)\ntime.sleep(1.2)\nprint('written')"
     )
     code = (
-        "from workbench.profilers.running.child import run_child; "
+        "from workbench.traces.profilers.running.child import run_child; "
         f"return run_child([sys.executable, '-c', {program!r}], own=False).stopped"
     )
     process = started(code, 0.3)

@@ -15,8 +15,8 @@ from workbench.data.intervals import (
     intervals,
     union,
 )
-from workbench.data.timeline import device_times, devices, kernel_rows, named_ranges
-from workbench.data.trace import (
+from workbench.traces.timeline import device_times, devices, kernel_rows, named_ranges
+from workbench.traces.trace import (
     Activities,
     ActivityKind,
     CheckerResult,

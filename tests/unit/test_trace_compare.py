@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from workbench.cli import main
 from workbench.data.record import Evidence, Finding, Profile
-from workbench.data.trace_compare import (
+from workbench.traces.trace_compare import (
     STEPS,
     TraceOperand,
     compared,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from workbench.commands.traces import _without_rule, as_run
-from workbench.data.trace_summary import summarise
 from workbench.data.units import percent
-from workbench.readers import read
 from workbench.reports.findings import BASELINE, STEP, markdown
+from workbench.traces.readers import read
+from workbench.traces.trace_summary import summarise
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 BERT = "torch_profiler/tracelens_h100_bert_small.json.gz"

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.commands.traces import as_run
-from workbench.data.host_work import longest_gaps, operation_rows, operations_of, range_rows
-from workbench.data.kernel_class import class_of, class_rows
-from workbench.data.repeats import repeats
-from workbench.data.rule_metrics import rule_metrics
-from workbench.data.timeline import device_times
-from workbench.data.trace import Activities, ActivityKind, Trace
-from workbench.data.trace_summary import summarise
-from workbench.readers import read
 from workbench.reports.figures.trace import LEFT, WIDTH, tick_step
 from workbench.reports.figures.trace import timeline as drawn
-from workbench.rules import evaluated, evaluated_kernel, kernel_rules, rules
+from workbench.traces.host_work import longest_gaps, operation_rows, operations_of, range_rows
+from workbench.traces.kernel_class import class_of, class_rows
+from workbench.traces.readers import read
+from workbench.traces.repeats import repeats
+from workbench.traces.rule_metrics import rule_metrics
+from workbench.traces.rules import evaluated, evaluated_kernel, kernel_rules, rules
+from workbench.traces.timeline import device_times
+from workbench.traces.trace import Activities, ActivityKind, Trace
+from workbench.traces.trace_summary import summarise
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 

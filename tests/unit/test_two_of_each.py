@@ -7,15 +7,15 @@ import pytest
 from fake_gpu import FakeGpu, FakeVariant, Weather
 
 from workbench.adapted.call import Layout
+from workbench.code.flow import all_loops
 from workbench.commands.operators import read_operators, write_operators
-from workbench.compile.flow import all_loops
-from workbench.data.trace import CheckerResult, Dispatch, Geometry, Trace
 from workbench.device.hardware import described
 from workbench.experiments.quantization_overhead import packed_variants, plain_variants
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window, clean
-from workbench.readers import read
+from workbench.traces.readers import read
+from workbench.traces.trace import CheckerResult, Dispatch, Geometry, Trace
 
 pytestmark = pytest.mark.unit
 

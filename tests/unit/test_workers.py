@@ -26,10 +26,10 @@ from workbench.backend import replies, workers
 from workbench.backend.checking import compare_outputs, make_inputs, tried_again
 from workbench.backend.processes import compile_task, outcome_of
 from workbench.backend.workers import Solo, Workers, cpu_count
+from workbench.catalog.source import SourceChanged
 from workbench.evaluation.verdict import RulesVerdict
 from workbench.measurement import correctness, handover, worker
 from workbench.measurement.candidate import Refusal
-from workbench.source import SourceChanged
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,8 @@ from recorded_workloads import damaged, signatures, workloads
 
 from workbench.commands.options import OptionError, WorkloadOptions
 from workbench.commands.workload import check_options, run
-from workbench.profilers.running.after_import import AfterImport
-from workbench.readers import read as read_trace
+from workbench.traces.profilers.running.after_import import AfterImport
+from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files
 from workbench.workload import ranked
 from workbench.workload.file import (

@@ -10,8 +10,8 @@ import pytest
 from nightly import at_night
 
 from workbench import catalog
-from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
-from workbench.source import loaded
+from workbench.catalog.source import loaded
+from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
 
 pytestmark = pytest.mark.unit
 
@@ -115,7 +115,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from workbench import cli
 from workbench.commands import gate
-from workbench.commands.worktree import Repository, Worktrees
+from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
     with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:

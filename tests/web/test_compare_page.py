@@ -16,16 +16,16 @@ from compiled_cases import CASE, FACTS, WIDER
 from compiled_cases import predicted as predicted_time
 from nightly import by_turns
 
+from workbench.code.code_pair import paired
+from workbench.code.code_reading import MachineCode
+from workbench.code.flow import flow_graph
+from workbench.code.listing import read_sass
+from workbench.code.partitions import specialisation
 from workbench.commands.ceilings import stated_run
 from workbench.commands.options import CeilingsOptions
 from workbench.commands.traces import as_run
 from workbench.commands.workload_tune import DONE_HEADINGS
-from workbench.compile.code_reading import MachineCode
-from workbench.compile.flow import flow_graph
-from workbench.compile.listing import read_sass
-from workbench.compile.partitions import specialisation
 from workbench.data import stats
-from workbench.data.code_pair import paired
 from workbench.data.record import (
     Case,
     Chart,
@@ -41,15 +41,10 @@ from workbench.data.record import (
     Run,
     Series,
 )
-from workbench.data.trace import ActivityKind, Trace
-from workbench.data.trace_compare import TraceOperand
-from workbench.data.trace_compare import compared as compared_traces
-from workbench.data.trace_summary import summarise
 from workbench.data.verdict import verdict
 from workbench.device.calibration import calibration_of
 from workbench.device.error_band import device_words
 from workbench.device.hardware import DEVICES, device_named
-from workbench.readers import read
 from workbench.reports.calibration import page as calibration_page
 from workbench.reports.calibration import part_of
 from workbench.reports.ceilings import page as ceilings_page
@@ -63,6 +58,11 @@ from workbench.reports.measure import page as measure_page
 from workbench.reports.trace import comparison_page
 from workbench.reports.trace import page as trace_page
 from workbench.reports.workload import page as workload_page
+from workbench.traces.readers import read
+from workbench.traces.trace import ActivityKind, Trace
+from workbench.traces.trace_compare import TraceOperand
+from workbench.traces.trace_compare import compared as compared_traces
+from workbench.traces.trace_summary import summarise
 
 pytestmark = pytest.mark.web
 

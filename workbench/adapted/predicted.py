@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.adapted.kernel import launched, refused_grid
+from workbench.code.code_work import launch_work
+from workbench.code.ttgir import NotModelled
 from workbench.compile import CompileError, read_resources
-from workbench.compile.code_work import launch_work
 from workbench.compile.launches import captured
-from workbench.compile.ttgir import NotModelled
 from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted
 from workbench.device.code_model import predict_launch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.adapted.predicted import PredictedCall
-from workbench.compile.ttgir import NotModelled
+from workbench.code.ttgir import NotModelled
 from workbench.data.errors import first_sentence
 from workbench.device.hardware import Device
 

@@ -11,13 +11,13 @@ from workbench.adapted.kept import Kept
 from workbench.adapted.sampled import OTHER_S, SampleResult, numbers_of, shares_of
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.backend.checking import replaced_function, trusted
+from workbench.catalog.source import loaded
 from workbench.compile.program_writes import Footprint
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.correctness import Checked, compare_values
 from workbench.measurement.packed import packed, unpacked
-from workbench.source import loaded
 from workbench.spec import label
 
 LIMIT_S = 300.0

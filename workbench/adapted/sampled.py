@@ -21,10 +21,10 @@ from workbench.adapted.kept import Kept
 from workbench.adapted.kernel import Launcher
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError
+from workbench.code.program_values import LaunchArguments
+from workbench.code.ttgir import NotModelled
 from workbench.compile.launches import captured
-from workbench.compile.program_values import LaunchArguments
 from workbench.compile.program_writes import NOBODY, Footprint, footprint_of
-from workbench.compile.ttgir import NotModelled
 from workbench.device.hardware import Device
 from workbench.interpreter import RoundedProducts
 from workbench.measurement.packed import Packed

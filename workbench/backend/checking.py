@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import LOST, Workers
+from workbench.catalog.source import SourceChanged, loaded
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import SourceChanged, loaded
 from workbench.spec import Sampling, Sizes, SpecFault
 
 if TYPE_CHECKING:

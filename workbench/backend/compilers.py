@@ -16,6 +16,7 @@ from typing import Any, Self
 from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
+from workbench.catalog.source import loaded
 from workbench.compile import Compiled, CompileError
 from workbench.compile.code_identity import compile_code
 from workbench.data.compiled_code import CompiledCode
@@ -26,7 +27,6 @@ from workbench.device.correction import SizedConfig
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Refusal
-from workbench.source import loaded
 from workbench.spec import Impl, WorkbenchError
 
 FACTS = "facts-1"  # part of every key: raised when facts are read in another way

@@ -13,9 +13,9 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.workers import LOST, Workers
+from workbench.catalog.source import code_hash, loaded
 from workbench.data.errors import first_sentence
 from workbench.device.hardware import Device
-from workbench.source import code_hash, loaded
 from workbench.spec import Impl, ResolveError, Sizes, values
 
 DESCRIBE_S = 120.0  # of one file; importing torch from a cold disk is not part of it

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from workbench.backend.arrivals import Arrivals
+from workbench.backend.cluster.arrivals import Arrivals
 from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.prewarm import LiveProcesses, compilers

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.backend import emulated
 from workbench.backend.checking import Checks, launch_calls, sizes_taken
+from workbench.backend.metal import emulated
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
+from workbench.catalog.source import SourceChanged, code_of_file
+from workbench.code.code_work import code_files
 from workbench.compile import Compiled
-from workbench.compile.code_work import code_files
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
@@ -27,7 +28,6 @@ from workbench.device import apple_model, code_model, cost_model, occupancy
 from workbench.device.correction import ModelledConfig, SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.source import SourceChanged, code_of_file
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0

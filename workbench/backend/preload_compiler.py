@@ -5,7 +5,7 @@ own libraries here, too, once for all.
 """
 
 import workbench.backend.processes
-import workbench.gluon
+import workbench.dsl.gluon
 import workbench.measurement.bench
 import workbench.measurement.probe
 import workbench.measurement.tamper

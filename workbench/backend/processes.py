@@ -18,6 +18,7 @@ from typing import Any
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.backend.workers import LOST, PATIENCE, Pool, cause_of
+from workbench.catalog.source import SourceChanged, loaded
 from workbench.compile import (
     Compiled,
     CompiledDuplicate,
@@ -31,7 +32,6 @@ from workbench.data.temporary import temporary_folder
 from workbench.data.triton_key import key_of_triton
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import SourceChanged, loaded
 from workbench.spec import Sizes, SpecFault
 
 COMPILE_TIMEOUT_S = 60.0

@@ -10,14 +10,14 @@ from workbench import __version__, catalog
 from workbench.backend.protocol import Problem
 from workbench.data.files import write_file
 from workbench.data.temporary import temporary_folder
-from workbench.data.trace import CheckerResult
 from workbench.measurement.candidate import Candidate
-from workbench.profilers import profilers, refusal, run_tool
-from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
-from workbench.profilers.running.machine import machine_here
-from workbench.profilers.running.workload import MarkedCalls, Workload
-from workbench.profilers.sanitizer import results_of
 from workbench.spec import Limits, Sizes, WorkbenchError, sizes_text, values
+from workbench.traces.profilers import profilers, refusal, run_tool
+from workbench.traces.profilers.running.call_script import SCRIPT, OneCall, script_of
+from workbench.traces.profilers.running.machine import machine_here
+from workbench.traces.profilers.running.workload import MarkedCalls, Workload
+from workbench.traces.profilers.sanitizer import results_of
+from workbench.traces.trace import CheckerResult
 
 TOOL = "sanitizer"
 CHECKS = ("racecheck", "memcheck")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
-from workbench.commands.bisection import Bisection, BisectStep, Decision, described, subject_of
+from workbench.catalog.source import code_hash
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -36,13 +36,13 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.commands.worktree import WorktreeError, Worktrees
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Failure, Verdict, key_of
 from workbench.data.units import counted
 from workbench.device.hardware import METAL
-from workbench.source import code_hash
+from workbench.revisions.bisection import Bisection, BisectStep, Decision, described, subject_of
+from workbench.revisions.worktree import WorktreeError, Worktrees
 from workbench.spec import sizes_text
 from workbench.tuner.space import RecordFactory
 

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, FactsJob
 from workbench.backend.protocol import Problem
-from workbench.commands.bisection import Bisection, Decision
+from workbench.catalog.source import loaded
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError
 from workbench.commands.run import require_triton
-from workbench.commands.worktree import Repository, WorktreeError, Worktrees
 from workbench.data.clock import run_id
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED
 from workbench.data.record import Case
 from workbench.device.hardware import METAL, Device, backend_of
-from workbench.source import loaded
+from workbench.revisions.bisection import Bisection, Decision
+from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 from workbench.spec import ResolveError, values
 
 if TYPE_CHECKING:

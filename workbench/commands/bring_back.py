@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.emulated import count_task
 from workbench.backend.libraries import MLX, library_impls
-from workbench.backend.metal import MetalLive
+from workbench.backend.metal.emulated import count_task
+from workbench.backend.metal.metal import MetalLive
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.run import new_run
 from workbench.compile import Compiled
@@ -29,18 +29,18 @@ from workbench.data.events import Event, EventLog, RunFinished, read
 from workbench.data.files import write_file
 from workbench.data.record import Evidence, Failure, Finding, Outcome, Record, Run
 from workbench.data.returned import COMMAND, ENGINE, FULL, REHEARSAL, pack, without_paths
-from workbench.data.trace_summary import summarise
 from workbench.data.units import duration
 from workbench.device.hardware import Device
 from workbench.experiments import VariantResult
 from workbench.experiments.analysis.ceilings import CeilingGroup, Sought, evaluate, groups_of
 from workbench.measurement import metal_worker
 from workbench.measurement.candidate import Candidate
-from workbench.profilers import preflight, run_tool
-from workbench.profilers.running.machine import machine_here
-from workbench.profilers.running.workload import Workload
-from workbench.profilers.xctrace import PROFILER as XCTRACE
 from workbench.spec import Impl, Knob, Sizes, WorkbenchError, sizes_text, threads, tile
+from workbench.traces.profilers import preflight, run_tool
+from workbench.traces.profilers.running.machine import machine_here
+from workbench.traces.profilers.running.workload import Workload
+from workbench.traces.profilers.xctrace import PROFILER as XCTRACE
+from workbench.traces.trace_summary import summarise
 from workbench.tuner.space import RecordFactory
 
 SWEPT: tuple[tuple[str, str, Knob], ...] = (

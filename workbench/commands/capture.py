@@ -13,11 +13,11 @@ from workbench.commands.options import ProfileOptions
 from workbench.commands.result import write_result
 from workbench.data.clock import slug
 from workbench.data.exits import PASSED, stopped_by
-from workbench.profilers import ProfilerError, preflight, profilers
-from workbench.profilers.gputrace import MODULE, NAME
-from workbench.profilers.running.child import run_child
-from workbench.profilers.running.machine import Machine
-from workbench.profilers.running.workload import CALL_LIMIT_S, MarkedCalls, Workload
+from workbench.traces.profilers import ProfilerError, preflight, profilers
+from workbench.traces.profilers.gputrace import MODULE, NAME
+from workbench.traces.profilers.running.child import run_child
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import CALL_LIMIT_S, MarkedCalls, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console

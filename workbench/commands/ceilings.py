@@ -228,7 +228,7 @@ def gpu(prewarm: Prewarm | None) -> Backend:
 
 def mac() -> Backend:
     """Return this Mac's GPU. Raises NoMetal where times on it would mislead."""
-    from workbench.backend.metal import MetalLive
+    from workbench.backend.metal.metal import MetalLive
 
     return MetalLive(repository_of("copy"))
 

@@ -9,30 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
+from workbench.code.amd_note import COUNTS
+from workbench.code.code_match import CodeComparison, compared
+from workbench.code.code_reading import MachineCode, code_of_file
+from workbench.code.code_samples import StallSamples, has_samples, samples_of
+from workbench.code.kinds import group_text
+from workbench.code.mix import Mix
+from workbench.code.profiled_code import code_of_profile
+from workbench.code.ptx_words import elsewhere, matching
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, config_operand, operands_of, repository_with
 from workbench.commands.options import DEFAULT_TARGET, CodeOptions, CommandError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable, gpu_present, require_triton, say_page
 from workbench.commands.sizes import check_dtype, sizes_of
-from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
-from workbench.compile.amd_note import COUNTS
-from workbench.compile.code_match import CodeComparison, compared
-from workbench.compile.code_reading import MachineCode, code_of_file
-from workbench.compile.code_samples import StallSamples, has_samples, samples_of
-from workbench.compile.kinds import group_text
-from workbench.compile.mix import Mix
-from workbench.compile.profiled_code import code_of_profile
-from workbench.compile.ptx_words import elsewhere, matching
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
 from workbench.data.record import Resources, to_plain
-from workbench.data.trace import Dispatch
 from workbench.data.units import counted, duration
 from workbench.device import hardware
-from workbench.readers import read as read_profile
 from workbench.reports import write_page
 from workbench.reports.code import (
     CodeView,
@@ -48,7 +45,10 @@ from workbench.reports.code import (
     sample_table,
 )
 from workbench.reports.figures.code import flow_dot
+from workbench.revisions.worktree import WORKING, Worktrees
 from workbench.spec import Spec, label, sizes_text, values
+from workbench.traces.readers import read as read_profile
+from workbench.traces.trace import Dispatch
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from workbench import catalog
 from workbench.backend.compilers import FactsJob
+from workbench.catalog.source import code_hash
 from workbench.commands.operands import Operand
 from workbench.commands.sizes import sizes_of
 from workbench.data.record import Case
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device import hardware
 from workbench.device.hardware import Device
-from workbench.source import code_hash
 from workbench.spec import Impl, ResolveError, Sizes, Spec, values
 from workbench.tuner.tuned import sources_of
 

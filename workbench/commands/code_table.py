@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from workbench.code.code_pair import CodePair, paired, plain_pair, ranked
 from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.run import say_page
-from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
 from workbench.data.compiled_code import CompiledCode
 from workbench.device.error_band import expected_of_code
 from workbench.reports.compilers import (

@@ -46,7 +46,6 @@ from workbench.commands.run import (
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_comparison import compare_traces, trace_operands
-from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import INTERRUPTED, UNDECIDED
@@ -55,6 +54,7 @@ from workbench.data.units import duration
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
 from workbench.reports.run_index import write_run_page
+from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text
 from workbench.tuner.selection import select
 from workbench.tuner.space import RecordFactory

@@ -20,7 +20,6 @@ from workbench.commands.run import (
     gpu_present,
     target_backend,
 )
-from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Comparison, Profile, Run, Verdict, key_of
@@ -28,6 +27,7 @@ from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports.run_index import write_run_page
+from workbench.revisions.worktree import WORKING, Worktrees
 from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 

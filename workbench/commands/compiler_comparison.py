@@ -25,6 +25,7 @@ from workbench.backend.compilers import (
     installed_version,
 )
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
+from workbench.code.code_pair import ORDER, CodePair, exit_code_of
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
@@ -36,7 +37,6 @@ from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
 from workbench.commands.version_verdicts import MeasuredPair, VersionVerdicts, run_of_verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.code_pair import ORDER, CodePair, exit_code_of
 from workbench.data.events import RunState
 from workbench.data.exits import INTERRUPTED
 from workbench.data.interrupts import Interrupts

@@ -22,16 +22,16 @@ from workbench.data.files import write_file
 from workbench.data.interrupts import Interrupts, stop_by
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.store import Store
-from workbench.profilers import ProfilerError, profilers, run_tool
-from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
-from workbench.profilers.running.machine import Machine, machine_here
-from workbench.profilers.running.workload import (
+from workbench.spec import Impl, WorkbenchError
+from workbench.traces.profilers import ProfilerError, profilers, run_tool
+from workbench.traces.profilers.running.call_script import SCRIPT, OneCall, script_of
+from workbench.traces.profilers.running.machine import Machine, machine_here
+from workbench.traces.profilers.running.workload import (
     CALL_LIMIT_S,
     CALL_STEPS,
     MarkedCalls,
     Workload,
 )
-from workbench.spec import Impl, WorkbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +134,7 @@ def _recorded(
 ) -> list[Profile]:
     from workbench.commands.profile_counters import with_defaults
     from workbench.commands.traces import known_of_calls, profiles_of
-    from workbench.data.trace_summary import summarise
+    from workbench.traces.trace_summary import summarise
 
     tool, case = profilers()[name], config.record.case
     call = OneCall(

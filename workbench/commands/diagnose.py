@@ -17,7 +17,7 @@ from workbench.commands.stored import LAST, WITH_PROFILE, RunKind
 from workbench.data.code_facts import FACTS
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
-from workbench.rules import AnyRule, CodeRule, KernelRule, code_rules, kernel_rules, rules
+from workbench.traces.rules import AnyRule, CodeRule, KernelRule, code_rules, kernel_rules, rules
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,8 +114,8 @@ def _of_files(options: DiagnoseOptions) -> DiagnosisReport:
             raise OptionError(f"{codes[0]} is machine code, which is diagnosed alone; name it so.")
         return of_file(Path(codes[0]))
     from workbench.commands.diagnose_trace import of_trace
-    from workbench.data.trace_summary import summarise
-    from workbench.readers import read
+    from workbench.traces.readers import read
+    from workbench.traces.trace_summary import summarise
 
     trace = read(options.targets)
     names = ", ".join(file.name for file in trace.files[:5])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.offline import model_time
+from workbench.code.code_reading import CodeError, code_of_file
 from workbench.commands.code import chosen_device
 from workbench.commands.code_configs import ALL, devices_of
 from workbench.commands.console import say_result
@@ -29,15 +30,14 @@ from workbench.commands.options import CommandError, DiagnoseOptions
 from workbench.commands.run import require_triton
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.compile import CompileError, compile_config, machine_codes_of
-from workbench.compile.code_reading import CodeError, code_of_file
 from workbench.compile.facts import code_facts, facts_of_launch
 from workbench.data.code_facts import CodeFacts
 from workbench.data.record import Case
 from workbench.device import hardware
 from workbench.device.correction import SizedConfig
 from workbench.reports.code import partition_sentence
-from workbench.rules import code_rules, evaluated_code, missing_of_code
 from workbench.spec import Impl, Sizes, Spec, label, sizes_text, values
+from workbench.traces.rules import code_rules, evaluated_code, missing_of_code
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from workbench.code.responsible import responsible_lines
 from workbench.commands.diagnosed import (
     Diagnosed,
     DiagnosisReport,
@@ -29,22 +30,19 @@ from workbench.commands.traces import (
     incomplete_sentence,
     longest_counted,
 )
-from workbench.compile.responsible import responsible_lines
 from workbench.data.record import Finding, Profile, Record
-from workbench.data.rule_metrics import (
+from workbench.data.units import duration
+from workbench.device.ceilings import ceiling_set, diagnose
+from workbench.reports.figures.profiled_traffic import launch_order
+from workbench.reports.figures.roofline_points import load_of
+from workbench.traces.rule_metrics import (
     call_metrics,
     calls_of,
     plain_metrics,
     profile_metrics,
     rule_metrics,
 )
-from workbench.data.trace_compare import INCOMPLETE
-from workbench.data.trace_summary import TraceSummary
-from workbench.data.units import duration
-from workbench.device.ceilings import ceiling_set, diagnose
-from workbench.reports.figures.profiled_traffic import launch_order
-from workbench.reports.figures.roofline_points import load_of
-from workbench.rules import (
+from workbench.traces.rules import (
     TIMELINE_NEEDS,
     call_rules,
     evaluated,
@@ -56,6 +54,8 @@ from workbench.rules import (
     rules,
     word_of,
 )
+from workbench.traces.trace_compare import INCOMPLETE
+from workbench.traces.trace_summary import TraceSummary
 
 WINDOW_KPI = "total time"  # of a timeline: its window
 HOST_KPI = "launch delay, median"  # that a stored trace has where its launches are known

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import say_result
 from workbench.data.code_facts import FACTS
-from workbench.data.metric import BY_NAME, LAUNCH, stall_counter
 from workbench.data.record import Evidence, grouped, to_plain
-from workbench.data.rule_metrics import OTHERS
 from workbench.data.units import counted, duration, percent, reading
-from workbench.rules import Diagnosis, code_rules, kernel_rules, rules
+from workbench.traces.metric import BY_NAME, LAUNCH, stall_counter
+from workbench.traces.rule_metrics import OTHERS
+from workbench.traces.rules import Diagnosis, code_rules, kernel_rules, rules
 
 if TYPE_CHECKING:
     from rich.console import Console

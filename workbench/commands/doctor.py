@@ -32,10 +32,10 @@ from workbench.data.files import history_file
 from workbench.data.mac import read_mac
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, cuda_driver
 from workbench.device.hardware import DEVICES, metal_device
-from workbench.profilers import profilers, refusal
-from workbench.profilers.running.machine import machine_here
-from workbench.profilers.running.permission import counter_permission
-from workbench.profilers.running.workload import MarkedCalls, Workload
+from workbench.traces.profilers import profilers, refusal
+from workbench.traces.profilers.running.machine import machine_here
+from workbench.traces.profilers.running.permission import counter_permission
+from workbench.traces.profilers.running.workload import MarkedCalls, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
-from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import impl_named
+from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result

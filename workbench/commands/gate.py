@@ -16,12 +16,6 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.backend.workers import BEGIN_S, Workers
 from workbench.commands.apart import apart
-from workbench.commands.changed_kernels import (
-    ChangedKernels,
-    LeftOut,
-    leave,
-    removed_impls,
-)
 from workbench.commands.comparison import (
     Pair,
     PairMaker,
@@ -52,7 +46,6 @@ from workbench.commands.run import (
 )
 from workbench.commands.sizes import check_dtype
 from workbench.commands.supervisor import contained
-from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of, is_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
@@ -70,6 +63,13 @@ from workbench.device.hardware import METAL
 from workbench.reports import compare
 from workbench.reports.compare import Compared
 from workbench.reports.run_index import write_run_page
+from workbench.revisions.changed_kernels import (
+    ChangedKernels,
+    LeftOut,
+    leave,
+    removed_impls,
+)
+from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.spec import Impl, Limits, ResolveError, Spec, sizes_text
 from workbench.tuner.space import RecordFactory
 

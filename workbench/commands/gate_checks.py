@@ -18,12 +18,12 @@ from workbench.backend.described import CheckedConfig, DescribedImpl, Descriptio
 from workbench.backend.offline import INTERPRET_TIMEOUT_S
 from workbench.backend.processes import outcome_of
 from workbench.backend.workers import cpu_count
+from workbench.catalog.source import SourceChanged
 from workbench.commands.console import say_result
 from workbench.data.exits import FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, State, worst_first
 from workbench.data.units import counted
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import SourceChanged
 from workbench.spec import Sizes, SpecFault, sizes_text
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.commands.changed_kernels import LeftOut
 from workbench.commands.options import GateOptions
 from workbench.data.files import write_files
 from workbench.data.impl_check import ImplCheck
+from workbench.revisions.changed_kernels import LeftOut
 
 
 def write_comment(

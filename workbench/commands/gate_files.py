@@ -11,10 +11,10 @@ from pathlib import Path
 from workbench import catalog
 from workbench.backend.described import Description, DescriptionRequest, describe
 from workbench.backend.workers import Workers
-from workbench.commands.changed_kernels import ChangedCode, LeftOut, leave
 from workbench.commands.gate_checks import ChangedImpl, Judges, changed_impls
-from workbench.commands.worktree import Repository, WorktreeError, Worktrees
 from workbench.device.hardware import Device
+from workbench.revisions.changed_kernels import ChangedCode, LeftOut, leave
+from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 
 Prepare = Callable[[Sequence[Description], Sequence[Device]], None]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.compilers import Compilers, FactsJob
 from workbench.backend.described import DefaultLaunch, DescribedImpl, Description
-from workbench.commands.changed_kernels import LeftOut, leave
+from workbench.code.code_pair import CodePair, exit_code_of, paired
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish
@@ -28,9 +28,7 @@ from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, require_triton
 from workbench.commands.supervisor import contained
-from workbench.commands.worktree import WORKING
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.code_pair import CodePair, exit_code_of, paired
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
@@ -38,6 +36,8 @@ from workbench.data.record import Case
 from workbench.data.units import counted
 from workbench.device.hardware import METAL, Device, backend_of
 from workbench.reports.compilers import CodeChanges
+from workbench.revisions.changed_kernels import LeftOut, leave
+from workbench.revisions.worktree import WORKING
 from workbench.spec import label
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.emulated import refusal_of
+from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (

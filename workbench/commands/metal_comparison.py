@@ -11,19 +11,19 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from workbench import catalog
-from workbench.backend.emulated import planned
+from workbench.backend.metal.emulated import planned
 from workbench.commands.console import say_result
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
 from workbench.commands.options import CommandError, CompareOptions, MeasureOptions
 from workbench.commands.run import Recorder
 from workbench.commands.sizes import check_dtype
-from workbench.commands.worktree import WORKING
 from workbench.data import verdict
 from workbench.data.exits import COULD_NOT_RUN
 from workbench.data.record import Record, Word
 from workbench.data.units import reading
 from workbench.reports.measure import span_words
+from workbench.revisions.worktree import WORKING
 
 if TYPE_CHECKING:
     from rich.console import Console

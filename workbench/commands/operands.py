@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.commands.worktree import WORKING, Repository, WorktreeError
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
+from workbench.revisions.worktree import WORKING, Repository, WorktreeError
 from workbench.spec import Impl, Limits, Sizes, Spec, WorkbenchError, label
 
 DEFAULT_KERNEL = "matmul"

@@ -11,9 +11,9 @@ from typing import Any
 
 from workbench.commands.trace_tables import shown
 from workbench.data.files import write_file
-from workbench.data.trace import plain
-from workbench.data.trace_export import cell
 from workbench.data.units import percent, quantity
+from workbench.traces.trace import plain
+from workbench.traces.trace_export import cell
 
 TOP = 20  # rows of the table
 NAME_WIDTH = 60

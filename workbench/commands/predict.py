@@ -151,7 +151,7 @@ def _how(ranking: ConfigRanking, first: PredictedConfig) -> str:
     return f"{of}{known}. Nothing was run or checked: `workbench tune` and `sweep` check results."
 
 
-KERNEL_FILES = ("workbench.dsl", "workbench.gluon", "workbench.kernels", "workbench.variants")
+KERNEL_FILES = ("workbench.dsl", "workbench.dsl.gluon", "workbench.kernels", "workbench.variants")
 
 
 def spec_without_triton(kernel: str) -> Spec:

@@ -27,7 +27,8 @@ from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.files import write_file
 from workbench.data.units import counted, duration
-from workbench.profilers import (
+from workbench.spec import WorkbenchError
+from workbench.traces.profilers import (
     Profiler,
     ProfilerError,
     RecordingStatus,
@@ -37,13 +38,13 @@ from workbench.profilers import (
     refusal,
     run_tool,
 )
-from workbench.profilers.gputrace import NAME as GPUTRACE
-from workbench.profilers.ncu import SETS, translated
-from workbench.profilers.running.call_script import SCRIPT, script_of
-from workbench.profilers.running.expected import ending
-from workbench.profilers.running.machine import CAPTURE, Machine, machine_here
-from workbench.profilers.running.torch_recording import OPERATORS
-from workbench.profilers.running.workload import (
+from workbench.traces.profilers.gputrace import NAME as GPUTRACE
+from workbench.traces.profilers.ncu import SETS, translated
+from workbench.traces.profilers.running.call_script import SCRIPT, script_of
+from workbench.traces.profilers.running.expected import ending
+from workbench.traces.profilers.running.machine import CAPTURE, Machine, machine_here
+from workbench.traces.profilers.running.torch_recording import OPERATORS
+from workbench.traces.profilers.running.workload import (
     CALL_LIMIT_S,
     CALL_STEPS,
     MarkedCalls,
@@ -52,18 +53,17 @@ from workbench.profilers.running.workload import (
     Workload,
     title_of,
 )
-from workbench.profilers.sanitizer import results_of
-from workbench.profilers.xctrace import INSTRUMENTS, calls_of_kernel, record_line
-from workbench.readers.inputs.source import ReadError
-from workbench.spec import WorkbenchError
+from workbench.traces.profilers.sanitizer import results_of
+from workbench.traces.profilers.xctrace import INSTRUMENTS, calls_of_kernel, record_line
+from workbench.traces.readers.inputs.source import ReadError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.commands.profiled_kernel import PreparedKernel
     from workbench.commands.traces import KeptTrace
-    from workbench.data.trace import Trace
-    from workbench.data.trace_summary import TraceSummary
+    from workbench.traces.trace import Trace
+    from workbench.traces.trace_summary import TraceSummary
 
 DEFAULT_TOOL = "trace"
 DEFAULT_STEPS = StepSchedule(wait=0, warmup=1, active=3)  # of what is left out, where one is given
@@ -166,7 +166,7 @@ class ProfileCommand:
         from workbench.commands.run import say_page
         from workbench.commands.trace_tables import print_trace
         from workbench.commands.traces import keep
-        from workbench.data.trace_summary import summarise
+        from workbench.traces.trace_summary import summarise
 
         self.trace = tool.parse(result)
         summary = summarise(self.trace)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.data.exits import PASSED
 from workbench.device import hardware
-from workbench.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, listed, taken
-from workbench.profilers.names.defaults import default_counters
-from workbench.profilers.running.workload import Workload
+from workbench.traces.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, listed, taken
+from workbench.traces.profilers.names.defaults import default_counters
+from workbench.traces.profilers.running.workload import Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from workbench.data.trace import CheckerResult
+    from workbench.traces.trace import CheckerResult
 
 AMD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 

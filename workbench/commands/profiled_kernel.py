@@ -30,10 +30,10 @@ from workbench.data.units import duration
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
 from workbench.measurement.candidate import Candidate
-from workbench.profilers.running.call_script import OneCall
-from workbench.profilers.running.machine import Machine
-from workbench.profilers.running.workload import MarkedCalls
 from workbench.spec import Impl, Limits, Spec, label, sizes_text, values
+from workbench.traces.profilers.running.call_script import OneCall
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import MarkedCalls
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from workbench.data.exits import PASSED
 from workbench.data.files import write_files
 from workbench.data.intervals import Intervals
 from workbench.data.record import Finding
-from workbench.data.timeline import named_ranges
-from workbench.data.timeline import range_name as without_number
-from workbench.data.trace import ActivityKind, Trace
-from workbench.data.trace_export import as_json, json_text, kernels_csv, perfetto
-from workbench.data.trace_summary import TraceSummary
-from workbench.data.trace_summary import summarise as summary_of
-from workbench.profilers.sanitizer import CODES
-from workbench.readers import read
-from workbench.readers.inputs.source import ReadError
+from workbench.traces.profilers.sanitizer import CODES
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.timeline import named_ranges
+from workbench.traces.timeline import range_name as without_number
+from workbench.traces.trace import ActivityKind, Trace
+from workbench.traces.trace_export import as_json, json_text, kernels_csv, perfetto
+from workbench.traces.trace_summary import TraceSummary
+from workbench.traces.trace_summary import summarise as summary_of
 
 
 def run(options: ReadOptions) -> int:

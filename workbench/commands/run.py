@@ -115,7 +115,7 @@ def give_ceilings(backend: Backend, history: History) -> None:
     """Give a Mac's backend the stored ceilings of its device. Others measure theirs at the begin of
     a run; here that would take seconds of each."""
     if backend.device.backend == hardware.METAL and not backend.predicts:
-        from workbench.backend.metal import MetalLive
+        from workbench.backend.metal.metal import MetalLive
         from workbench.experiments.analysis.ceilings import known
 
         assert isinstance(backend, MetalLive)
@@ -193,7 +193,7 @@ def check_energy(backend: Backend, wanted: bool) -> None:
 def check_emulator(backend: Backend) -> None:
     """Raise CompilerMissing if Metal kernels are about to be emulated for the device, and no
     compiler for that is installed."""
-    from workbench.backend.emulated import require_emulator
+    from workbench.backend.metal.emulated import require_emulator
 
     if backend.predicts and backend.device.backend == hardware.METAL:
         require_emulator()
@@ -245,7 +245,7 @@ def any_backend(
     """Return the backend of commands that also take Apple's GPUs: a named one is emulated and
     predicted, that of this Mac is measured through MLX. As `backend_for` for any other device."""
     if device is None and target_backend(None) == hardware.METAL:
-        from workbench.backend.metal import MetalLive
+        from workbench.backend.metal.metal import MetalLive
 
         return MetalLive(repository)
     if device is not None and hardware.backend_of(device) == hardware.METAL:

@@ -78,7 +78,7 @@ def slots(options: ServeOptions) -> list[_Slot]:
     """Return a slot for each GPU, or one."""
     if options.device is not None or not gpu_present():
         return [_Slot()]
-    from workbench.backend.cluster import gpus_of_host
+    from workbench.backend.cluster.cluster import gpus_of_host
 
     return [_Slot(gpu) for gpu in gpus_of_host()] or [_Slot()]
 

@@ -12,23 +12,18 @@ from typing import TYPE_CHECKING
 
 import workbench
 from workbench import catalog
-from workbench.commands.commits import Commits, repository_at
 from workbench.commands.console import console_for, doing, say_result
 from workbench.commands.options import SiteOptions
 from workbench.commands.result import write_result
 from workbench.commands.stored import damage_text, stored_runs
-from workbench.commands.worktree import Repository
-from workbench.data.change_points import require_ruptures
 from workbench.data.clock import folder_of, timestamp
 from workbench.data.database import History, RunFacts
 from workbench.data.exits import PASSED
 from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
-from workbench.data.series import EVERYTHING, Collected, HistorySeries, LevelChange, add_views
 from workbench.data.temporary import temporary_folder
 from workbench.data.units import counted
 from workbench.reports.history_site import (
-    Between,
     ListedChange,
     PredictedTime,
     Site,
@@ -36,6 +31,10 @@ from workbench.reports.history_site import (
     index_page,
     kernel_page,
 )
+from workbench.revisions.change_points import require_ruptures
+from workbench.revisions.commits import Between, Commits, repository_at
+from workbench.revisions.series import EVERYTHING, Collected, HistorySeries, LevelChange, add_views
+from workbench.revisions.worktree import Repository
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workbench import catalog
+from workbench.catalog.declared import flops_fault, size_fault
 from workbench.commands.options import CommandError
-from workbench.declared import flops_fault, size_fault
 from workbench.spec import Spec, sizes_text
 
 

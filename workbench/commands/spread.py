@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from workbench.backend.cluster import Cluster, ClusterGpu
+    from workbench.backend.cluster.cluster import Cluster, ClusterGpu
     from workbench.tuner.engine import TimeBreakdown
     from workbench.tuner.space import Plan
 
@@ -70,7 +70,7 @@ def wants_cluster(options: ClusterOptions) -> bool:
 @contextmanager
 def cluster_of(options: ClusterOptions, notify: Callable[[str], None] = note) -> Iterator[Cluster]:
     """Return a context manager with the cluster that the options name. Raises ClusterError."""
-    from workbench.backend import cluster as dask
+    from workbench.backend.cluster import cluster as dask
 
     if options.workers is not None:
         cluster = dask.local_cluster(options.workers, notify)
@@ -166,7 +166,7 @@ class Spread:
 
     def _look(self) -> None:
         """Let new workers join; wait for the scheduler where it is gone."""
-        from workbench.backend.cluster import SCHEDULER_S, ClusterError, SchedulerGone
+        from workbench.backend.cluster.cluster import SCHEDULER_S, ClusterError, SchedulerGone
 
         try:
             new = self._cluster.refresh()
@@ -193,7 +193,7 @@ class Spread:
     def _look_for_gpus(self) -> None:
         """Raise ClusterError where no GPU takes part, and KeyboardInterrupt where none does any
         more. A worker that died may be restarted, and others may join, within JOIN_S."""
-        from workbench.backend.cluster import JOIN_S, ClusterError
+        from workbench.backend.cluster.cluster import JOIN_S, ClusterError
 
         now = time.monotonic()
         if self._serving or self._joining:
@@ -216,8 +216,8 @@ class Spread:
     # In the thread of a worker
 
     def _serve(self, address: str, about: Mapping[str, Any]) -> None:
-        from workbench.backend.cluster import WorkerDied
-        from workbench.backend.joining import WorkerRefused
+        from workbench.backend.cluster.cluster import WorkerDied
+        from workbench.backend.cluster.joining import WorkerRefused
         from workbench.backend.measuring import GpuGone
 
         gpu: ClusterGpu | None = None
@@ -243,7 +243,7 @@ class Spread:
                 self._change.notify_all()
 
     def _announce(self, gpu: ClusterGpu) -> None:
-        from workbench.backend.joining import ALIKE, apart
+        from workbench.backend.cluster.joining import ALIKE, apart
 
         text = f"{gpu.title}: {references_text(gpu.references)}"
         first = self._serving[0] if self._serving else gpu
@@ -268,8 +268,8 @@ class Spread:
 
     def _done(self, job: Job, gpu: ClusterGpu) -> bool:
         """Run a job. Returns whether the GPU can do another one."""
-        from workbench.backend.cluster import WorkerDied
-        from workbench.backend.joining import WorkerRefused
+        from workbench.backend.cluster.cluster import WorkerDied
+        from workbench.backend.cluster.joining import WorkerRefused
         from workbench.backend.measuring import GpuGone
 
         usable = False

@@ -18,7 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.kernel import Listed
-from workbench.backend.joining import alike
+from workbench.backend.cluster.joining import alike
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -86,7 +86,7 @@ from workbench.tuner.selection import Selection, comparable_times, select, sente
 from workbench.tuner.space import Earlier, Plan, plan_sweep
 
 if TYPE_CHECKING:
-    from workbench.backend.cluster import ClusterGpu
+    from workbench.backend.cluster.cluster import ClusterGpu
     from workbench.backend.prewarm import KeptProcesses, Prewarm
 
 
@@ -193,7 +193,7 @@ class SweepCommand:
             spread = Spread(cluster, lines.say)
 
             def run_size(problem: Problem, gpu: ClusterGpu) -> None:
-                from workbench.backend.remote import ClusterLive
+                from workbench.backend.cluster.remote import ClusterLive
 
                 sizes, options = sizes_text(problem.sizes), self.options
                 here = repository_of(options.kernel)

@@ -25,7 +25,9 @@ from workbench.data.expected_change import (
     expectation_results,
     with_counters,
 )
-from workbench.data.trace_compare import (
+from workbench.data.units import duration
+from workbench.reports.run_index import write_run_page
+from workbench.traces.trace_compare import (
     FigureChange,
     KernelChange,
     TraceComparison,
@@ -33,9 +35,7 @@ from workbench.data.trace_compare import (
     compared,
     percent_change,
 )
-from workbench.data.trace_summary import summarise
-from workbench.data.units import duration
-from workbench.reports.run_index import write_run_page
+from workbench.traces.trace_summary import summarise
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ def _is_file(text: str) -> bool:
 
 
 def _of_file(text: str) -> TraceOperand:
-    from workbench.readers import read
+    from workbench.traces.readers import read
 
     kept = as_run(summarise(read([text])), "read", text, "")
     return TraceOperand(text, kept.findings, kept.profiles)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud
-from workbench.data.host_work import OperationRow, RangeRow
-from workbench.data.metric import MetricValue, metric_values
 from workbench.data.record import Finding
-from workbench.data.rule_metrics import dispatch_stalls
-from workbench.data.timeline import KernelRow
-from workbench.data.trace import ActivityKind, Dispatch, Trace
-from workbench.data.trace_kpis import TraceKpi
-from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import counted, duration, percent, reading
+from workbench.traces.host_work import OperationRow, RangeRow
+from workbench.traces.metric import MetricValue, metric_values
+from workbench.traces.rule_metrics import dispatch_stalls
+from workbench.traces.timeline import KernelRow
+from workbench.traces.trace import ActivityKind, Dispatch, Trace
+from workbench.traces.trace_kpis import TraceKpi
+from workbench.traces.trace_summary import DeviceSummary, TraceSummary
 
 if TYPE_CHECKING:
     from rich.console import Console

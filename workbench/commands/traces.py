@@ -8,34 +8,34 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from workbench.code.responsible import responsible_lines
 from workbench.commands.run import check_writable
 from workbench.commands.stored import stored_runs
-from workbench.compile.responsible import responsible_lines
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
-from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
 from workbench.data.project import project_id
 from workbench.data.record import Evidence, Finding, Profile, Run
-from workbench.data.rule_metrics import (
+from workbench.data.stats import least_for, median_interval
+from workbench.data.store import Store
+from workbench.data.units import percent
+from workbench.reports.run_index import write_run_page
+from workbench.traces.host_work import RangeRow
+from workbench.traces.rule_metrics import (
     call_metrics,
     calls_of,
     plain_metrics,
     rule_metrics,
     stored_metrics,
 )
-from workbench.data.shortfall import Shortfall
-from workbench.data.stats import least_for, median_interval
-from workbench.data.store import Store
-from workbench.data.timeline import KernelRow
-from workbench.data.trace import ActivityKind, Dispatch, Trace
-from workbench.data.trace_compare import INCOMPLETE, STEPS
-from workbench.data.trace_kpis import TraceKpi
-from workbench.data.trace_summary import DeviceSummary, TraceSummary
-from workbench.data.units import percent
-from workbench.reports.run_index import write_run_page
-from workbench.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
+from workbench.traces.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
+from workbench.traces.shortfall import Shortfall
+from workbench.traces.timeline import KernelRow
+from workbench.traces.trace import ActivityKind, Dispatch, Trace
+from workbench.traces.trace_compare import INCOMPLETE, STEPS
+from workbench.traces.trace_kpis import TraceKpi
+from workbench.traces.trace_summary import DeviceSummary, TraceSummary
 
 if TYPE_CHECKING:
     from workbench.data.record import Record

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
+from workbench.catalog.source import code_hash
 from workbench.data.tuned_cache import Entry
 from workbench.data.units import console_microseconds, counted
 from workbench.device import hardware
-from workbench.source import code_hash
 from workbench.spec import Impl, WorkbenchError, sizes_text
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config

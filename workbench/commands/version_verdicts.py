@@ -10,9 +10,9 @@ from workbench import catalog
 from workbench.backend.compilers import Compiler, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimes
+from workbench.code.code_pair import CodePair
 from workbench.commands.options import CompareOptions
 from workbench.data.clock import timestamp
-from workbench.data.code_pair import CodePair
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.events import RunState
 from workbench.data.project import project_id

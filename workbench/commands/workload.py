@@ -20,9 +20,9 @@ from workbench.data.environment import gpu_shown
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.units import duration, percent
 from workbench.device.hardware import device_named
-from workbench.profilers.running.child import ChildEnd, run_child
-from workbench.profilers.running.expected import ending
-from workbench.profilers.running.workload import title_of
+from workbench.traces.profilers.running.child import ChildEnd, run_child
+from workbench.traces.profilers.running.expected import ending
+from workbench.traces.profilers.running.workload import title_of
 from workbench.workload.file import RecordedWorkload, merged, read, write
 from workbench.workload.gpu_time import shares
 from workbench.workload.options import RecordOptions

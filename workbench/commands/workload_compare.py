@@ -26,9 +26,9 @@ from workbench.data.files import write_file
 from workbench.data.record import Ratio, Verdict, to_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
-from workbench.profilers.running.expected import ending
-from workbench.profilers.running.workload import title_of
 from workbench.reports import render, write_page
+from workbench.traces.profilers.running.expected import ending
+from workbench.traces.profilers.running.workload import title_of
 from workbench.workload.deployed import counts_of, counts_text, lookups_in
 from workbench.workload.pinned import check_policy
 from workbench.workload.program_runs import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workbench.commands.options import OptionError, WorkloadOptions
-from workbench.profilers.running.machine import machine_here
-from workbench.profilers.running.workload import Workload, title_of, whole_command
+from workbench.traces.profilers.running.machine import machine_here
+from workbench.traces.profilers.running.workload import Workload, title_of, whole_command
 from workbench.workload.startup import sitecustomize
 from workbench.workload.strict import WorkloadError
 

@@ -14,7 +14,7 @@ from workbench.commands.result import write_result
 from workbench.commands.run import check_file
 from workbench.commands.workload_program import check_program, program_words, startup_variables
 from workbench.data.exits import COULD_NOT_RUN, stopped_by
-from workbench.profilers.running.child import run_child
+from workbench.traces.profilers.running.child import run_child
 from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
 from workbench.workload.pinned import MissPolicy, TableLookup, check_policy
 from workbench.workload.ranks import difference

@@ -17,15 +17,15 @@ from workbench.commands.console import note, prints_aside
 from workbench.commands.options import WorkloadOptions
 from workbench.commands.workload_program import startup_variables
 from workbench.data.exits import stopped_by
-from workbench.profilers.running.child import (
+from workbench.spec import WorkbenchError
+from workbench.traces.profilers.running.child import (
     ENDING_S,
     ChildEnd,
     run_child,
     start_child,
     wait_for_child,
 )
-from workbench.profilers.running.expected import ending
-from workbench.spec import WorkbenchError
+from workbench.traces.profilers.running.expected import ending
 from workbench.workload.deployed import Deployment
 from workbench.workload.gate import Gate
 from workbench.workload.pinned import MissPolicy

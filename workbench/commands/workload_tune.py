@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.write import numbers_of
-from workbench.backend.joining import WorkerRefused
+from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Problem
 from workbench.commands.comparison import Pair, compare_pair, draw_comparisons
@@ -82,7 +82,7 @@ from workbench.workload.tuning import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.backend.cluster import ClusterGpu
+    from workbench.backend.cluster.cluster import ClusterGpu
     from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
 
@@ -275,7 +275,7 @@ class WorkloadTuning:
             return lambda device, repository: Live(repository, prewarm=kept)
         if (gpu := self.gpu) is None:
             return self.open_backend
-        from workbench.backend.remote import ClusterLive
+        from workbench.backend.cluster.remote import ClusterLive
 
         return lambda device, repository: ClusterLive(gpu, str(kernel), repository)
 
@@ -403,7 +403,7 @@ class WorkloadTuning:
         a process of this machine."""
         if self.gpu is None:
             return self.kept
-        from workbench.backend.remote import AsidePool
+        from workbench.backend.cluster.remote import AsidePool
 
         return AsidePool(self.gpu)
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.compile.code_reading import MachineCode, code_of_kernel
-from workbench.compile.code_work import launch_work
+from workbench.code.code_reading import MachineCode, code_of_kernel
+from workbench.code.code_work import launch_work
+from workbench.code.loops import Code, code_of
+from workbench.code.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
+from workbench.code.ttgir import NotModelled
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launchers import build_launchers
 from workbench.compile.launches import Launch, captured
-from workbench.compile.loops import Code, code_of
-from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
-from workbench.compile.ttgir import NotModelled
 from workbench.data.errors import first_sentence
 from workbench.data.record import CountedTraffic, Resources, grouped
 from workbench.device.code_model import LaunchWork

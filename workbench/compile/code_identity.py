@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from workbench.code.flow import FlowGraph, Loop, flow_graph
+from workbench.code.listing import Listing, disassembled, read_amdgcn_listing, read_sass
+from workbench.code.machine_code import amdgcn_registers, cubin_registers, elf_sections
+from workbench.code.mix import Mix, mix_of
 from workbench.compile import Compiled, compile_launches, read_launches
-from workbench.compile.flow import FlowGraph, Loop, flow_graph
 from workbench.compile.launches import Launch
-from workbench.compile.listing import Listing, disassembled, read_amdgcn_listing, read_sass
-from workbench.compile.machine_code import amdgcn_registers, cubin_registers, elf_sections
-from workbench.compile.mix import Mix, mix_of
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Sizes

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from workbench.compile import LaunchedCode
-from workbench.compile.code_reading import MachineCode
-from workbench.compile.flow import Block
-from workbench.compile.kinds import (
+from workbench.code.code_reading import MachineCode
+from workbench.code.flow import Block
+from workbench.code.kinds import (
     ASYNC,
     BY_DESCRIPTOR,
     WORK,
@@ -21,8 +20,9 @@ from workbench.compile.kinds import (
     is_amd,
     sass_kind,
 )
-from workbench.compile.listing import Instruction, SourceLine
-from workbench.compile.mix import mix_of
+from workbench.code.listing import Instruction, SourceLine
+from workbench.code.mix import mix_of
+from workbench.compile import LaunchedCode
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.data.record import Resources
 from workbench.data.units import percent

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.code.program_values import LaunchArguments
 from workbench.compile.dedup import Dedup, Stop
-from workbench.compile.program_values import LaunchArguments
 from workbench.compile.stand_in import AbsentDriver, HiddenTarget
 from workbench.data.environment import FP_FUSION
 from workbench.data.triton_key import remember_key

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.compile.code_work import places_of
-from workbench.compile.program_slices import WRITES, every_op, filled_buffer, needed_values
-from workbench.compile.program_values import (
+from workbench.code.code_work import places_of
+from workbench.code.program_slices import WRITES, every_op, filled_buffer, needed_values
+from workbench.code.program_values import (
     BASE_BITS,
     LaunchArguments,
     LoopHead,
@@ -24,7 +24,7 @@ from workbench.compile.program_values import (
     Value,
     beside,
 )
-from workbench.compile.ttgir import Function, NotModelled, Op, pointer_type, read_ttgir
+from workbench.code.ttgir import Function, NotModelled, Op, pointer_type, read_ttgir
 
 CHUNK = 1 << 21  # elements of one store whose addresses are computed at a time
 MOST = 1 << 28  # elements that all programs may write

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from workbench.compile.loops import Code, Counts
+from workbench.code.loops import Code, Counts
 
 
 def dishonest(

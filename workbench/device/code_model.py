@@ -1,6 +1,6 @@
 """Predict the time of a launch from what its code does, for kernels that declare no `work`.
 
-`LaunchWork` is what `compile/code_work.py` derives from TTGIR: operations, bytes and waits of one
+`LaunchWork` is what `code/code_work.py` derives from TTGIR: operations, bytes and waits of one
 program, by region: a loop's body, or a straight part between loops. A region is executed in the
 longest of compute, cache, shared memory, issue, special functions, the load unit, and the latency
 of one program alone; programs come in rounds over cores and residents; memory bounds the whole

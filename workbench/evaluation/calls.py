@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from workbench.backend.checking import CheckCall
-from workbench.declared import size_fault
+from workbench.catalog.declared import size_fault
 from workbench.spec import ITEMSIZE, Sizes, Spec
 
 HIDDEN = 2  # sizes that the Spec does not name

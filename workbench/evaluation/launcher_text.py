@@ -461,7 +461,7 @@ class _LauncherFile:
         if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
             return ""
         of, name = called.value.id, called.attr
-        if self.modules.get(of) == "triton" or self.imported.get(of) == "workbench.gluon.gluon":
+        if self.modules.get(of) == "triton" or self.imported.get(of) == "workbench.dsl.gluon.gluon":
             return {"jit": "jit", "constexpr_function": "constant"}.get(name, "")
         is_spec = of in self.values and of not in self.functions and isinstance(node, ast.Call)
         return name if is_spec and name in ("impl", "library") else ""

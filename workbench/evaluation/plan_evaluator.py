@@ -16,6 +16,7 @@ from workbench import catalog
 from workbench.backend.checking import CheckCall, CheckRequest
 from workbench.backend.processes import COMPILE_TIMEOUT_S, CompileJob, compile_task, outcome_of
 from workbench.backend.workers import LOST
+from workbench.catalog.source import files_of
 from workbench.compile import Compiled
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import LIMIT_S
@@ -43,7 +44,6 @@ from workbench.evaluation.tasks import PreparedTask
 from workbench.evaluation.verdict import RuleResult, Shown, of_calls, refused, shown_by
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RuleName
-from workbench.source import files_of
 from workbench.spec import Sizes, sizes_text
 
 RETRY_S = 4 * COMPILE_TIMEOUT_S  # of a second try to compile

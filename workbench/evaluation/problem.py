@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.checking import trusted
-from workbench.declared import flops_fault, size_fault
+from workbench.catalog.declared import flops_fault, size_fault
 from workbench.evaluation.calls import hidden_sizes, larger_sizes
 from workbench.spec import ITEMSIZE, Spec, WorkbenchError, sizes_text
 

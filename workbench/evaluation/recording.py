@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workbench.catalog.source import loaded
 from workbench.compile.launches import _active
 from workbench.compile.stand_in import AbsentDriver
 from workbench.data.errors import first_sentence
@@ -41,7 +42,6 @@ from workbench.evaluation.plan import (
 from workbench.measurement.candidate import Candidate
 from workbench.measurement.observed import HARMLESS
 from workbench.measurement.reference import as_tuple
-from workbench.source import loaded
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # the place of the value

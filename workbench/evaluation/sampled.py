@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.catalog.source import loaded
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import loaded
 
 PROGRAMS = 24
 PART = 0.5  # of the elements that each would write if all wrote as many

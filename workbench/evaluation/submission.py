@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench import catalog
+from workbench.catalog.source import loaded
 from workbench.compile import CompileError, functions_launched
 from workbench.device.hardware import Device
 from workbench.dsl import CORES_OF_A_CPU
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.source import loaded
 from workbench.spec import Impl, Limits, Sizes, Spec, Work, WorkbenchError, values
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.compile.loops import Code
+from workbench.code.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.data.record import Evidence, Predicted, Record, Resources
 from workbench.data.units import reading

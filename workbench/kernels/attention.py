@@ -31,7 +31,7 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.gluon import (
+from workbench.dsl.gluon import (
     UNCHECKED,
     barriers,
     copy_out,

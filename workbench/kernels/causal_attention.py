@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.gluon import UNCHECKED
+from workbench.dsl.gluon import UNCHECKED
 from workbench.kernels import attention as unmasked
 from workbench.spec import AUTO, Extent, Spec, Tensor, Tolerance, among, given, stages
 

@@ -28,7 +28,7 @@ from workbench.dsl import (
     tl,
     triton,
 )
-from workbench.gluon import (
+from workbench.dsl.gluon import (
     UNCHECKED,
     await_launch,
     barriers,

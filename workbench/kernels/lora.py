@@ -35,7 +35,7 @@ from workbench.dsl import (
     upcast,
     widest_block,
 )
-from workbench.gluon import UNCHECKED
+from workbench.dsl.gluon import UNCHECKED
 from workbench.kernels import matmul
 from workbench.spec import (
     AUTO,

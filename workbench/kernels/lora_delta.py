@@ -13,17 +13,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.block_clusters import (
-    await_cluster,
-    await_sent,
-    begin_cluster,
-    blocks_apart,
-    cluster_number,
-    load_fours,
-    load_words,
-    send_fours,
-    store_words,
-)
 from workbench.dsl import (
     INTERPRETED,
     baseline,
@@ -36,7 +25,18 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.gluon import UNCHECKED, gl, gluon, group_barrier, refuse_hopper
+from workbench.dsl.block_clusters import (
+    await_cluster,
+    await_sent,
+    begin_cluster,
+    blocks_apart,
+    cluster_number,
+    load_fours,
+    load_words,
+    send_fours,
+    store_words,
+)
+from workbench.dsl.gluon import UNCHECKED, gl, gluon, group_barrier, refuse_hopper
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, threads, tile
 
 SCALE = 2.0  # alpha / r

@@ -35,7 +35,7 @@ from workbench.dsl import (
     upcast,
     widest_block,
 )
-from workbench.gluon import (
+from workbench.dsl.gluon import (
     UNCHECKED,
     await_launch,
     barriers,

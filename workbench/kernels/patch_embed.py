@@ -29,7 +29,7 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.gluon import (
+from workbench.dsl.gluon import (
     UNCHECKED,
     barriers,
     describe_blocks,

@@ -30,7 +30,7 @@ from workbench.dsl import (
     triton,
     upcast,
 )
-from workbench.gluon import (
+from workbench.dsl.gluon import (
     UNCHECKED,
     await_launch,
     barriers,

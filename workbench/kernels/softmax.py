@@ -16,15 +16,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.block_clusters import (
-    await_cluster,
-    await_sent,
-    begin_cluster,
-    blocks_apart,
-    cluster_number,
-    load_words,
-    send,
-)
 from workbench.dsl import (
     INTERPRETED,
     LIGER,
@@ -37,7 +28,16 @@ from workbench.dsl import (
     tl,
     triton,
 )
-from workbench.gluon import UNCHECKED, gl, gluon, unwidened
+from workbench.dsl.block_clusters import (
+    await_cluster,
+    await_sent,
+    begin_cluster,
+    blocks_apart,
+    cluster_number,
+    load_words,
+    send,
+)
+from workbench.dsl.gluon import UNCHECKED, gl, gluon, unwidened
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, Literal
 from typing import Protocol as Interface
 
+from workbench.catalog.source import SourceChanged, loaded
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked as CheckedBy
 from workbench.data.record import Verdict
@@ -33,7 +34,6 @@ from workbench.measurement.metal_timing import (
 )
 from workbench.measurement.reference import as_tuple
 from workbench.measurement.rounds import Window
-from workbench.source import SourceChanged, loaded
 from workbench.spec import Impl, Sizes, Spec, SpecFault
 
 CHECKED_FLOPS = 4e9  # of a reference in float64, about a second of a CPU

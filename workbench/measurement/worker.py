@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workbench import catalog
+from workbench.catalog.source import Loaded, SourceChanged, loaded
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
@@ -32,7 +33,6 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rounds import Window
-from workbench.source import Loaded, SourceChanged, loaded
 from workbench.spec import Impl, Sizes, SpecFault
 
 if TYPE_CHECKING:

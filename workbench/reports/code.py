@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.compile.code_match import Change, CodeComparison
-from workbench.compile.code_reading import MachineCode, register_name
-from workbench.compile.code_samples import StallSamples
-from workbench.compile.kinds import group_of, group_text
-from workbench.compile.listing import Instruction, SourceLine
-from workbench.compile.mix import Mix
+from workbench.code.code_match import Change, CodeComparison
+from workbench.code.code_reading import MachineCode, register_name
+from workbench.code.code_samples import StallSamples
+from workbench.code.kinds import group_of, group_text
+from workbench.code.listing import Instruction, SourceLine
+from workbench.code.mix import Mix
 from workbench.data.units import counted, percent
 from workbench.reports import render
 from workbench.reports.figures.code import block_depths, block_text, flow_svg, live_svg, place_text

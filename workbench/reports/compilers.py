@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.data.code_pair import MEANINGS, ORDER, CodePair, ranked
+from workbench.code.code_pair import MEANINGS, ORDER, CodePair, ranked
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.impl_check import WORDS, ImplCheck, worst_first
 from workbench.data.units import counted, quantity

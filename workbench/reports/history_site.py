@@ -12,39 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from workbench.data.change_points import LEAST_POINTS
 from workbench.data.clock import slug
 from workbench.data.record import Ratio
-from workbench.data.series import CommitName, CommitPoint, HistorySeries, LevelChange
 from workbench.data.units import counted, duration, rough, span_text, text_of, unit_of
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.figures.history import sparkline
+from workbench.revisions.change_points import LEAST_POINTS
+from workbench.revisions.commits import Between, CommitText
+from workbench.revisions.series import CommitName, CommitPoint, HistorySeries, LevelChange
 
 ENGINES: tuple[str, ...] = ()  # it is made by `workbench site` of all runs, and of no single one
 
 WHICH = {"best": "best config", "default": "default config", "library": "library"}
 PHASES = {"final": "final benchmark", "first_pass": "first pass", "hot": "hot"}
-
-
-@dataclass(frozen=True)
-class CommitText:
-    """A commit as pages show it."""
-
-    hash: str
-    date: str  # of the author, 2026-11-24
-    subject: str
-    touches: bool = False  # whether it changes the kernel's file
-
-
-@dataclass(frozen=True)
-class Between:
-    """Commits after one and up to another, the newest first; `more` are not listed. `file` is what
-    became of the kernel's file, empty if that is not known."""
-
-    commits: tuple[CommitText, ...] = ()
-    more: int = 0
-    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import workbench
-from workbench.data.code_pair import MEANINGS, ORDER, CodePair
+from workbench.code.code_pair import MEANINGS, ORDER, CodePair
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import counted, quantity

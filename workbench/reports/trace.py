@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.data.expected_change import ExpectationResult
-from workbench.data.host_work import ExplainedGap, OperationRow, RangeRow
 from workbench.data.record import Evidence, Finding, Outcome, Profile, Record, Run
-from workbench.data.repeats import Repeat
-from workbench.data.trace import CheckerResult, Trace
-from workbench.data.trace_compare import (
+from workbench.data.units import percent, reading
+from workbench.reports import render
+from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
+from workbench.traces.host_work import ExplainedGap, OperationRow, RangeRow
+from workbench.traces.repeats import Repeat
+from workbench.traces.trace import CheckerResult, Trace
+from workbench.traces.trace_compare import (
     STEPS,
     FigureChange,
     KernelChange,
     TraceComparison,
     percent_change,
 )
-from workbench.data.trace_summary import DeviceSummary, TraceSummary
-from workbench.data.units import percent, reading
-from workbench.reports import render
-from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
+from workbench.traces.trace_summary import DeviceSummary, TraceSummary
 
 ENGINES = ("read", "profile")  # whose runs this page draws
 TOP = 20  # kernels that are shown at once; the others are folded
@@ -252,7 +252,7 @@ METRICS = (
 
 def _metric_table(profiles: Sequence[Profile]) -> Table:
     """Return one row a launch with the metrics that its counters give."""
-    from workbench.data.metric import BY_NAME
+    from workbench.traces.metric import BY_NAME
 
     by_name = [{e.name: e for e in p.metrics} for p in profiles]
     chosen = [name for name in METRICS if any(name in known for known in by_name)]

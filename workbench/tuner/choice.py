@@ -29,13 +29,13 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from workbench.catalog.source import code_hash, file_hash
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, damage_text, default_path, distance
 from workbench.data.units import rough
 from workbench.device.calibration import CalibrationError
 from workbench.device.correction import CLEAR, best_estimate
 from workbench.device.cost_model import guessed
 from workbench.device.hardware import Device
-from workbench.source import code_hash, file_hash
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
 LOGGER = logging.getLogger("workbench")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.backend.joining import alike
+from workbench.backend.cluster.joining import alike
 from workbench.data.database import History
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Failure, Outcome, Phase, Record, Run

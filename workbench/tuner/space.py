@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from workbench.backend.emulated import refusal_of
 from workbench.backend.libraries import library_impls
+from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.protocol import Problem
+from workbench.catalog.source import code_hash, file_hash
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
@@ -20,7 +21,6 @@ from workbench.device.cost_model import guessed
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
-from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner.choice import LaunchChoice

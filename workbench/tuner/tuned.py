@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
+from workbench.catalog.source import code_hash, file_hash
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
-from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Limits, Spec, values
 from workbench.tuner.selection import (
     bit_classes,

@@ -51,7 +51,7 @@ def wait(folder: Path) -> None:
 
 def before_gpu(then: Any) -> None:
     """Call a function as torch first uses the GPU in this process."""
-    from workbench.profilers.running.after_import import AfterImport
+    from workbench.traces.profilers.running.after_import import AfterImport
 
     def imported() -> None:
         sys.modules["torch"].cuda._lazy_call(then)

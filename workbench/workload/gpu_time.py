@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.data.trace import ActivityKind, Trace
+from workbench.traces.trace import ActivityKind, Trace
 from workbench.workload.file import GpuTimes, KernelTime
 
 MOST_LAUNCHES = 20_000  # of a program without steps; a trace takes about 1 kB a launch
@@ -133,7 +133,7 @@ def _gpu_used() -> bool:
 
 
 def _trace_of(profiler: Any) -> Trace:
-    from workbench.readers import read
+    from workbench.traces.readers import read
 
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
         path = Path(folder) / "torch.pt.trace.json"
@@ -145,7 +145,7 @@ def times_of(trace: Trace, names: Collection[str], window: str) -> GpuTimes:
     """Return the GPU time of each kernel and grid of a trace.
 
     Args:
-        trace: as `workbench.readers.read` gives it.
+        trace: as `workbench.traces.readers.read` gives it.
         names: names of recorded kernels. Others count in the total, and the longest are listed.
         window: which part of the program the trace is of.
     """

@@ -82,7 +82,7 @@ def verify_often(table: PinnedTable) -> None:
     if DISTRIBUTED in sys.modules:
         _before_destroy(table)
     else:
-        from workbench.profilers.running.after_import import AfterImport
+        from workbench.traces.profilers.running.after_import import AfterImport
 
         sys.meta_path.insert(0, AfterImport(DISTRIBUTED, lambda: _before_destroy(table)))
 

@@ -95,7 +95,7 @@ def begin(text: str) -> None:
     if options.kernel is None:
         on_step(marks.step)
         return
-    from workbench.profilers.running.after_import import AfterImport
+    from workbench.traces.profilers.running.after_import import AfterImport
 
     counter = StepLaunches(options, marks)
     sys.meta_path.insert(0, AfterImport("triton", counter.install))

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from workbench.profilers.running.after_import import AfterImport
+from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.workload.strict import WorkloadError
 
 INDUCTOR = "torch._inductor.runtime.triton_heuristics"

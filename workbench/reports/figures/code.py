@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.compile.code_reading import MachineCode
-from workbench.compile.flow import Block
-from workbench.compile.kinds import group_text
-from workbench.compile.mix import mix_of
+from workbench.code.code_reading import MachineCode
+from workbench.code.flow import Block
+from workbench.code.kinds import group_text
+from workbench.code.mix import mix_of
 from workbench.data.units import counted
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.data.metric import BY_NAME
 from workbench.data.record import Outcome, Profile, Record, grouped
-from workbench.data.rule_metrics import profile_metrics
 from workbench.data.units import counted, duration, percent, quantity, three_digits
-from workbench.rules import RuleMatch, evaluated_kernel, word_of
+from workbench.traces.metric import BY_NAME
+from workbench.traces.rule_metrics import profile_metrics
+from workbench.traces.rules import RuleMatch, evaluated_kernel, word_of
 
 # Metrics that a row shows, where any config has them.
 SHOWN = (

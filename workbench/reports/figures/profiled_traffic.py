@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.data.record import Profile, Record, grouped
-from workbench.data.rule_metrics import calls_of, profile_metrics
 from workbench.device.ceilings import Level
+from workbench.traces.rule_metrics import calls_of, profile_metrics
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
 # loads and stores to global and local memory in L1.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.data.intervals import Intervals, clipped, difference, union
-from workbench.data.timeline import DeviceTimes
-from workbench.data.trace import ActivityKind
-from workbench.data.trace_summary import DeviceSummary
 from workbench.data.units import duration
+from workbench.traces.timeline import DeviceTimes
+from workbench.traces.trace import ActivityKind
+from workbench.traces.trace_summary import DeviceSummary
 
 if TYPE_CHECKING:
     from markupsafe import Markup

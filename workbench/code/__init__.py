@@ -1,0 +1,1 @@
+"""Say what the machine code of a kernel does."""

@@ -1,0 +1,243 @@
+"""Derive from the code of a launch what it does: `LaunchWork`, which `device/code_model.py` times.
+
+Two walks of the TTGIR: one of all programs by the first elements of their tensors, for trips and
+for the tiles that programs share; one of three programs or some more in full.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.code.program_values import LaunchArguments
+from workbench.code.program_walk import CostWalk, FirstElementWalk, Region
+from workbench.code.ttgir import Function, read_ttgir
+from workbench.data.record import Resources
+from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
+from workbench.device.hardware import Device
+
+FILES = (
+    *(
+        "block_descriptors",
+        "code_work",
+        "program_slices",
+        "program_values",
+        "program_walk",
+        "ttgir",
+    ),
+    "ttgir_layouts",
+)
+SAMPLES = 3  # programs that are walked in full, at least
+MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
+ALIKE = 0.02  # standard deviation of programs' work over its mean, up to which all are alike
+NEAR = 1 << 24  # bytes between accesses of one tensor that may be of the same tiles
+
+
+def code_files() -> tuple[Path, ...]:
+    """Return the files whose text decides what is derived."""
+    return tuple(Path(__file__).with_name(f"{name}.py") for name in FILES)
+
+
+def places_of(grid: Sequence[int], numbers: Any) -> tuple[Any, Any, Any]:
+    """Return the places along three axes of programs by their numbers, the first axis fastest."""
+    x, y, _ = (*grid, 1, 1)[:3]
+    return numbers % x, numbers // x % y, numbers // (x * y)
+
+
+def launch_work(
+    ttgir: str,
+    grid: Sequence[int],
+    given: LaunchArguments,
+    device: Device,
+    resources: Resources,
+    stages: int,
+) -> LaunchWork:
+    """Return what the code of a launch does. Raises NotModelled where that cannot be derived."""
+    function = read_ttgir(ttgir)
+    programs = math.prod(grid)
+    few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
+    many = np.unique(np.linspace(0, programs - 1, min(programs, MOST)).astype(np.int64))
+    firsts = FirstElementWalk(function, places_of(grid, many), grid, given)
+    full = CostWalk(function, places_of(grid, _covering(few, many, firsts)), grid, given)
+    places = resident_programs(device, programs, resources) * device.limits.cores
+    traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
+    moved, least = traffic.bytes(device.cache.value)
+    return LaunchWork(
+        programs,
+        function.warps,
+        stages,
+        tuple(_regions(function, full, firsts)),
+        moved,
+        least,
+        _rounds(full, firsts, programs, places),
+    )
+
+
+def _covering(few: Any, many: Any, firsts: FirstElementWalk) -> Any:
+    """Return the few programs and, for each region that none of them executes and others do, one
+    that does: evenly spaced programs can all be the short ones, as rows of a causal mask are."""
+    chosen = [int(n) for n in few]
+    for runs in firsts.runs.values():
+        each = np.broadcast_to(runs, (len(many),))
+        alive = np.flatnonzero(each > 0)
+        at = np.searchsorted(many, chosen).clip(max=len(many) - 1)
+        if alive.size and not (each[at] > 0).any():
+            usual = alive[np.argsort(each[alive], kind="stable")[alive.size // 2]]
+            chosen.append(int(many[usual]))
+    return np.unique(np.array(chosen, dtype=np.int64))
+
+
+def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> list[RegionWork]:
+    """Return the regions that programs execute, with the amounts of one execution."""
+    results = []
+    for region, tally in full.tally.items():
+        runs = _mean(full.runs[region]) if region in full.runs else 1.0
+        if runs <= 0:
+            continue
+        executions = _mean(firsts.runs[region]) if region in firsts.runs else runs
+        amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
+        is_loop = bool(region) and isinstance(region[-1], int)
+        results.append(
+            RegionWork(amounts, executions, is_loop, tally.waits, tally.wgmma, tally.peak)
+        )
+    return results
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(values))
+
+
+def _rounds(full: CostWalk, firsts: FirstElementWalk, programs: int, places: int) -> float | None:
+    """Return after how many times a mean program's seconds all programs have run, each place taking
+    the next in order; None where they do as much work as one another."""
+    uneven = _shares(full, firsts)
+    if uneven is None or len(uneven) < 2 or uneven.std() < ALIKE:
+        return None
+    if programs <= places:
+        return float(uneven.max())
+    free = [0.0] * min(places, len(uneven))
+    for share in uneven * (programs / len(uneven)):
+        heapq.heapreplace(free, free[0] + float(share))
+    return max(free)
+
+
+def _shares(full: CostWalk, firsts: FirstElementWalk) -> Any:
+    """Return each program's work over the mean one, by its executions of the loop with most work;
+    None without a loop."""
+
+    def amount(region: Region) -> float:
+        sums = full.tally[region].sums
+        moved = sums.get("load_bytes", 0.0) + sums.get("copy_bytes", 0.0)
+        return sums.get("flops", 0.0) / 1e3 + sums.get("vector", 0.0) + moved
+
+    regions = [region for region in full.tally if region and region in firsts.runs]
+    if not regions:
+        return None
+    runs = np.broadcast_to(firsts.runs[max(regions, key=amount)], (firsts.programs,))
+    return runs / max(1e-9, runs.mean())
+
+
+class _Tiles:
+    """Accesses of one tensor that may be of the same tiles: the first address and the bytes of
+    each program."""
+
+    def __init__(self, argument: str, is_written: bool, first: int, addresses: Any, each: Any):
+        self.argument, self.is_written, self.first = argument, is_written, first
+        self.addresses, self.each = addresses, each
+        self.again = 0.0  # bytes of further accesses of the same data
+
+    def joins(self, other: _Tiles) -> bool:
+        """Return whether another access is of neighbours of these tiles, as the taps of a
+        convolution are."""
+        alike = self.argument == other.argument and self.is_written == other.is_written
+        near = abs(self.first - other.first) < NEAR
+        return alike and near and bool(np.isclose(self.each.mean(), other.each.mean(), rtol=0.02))
+
+
+class _MemoryTraffic:
+    """Bytes that a launch moves from and to memory."""
+
+    def __init__(
+        self,
+        full: CostWalk,
+        firsts: FirstElementWalk,
+        given: LaunchArguments,
+        many: Any,
+        programs: int,
+        places: int,
+    ) -> None:
+        self._full, self._firsts, self._given = full, firsts, given
+        self._many, self._programs, self._places = many, programs, places
+        self._scale = programs / len(many)
+        self._groups = self._grouped()
+
+    def bytes(self, cache: float) -> tuple[float, float]:
+        """Return the bytes with tiles that a later round of programs reads again where the cache
+        cannot hold all, and those of distinct tiles."""
+        turn = (np.arange(len(self._many)) * self._scale // max(1, self._places)).astype(np.int64)
+        distinct: dict[str, float] = {}
+        by_round: dict[str, float] = {}
+        again = wanted = 0.0
+        for tiles in self._groups:
+            turns = np.tile(turn, len(tiles.each) // len(turn))
+            name = tiles.argument
+            distinct[name] = distinct.get(name, 0.0) + self._distinct(tiles, 0 * turns)
+            by_round[name] = by_round.get(name, 0.0) + self._distinct(tiles, turns)
+            again += tiles.again * self._scale
+            wanted += float(tiles.each.sum()) * self._scale
+        least = {n: min(b, self._given.tensors.get(n, b)) for n, b in distinct.items()}
+        total = sum(least.values())
+        moved = total
+        if total > cache:
+            moved = sum(max(least[n], by_round[n]) for n in least)
+        alive = wanted / self._programs * min(self._places, self._programs)  # in one walk
+        kept = float(np.clip(1.5 - alive / cache, 0.0, 1.0))
+        return moved + (1 - kept) * again, total
+
+    def _distinct(self, tiles: _Tiles, turns: Any) -> float:
+        """Return the bytes of a tile's first access in each turn."""
+        order = np.lexsort((-tiles.each, tiles.addresses, turns))
+        new = np.diff(tiles.addresses[order]) != 0
+        first = np.r_[True, new | (np.diff(turns[order]) != 0)]
+        scale = self._scale if first.mean() > 0.5 else 1
+        return float(tiles.each[order][first].sum()) * scale
+
+    def _grouped(self) -> list[_Tiles]:
+        groups: dict[tuple[str, bool, int], _Tiles] = {}
+        for number, site in self._firsts.sites.items():
+            known = self._full.sites.get(number)
+            if known is None or not known.executions:
+                continue
+            each = known.sector_bytes / known.executions
+            if site.what in ("load", "copy"):
+                each *= self._full.repeated(known.region, known.argument)
+            executed = np.broadcast_to(site.executions, (len(self._many),))
+            flat = site.addresses.reshape(len(site.addresses), -1)[:, 0]
+            addresses = np.broadcast_to(flat, (len(self._many),))
+            counted = each * (executed if site.moves else np.minimum(executed, 1))
+            written = site.what in ("store", "atomic")
+            tiles = _Tiles(known.argument, written, int(addresses[0]), addresses, counted)
+            _put(groups, tiles)
+        return list(groups.values())
+
+
+def _put(groups: dict[tuple[str, bool, int], _Tiles], tiles: _Tiles) -> None:
+    """Enter an access among those of the same tiles."""
+    key = tiles.argument, tiles.is_written, tiles.first
+    if key not in groups:
+        near = next((other for other in groups.values() if other.joins(tiles)), None)
+        if near is not None:
+            near.addresses = np.r_[near.addresses, tiles.addresses]
+            near.each = np.r_[near.each, tiles.each]
+            return
+    elif groups[key].each.mean() >= tiles.each.mean():
+        groups[key].again += float(tiles.each.sum())
+        return
+    else:
+        tiles.again = groups[key].again + float(groups[key].each.sum())
+    groups[key] = tiles

@@ -1,0 +1,1 @@
+"""Stored results along the commits of a repository, and what changed them."""

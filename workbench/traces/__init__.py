@@ -1,0 +1,1 @@
+"""Read, time and compare what profilers recorded."""

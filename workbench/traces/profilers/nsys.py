@@ -1,0 +1,76 @@
+"""NVIDIA Nsight Systems: a timeline of kernels, copies, calls and ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers.running.expected import check_marked
+from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import Workload, whole_command
+from workbench.traces.readers import read
+from workbench.traces.trace import Trace
+
+NAME = "nsys"
+
+
+def available(machine: Machine, workload: Workload) -> str | None:
+    """Return why nsys cannot run here, or None."""
+    if machine.gpu != "cuda":
+        return (
+            "nsys records an NVIDIA GPU here, and no driver shows one; `--tool trace` records the "
+            "CPU."
+        )
+    if NAME not in machine.programs:
+        return "nsys is not on the path; install NVIDIA Nsight Systems, or use `--tool trace`."
+    return None
+
+
+def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    """Return the command line. Raises ProgramError."""
+    marks = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    return [
+        *(machine.program(NAME), "profile", "--trace=cuda,nvtx", "--sample=none"),
+        *("--cpuctxsw=none", "--cuda-graph-trace=node"),
+        *(marks if workload.marked else ()),
+        *("-f", "true", "-o", str(folder / NAME)),
+        *whole_command(workload, machine),
+    ]
+
+
+def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
+    """Return the command that writes the report as SQLite."""
+    report, table = folder / f"{NAME}.nsys-rep", folder / f"{NAME}.sqlite"
+    words = ["export", "--type", "sqlite", "-f", "true", "-o", str(table), str(report)]
+    return [Command([machine.program(NAME), *words], due=report.exists)]
+
+
+def reads(workload: Workload, folder: Path) -> list[Path]:
+    """Return the files that must come back."""
+    return [folder / f"{NAME}.nsys-rep", folder / f"{NAME}.sqlite"]
+
+
+def parse(run: ToolRun) -> Trace:
+    """Return the timeline. Raises ProfilerError where it lacks what was to be recorded, and
+    ReadError where it cannot be read."""
+    half = run.folder / f"{NAME}.qdstrm"
+    if half.exists() and not (run.folder / f"{NAME}.nsys-rep").exists():
+        raise ProfilerError(
+            f"This nsys wrote {half.name} and can make no report of it, as the one in ncu's "
+            "folder; install NVIDIA Nsight Systems itself, or use `--tool trace`."
+        )
+    check_ended(run, NAME)
+    table = run.folder / f"{NAME}.sqlite"
+    if not table.exists():
+        raise ProfilerError(
+            f"nsys could not export {NAME}.nsys-rep; run `nsys export --type sqlite` on it by hand."
+        )
+    trace = read([table])
+    check_marked(run, trace)
+    return trace
+
+
+PROFILER = Profiler(
+    "NVIDIA Nsight Systems", available, argv, reads, parse, further, instead="trace"
+)

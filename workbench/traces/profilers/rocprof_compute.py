@@ -1,0 +1,50 @@
+"""AMD's rocprof-compute: all counters of an Instinct GPU, by as many replays of the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.traces.profilers import Profiler, ToolRun
+from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import Workload, whole_command
+from workbench.traces.readers import read
+from workbench.traces.trace import Trace
+
+NAME = "rocprof-compute"
+FOLDER = "rocprof_compute"
+
+
+def available(machine: Machine, workload: Workload) -> str | None:
+    """Return why rocprof-compute cannot run here, or None."""
+    if machine.gpu != "hip":
+        return (
+            "rocprof-compute profiles an AMD Instinct GPU, and no driver shows one here; use "
+            "`--tool trace`."
+        )
+    if NAME not in machine.programs:
+        return "rocprof-compute is not on the path; install rocprofiler-compute from ROCm."
+    return None
+
+
+def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    """Return the command line. Raises ProgramError."""
+    kernel = workload.marked.kernel if workload.marked else ""
+    only = ["-k", kernel] if kernel else []
+    words = ["profile", "-n", "wb", "--path", str(folder / FOLDER), "--no-roof", *only]
+    return [machine.program(NAME), *words, "--", *whole_command(workload, machine)]
+
+
+def reads(workload: Workload, folder: Path) -> list[Path]:
+    """Return the file that must come back."""
+    return [folder / FOLDER / "pmc_perf.csv"]
+
+
+def parse(run: ToolRun) -> Trace:
+    """Return the dispatches with their counters. Raises ProfilerError where there are none, and
+    ReadError where they cannot be read."""
+    check_ended(run, NAME)
+    return read(list(run.files))
+
+
+PROFILER = Profiler("AMD rocprof-compute", available, argv, reads, parse, calls=1, instead="trace")

@@ -1,0 +1,142 @@
+"""NVIDIA's compute-sanitizer: synchronisation, races, memory and uninitialised reads, in this
+order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.traces.profilers import LOG, Command, Profiler, ProfilerError, ToolRun
+from workbench.traces.profilers.running.failures import check_ended, failure
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.workload import Workload, whole_command
+from workbench.traces.readers import read
+from workbench.traces.readers.inputs.source import ReadError
+from workbench.traces.trace import CheckerResult, Trace
+
+PROGRAM = "compute-sanitizer"
+CHECKS = ("synccheck", "racecheck", "memcheck", "initcheck")
+ERRORS_CODE = 86  # exit code of a check that found something; without the option it is 0
+PRINTED = 100  # findings of a check; 10000 took 76 MB and more than 30 s (H200, 2026-11-23)
+CODES = {"pass": PASSED, "fail": FAILED, "inconclusive": UNDECIDED}
+
+
+def available(machine: Machine, workload: Workload) -> str | None:
+    """Return why compute-sanitizer cannot run here, or None."""
+    if machine.gpu != "cuda":
+        return (
+            "compute-sanitizer checks kernels on an NVIDIA GPU, and no driver shows one here; run "
+            "this where there is one."
+        )
+    if PROGRAM not in machine.programs:
+        return "compute-sanitizer is not on the path; install it from the CUDA toolkit."
+    return None
+
+
+def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    """Return the command line of the first check. Raises ProgramError."""
+    return _check(_wanted(workload)[0], machine, workload, folder)
+
+
+def _wanted(workload: Workload) -> tuple[str, ...]:
+    """Return the checks of a workload, in the order of CHECKS."""
+    return tuple(check for check in CHECKS if check in (workload.checks or CHECKS))
+
+
+def _check(check: str, machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    # a filter leaves out the writes of other kernels too, and initcheck would take what they wrote
+    # for uninitialised
+    kernel = workload.marked.kernel if workload.marked and check != "initcheck" else ""
+    return [
+        machine.program(PROGRAM),
+        *("--tool", check, "--error-exitcode", str(ERRORS_CODE), "--print-limit", str(PRINTED)),
+        *("--xml", "--save", str(folder / f"{check}.xml")),
+        *("--log-file", str(folder / f"{check}.log")),
+        *(("--kernel-name", f"kernel_name={kernel}") if kernel else ()),
+        *whole_command(workload, machine),
+    ]
+
+
+def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
+    """Return the other checks, each due while none has found anything, or with `--all`."""
+
+    def is_due() -> bool:
+        return workload.every or not any(r.verdict == "fail" for r in results_of(folder).values())
+
+    rest = (_check(check, machine, workload, folder) for check in _wanted(workload)[1:])
+    return [Command(words, due=is_due) for words in rest]
+
+
+def reads(workload: Workload, folder: Path) -> list[Path]:
+    """Return the logs that may come back: without `--all` the first finding ends the checks."""
+    return [folder / f"{check}.log" for check in _wanted(workload)]
+
+
+def parse(run: ToolRun) -> Trace:
+    """Return the records of all checks. Raises ProfilerError where no check has a log, or the tool
+    failed."""
+    check_ended(run, PROGRAM, (0, ERRORS_CODE))
+    trace: Trace | None = None
+    for path in _logs(run.folder):
+        part = read([path])
+        if trace is None:
+            trace = part
+        else:
+            trace.join(part)
+    if trace is None:
+        reason = failure(run.text)
+        raise ProfilerError(reason or f"{PROGRAM} left nothing that can be read; run it by hand.")
+    return trace
+
+
+def results_of(folder: Path) -> dict[str, CheckerResult]:
+    """Return the result of each check that has a log, by its name."""
+    results: dict[str, CheckerResult] = {}
+    for check, (_, result) in _known(folder).items():
+        result.tool = check
+        results[check] = result
+    return results
+
+
+def _logs(folder: Path) -> list[Path]:
+    """Return the log of each check that has one."""
+    return [path for path, _ in _known(folder).values()]
+
+
+def _known(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
+    """Return log and result of each check: of its own log and of what it printed, the first with a
+    summary line, else the first that can be read."""
+    known: dict[str, tuple[Path, CheckerResult]] = {}
+    for number, check in enumerate(CHECKS):
+        printed = f"further{number - 1}.log" if number else LOG
+        for path in (folder / f"{check}.log", folder / printed):
+            try:
+                result = read([path]).checker
+            except ReadError:
+                continue
+            if result is not None and (check not in known or result.errors is not None):
+                known[check] = (path, result)
+            if result is not None and result.errors is not None:
+                break
+    return known
+
+
+def verdict(results: Mapping[str, CheckerResult]) -> str:
+    """Return `fail` where a check found something, `pass` where each has a summary without, else
+    `inconclusive`."""
+    verdicts = [result.verdict for result in results.values()]
+    if "fail" in verdicts:
+        return "fail"
+    return "pass" if len(verdicts) == len(CHECKS) and set(verdicts) == {"pass"} else "inconclusive"
+
+
+def code(run: ToolRun) -> int:
+    """Return the exit code of the verdict: 0 pass, 1 fail, 3 inconclusive."""
+    return CODES[verdict(results_of(run.folder))]
+
+
+PROFILER = Profiler(
+    "NVIDIA compute-sanitizer", available, argv, reads, parse, further,
+    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, calls=1, code=code,
+)  # fmt: skip

@@ -1,0 +1,43 @@
+"""torch.profiler: operators of the CPU, and on a GPU kernels, copies and launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.traces.profilers import Profiler, ToolRun
+from workbench.traces.profilers.running.expected import check_inside, check_marked
+from workbench.traces.profilers.running.machine import Machine
+from workbench.traces.profilers.running.torch_recording import OPERATORS, TRACE
+from workbench.traces.profilers.running.workload import Workload, recorder_argv
+from workbench.traces.readers import read
+from workbench.traces.trace import Trace
+
+
+def available(machine: Machine, workload: Workload) -> str | None:
+    """Return why torch.profiler cannot record this here, or None. The program of a user may have an
+    interpreter of its own, whose torch is not known here."""
+    if workload.marked and "torch" not in machine.versions:
+        return "torch is not installed, and torch.profiler is a part of it: pip install torch."
+    return None
+
+
+def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    """Return the command line. Raises ProgramError."""
+    return recorder_argv(workload, machine, "torch", folder, workload.options)
+
+
+def reads(workload: Workload, folder: Path) -> list[Path]:
+    """Return the files that must come back: the trace and the table of operators."""
+    return [folder / TRACE, folder / OPERATORS]
+
+
+def parse(run: ToolRun) -> Trace:
+    """Return the trace. Raises ProfilerError where it lacks what was to be recorded, and ReadError
+    where it cannot be read."""
+    check_inside(run, "torch", "torch.profiler")
+    trace = read([run.folder / TRACE])
+    check_marked(run, trace)
+    return trace
+
+
+PROFILER = Profiler("torch.profiler", available, argv, reads, parse, around=False)

@@ -1,0 +1,68 @@
+"""CSV of ncu's details page, and of `--metrics`: one row a metric or a rule, with labels in place
+of names. Metric rows have fewer fields than the head; old versions have 12 or 15 columns."""
+
+from __future__ import annotations
+
+import re
+
+from workbench.traces.readers import TraceReader
+from workbench.traces.readers.inputs import ncu
+from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.tables import Row, table
+from workbench.traces.trace import Dispatch, Trace, plain
+
+HEAD = re.compile(r'^"ID",.*"Section Name","Metric Name"', re.M)
+MARKUP = re.compile(r"@(?:section|url|source|metric):([^@:]*):([^@]*)@")
+
+
+def sniff(source: Source) -> bool:
+    """Return whether a file has the head of a details page."""
+    return bool(HEAD.search(source.head_text))
+
+
+def read(source: Source) -> Trace:
+    """Return the dispatches with their counters. Raises ValueError where a row is damaged."""
+    trace = Trace("ncu", ncu.version_of(source))
+    comma = ncu.has_decimal_comma(source)
+    known: dict[tuple[str, str], Dispatch] = {}
+    lines = ncu.table_lines(source, trace.notes)
+    for row in table(source, lambda heads: "Metric Name" in heads, lines):
+        if not row.get("ID", "").isdigit():
+            continue
+        key = row.get("Process ID", ""), row["ID"]
+        with trace.tally.record("rows"):
+            if (dispatch := known.get(key)) is None:
+                dispatch = known[key] = ncu.launch_of(row)
+                trace.devices.setdefault(dispatch.device, {}).update(ncu.properties(dispatch, row))
+            _add(row, dispatch, comma)
+    trace.dispatches += known.values()
+    ncu.settle(trace.dispatches)
+    _note_refused(trace)
+    return trace
+
+
+def _add(row: Row, dispatch: Dispatch, comma: bool) -> None:
+    if label := row.get("Metric Name"):
+        name = ncu.metric_of(row.get("Section Name", ""), plain(label))
+        if name not in dispatch.counters:
+            dispatch.counters[name] = ncu.counter(
+                name, row.get("Metric Unit", ""), row.get("Metric Value", ""), comma
+            )
+    elif text := row.get("Rule Description"):
+        bare = MARKUP.sub(lambda match: match[2] or match[1], plain(text))
+        dispatch.notes.append(f"{row.get('Rule Type', '')} {row.get('Rule Name', '')}: {bare}")
+
+
+def _note_refused(trace: Trace) -> None:
+    names = {
+        counter.name
+        for dispatch in trace.dispatches
+        for counter in dispatch.counters.values()
+        if counter.state == "refused"
+    }
+    if names:
+        text = ", ".join(sorted(names))
+        trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
+
+
+READER = TraceReader("details page of ncu (CSV)", sniff, read)

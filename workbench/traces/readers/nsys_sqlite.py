@@ -1,0 +1,224 @@
+"""SQLite export of Nsight Systems. A table exists only where it holds something, and its columns
+differ by version, so that each is asked for first. Correlation ids are those of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.data.record_tally import DEVICE, HOST
+from workbench.traces.readers import TraceReader
+from workbench.traces.readers.inputs.database import Tables, has_table, tables
+from workbench.traces.readers.inputs.source import Source
+from workbench.traces.trace import NOWHERE, ActivityKind, Geometry, Trace, kind_of_call, plain
+
+# globalTid, from its lowest bit: 24 bits of the thread, 24 of the process, 16 of machine and host
+PID_BITS, PID_MASK, HOST_BITS = 24, 0xFFFFFF, 48
+
+
+def sniff(source: Source) -> bool:
+    """Return whether a file is SQLite's with the tables of nsys."""
+    return has_table(source, "StringIds", "CUPTI_ACTIVITY_KIND")
+
+
+def read(source: Source) -> Trace:
+    """Return the trace of an export. Raises ReadError where it is damaged."""
+    trace = Trace("nsys", has_streams=True)
+    with tables(source) as known:
+        if "StringTable" in known.kinds and "StringIds" not in known.kinds:
+            source.fail("a profile of nvprof is not read", NVPROF)
+        texts = dict(known.rows("StringIds", ("id",), ("value",)))
+        facts = dict(known.rows("META_DATA_EXPORT", ("name",), ("value",)))
+        trace.version = _version(facts)
+        _devices(known, trace)
+        reader = _NsysTables(known, trace, texts)
+        reader.kernels()
+        reader.graphs()
+        reader.copies()
+        reader.calls()
+        reader.ranges()
+        reader.others()
+    used = set(trace.activities.devices.known) - {""}
+    trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
+    trace.part_devices_by_process()
+    if not trace.activities:
+        trace.notes.append("it has no kernel, copy, call or range; record with --trace=cuda,nvtx")
+    return trace
+
+
+def _version(facts: dict[Any, Any]) -> str:
+    parts = [facts.get(f"EXPORT_SCHEMA_VERSION_{part}") for part in ("MAJOR", "MINOR", "MICRO")]
+    whole = facts.get("EXPORT_SCHEMA_VERSION")
+    if whole is None and all(part is not None for part in parts):
+        whole = ".".join(map(str, parts))
+    return f"schema {plain(str(whole))}" if whole else ""
+
+
+def _devices(known: Tables, trace: Trace) -> None:
+    columns = known.columns("TARGET_INFO_GPU")
+    for row in known.rows("TARGET_INFO_GPU", *((column,) for column in columns)):
+        facts = {k: v for k, v in zip(columns, row, strict=True) if isinstance(v, int | str)}
+        trace.devices[str(facts.get("id", len(trace.devices)))] = facts
+
+
+class _NsysTables:
+    """Adds the rows of the tables to a trace."""
+
+    def __init__(self, known: Tables, trace: Trace, texts: dict[Any, Any]) -> None:
+        self.known, self.trace, self.texts = known, trace, texts
+        work = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "GRAPH_TRACE"))
+        self.by_process = any("globalPid" in known.columns(table) for table in work)
+        # each process counts the GPUs that it may see from 0: by pid and that number
+        columns = ("pid",), ("cudaId",), ("gpuId",)
+        rows = known.rows("TARGET_INFO_CUDA_DEVICE", *columns)
+        self.gpus = {(pid, ordinal): str(gpu) for pid, ordinal, gpu in rows if gpu is not None}
+
+    def name(self, number: Any) -> str:
+        """Return the text of a number of StringIds."""
+        return plain(str(self.texts.get(number, f"name {number}")))
+
+    def process(self, value: Any) -> str:
+        """Return the process of a globalPid or globalTid, as far as the file tells it."""
+        if not self.by_process or value is None:
+            return ""
+        host, pid = int(value) >> HOST_BITS, int(value) >> PID_BITS & PID_MASK
+        return f"process {pid}" if not host else f"process {pid} of host {host}"
+
+    def device(self, ordinal: Any, process: Any) -> str:
+        """Return the GPU of an ordinal in a process, by its id in the file where that tells it."""
+        ordinal = 0 if ordinal is None else ordinal
+        if process is None:
+            return str(ordinal)
+        return self.gpus.get((int(process) >> PID_BITS & PID_MASK, ordinal), str(ordinal))
+
+    def kernels(self) -> None:
+        """Add kernels, with grid, block, registers and shared memory."""
+        columns = (
+            ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
+            ("globalPid",), ("shortName", "demangledName"),
+            ("gridX",), ("gridY",), ("gridZ",), ("blockX",), ("blockY",), ("blockZ",),
+            ("registersPerThread",), ("staticSharedMemory",), ("dynamicSharedMemory",),
+        )  # fmt: skip
+        for row in self.known.rows("CUPTI_ACTIVITY_KIND_KERNEL", *columns):
+            with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+                shared = None if row[14] is None else int(row[14]) + int(row[15] or 0)
+                geometry = Geometry(_three(row[7:10]), _three(row[10:13]), row[13], shared)
+                self._add_work(ActivityKind.KERNEL, self.name(row[6]), row[:6], geometry)
+
+    def graphs(self) -> None:
+        """Add replays of graphs, each as one kernel: nsys records so without
+        --cuda-graph-trace=node (CUPTI's CUpti_ActivityGraphTrace)."""
+        columns = (
+            ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
+            ("globalPid",), ("graphId",),
+        )  # fmt: skip
+        count = 0
+        for row in self.known.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *columns):
+            with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+                self._add_work(ActivityKind.KERNEL, f"graph {row[6]}", row[:6])
+                count += 1
+        if count:
+            self.trace.notes.append(
+                f"{count:,} replays of graphs count as one kernel each; record with "
+                "--cuda-graph-trace=node to see the kernels in them"
+            )
+
+    def copies(self) -> None:
+        """Add copies and sets."""
+        for table, kind, name in (
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", ActivityKind.COPY, "copy"),
+            ("CUPTI_ACTIVITY_KIND_MEMSET", ActivityKind.SET, "set"),
+        ):
+            columns = (
+                ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
+                ("globalPid",), ("bytes",), ("copyKind",),
+            )  # fmt: skip
+            for row in self.known.rows(table, *columns):
+                with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
+                    text = f"{name} {COPY_KINDS.get(row[7], '')}".strip()
+                    moved = -1 if row[6] is None else int(row[6])
+                    self._add_work(kind, text, row[:6], moved=moved)
+
+    def _add_work(
+        self,
+        kind: ActivityKind,
+        name: str,
+        row: tuple[Any, ...],
+        geometry: Geometry = NOWHERE,
+        moved: int = -1,
+    ) -> None:
+        """Add work of a device; `row` has start, end, device, stream, correlation and process."""
+        start, end, device, stream, correlation, process = row
+        self.trace.activities.add(
+            kind, name, int(start), int(end), self.device(device, process), str(stream),
+            self.process(process), -1 if correlation is None else int(correlation), geometry, moved,
+        )  # fmt: skip
+
+    def calls(self) -> None:
+        """Add calls of the runtime and the driver; those without an end had not returned."""
+        columns = ("start",), ("end",), ("globalTid",), ("correlationId",), ("nameId",)
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+            for start, end, thread, correlation, name in self.known.rows(table, *columns):
+                if end is None:
+                    continue
+                with self.trace.tally.record(HOST):
+                    text = self.name(name)
+                    self.trace.activities.add(
+                        kind_of_call(text), text, int(start), int(end), "", str(thread),
+                        self.process(thread), -1 if correlation is None else int(correlation),
+                    )  # fmt: skip
+
+    def ranges(self) -> None:
+        """Add NVTX ranges, of NVTX_EVENTS and of its later versions; marks without an end are left
+        out."""
+        columns = ("start",), ("end",), ("text",), ("textId",), ("globalTid",)
+        for table in self.known.kinds:
+            if not table.startswith("NVTX_EVENTS"):
+                continue
+            for start, end, text, number, thread in self.known.rows(table, *columns):
+                if start is None or end is None or (text is None and number is None):
+                    continue
+                with self.trace.tally.record(HOST):
+                    name = plain(str(text)) if text is not None else self.name(number)
+                    self.trace.activities.add(
+                        ActivityKind.RANGE, name, int(start), int(end), "", str(thread),
+                        self.process(thread),
+                    )  # fmt: skip
+
+    def others(self) -> None:
+        """Count the rows of tables that are not read and may hold work of a device: they have a
+        start, an end and a device."""
+        for table in self.known.kinds:
+            columns = set(self.known.columns(table))
+            if table in READ or not {"start", "end"} <= columns or not columns & DEVICE_COLUMNS:
+                continue
+            if table.removeprefix("CUPTI_ACTIVITY_KIND_") in NO_WORK:
+                continue
+            if count := sum(1 for _ in self.known.rows(table, ("start",))):
+                self.trace.tally.not_read(f"the table {plain(table)}", count, EXPORT)
+
+
+READ = frozenset(
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "DRIVER")
+)
+DEVICE_COLUMNS = frozenset(["deviceId", "gpuId", "gpu", "gpuIndex"])
+NO_WORK = frozenset(["SYNCHRONIZATION", "CUDA_EVENT", "OVERHEAD", "GPU_MEMORY_USAGE"])
+EXPORT = "record with `nsys profile --trace=cuda,nvtx --cuda-graph-trace=node`"
+NVPROF = "record with `nsys profile`, and run `nsys export --type sqlite` on its report"
+
+COPY_KINDS = {
+    1: "host to device",
+    2: "device to host",
+    8: "device to device",
+    10: "peer to peer",
+}
+
+
+def _three(values: tuple[Any, ...]) -> tuple[int, int, int] | None:
+    if any(value is None for value in values):
+        return None
+    x, y, z = map(int, values)
+    return x, y, z
+
+
+READER = TraceReader("SQLite export of nsys", sniff, read, is_whole=True)

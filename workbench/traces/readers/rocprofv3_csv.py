@@ -1,0 +1,229 @@
+"""CSV files of rocprofv3 in the forms of 2024 to 2026: kernels, counters, calls, copies, samples.
+
+An agent is a number or `Agent 4`; the grid is in work-items; counters have one row each; copies do
+not tell their bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from workbench.data.record_tally import DEVICE, HOST
+from workbench.traces.readers import TraceReader
+from workbench.traces.readers.inputs.numbers import integer, number, whole
+from workbench.traces.readers.inputs.source import Source
+from workbench.traces.readers.inputs.tables import Row, first_row, need, pick, table
+from workbench.traces.readers.rocprof import STATS, kernel_name, total_of
+from workbench.traces.trace import (
+    NOWHERE,
+    ActivityKind,
+    CounterValue,
+    Dispatch,
+    Geometry,
+    InstructionTable,
+    Trace,
+    kind_of_call,
+    plain,
+)
+
+REASON = "ROCPROFILER_PC_SAMPLING_INSTRUCTION_NOT_ISSUED_REASON_"
+
+
+def sniff(source: Source) -> bool:
+    """Return whether the first row is a head of rocprofv3."""
+    heads = first_row(source.head_text)
+    heads = heads[1:] if heads[:1] == ["Guid"] else heads  # as rocpd2csv writes
+    have = set(heads)
+    if heads[:2] in (["Kind", "Agent_Id"], ["Kind", "Direction"], ["Kind", "Operation"]):
+        return True
+    if heads[:1] == ["Sample_Timestamp"] or heads[:2] == ["CodeObj", "Vaddr"]:
+        return True
+    if {"Counter_Name", "Counter_Value"} <= have or {"Domain", "Function"} <= have:
+        return True
+    return heads[:5] == STATS and "MinNs" in have
+
+
+def read(source: Source) -> Trace:
+    """Return what a file holds. Raises ValueError where a value is damaged."""
+    trace = Trace("rocprofv3")
+    heads = set(first_row(source.head_text))
+    rows = table(source)
+    trace.has_streams = "Stream_Id" in heads
+    if "Sample_Timestamp" in heads:
+        _samples(rows, trace)
+    elif "CodeObj" in heads:
+        _code(rows, trace)
+    elif "Counter_Name" in heads:
+        _counters(rows, trace)
+    else:
+        for row in rows:
+            _add(row, trace)
+    used = {d for d in trace.activities.devices.known if d}
+    trace.devices = {name: {} for name in sorted(used | {d.device for d in trace.dispatches})}
+    trace.devices.pop("", None)
+    return trace
+
+
+def _add(row: Row, trace: Trace) -> None:
+    """Add a row of sums, a kernel, or another interval; a bad one is left out."""
+    if "TotalDurationNs" in row:
+        with trace.tally.record("rows"):
+            trace.totals.append(total_of(row))
+    elif "Kernel_Name" in row:
+        with trace.tally.record(DEVICE, (_process(row), whole(row.get("Correlation_Id")))):
+            _kernel(row, trace)
+    else:
+        with trace.tally.record(DEVICE if "Direction" in row else HOST):
+            _interval(row, trace)
+
+
+def agent(text: str) -> str:
+    """Return the number of an agent: of `Agent 4` it is 4."""
+    return plain(text).removeprefix("Agent ").strip()
+
+
+def _kernel(row: Row, trace: Trace) -> None:
+    name = kernel_name(row)
+    start, end = integer(need(row, "Start_Timestamp")), integer(need(row, "End_Timestamp"))
+    geometry = Geometry(
+        _blocks(row),
+        _three(row, "Workgroup_Size"),
+        _whole(row, "VGPR_Count", "Vgpr_Count"),
+        _whole(row, "LDS_Block_Size", "Lds_Block_Size", "Group_Segment_Size"),
+    )
+    lane = plain(pick(row, "Stream_Id", "Queue_Id") or "")
+    device = agent(need(row, "Agent_Id"))
+    correlation = integer(pick(row, "Correlation_Id") or "-1")
+    trace.activities.add(
+        ActivityKind.KERNEL, name, start, end, device, lane, _process(row), correlation, geometry
+    )
+    trace.dispatches.append(
+        Dispatch(name, pick(row, "Dispatch_Id") or "", device, lane, geometry, end - start)
+    )
+
+
+def _process(row: Row) -> str:
+    """Return the recording of a row of rocpd2csv, which may hold several; else empty."""
+    return plain(row.get("Guid", ""))
+
+
+def _blocks(row: Row) -> tuple[int, int, int] | None:
+    """Return the grid in work-groups; the file has it in work-items."""
+    items, group = _three(row, "Grid_Size"), _three(row, "Workgroup_Size")
+    if items is None or group is None or 0 in group:
+        return None
+    x, y, z = (-(-a // b) for a, b in zip(items, group, strict=True))
+    return x, y, z
+
+
+def _three(row: Row, name: str) -> tuple[int, int, int] | None:
+    values = [row.get(f"{name}_{axis}") for axis in "XYZ"]
+    if not all(values):
+        return None
+    x, y, z = (integer(str(value)) for value in values)
+    return x, y, z
+
+
+def _whole(row: Row, *names: str) -> int | None:
+    text = pick(row, *names)
+    return integer(text) if text else None
+
+
+def _interval(row: Row, trace: Trace) -> None:
+    """Add a call, a marker, a copy, or an allocation."""
+    start, end = integer(need(row, "Start_Timestamp")), integer(need(row, "End_Timestamp"))
+    correlation = integer(pick(row, "Correlation_Id") or "-1")
+    lane = plain(pick(row, "Stream_Id", "Queue_Id", "Thread_Id") or "")
+    kind, device = ActivityKind.CALL, ""
+    if "Direction" in row:
+        name = plain(row["Direction"]).removeprefix("MEMORY_COPY_").replace("_", " ").lower()
+        if name != "host to host":  # which is not work of a GPU
+            name, kind = f"copy {name}", ActivityKind.COPY
+            to_host = "device to host" in name
+            device = agent(need(row, "Source_Agent_Id" if to_host else "Destination_Agent_Id"))
+    elif "Operation" in row:
+        name = plain(row["Operation"])
+        moved = _whole(row, "Allocation_Size")
+        trace.activities.add(
+            kind, name, start, end, "", lane, _process(row), correlation, NOWHERE, moved or -1
+        )
+        return
+    else:
+        name = plain(need(row, "Function"))
+        marker = row.get("Domain", "").startswith("MARKER")
+        kind = ActivityKind.RANGE if marker else kind_of_call(name)
+    trace.activities.add(kind, name, start, end, device, lane, _process(row), correlation)
+
+
+def _counters(rows: object, trace: Trace) -> None:
+    """Join the rows of one dispatch; those of several agents' parts are summed by the tool."""
+    known: dict[str, Dispatch] = {}
+    for row in rows:  # type: ignore[attr-defined]
+        with trace.tally.record("rows"):
+            key = need(row, "Dispatch_Id")
+            name, text = plain(need(row, "Counter_Name")), row.get("Counter_Value", "")
+            value = number(text)
+            if (dispatch := known.get(key)) is None:
+                dispatch = known[key] = _counted(row, key)
+            state = "absent" if value is None else "ok"
+            dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
+    trace.dispatches += known.values()
+
+
+def _counted(row: Row, key: str) -> Dispatch:
+    items, group = _whole(row, "Grid_Size"), _whole(row, "Workgroup_Size")
+    geometry = Geometry(
+        (-(-items // group), 1, 1) if items and group else None,
+        (group, 1, 1) if group else None,
+        _whole(row, "VGPR_Count"),
+        _whole(row, "LDS_Block_Size"),
+    )
+    start, end = _whole(row, "Start_Timestamp"), _whole(row, "End_Timestamp")
+    spent = end - start if start is not None and end is not None else None
+    device = agent(row.get("Agent_Id", ""))
+    return Dispatch(kernel_name(row), key, device, row.get("Queue_Id", ""), geometry, spent)
+
+
+def _samples(rows: object, trace: Trace) -> None:
+    """Count the samples of each instruction, by dispatch and reason of the stall."""
+    by_dispatch: dict[str, dict[tuple[str, str], Counter[str]]] = {}
+    for row in rows:  # type: ignore[attr-defined]
+        with trace.tally.record("samples"):
+            integer(need(row, "Sample_Timestamp"))
+            key = need(row, "Dispatch_Id")
+            place = plain(row.get("Instruction", "")), plain(row.get("Instruction_Comment", ""))
+            counts = by_dispatch.setdefault(key, {}).setdefault(place, Counter())
+            counts["samples"] += 1
+            if row.get("Wave_Issued_Instruction") == "0":
+                counts[row.get("Stall_Reason", "").removeprefix(REASON).lower()] += 1
+    for key, places in by_dispatch.items():
+        heads = (
+            "samples",
+            *sorted({h for counts in places.values() for h in counts} - {"samples"}),
+        )
+        instructions = InstructionTable(heads)
+        for (text, where), counts in places.items():
+            instructions.addresses.append(-1)
+            instructions.texts.append(text)
+            instructions.places.append(where)
+            instructions.values.append(tuple(float(counts[h]) for h in heads))
+        trace.dispatches.append(Dispatch(f"dispatch {key}", key, instructions=instructions))
+
+
+def _code(rows: object, trace: Trace) -> None:
+    """Read the table of a thread trace: hits and latency of each instruction."""
+    heads = ("Hitcount", "Latency", "Stall", "Idle")
+    instructions = InstructionTable(heads)
+    for row in rows:  # type: ignore[attr-defined]
+        with trace.tally.record("rows"):
+            address = integer(need(row, "Vaddr"))
+            values = tuple(number(row.get(head, "")) for head in heads)
+            instructions.addresses.append(address)
+            instructions.texts.append(plain(row.get("Instruction", "")))
+            instructions.places.append(plain(row.get("Source", "")))
+            instructions.values.append(values)
+    if instructions.texts:
+        trace.dispatches.append(Dispatch("thread trace", instructions=instructions))
+
+
+READER = TraceReader("CSV of rocprofv3", sniff, read)

@@ -1,0 +1,281 @@
+"""The engine of rules: evaluate every rule on a device's timeline, on a kernel's counters or on its
+machine code, and rank what holds.
+
+One file of this folder is one rule: `RULE = Rule(...)`, a pure function from the summary of a
+device, `RULE = KernelRule(...)`, one from the metrics of a kernel, or `RULE = CodeRule(...)`, one
+from facts of its machine code, which needs no GPU. It returns a `Diagnosis`, or None where the rule
+does not hold: what the time is lost to, how much could be given back at most, and what to do.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+from workbench.data.code_facts import CodeFacts
+from workbench.data.record import Evidence, Kind
+from workbench.traces.instruction_class import InstructionClass
+from workbench.traces.trace_summary import DeviceSummary
+
+Effort = Literal["small", "medium", "large"]
+
+QUEUE_DELAY_NS = 100_000  # kernels that wait this long stand in a full queue
+BUSY = 0.8  # utilisation from which a device counts as busy
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A rule that holds: its sentence, the numbers behind it, and what to do."""
+
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    effort: Effort
+    gain_ns: float | None = None  # of the window, at most; None where no bound is known
+    places: tuple[str, ...] = ()  # lines of source, `mine.py:12`, the most instructions first
+    # of a kernel's counters: whose lines are responsible, where its instructions are known
+    instructions: InstructionClass | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One cause of lost time. `order` decides which rule gives the word of a trace: the least."""
+
+    word: str
+    order: int
+    evaluate: Callable[[DeviceSummary, Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    of_the_host: bool = False  # about launches: silent where the queue is full
+    yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
+    needs: tuple[str, ...] = ()  # beside a timeline: of TIMELINE_NEEDS
+    source: str = ""  # of the rule: a guide, or where its thresholds come from
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """One cause of lost time in a kernel, by its metrics. `needs` are those without which it cannot
+    be evaluated. A remark is about the numbers and not about the kernel: it never gives the word.
+    """
+
+    word: str
+    order: int
+    needs: tuple[str, ...]
+    evaluate: Callable[[Mapping[str, float], Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    yields_to: tuple[str, ...] = ()
+    source: str = ""
+    remark: bool = False
+    of_calls: bool = False  # it holds of a call of several launches as it does of one
+
+
+@dataclass(frozen=True)
+class CodeRule:
+    """One cause of lost time in a kernel, by its machine code. `needs` are the fields of CodeFacts
+    that may not be None."""
+
+    word: str
+    order: int
+    needs: tuple[str, ...]
+    evaluate: Callable[[CodeFacts, Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+AnyRule = Rule | KernelRule | CodeRule
+
+
+@dataclass(frozen=True)
+class RuleMatch:
+    """A rule that holds, and its name."""
+
+    name: str
+    rule: AnyRule
+    diagnosis: Diagnosis
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Return the rules of a timeline by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, Rule)}
+
+
+@cache
+def kernel_rules() -> Mapping[str, KernelRule]:
+    """Return the rules of a kernel's counters by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, KernelRule)}
+
+
+@cache
+def code_rules() -> Mapping[str, CodeRule]:
+    """Return the rules of machine code by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, CodeRule)}
+
+
+@cache
+def _loaded() -> Mapping[str, AnyRule]:
+    names = [info.name for info in pkgutil.iter_modules(__path__)]
+    loaded = {name: import_module(f"{__name__}.{name}").RULE for name in names}
+    return dict(sorted(loaded.items(), key=lambda each: (each[1].order, each[0])))
+
+
+def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
+    """Return the rules that hold on a device: the one that gives the word first, the others by the
+    time that they may give back. A rule without a bound comes last. None holds on a device whose
+    trace lacks something: what is missing would count as idle time."""
+    if summary.lacks:
+        return []
+    results: list[RuleMatch] = []
+    full = queue_is_full(summary)
+    for name, rule in rules().items():
+        if (rule.of_the_host and full) or {r.name for r in results} & set(rule.yields_to):
+            continue
+        if (diagnosis := rule.evaluate(summary, rule.thresholds)) is not None:
+            results.append(RuleMatch(name, rule, diagnosis))
+    first, rest = results[:1], results[1:]
+    return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
+
+
+def evaluated_kernel(
+    metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
+) -> list[RuleMatch]:
+    """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
+    shares), the one that gives the word first, the others by the time that they may give back, and
+    remarks last. No gain is larger than the time above the nearest roof. `lines` are those that are
+    responsible for each class of instructions, by its name."""
+    return _evaluated(kernel_rules(), metrics, lines or {})
+
+
+def evaluated_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
+    """Return the rules that hold on a call of several launches with these metrics (see
+    `data.rule_metrics.call_metrics`), ranked as those of a kernel."""
+    return _evaluated(call_rules(), metrics, {})
+
+
+def call_rules() -> Mapping[str, KernelRule]:
+    """Return the rules of counters that hold of calls of several launches, by name."""
+    return {name: rule for name, rule in kernel_rules().items() if rule.of_calls}
+
+
+def _evaluated(
+    known: Mapping[str, KernelRule],
+    metrics: Mapping[str, float],
+    lines: Mapping[str, tuple[str, ...]],
+) -> list[RuleMatch]:
+    results: list[RuleMatch] = []
+    for name, rule in known.items():
+        if not set(rule.needs) <= metrics.keys():
+            continue
+        if {match.name for match in results} & set(rule.yields_to):
+            continue
+        diagnosis = rule.evaluate(metrics, rule.thresholds)
+        if diagnosis is not None:
+            named = replace(diagnosis, places=lines.get(diagnosis.instructions or "", ()))
+            results.append(RuleMatch(name, rule, _bounded(named, metrics)))
+    first = [match for match in results if not _is_remark(match)][:1]
+    rest = [match for match in results if match not in first]
+    return first + sorted(
+        rest, key=lambda each: (_is_remark(each), -(each.diagnosis.gain_ns or 0.0))
+    )
+
+
+def word_of(matches: Sequence[RuleMatch]) -> RuleMatch | None:
+    """Return the rule that gives the word of a kernel, of `evaluated_kernel`; None where none holds
+    but remarks."""
+    return None if not matches or _is_remark(matches[0]) else matches[0]
+
+
+def _is_remark(match: RuleMatch) -> bool:
+    return isinstance(match.rule, KernelRule) and match.rule.remark
+
+
+def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
+    """Return the rules that hold on machine code, in their order: it tells no time, so they have no
+    gain."""
+    results: list[RuleMatch] = []
+    for name, rule in code_rules().items():
+        if any(getattr(facts, need) is None for need in rule.needs):
+            continue
+        if (diagnosis := rule.evaluate(facts, rule.thresholds)) is not None:
+            results.append(RuleMatch(name, rule, diagnosis))
+    return results
+
+
+def missing_of_timeline(summary: DeviceSummary) -> dict[str, tuple[str, ...]]:
+    """Return what each rule that cannot be evaluated on a device needs, by the rule's name."""
+    if summary.lacks:
+        return dict.fromkeys(rules(), ("a complete timeline",))
+    lacks = {need for need, known in TIMELINE_NEEDS.items() if not known(summary)}
+    return _missing(rules(), lambda need: need in lacks)
+
+
+def missing_of_kernel(metrics: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+    """Return the metrics that each rule lacks which cannot be evaluated on a kernel, by the rule's
+    name."""
+    return _missing(kernel_rules(), lambda need: need not in metrics)
+
+
+def missing_of_code(facts: CodeFacts) -> dict[str, tuple[str, ...]]:
+    """Return the facts that each rule lacks which cannot be evaluated on machine code, by the
+    rule's name."""
+    return _missing(code_rules(), lambda need: getattr(facts, need) is None)
+
+
+def _missing(
+    known: Mapping[str, AnyRule], is_absent: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    needs = {name: tuple(filter(is_absent, rule.needs)) for name, rule in known.items()}
+    return {name: missing for name, missing in needs.items() if missing}
+
+
+def _bounded(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
+    """Return a diagnosis whose gain is at most the time above the nearest roof. What DRAM moves
+    beyond the least bytes of the Spec does not bring its roof nearer."""
+    if diagnosis.gain_ns is None or "duration" not in metrics:
+        return replace(diagnosis, gain_ns=None)
+    needed = metrics.get("dram_throughput", 0.0) / max(1.0, metrics.get("traffic_ratio", 1.0))
+    nearest = max(needed, metrics.get("compute_throughput", 0.0))
+    above = metrics["duration"] * 1e9 * max(0.0, 1 - nearest)
+    return replace(diagnosis, gain_ns=min(diagnosis.gain_ns, above))
+
+
+def part_of(metrics: Mapping[str, float], part: float) -> float | None:
+    """Return a share of a kernel's duration in ns; None where that is not known."""
+    return metrics["duration"] * 1e9 * part if "duration" in metrics else None
+
+
+def queue_is_full(summary: DeviceSummary) -> bool:
+    """Return whether kernels wait in a full queue of a busy device, so that launches cost nothing:
+    the median kernel begins over 100 µs after its launch returned."""
+    delay = _kpi(summary, "launch delay, median")
+    return delay is not None and delay * 1e9 > QUEUE_DELAY_NS and summary.times.utilisation > BUSY
+
+
+def _kpi(summary: DeviceSummary, name: str) -> float | None:
+    return next((kpi.value for kpi in summary.kpis if kpi.name == name), None)
+
+
+# What a timeline may lack, and whether a device's has it.
+TIMELINE_NEEDS: Mapping[str, Callable[[DeviceSummary], bool]] = {
+    "launches of the host": lambda summary: bool(summary.times.launched),
+}
+
+
+def share(
+    name: str, value: float, target: str = "", met: bool | None = None, kind: Kind = "profiled"
+) -> Evidence:
+    """Return a share of 1 as evidence, of a profiler unless another kind is named."""
+    return Evidence(name, value, "1", kind, target=target, met=met)
+
+
+def seconds(name: str, ns: float) -> Evidence:
+    """Return a time in ns as evidence of a profiler."""
+    return Evidence(name, ns / 1e9, "s", "profiled")
+
+
+def count(name: str, number: float, unit: str = "kernels", kind: Kind = "profiled") -> Evidence:
+    """Return a number of things as evidence, of a profiler unless another kind is named."""
+    return Evidence(name, float(number), unit, kind)

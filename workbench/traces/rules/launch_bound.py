@@ -1,0 +1,54 @@
+"""The device waits for launches: kernels are shorter than the time to launch one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from workbench.data.units import duration, percent
+from workbench.traces.rules import Diagnosis, Rule, seconds, share
+from workbench.traces.trace import ActivityKind
+from workbench.traces.trace_summary import DeviceSummary
+
+
+def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a device that idles most of the time for launches of short
+    kernels."""
+    times, table = summary.times, summary.trace.activities
+    lengths = [
+        table.ends[i] - table.starts[i]
+        for i in times.order
+        if table.kinds[i] == ActivityKind.KERNEL
+    ]
+    idle = times.idle()
+    whole = sum(idle.values())
+    if not lengths or not whole or times.utilisation >= limits["utilisation"]:
+        return None
+    typical = median(lengths)
+    waits = summary.launch_wait
+    if waits < limits["host_waits"] * whole or typical >= limits["kernel_ns"]:
+        return None
+    return Diagnosis(
+        f"The device had work in {percent(times.utilisation)} of the window and waited for "
+        f"launches in {percent(waits / times.window)} of it; the median kernel takes "
+        f"{duration(typical / 1e9)}.",
+        (
+            share("GPU utilisation", times.utilisation, "> 80 %", False),
+            share("waiting for launches, share", waits / times.window),
+            seconds("median kernel", typical),
+        ),
+        "Launch fewer and larger kernels: capture the step in a graph, fuse, or batch.",
+        "medium",
+        waits,
+    )
+
+
+RULE = Rule(
+    "launch-bound",
+    1,
+    evaluate,
+    {"utilisation": 0.3, "host_waits": 0.5, "kernel_ns": 10_000},
+    of_the_host=True,
+    needs=("launches of the host",),
+    source="guide 1, scenario 1: utilisation below 30 % is bad",
+)

@@ -1,0 +1,41 @@
+"""A loop that should be pipelined loads through registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.code_facts import CodeFacts
+from workbench.data.units import counted
+from workbench.traces.rules import CodeRule, Diagnosis, count
+
+
+def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a kernel of several stages whose loop of matrix instructions loads
+    from global memory, and of which no load is asynchronous."""
+    loads = facts.staged_loads
+    if loads is None or facts.async_loads or (facts.stages or 0) < limits["stages"]:
+        return None
+    if loads.count < limits["loads"]:
+        return None
+    return Diagnosis(
+        f"{facts.stages} stages were asked for, but the {counted(loads.count, 'global load')} in "
+        "loops of matrix instructions go through registers, and none is asynchronous.",
+        (
+            count("loads through registers", loads.count, "instructions", kind="computed"),
+            count("asynchronous loads", facts.async_loads or 0, "instructions", kind="computed"),
+        ),
+        "Let each thread load 4 bytes or more that are aligned (strides and pointers divisible by "
+        "16), and use the loaded tile in tl.dot as it is, or load by descriptor.",
+        "medium",
+        places=loads.places,
+    )
+
+
+RULE = CodeRule(
+    "no asynchronous copy",
+    210,
+    ("staged_loads", "async_loads", "stages"),
+    evaluate,
+    {"stages": 2, "loads": 1},
+    source="LDGSTS and UTMALDG in the listing; num_stages of the launch",
+)

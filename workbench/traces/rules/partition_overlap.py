@@ -1,0 +1,34 @@
+"""Groups of warps with different work share code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.code_facts import CodeFacts
+from workbench.data.units import counted
+from workbench.traces.rules import CodeRule, Diagnosis, count
+
+
+def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a warp-specialised kernel whose partitions have blocks in common."""
+    overlaps = facts.overlaps or ()
+    shared = sum(blocks for _, _, blocks in overlaps)
+    if shared < limits["blocks"]:
+        return None
+    pairs = "; ".join(f"{a} and {b} share {counted(n, 'block')}" for a, b, n in overlaps)
+    return Diagnosis(
+        f"Partitions of the warps overlap: {pairs}.",
+        (count("shared blocks", shared, "blocks", kind="computed"),),
+        "Give each partition its own code: no branch or function that two of them reach.",
+        "large",
+    )
+
+
+RULE = CodeRule(
+    "partitions overlap",
+    220,
+    ("overlaps",),
+    evaluate,
+    {"blocks": 1},
+    source="guide 3: three subgraphs that are disjoint",
+)

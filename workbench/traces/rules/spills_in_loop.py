@@ -1,0 +1,35 @@
+"""Registers are spilled to memory and loaded back in a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.code_facts import CodeFacts
+from workbench.data.units import counted
+from workbench.traces.rules import CodeRule, Diagnosis, count
+
+
+def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a kernel with spills inside of loops. Outside of them they run
+    once."""
+    spills = facts.spills
+    if spills.count < limits["instructions"]:
+        return None
+    return Diagnosis(
+        f"{counted(spills.count, 'instruction')} in loops spill registers to memory or load them "
+        "back.",
+        (count("spill instructions in loops", spills.count, "instructions", kind="computed"),),
+        "Give a thread less to hold: a smaller tile, more warps, or fewer stages.",
+        "small",
+        places=spills.places,
+    )
+
+
+RULE = CodeRule(
+    "spills in a loop",
+    201,
+    (),
+    evaluate,
+    {"instructions": 1},
+    source="LDL, STL, scratch_load, scratch_store in the listing",
+)

@@ -1,0 +1,69 @@
+"""Copies hold the device up: they run alone, or there are many small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.units import percent, quantity
+from workbench.traces.rules import Diagnosis, Rule, count, share
+from workbench.traces.trace import ActivityKind
+from workbench.traces.trace_summary import DeviceSummary
+
+
+def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a device on which copies run without a kernel beside them, or that
+    gets many small copies a step."""
+    times, table = summary.times, summary.trace.activities
+    exposed, idle = times.copies_exposed.length, summary.copying_idle
+    window = times.window or 1
+    part = exposed / window
+    small = sum(
+        0 <= table.bytes[i] < limits["small_bytes"]
+        for i in times.order
+        if table.kinds[i] == ActivityKind.COPY
+    )
+    steps = max((row.count for row in summary.ranges if "#" in row.name), default=1)
+    pageable = sum("pageable" in name.lower() and n for name, n in _copies(summary).items())
+    if (exposed + idle) / window <= limits["exposed"] and small / steps <= limits["small_copies"]:
+        return None
+    moved = (
+        "" if times.copied_bytes is None else f" They moved {quantity(times.copied_bytes, 'B')}."
+    )
+    kind = f" {pageable} of them use pageable memory." if pageable else ""
+    waited = percent(idle / window)
+    host = f" In another {waited} the device was idle because the host was in a copy."
+    return Diagnosis(
+        f"Copies ran without a kernel beside them in {percent(part)} of the window: "
+        f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}"
+        f"{host if idle else ''}",
+        (
+            share("copies, exposed, share", part, "< 5 %", part < 0.05),
+            share("idle for copies of the host, share", idle / window),
+            count("copies", times.copy_count, "copies"),
+            count("copies below 64 kB", small, "copies"),
+        ),
+        "Keep the data on the device; else pin host memory, batch small copies, and copy beside "
+        "kernels on another stream.",
+        "medium",
+        exposed + idle,
+    )
+
+
+def _copies(summary: DeviceSummary) -> dict[str, int]:
+    """Return the number of copies by name."""
+    table = summary.trace.activities
+    result: dict[str, int] = {}
+    for index in summary.times.order:
+        if table.kinds[index] == ActivityKind.COPY:
+            name = table.names.known[table.name_numbers[index]]
+            result[name] = result.get(name, 0) + 1
+    return result
+
+
+RULE = Rule(
+    "transfer-bound",
+    2,
+    evaluate,
+    {"exposed": 0.05, "small_bytes": 65536, "small_copies": 100},
+    source="guide 1, scenario 2",
+)
