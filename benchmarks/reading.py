@@ -4,9 +4,10 @@
     python benchmarks/reading.py damaged --count 1000 --out damaged.json
 
 `streaming` writes a trace of that size into a temporary file, and reads it in fresh processes, one
-after the other: with `workbench.traces.readers`, with and without msgspec, and with `json.load`. `damaged`
-reads mutations of every file of `tests/golden/traces`, each in the same process, and counts those
-that end in neither a result nor one sentence with the name of the file, or in a KPI that cannot be.
+after the other: with `workbench.traces.readers`, with and without msgspec, and with `json.load`.
+`damaged` reads mutations of every file of `tests/golden/traces`, each in the same process, and
+counts those that end in neither a result nor one sentence with the name of the file, or in a KPI
+that cannot be.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ def test_the_rule_passes_all_tests_of_a_rule(tmp_path):
     tree = copied(tmp_path)
     page = (ROOT / "docs" / "tutorials" / "add.md").read_text(encoding="utf-8")
     block = next(b for b in blocks_of(page) if b.text.startswith("# heavy_writes.py"))
-    (tree / "workbench" / "rules" / "heavy_writes.py").write_text(block.text.partition("\n")[2])
+    (tree / "workbench" / "traces" / "rules" / "heavy_writes.py").write_text(
+        block.text.partition("\n")[2]
+    )
     for file, (table, entry) in ENTRIES.items():
         path = tree / "tests" / "unit" / file
         text = path.read_text(encoding="utf-8")

@@ -77,9 +77,8 @@ def test_a_chip_that_does_not_exist_is_named_as_such(capsys):
 def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):
     words = (*SOFTMAX, "M=64,N=128", "--impl", "lanes")
     _, first, page, _ = run(*words)
-    monkeypatch.setattr(
-        "workbench.backend.metal.emulated.count_task", None
-    )  # nothing is emulated again
+    # nothing is emulated again
+    monkeypatch.setattr("workbench.backend.metal.emulated.count_task", None)
     _, second, again, _ = run(*words)
     assert [o.key for o in first] == [o.key for o in second] and page == again
 

@@ -20,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 DATA_BYTES = 6 << 30  # that a forked process may take, of a machine that others use too
 IMPORTED = (
     "torch", "triton", "numpy", "typer", "rich.console", "rich.table", "rich.live", "sqlalchemy",
-    "jinja2", "matplotlib.backends.backend_svg", "pebble", "workbench.dsl", "workbench.catalog.declared",
+    "jinja2", "matplotlib.backends.backend_svg", "pebble", "workbench.dsl",
+    "workbench.catalog.declared",
     "workbench.backend.offline", "workbench.backend.live", "workbench.reports.sweep",
     "workbench.reports.measure", "workbench.experiments", "workbench.commands.sweep",
     "workbench.commands.measure", "workbench.commands.compare", "workbench.commands.experiment",

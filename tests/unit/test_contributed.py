@@ -12,7 +12,7 @@ from workbench.traces.readers import read, readers
 from workbench.traces.readers.inputs.source import ReadError
 
 pytestmark = pytest.mark.unit
-TEMPLATE = Path(catalog.__file__).parent / "kernels" / "copy.py"
+TEMPLATE = Path(catalog.__file__).parents[1] / "kernels" / "copy.py"
 ENTRY_POINTS = """\
 [workbench.kernels]
 their_copy = theirs.their_copy

@@ -27,7 +27,7 @@ workbench.spec.watched = user_code  # also around the functions of kernels that 
 
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # exists only in a clone
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"  # exists only in a clone
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 

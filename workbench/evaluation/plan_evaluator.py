@@ -490,15 +490,16 @@ def plain_layouts(
 
 
 def _is_of_package(path: str) -> bool:
-    return Path(path).is_relative_to(Path(catalog.__file__).parent)
+    return Path(path).is_relative_to(Path(catalog.__file__).parents[1])
 
 
 def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozenset[str]]:
     """Return the names that modules define which a file may import: that of its Spec, and those of
     the workbench's kernels."""
-    package = Path(catalog.__file__).parent
+    package = Path(catalog.__file__).parents[1]
     files = {f"workbench.kernels.{p.stem}": p for p in (package / "kernels").glob("*.py")}
-    files |= {f"workbench.{name}": package / f"{name}.py" for name in ("block_clusters", "gluon")}
+    own = ("block_clusters", "gluon")
+    files |= {f"workbench.dsl.{name}": package / "dsl" / f"{name}.py" for name in own}
     result = {name: names_defined(path.read_bytes()) for name, path in files.items()}
     for path, data in sources.items():  # the Spec and what it imports
         result[Path(path).stem] = names_defined(data)

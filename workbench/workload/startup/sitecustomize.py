@@ -34,7 +34,7 @@ def _import_users_own() -> None:
 
 def _after_import() -> Any:
     """Return the class that calls a function after an import, without importing the workbench."""
-    path = PACKAGE / "profilers" / "running" / "after_import.py"
+    path = PACKAGE / "traces" / "profilers" / "running" / "after_import.py"
     spec = spec_from_file_location("workbench_after_import", path)
     assert spec is not None and spec.loader is not None  # a path of a Python file always has both
     module = module_from_spec(spec)
