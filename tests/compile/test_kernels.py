@@ -45,7 +45,7 @@ from workbench.spec import ITEMSIZE
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
 MEMORY_BOUND = 10  # FLOP a byte: every GPU of the table reaches more
 MUCH = 1 << 20  # bytes: with fewer, it does not matter how wide they are loaded
-# What Triton 3.6 alone does to defaults: bytes that a thread spills, and loads of 64 bits at most.
+# Bytes that a thread of a default spills on Triton 3.6 and on no later one.
 OLDEST = triton.__version__.startswith("3.6.")
 OLDEST_SPILLS = {
     ("lora.persistent", "rx7900xtx"): 156,
@@ -54,7 +54,6 @@ OLDEST_SPILLS = {
     ("patch_embed.recurring", "a100"): 32,
     ("q4_k_matmul.tiles", "b200"): 8,
 }
-OLDEST_NARROW = {("cumsum.slices", "mi300x"), ("reduce.slices", "mi300x")}
 
 
 @cache
@@ -234,8 +233,7 @@ def suits(fit):
     units = units_of(impl, fit.config, device, sizes, dtype)
     assert not units or units & {launch.matrix_unit for launch in result}
     moved = spec.bytes(sizes, dtype)
-    narrow = OLDEST and at in OLDEST_NARROW
-    if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved and not narrow:
+    if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved:
         assert any(r.load_bits >= 128 or r.copy_engine for r in result)
 
 

@@ -167,7 +167,7 @@ ROWS = {
     ),
     "tf32 against a reference": Row(
         rounded, (*FACTORS, torch.empty(32, 32)), (1,), TF32, wins={"P": "tf32"},
-        says="round to tf32", options={"reference": product},
+        says="10 bits of mantissa", options={"reference": product},
     ),
     "tf32 against a reference and a tolerance": Row(
         rounded, (*FACTORS, torch.empty(32, 32)), (1,), TF32,
