@@ -23,11 +23,11 @@ LEAST = 8  # of each subsystem
 # Entries of `workbench/` by subsystem; what no subsystem names is of the foundation.
 SUBSYSTEMS = {
     "kernels": ("kernels", "variants", "sweeps"),
-    "data": ("data",),
+    "data": ("data", "revisions"),
     "device": ("device", "devices"),
-    "traces": ("readers", "profilers", "rules"),
+    "traces": ("traces",),
     "measurement": ("measurement",),
-    "compile": ("compile",),
+    "compile": ("compile", "code"),
     "backend": ("backend",),
     "tuner": ("tuner", "evaluation"),
     "ops": ("adapted", "ops"),
