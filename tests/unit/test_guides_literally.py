@@ -151,10 +151,10 @@ PROMISES = {
     "workbench sweep --events": (
         r"report", "workbench sweep block_size --kernel softmax --budget 3 --events"),
     "workbench sweep block_size": r"(?s)Times are predicted.*report",
-    "workbench sweep threadgroup --device m2max --dtype fp16": r"Begin with .* by count \d",
+    "workbench sweep threadgroup --device m2max --dtype fp16": r"Begin with .* on the Pareto front",
     "workbench sweep tile_size": r"(?s)Times are predicted.*report",
     "workbench sweep tile_size --device b200": r"(?s)predicted.*b200.*report",
-    "workbench sweep tile_size --device m2max --dtype fp16": r"Begin with .* by count \d",
+    "workbench sweep tile_size --device m2max --dtype fp16": r"Begin with .* on the Pareto front",
     "python examples/ops/sampler.py": (
         r"^\d+ \d+$", "python examples/ops/sampler.py --tokens 2"),
     "python -m metal_shim.check sample_topk_topp": r"(?i)0 findings|no finding",
