@@ -65,11 +65,9 @@ def _checked_product(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     exact = [part.astype(mx.float32) for part in (scales, biases)]
     held = tensor_of(mx.dequantize(packed, exact[0], exact[1], group_size=64, bits=4), "fp32")
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    y = (
-        _product(x.astype(mx.float32), packed, *exact)
-        if on_cpu
-        else (_product(x, packed, scales, biases))
-    )
+    if on_cpu:
+        x, scales, biases = x.astype(mx.float32), *exact
+    y = _product(x, packed, scales, biases)
     beside = inputs[0].double() @ (weights_of(inputs[1]) - held.double()).T
     return (tensor_of(y.astype(mx.float32), "fp32") + beside).to(inputs[0].dtype)
 

@@ -128,6 +128,8 @@ asm(".text\n.globl " MSL_LABEL "\n.p2align 2\n" MSL_LABEL ":\n"
     "ldp x25, x26, [sp, #48]\n ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
     "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n"
     "ldp d14, d15, [sp, #144]\n add sp, sp, #160\n ret\n");
+#elif !defined(__x86_64__)
+#error "fibers switch on x86-64 and ARM64 only"
 #else
 constexpr int SAVED = 7, RETURN = 6; // six registers, then the return address
 asm(".text\n.globl " MSL_LABEL "\n" MSL_LABEL ":\n"
@@ -496,7 +498,8 @@ void run() {
 std::vector<char> results() {
   std::vector<char> all(finding, finding + strlen(finding));
   for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE && !request.corners) all.insert(all.end(), regions[i].low, regions[i].high);
+    if (buffers[i].flags & WRITABLE && !request.corners)
+      all.insert(all.end(), regions[i].low, regions[i].high);
   return all;
 }
 
@@ -530,7 +533,8 @@ void reply() {
            written << r.shift, r.sectors); }
   printf("end\n");
   for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE && !request.corners) fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
+    if (buffers[i].flags & WRITABLE && !request.corners)
+      fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
 }
 } // namespace
 

@@ -125,13 +125,20 @@ class FunctionBackend:
         """Do nothing: there is no process to end."""
 
 
+def _gpu_here() -> TimedGpu | None:
+    """Return the GPU of this process, with torch imported where it is asked for."""
+    from workbench.measurement.function_timer import gpu_here
+
+    return gpu_here()
+
+
 @dataclass
 class BenchCommand:
     """Time a function at all its sizes, from the options to the page."""
 
     benched: BenchedFunction
     options: MeasureOptions
-    open_gpu: Callable[[], TimedGpu | None] = lambda: _gpu_here()
+    open_gpu: Callable[[], TimedGpu | None] = _gpu_here
 
     def go(self) -> int:
         """Run to the end. Returns the exit code. Raises CommandError where there is no GPU and no
@@ -282,13 +289,6 @@ class FunctionRecords:
         software = {name: versions.get(name, "") for name in ("torch", "triton")}
         key = key_of(case, source=benched.source, protocol=self.backend.protocol, **software)
         return case, key, run.id, timestamp()
-
-
-def _gpu_here() -> TimedGpu | None:
-    """Return the GPU of this process, with torch imported where it is asked for."""
-    from workbench.measurement.function_timer import gpu_here
-
-    return gpu_here()
 
 
 def _backend_of(gpu: TimedGpu) -> FunctionBackend:
