@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from workbench.commands.profile import unreadable_lines
 from workbench.traces.profilers.running import child, expected
 from workbench.traces.profilers.running.child import ChildEnd
 from workbench.traces.profilers.running.expected import (
@@ -193,6 +194,33 @@ def test_rows_of_operators_are_in_seconds_without_python_s_frames():
     assert first["self_device_s"] == pytest.approx(4) and first["calls"] == 3
     assert (first["device"], first["shapes"], first["is_range"]) == ("cuda", "[[2, 3]]", False)
     assert second["is_range"] is True and "shapes" not in _operators(profiler, False)[0]
+
+
+def test_events_without_a_readable_name_leave_the_table_and_are_counted(tmp_path, monkeypatch):
+    """torch 2.13's frames of Python, now and then: the trace is written, they are counted."""
+    import torch
+    from torch.profiler import profile
+
+    bad = SimpleNamespace(name=lambda: b"\xf8\x91".decode(), stack=list)
+    stop = profile.stop
+
+    def spoiled(profiler):
+        stop(profiler)
+        own = profiler.profiler.kineto_results
+        events, end = [bad, *own.events(), bad], own.experimental_event_tree
+        given = {"save": own.save, "trace_start_ns": own.trace_start_ns, "events": lambda: events}
+        profiler.profiler.kineto_results = SimpleNamespace(experimental_event_tree=end, **given)
+
+    monkeypatch.setattr(profile, "stop", spoiled)
+    recording = TorchRecording(options(tmp_path, shapes=False, memory=False, stacks=True))
+    recording._begin_whole()
+    torch.ones(8).add(1)
+    recording.end()
+    assert recording.facts()["unreadable"] == 2 and recording.facts()["recorded"] == "program"
+    assert (tmp_path / "torch.pt.trace.json").stat().st_size > 1000
+    assert "aten::add" in (tmp_path / "operators.json").read_text()
+    assert "2 events had names" in unreadable_lines(SimpleNamespace(unreadable=2))[0]
+    assert unreadable_lines(SimpleNamespace(unreadable=0)) == unreadable_lines(None) == []
 
 
 # Children and their signals

@@ -172,7 +172,7 @@ class ProfileCommand:
         summary = summarise(self.trace)
         kept = self._kept(summary, result, prepared)
         self.console.print()
-        for line in recorded_lines(tool, result):
+        for line in [*recorded_lines(tool, result), *unreadable_lines(result.status)]:
             self.console.print(line, soft_wrap=True)
         print_trace(self.console, summary, kept.findings)
         if tool.code is not None:
@@ -471,6 +471,16 @@ def slowdown_lines(status: RecordingStatus) -> list[str]:
     return [
         f"a recorded step took {duration(with_s)} and one without the profiler "
         f"{duration(without_s)}, by the host's clock (medians of {len(recorded)} and {len(plain)})"
+    ]
+
+
+def unreadable_lines(status: RecordingStatus | None) -> list[str]:
+    """Return how many events the profiler gave without a name that is text, if it gave any."""
+    if status is None or not status.unreadable:
+        return []
+    return [
+        f"note: {counted(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
+        "of operators is without them"
     ]
 
 

@@ -106,6 +106,7 @@ class RecordingStatus:
     fault: str = ""  # of the profiler itself
     conflict: bool = False  # the program uses the same profiler itself
     gpu_used: bool = False
+    unreadable: int = 0  # events whose names are no text; the table of operators has none of them
     recorded_step_s: Sequence[float] = ()  # the host's seconds of each recorded step
     plain_step_s: Sequence[float] = ()  # of each step without the profiler
 

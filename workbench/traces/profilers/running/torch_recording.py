@@ -50,6 +50,8 @@ class TorchRecording:
         import torch
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # 5 prints two lines at each start
+        # Of torch 2.11: a second cycle would drop the first. There is one.
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         self._facts["torch"] = torch.__version__
         self._refuse_others()
         if self._schedule is None:
@@ -131,7 +133,6 @@ class TorchRecording:
             record_shapes=self._options.shapes,
             profile_memory=self._options.memory,
             with_stack=self._options.stacks,
-            acc_events=True,  # without it torch 2.11 warns that a second cycle would drop the first
             **more,
         )
         self._ours.append(profiler)
@@ -142,8 +143,11 @@ class TorchRecording:
         profiler.export_chrome_trace(str(draft))
         draft.replace(self._folder / TRACE)
         self._facts["recorded"] = recorded
+        results = _ReadableResults(profiler.profiler.kineto_results)
+        profiler.profiler.kineto_results = results
         table = json.dumps(_operators(profiler, self._options.shapes))
         (self._folder / OPERATORS).write_text(table, encoding="utf-8")
+        self._facts["unreadable"] = results.unreadable
 
     def _refuse_others(self) -> None:
         """Let the program's own use of torch.profiler raise an error: two at once lose events."""
@@ -163,6 +167,33 @@ class TorchRecording:
     def _refuse(self) -> None:
         self._facts["conflict"] = True
         raise RuntimeError(TWICE)
+
+
+class _ReadableResults:
+    """The events of a recording whose texts are UTF-8. torch 2.13 with stacks gives some frames of
+    Python names of other bytes, at which its own parser ends with UnicodeDecodeError."""
+
+    def __init__(self, results: Any) -> None:
+        self._results = results
+        self.unreadable = 0  # events left out
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._results, name)
+
+    def events(self) -> list[Any]:
+        """Return the events whose name and stack can be read."""
+        every = self._results.events()
+        kept = [event for event in every if _is_readable(event)]
+        self.unreadable = len(every) - len(kept)
+        return kept
+
+
+def _is_readable(event: Any) -> bool:
+    try:
+        event.name(), event.stack()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _operators(profiler: Any, shapes: bool) -> list[dict[str, Any]]:
