@@ -157,14 +157,20 @@ def _run(options: Options) -> int:
 
 
 @cache
-def app_of(bare: bool = False) -> typer.Typer:
-    """Return the command line; a `bare` one lists the commands for `--help`, without their options,
-    which take a third of its time."""
+def app_of(shown: str | None = None) -> typer.Typer:
+    """Return the command line. With `shown`, options are those of this command alone, and of none
+    for `--help`, which lists commands: the options of all of them take 27 ms."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
     for options in sorted(commands().values(), key=lambda each: PANELS.index(each.PANEL)):
-        _add(app, options, bare)
+        _add(app, options, bare=shown not in (None, options.COMMAND))
     return app
+
+
+@cache
+def _parser(shown: str | None) -> Any:
+    """Return the parser of what `app_of` returns."""
+    return typer.main.get_command(app_of(shown))
 
 
 def __getattr__(name: str) -> Any:
@@ -250,10 +256,8 @@ def _run_on(host: str, words: Sequence[str]) -> int:
 
 def _run_here(words: list[str]) -> Any:
     _keep_dashes(words)
-    app = app_of(bare=words == ["--help"])
-    return typer.main.get_command(app).main(
-        args=words, prog_name="workbench", standalone_mode=False
-    )
+    shown = words[0] if words == ["--help"] or {*words[:1]} & {*commands()} else None
+    return _parser(shown).main(args=words, prog_name="workbench", standalone_mode=False)
 
 
 def _keep_dashes(words: list[str]) -> None:

@@ -1233,7 +1233,8 @@ def test_ranges_take_what_was_launched_before_their_end():
     )  # fmt: skip
     launches = trace.activities.launches()
     times = timeline.device_times(trace, "0", launched_only=False)
-    assert host_work._work_by_range(trace.activities, [1], times, launches) == [[4, 2]]
+    moments = host_work._launch_moments(trace.activities, times, launches)
+    assert host_work._work_by_range(trace.activities, [1], moments) == [[2, 4]]
     (row,) = host_work.range_rows(trace, times, launches)
     assert (row.count, row.kernels, row.busy_ns, row.window_ns) == (1, 2, 7, 16)
     assert (row.low_ns, row.median_ns, row.high_ns) == (25, 25, 25)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import heapq
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from workbench.data.intervals import (
     Intervals,
@@ -175,18 +176,15 @@ def range_rows(trace: Trace, times: DeviceTimes | None, launches: Sequence[int])
     for index in table.of_kind(ActivityKind.RANGE):
         if times is None or times.is_of(table, index):
             groups.setdefault(range_name(_name(table, index)), []).append(index)
-    return [_range_row(name, table, of, times, launches) for name, of in groups.items()]
+    moments = _launch_moments(table, times, launches) if times else None
+    return [_range_row(name, table, of, moments) for name, of in groups.items()]
 
 
 def _range_row(
-    name: str,
-    table: Activities,
-    of: Sequence[int],
-    times: DeviceTimes | None,
-    launches: Sequence[int],
+    name: str, table: Activities, of: Sequence[int], moments: Sequence[tuple[int, int]] | None
 ) -> RangeRow:
     ordered = sorted(of, key=lambda i: table.starts[i])
-    each = _work_by_range(table, ordered, times, launches) if times else []
+    each = _work_by_range(table, ordered, moments) if moments is not None else []
     lengths = _range_lengths(table, ordered, each)
     unions = [intervals(sorted((table.starts[i], table.ends[i]) for i in work)) for work in each]
     return RangeRow(
@@ -219,19 +217,28 @@ def _range_lengths(
     return result
 
 
+def _launch_moments(
+    table: Activities, times: DeviceTimes, launches: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return when each of the device's activities was launched, or without a launch began, and its
+    index; in order of time."""
+    begun = ((launches[i] if launches[i] >= 0 else i, i) for i in times.order)
+    return sorted((table.starts[at], i) for at, i in begun)
+
+
 def _work_by_range(
-    table: Activities, ordered: Sequence[int], times: DeviceTimes, launches: Sequence[int]
+    table: Activities, ordered: Sequence[int], moments: Sequence[tuple[int, int]]
 ) -> list[list[int]]:
-    """Return the work of the device that was launched, or without a launch began, in each range.
-    Ranges of one name on several threads may overlap: the last that began takes the work."""
-    starts = [table.starts[i] for i in ordered]
-    result: list[list[int]] = [[] for _ in ordered]
-    for index in times.order:
-        launch = launches[index]
-        moment = table.starts[launch if launch >= 0 else index]
-        at = bisect_right(starts, moment) - 1
-        if at >= 0 and moment < table.ends[ordered[at]]:
-            result[at].append(index)
+    """Return the work of the device that was launched in each range. Ranges of one name on several
+    threads may overlap: the last that began takes the work."""
+    result = []
+    for index, following in zip_longest(ordered, ordered[1:]):
+        start, end = table.starts[index], table.ends[index]
+        if following is not None:
+            end = min(end, table.starts[following])
+        first = bisect_left(moments, (start, -1))
+        last = bisect_left(moments, (end, -1), lo=first)
+        result.append([i for _, i in moments[first:last]])
     return result
 
 
