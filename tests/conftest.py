@@ -27,7 +27,7 @@ OF_KERNELS = {"interpret", "compile", "emulated", "gpu", "metal"}  # folders tha
 
 # No deadline: the first example of a test pays for imports, and shared machines stall. By day the
 # same examples in every run, every night others.
-settings.register_profile("day", deadline=None, max_examples=15, derandomize=True)
+settings.register_profile("day", deadline=None, max_examples=10, derandomize=True)
 settings.register_profile("night", deadline=None, max_examples=50, print_blob=True)
 settings.load_profile("day")
 

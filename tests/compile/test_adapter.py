@@ -289,9 +289,8 @@ def double(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize(
-    "guard", ['if __name__ == "__main__":', pytest.param("if True:", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
 def test_a_script_of_its_own_needs_a_guard(tmp_path, guard):
     (tmp_path / "mine.py").write_text(SCRIPT.format(guard=guard))
     done = subprocess.run(

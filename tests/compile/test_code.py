@@ -44,6 +44,7 @@ def test_a_cubin_is_read_as_a_whole():
     assert any("live registers" in note for note in code.notes)  # nvdisasm refuses 255
 
 
+@pytest.mark.nightly
 def test_samples_of_the_same_cubin_and_of_another(tmp_path, monkeypatch, capfd):
     profile = GOLDEN / "traces" / "h200" / "source_sass.csv.gz"
     monkeypatch.chdir(tmp_path)

@@ -108,6 +108,7 @@ def change(folder, old, new):
     file.write_text(file.read_text().replace(old, new))
 
 
+@pytest.mark.nightly
 def test_a_change_that_compiles_to_the_same_code_is_the_same(repository):
     change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
     done, document = workbench(repository, "gate", "HEAD", "--device", "mi300x")

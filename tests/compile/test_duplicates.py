@@ -113,8 +113,7 @@ def test_equal_keys_are_equal_machine_code_in_kernels_of_every_kind(case):
     assert_equal_keys_are_equal_code(created)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("which", ["once", "looped", "given"])
+@pytest.mark.parametrize(("which", "name"), by_turns(["once", "looped", "given"], list(TARGETS)))
 def test_equal_keys_are_equal_machine_code_where_depth_or_arguments_vary(scaled, which, name):
     impl, device, sizes = catalog.impl_of(scaled, which), DEVICES[name], scaled.bench[0]
     created = in_full(impl, list(impl.space(impl.config())), sizes, "fp32", device)
@@ -216,7 +215,8 @@ def test_what_is_cached_is_taken_from_there_and_its_twins_stop(scaled, tmp_path)
     assert all(isinstance(this, Compiled) for this in result.values()), "whose it is, is unknown"
 
 
-@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("order", [1, -1])
 def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
     scaled, order, tmp_path, monkeypatch
 ):

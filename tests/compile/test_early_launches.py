@@ -21,7 +21,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("title", at_night(CASES, lambda title: title in list(CASES)[:2]))
+@pytest.mark.parametrize("title", at_night(CASES, lambda title: title in list(CASES)[:1]))
 def test_what_a_launch_reads_it_reads_after_it_has_waited(title):
     sizes, dtype, readers = CASES[title]
     impl = catalog.impl_of(catalog.spec_of(title.split(".")[0]), title.split(".")[1])

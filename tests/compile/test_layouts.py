@@ -2,6 +2,7 @@
 would store it to the same place of shared memory, and compute-sanitizer's racecheck reports that
 (docs/facts.md)."""
 
+import pytest
 from kernel_cases import H200, dtypes_of, spread
 from layouts import copies_of, stored_twice
 from stopped import ttgir_of
@@ -11,6 +12,7 @@ from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
 
+@pytest.mark.nightly
 def test_no_element_is_stored_by_two_threads():
     impl = catalog.impl_of(catalog.spec_of("lora_delta"), "fused")
     spec, dtypes = impl.spec, dtypes_of(impl, H200)

@@ -15,9 +15,7 @@ from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
 DEVICE = DEVICES["h200"]
-BY_DAY = {
-    "softmax.rows-fp32", "layer_norm_backward.persistent-bf16", "q4_k_quantize.blocks-fp32",
-}  # fmt: skip
+BY_DAY = {"softmax.rows-fp32", "q4_k_quantize.blocks-fp32"}
 
 
 def impls_and_dtypes():

@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.compile, pytest.mark.newest]
 DEVICE = DEVICES["h200"]
 
 
-@pytest.mark.parametrize("title", ["matmul.tiles", "softmax.rows", "sample_topk_topp.group_maxima"])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "matmul.tiles",
+        "softmax.rows",
+        pytest.param("sample_topk_topp.group_maxima", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_printed_config_launches_its_function(title, monkeypatch):
     from triton.runtime.jit import JITFunction
 

@@ -262,13 +262,10 @@ PROGRAM = str(TESTS / "workload_program.py")
 
 
 @pytest.mark.newest
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("end", "code", "complete"),
-    [
-        pytest.param("raise", 1, True, marks=pytest.mark.nightly),
-        pytest.param("interrupt", 130, True, marks=pytest.mark.nightly),
-        ("kill", 137, False),
-    ],
+    [("raise", 1, True), ("interrupt", 130, True), ("kill", 137, False)],
 )
 def test_a_program_that_ends_in_any_way_leaves_what_it_launched(tmp_path, end, code, complete):
     done, workload = command(tmp_path, sys.executable, PROGRAM, "3", *([end] if end else []))

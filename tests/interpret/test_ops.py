@@ -294,6 +294,7 @@ def test_a_frozen_weight_gets_no_gradient():
 
 
 @pytest.mark.newest
+@pytest.mark.nightly
 def test_a_block_compiles_whole_with_any_number_of_rows_and_trains():
     def block(x, r, w, up, target):
         y, h = ops.fused_add_rms_norm(x, r, w)

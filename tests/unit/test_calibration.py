@@ -625,7 +625,7 @@ def test_options_are_refused_in_one_sentence(place, more, words):
 @pytest.mark.parametrize(
     ("device", "kernel", "sentence"),
     [
-        ("h100", "rms_norm", " of 8 "),
+        pytest.param("h100", "rms_norm", " of 8 ", marks=nightly),
         ("h200", "rms_norm", "takes the ratios of NVIDIA H100"),
         ("mi300x", "rms_norm", "until then a launch without a config takes the default"),
         pytest.param("h100", "matmul", " of 8 ", marks=nightly),

@@ -124,6 +124,7 @@ def test_a_file_may_import_a_package_beside_it(kernel, tmp_path):
     assert not {"parts", "parts.inner"} & set(sys.modules)
 
 
+@pytest.mark.nightly
 def test_a_module_of_an_installed_package_is_not_forgotten():
     """A kernel of the library that is named by its path imports others of its folder."""
     code = """

@@ -67,21 +67,26 @@ def entry(path):
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-class Running(ast.NodeTransformer):
-    """Drops what an import of the file never runs: `__main__` and TYPE_CHECKING blocks."""
+PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # of a statement: others within it
 
-    def visit_If(self, node):
-        self.generic_visit(node)
-        test = ast.unparse(node.test)
-        never = test == "__name__ == '__main__'" or test.split(".")[-1] == "TYPE_CHECKING"
-        return (node.orelse or None) if never else node
+
+def run_by_import(statements):
+    """The statements that an import of the file may run: none of `__main__` or TYPE_CHECKING."""
+    for node in statements:
+        tested = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+        if tested == "__name__ == '__main__'" or tested.split(".")[-1] == "TYPE_CHECKING":
+            yield from run_by_import(node.orelse)
+            continue
+        yield node
+        for part in PARTS:
+            yield from run_by_import(getattr(node, part, ()))
 
 
 @cache  # five tests read each file
 def import_statements(path):
     """The imports that a file runs when it is imported, and all, also inside functions."""
-    tree = Running().visit(ast.parse(path.read_text(encoding="utf-8")))
-    every = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    every = [n for n in run_by_import(tree.body) if isinstance(n, (ast.Import, ast.ImportFrom))]
     return [node for node in every if node in tree.body], every
 
 

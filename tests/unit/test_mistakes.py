@@ -134,14 +134,13 @@ def test_a_library_may_be_a_builtin_function(call, tmp_path):
 # Terminals
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "setting",
     [
-        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.nightly),
+        {"PYTHONIOENCODING": "ascii"},
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        pytest.param(
-            {"COLUMNS": "20", "NO_COLOR": "1", "FORCE_COLOR": "1"}, marks=pytest.mark.nightly
-        ),
+        {"COLUMNS": "20", "NO_COLOR": "1", "FORCE_COLOR": "1"},
     ],
     ids=["ascii", "C", "narrow"],
 )

@@ -143,7 +143,16 @@ def covered(result, rows):
     return np.mean([low <= 0 <= high for low, high in map(result, rows)])
 
 
-@pytest.mark.parametrize(("rho", "n"), [(0.0, 60), (0.4, 60), (0.7, 24), (0.7, 100), (0.8, 300)])
+@pytest.mark.parametrize(
+    ("rho", "n"),
+    [
+        (0.0, 60),
+        (0.4, 60),
+        (0.7, 24),
+        (0.7, 100),
+        pytest.param(0.8, 300, marks=pytest.mark.nightly),
+    ],
+)
 def test_interval_covers_the_median_of_correlated_samples(rho, n):
     rows = series(rho, n, rows=150)
     assert covered(interval, rows) >= 0.92

@@ -13,6 +13,10 @@ from urllib.parse import unquote
 
 import pytest
 
+pytestmark = (
+    pytest.mark.nightly
+)  # 15 s of CPU; tests/unit/test_docs.py follows the links of each page
+
 ROOT = Path(__file__).parents[2]
 BASE = "https://example.org/blob/main"
 
