@@ -76,9 +76,7 @@ class Pool:
         """Return when every test has its result, or no more is to be run."""
         gc.collect()
         gc.freeze()  # a collection in a fork would copy every page of its parent
-        gc.set_threshold(
-            100_000, 50, 1000
-        )  # from 700, 10, 10: a tenth of the seconds of tests/unit
+        gc.set_threshold(100_000, 50, 1000)  # from 700, 10, 10: an eighth of the seconds
         try:
             for number in range(self._many):
                 self._start(number)
