@@ -72,3 +72,37 @@ def test_the_processes_end_with_the_command(package, monkeypatch):
     with bytecode.prewarm_bytecode():
         assert started[0].poll() is None
     assert started[0].poll() is not None
+
+
+TOLD = """
+import sys
+from pathlib import Path
+from workbench import catalog
+from workbench.data import bytecode
+bytecode._torch = lambda: "there.py"
+bytecode.Path = lambda text: Path(__file__ if "there" in text else text)  # torch has bytecode
+before = sys.dont_write_bytecode
+bytecode.keep_bytecode()
+sys.path[:0] = ["installed"]
+import library
+catalog.module_at(Path("mine.py"))
+print(before, sys.dont_write_bytecode)
+"""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_installed_without_bytecode_gets_it_and_the_users_files_as_python_is_told(
+    tmp_path, told
+):
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "library.py").write_text("x = 1\n")
+    (tmp_path / "beside.py").write_text("x = 2\n")
+    (tmp_path / "mine.py").write_text("import beside\n")
+    (tmp_path / "told.py").write_text(TOLD)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    variables |= {"PYTHONDONTWRITEBYTECODE": "1" if told else ""}
+    done = subprocess.run([sys.executable, "told.py"], cwd=tmp_path, env=variables,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.stderr, done.stdout) == ("", f"{told} False\n")
+    assert list((tmp_path / "installed" / "__pycache__").iterdir())
+    assert (tmp_path / "__pycache__").exists() is not told

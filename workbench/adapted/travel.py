@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from workbench.compile.stand_in import NO_GPU, HiddenTarget, answering_for_gpu
+from workbench.data.bytecode import user_bytecode
 from workbench.data.environment import gpu_shown
 from workbench.device.hardware import device_named
 from workbench.spec import WorkbenchError
@@ -205,7 +206,8 @@ def module_from(name: str, file: str) -> ModuleType:
     module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        result.loader.exec_module(module)
+        with user_bytecode():
+            result.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

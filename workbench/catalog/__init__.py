@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import workbench.spec
 from workbench.catalog.declared import misfit
+from workbench.data.bytecode import user_bytecode
 from workbench.data.contributed import contributed
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.spec import Impl, Spec, WorkbenchError
@@ -258,7 +259,7 @@ def module_at(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        with _beside(path.resolve().parent), _importing(str(path)):
+        with _beside(path.resolve().parent), _importing(str(path)), user_bytecode():
             result.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
@@ -381,7 +382,8 @@ def _importing(kernel: str) -> AbstractContextManager[None]:
 
 def _imported(dotted: str, kernel: str) -> ModuleType:
     try:
-        with _importing(kernel):
+        users = dotted.partition(".")[0] not in _OURS
+        with _importing(kernel), user_bytecode() if users else nullcontext():
             return import_module(dotted)
     except Exception as error:
         raise CatalogError(_import_failure(kernel, error)) from error

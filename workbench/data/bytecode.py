@@ -22,18 +22,37 @@ LEAST_CPUS = 8  # it takes 15 s of CPU; a command alone compiles for some 9 s
 
 
 def keep_bytecode() -> None:
-    """Keep bytecode in the user's cache folder from now on, if Python keeps none of torch's files.
+    """Keep bytecode from now on, if Python is told to keep none: in the user's cache folder where
+    torch has none, else beside what is imported, but for files of the user, see `user_bytecode`.
 
     Changes this process alone: no variable that a user's program would inherit.
     """
     spec = _torch()
-    if spec is None or Path(cache_from_source(spec)).exists():
+    if spec is None:
+        return
+    if Path(cache_from_source(spec)).exists():
+        # A checkout, or what was installed without: 1 s of each process for SQLAlchemy and our own
+        sys.dont_write_bytecode = False
         return
     if sys.dont_write_bytecode or not os.access(Path(spec).parent, os.W_OK):
         from platformdirs import user_cache_path
 
         folder = user_cache_path("kernel-workbench", appauthor=False) / "bytecode"
         sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+
+
+@contextmanager
+def user_bytecode() -> Iterator[None]:
+    """Return a context manager for imports of the user's files: none of them gets bytecode beside
+    it where Python is told to keep none."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = before or bool(
+        sys.flags.dont_write_bytecode and not sys.pycache_prefix
+    )
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def bytecode_variables() -> dict[str, str]:
