@@ -141,7 +141,7 @@ class Runner:
         """The GPU that is here, which stays open from one step to the next."""
         from workbench.backend.live import Live
         from workbench.commands.experiment import RULES
-        from workbench.commands.options import backend_for, gpu_present
+        from workbench.commands.run import backend_for, gpu_present
 
         if device is not None or not gpu_present():
             return backend_for(device, repository)

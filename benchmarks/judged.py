@@ -237,9 +237,9 @@ def _file(name: str, kernels: str, launch: str, names: str) -> str:
 def cases(only: str | None, by_path: bool, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the title of each kernel with the arguments of its evaluation."""
     if only != "library":
-        for name, spec, file in plain():
-            (folder / f"spec_{name}.py").write_text(spec)
-            (folder / f"{name}.py").write_text(file)
+        for name, task, text in plain():
+            (folder / f"spec_{name}.py").write_text(task)
+            (folder / f"{name}.py").write_text(text)
             yield f"plain.{name}", {
                 "kernel": folder / f"{name}.py", "spec": folder / f"spec_{name}.py",
                 "dtype": "fp32",
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="titles that hold this text")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    rows = []
+    rows: list[tuple[str, str, list[str], str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         for title, more in cases(given.only, given.by_path, Path(folder)):
             if given.match not in title:
@@ -287,7 +287,7 @@ def main() -> None:
             except workbench.WorkbenchError as error:
                 claims, word, reason = (), "no verdict", str(error)
             seconds = time.monotonic() - begin
-            rows.append([title, word, list(claims), reason, seconds])
+            rows.append((title, word, list(claims), reason, seconds))
             if word != "correct":
                 print(f"{title:40} {word:10} {', '.join(claims):30} {reason}", flush=True)
             if given.out:

@@ -112,16 +112,16 @@ def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
     impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
     (work,) = impl.work_of(impl.config(**config), DEVICE.limits, "bf16", at) or ()
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
-    seconds = [
+    guess_s, predicted_s = (
         predict(
             DEVICE, work, resources, dtype="bf16", flops=flops, bytes_=bytes_, stages=stages,
         ).predicted_s
         for resources in (
             guess(DEVICE, work, "bf16", warps=warps, stages=stages), resources_of(row),
         )
-    ]  # fmt: skip
+    )  # fmt: skip
     measured_s = float(row["median_us"]) * 1e-6
-    return Row(row["impl"], tuple(config.items()), row["binary"], *seconds, measured_s)
+    return Row(row["impl"], tuple(config.items()), row["binary"], guess_s, predicted_s, measured_s)
 
 
 @cache

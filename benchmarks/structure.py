@@ -83,8 +83,9 @@ def formatted_lines(root: Path) -> int:
 def device_signatures(text: str) -> Iterator[int]:
     """Yield the numbers of the lines on which signatures of `@triton.jit` functions stand."""
     for node in ast.walk(ast.parse(text)):
-        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        if any("jit" in ast.unparse(d) for d in decorators):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        if any("jit" in ast.unparse(d) for d in node.decorator_list):
             yield from range(node.lineno, node.body[0].lineno + 1)
 
 

@@ -48,11 +48,11 @@ SLOW = (10, 17)  # right, and slower than they pretend to be
 def events(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     wanted = SweepOptions(
-        name="full", kernel=KERNEL, out=folder, metrics=folder / "events.jsonl",
+        name="full", kernel=KERNEL, out=folder, events_file=folder / "events.jsonl",
         database=f"sqlite:///{folder}/h.db", fresh=True,
     )  # fmt: skip
     assert SweepCommand(wanted, SweepConsole(quiet=True)).go() == 0
-    return read(wanted.metrics).events
+    return read(wanted.events_file).events
 
 
 @pytest.fixture(scope="module")

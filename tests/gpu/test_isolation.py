@@ -24,11 +24,11 @@ SIZES = "N=1048576"
 def swept(name, folder):
     """Every outcome of one sweep of the faulty kernel, refused configs left out."""
     wanted = SweepOptions(
-        name=name, kernel=KERNEL, sizes=(SIZES,), out=folder, metrics=folder / f"{name}.jsonl",
+        name=name, kernel=KERNEL, sizes=(SIZES,), out=folder, events_file=folder / f"{name}.jsonl",
         database=f"sqlite:///{folder}/{name}.db", fresh=True,
     )  # fmt: skip
     assert SweepCommand(wanted, SweepConsole(quiet=True)).go() == 0
-    outcomes = [e for e in read(wanted.metrics).events if isinstance(e, (Record, Failure))]
+    outcomes = [e for e in read(wanted.events_file).events if isinstance(e, (Record, Failure))]
     return [o for o in outcomes if getattr(o, "stage", None) != "refused"]
 
 
