@@ -234,6 +234,12 @@ def test_a_close_call_alone_stands_and_among_twenty_does_not():
     assert words == ["INCONCLUSIVE", "SLOW"] + ["SAME"] * 18
 
 
+def test_a_ratio_on_the_threshold_without_any_spread_is_no_claim():
+    exact = Ratio(1.0, 1.0, 1.0)
+    assert p_value(verdict(exact, None, 0.0, 0.0, 48), LOOKS) == 1
+    assert p_value(verdict(Ratio(1.5, 1.5, 1.5), None, 0.0, 0.0, 48), LOOKS) == 0
+
+
 @given(ratios(), maybe, thresholds)
 def test_a_claim_alone_has_the_p_value_of_its_interval(time, cycles, context):
     """Log-symmetric intervals: beyond the threshold at their level is p under it, and back."""

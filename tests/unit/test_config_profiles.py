@@ -30,7 +30,7 @@ from workbench.commands.options import (
 from workbench.commands.report import make, stored_run
 from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Evidence, Profile, Record
-from workbench.reports.figures.profiled import profiled_table
+from workbench.reports.figures.profiled import _profiled, profiled_table
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at, excess
 from workbench.traces.profilers import ToolRun, profilers
 from workbench.traces.profilers.running.child import ChildEnd
@@ -211,6 +211,17 @@ def test_each_row_has_a_cell_for_each_config(known):
     titles = [row[0] for row in table.rows]
     assert titles[0] == "limited by" and len(set(titles)) == len(titles)
     assert profiled_table(profiles, []) is None
+
+
+def test_launches_of_a_trace_are_those_of_one_call():
+    """Two calls: three launches of one kernel in each, and one of another."""
+    (record, *_) = (o for o in softmax()[1] if isinstance(o, Record))
+    profiles = [
+        Profile("r", "t", "nsys", "", "0", name, count=count, total_s=total, outcome=record.key)
+        for name, count, total in (("a", 6, 3e-6), ("b", 2, 1e-6))
+    ]
+    result = _profiled("t", record, profiles)
+    assert (result.launches, result.spent_s) == (4, pytest.approx(2e-6))
 
 
 # On the roofline

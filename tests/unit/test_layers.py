@@ -348,6 +348,31 @@ for name in {names!r}:
     )
 
 
+def test_without_triton_the_functions_of_the_host_give_what_tritons_do():
+    """A kernel's `work` and `refuse` call them on macOS."""
+    import triton
+
+    printed = python(
+        """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "triton":
+            raise ModuleNotFoundError(f"{name} is blocked in this test", name=name)
+
+sys.meta_path.insert(0, Absent())
+from workbench import dsl
+
+print([dsl.triton.cdiv(a, b) for a in (0, 1, 7, 8, 9) for b in (1, 3, 8)])
+print([dsl.triton.next_power_of_2(n) for n in (1, 2, 3, 8, 9)], dsl.INTERPRETED)
+"""
+    )
+    counts = [triton.cdiv(a, b) for a in (0, 1, 7, 8, 9) for b in (1, 3, 8)]
+    powers = [triton.next_power_of_2(n) for n in (1, 2, 3, 8, 9)]
+    assert printed == f"{counts}\n{powers} False\n"
+
+
 def test_importing_everything_does_no_work():
     """No GPU is asked, no figure is prepared, and nothing is printed."""
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]

@@ -1,8 +1,10 @@
 """Each rule of the lint has texts that break it, on a known line, and texts that keep it."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from metal_shim.lint import RULES, LintRule, findings
+from metal_shim.lint import RULES, LintRule, Text, _closing, findings
 from metal_shim.signature import ATTRIBUTES, MetalSource
 
 # rule, header, body; the line that breaks the rule ends in //!
@@ -92,6 +94,12 @@ def test_every_rule_is_tried():
     assert {rule for rule, _, _ in BROKEN} | {LintRule.NAME} == set(LintRule) == set(KEPT)
     assert len(RULES) == len(LintRule) - 1  # one function has both rules of the header
     assert all(name.islower() for name in ATTRIBUTES)
+
+
+def test_a_bracket_that_nothing_closes_ends_with_the_text():
+    tokens = tuple(SimpleNamespace(text=word) for word in "f(a,(b);")
+    text = Text(None, tokens, False, frozenset())
+    assert (_closing(text, 4), _closing(text, 1)) == (6, 7)
 
 
 def test_an_empty_body_is_no_crash():

@@ -86,6 +86,7 @@ def test_an_honest_launcher_is_none(tmp_path):
     ("import math as triton\n@triton.jit\ndef f(x): pass", "decorates f by another"),
     ("def jit(f): return f\n@jit\ndef g(x): pass", "decorates g by another"),
     ("from os import system as x\nx = 1", "defines x twice"),
+    ("class A:\n    @staticmethod\n    def f(x): return x\n", "decorates a method"),
 ])  # fmt: skip
 def test_the_reason_names_what_is_on_no_list(text, part):
     reason = opaque_reason(text.encode(), DEFINED)
@@ -98,6 +99,7 @@ def test_the_reason_names_what_is_on_no_list(text, part):
     "def f(x, y):\n    if x.device != y.device:\n        raise ValueError(f'{x}')\nz = f\n",
     "def f(x):\n    n = x.numel()\n    n *= 2\n    a = []\n    a.append(n)\n    a[0] = 1\nz = f\n",
     "def f(x):\n    def g(m):\n        return m['B']\n    return lambda m: g(m)\nz = f\n",
+    "class A:\n    x: int\n    @property\n    def f(self): return self.x\n",
     "# -*- coding: latin-1 -*-\nx = '\\xe9'\n", "\ufeffx = 1\n",
 ])  # fmt: skip
 def test_what_a_plan_records_whole_is_no_reason(text):

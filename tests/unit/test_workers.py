@@ -337,6 +337,16 @@ def test_what_describes_no_value_is_not_read(described):
         replies.read(sent(described))
 
 
+@pytest.mark.parametrize(("value", "hint", "fits"), [
+    ((1, "a"), tuple[int, str], True), ((1, 2), tuple[int, str], False),
+    ((1,), tuple[int, str], False), ((1, "a", 2), tuple[int, str], False),
+    ((1, 2, 3), tuple[int, ...], True), ((1, "a"), tuple[int, ...], False),
+    ((), tuple[int, ...], True), ([1, "a"], tuple[int, str], False), (1, float, True),
+])  # fmt: skip
+def test_a_tuple_has_its_declared_parts(value, hint, fits):
+    assert replies._fits(value, hint) is fits
+
+
 def test_a_value_is_built_from_its_declared_fields():
     described = {"value": ["workbench.measurement.correctness:Checked", CHECKED]}
     assert replies.read(sent(described)) == (True, correctness.Checked(0.5))

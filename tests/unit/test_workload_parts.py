@@ -1463,3 +1463,13 @@ def test_launches_by_which_a_tuner_times_or_warms_up_are_not_recorded(benchmarki
     assert run("function", 1, grid=(4,), warmup=warmup) == "launched"
     expected = [("function", (1,), {}, (4,), triton_hooks.NOBODY)]
     assert launches == ([] if benchmarking or warmup else expected)
+
+
+def test_a_view_of_another_dtype_is_described_by_what_triton_reads():
+    """`triton.reinterpret` wraps a tensor: its shape, strides and storage are the tensor's."""
+    x = torch.zeros(6, 4, dtype=torch.int8)[:, :2]
+    wrapped = triton.reinterpret(x, triton.language.float8e5)
+    storages = {}
+    plain, seen = (observed.describe(each, storages, False) for each in (x, wrapped))
+    assert (seen.shape, seen.stride) == ((6, 2), (4, 1)) and seen.storage == plain.storage
+    assert len(storages) == 1
