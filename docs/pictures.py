@@ -57,7 +57,10 @@ CHART = {
     "light": ("#1a1f26", "#57606c", "#0072b2", "#c2c9d1"),
     "dark": ("#e7eaee", "#a3adb9", "#56b4e9", "#46515f"),
 }
-LEFT, RIGHT, LINE, TOP = 264, 780, 46, 56  # px: where bars begin and the longest ends, a row, heads
+# px: the chart is as wide as that of README's text beside the thumbnail of a page; where bars begin
+# and the longest ends, a row, heads
+BROAD, LEFT, RIGHT, LINE, TOP = 600, 240, 536, 36, 50
+THUMBNAIL = 620  # px of the page of a sweep, from its top, at WIDTH: its tiles and the first figure
 ROW = re.compile(
     r"^\| (?P<name>[^|]+) \| (?P<configs>\d+), \d+ \| cold \| (?P<other>[\d.]+) s \| [^|]+ \| "
     r"(?P<own>[\d.]+) s \((?P<ratio>[\d.]+x)\) \|",
@@ -81,13 +84,13 @@ def chart(rows: Sequence[tuple[str, float, float, str]], scheme: str) -> str:
     """Return the chart as SVG: two bars a row, the shorter one is this project's."""
     ink, quiet, own_ink, other_ink = CHART[scheme]
     longest = max(other for _, other, *_ in rows)
-    height = TOP + LINE * len(rows) + 24
+    height = TOP + LINE * len(rows) + 38
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {height}" width="880" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {BROAD} {height}" width="{BROAD}" '
         f'height="{height}" role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, '
-        'Helvetica, Arial, sans-serif" font-size="14">',
+        'Helvetica, Arial, sans-serif" font-size="13">',
         "<title>Seconds to a trustworthy answer: Kernel Workbench and triton.autotune</title>",
-        f'<text x="0" y="18" fill="{ink}" font-weight="600" font-size="16">Seconds to a final, '
+        f'<text x="0" y="18" fill="{ink}" font-weight="600" font-size="15">Seconds to a final, '
         "checked answer over the same list of configs</text>",
         f'<rect x="0" y="30" width="12" height="12" fill="{own_ink}"/>'
         f'<text x="18" y="41" fill="{ink}">workbench sweep</text>'
@@ -96,22 +99,24 @@ def chart(rows: Sequence[tuple[str, float, float, str]], scheme: str) -> str:
     ]
     for n, (name, other, own, ratio) in enumerate(rows):
         y = TOP + LINE * n
-        parts.append(f'<text x="0" y="{y + 23}" fill="{ink}">{name}</text>')
-        for seconds, fill, at in ((own, own_ink, y + 4), (other, other_ink, y + 21)):
+        parts.append(f'<text x="0" y="{y + 19}" fill="{ink}">{name}</text>')
+        for seconds, fill, at in ((own, own_ink, y + 2), (other, other_ink, y + 16)):
             width = (RIGHT - LEFT) * seconds / longest
             more = f", {ratio} as fast" if seconds == own else ""
             weight = 600 if seconds == own else 400
             parts.append(
-                f'<rect x="{LEFT}" y="{at}" width="{width:.1f}" height="15" fill="{fill}"/>'
-                f'<text x="{LEFT + width + 8:.1f}" y="{at + 12}" fill="{ink}" '
+                f'<rect x="{LEFT}" y="{at}" width="{width:.1f}" height="13" fill="{fill}"/>'
+                f'<text x="{LEFT + width + 6:.1f}" y="{at + 11}" fill="{ink}" '
                 f'font-weight="{weight}">{seconds:.1f} s{more}</text>'
             )
-    parts.append(
-        f'<text x="0" y="{height - 6}" fill="{quiet}" font-size="12.5">One NVIDIA H100, cold '
-        "caches, from the start of the process, 2026-11-27; of matmul's 256 configs the sweep "
-        "timed 98: docs/facts.md</text></svg>"
+    notes = (
+        "One NVIDIA H100, cold caches, from the start of the process, 2026-11-27: docs/facts.md.",
+        "Of matmul's 256 configs the sweep timed 98.",
     )
-    return "\n".join(parts) + "\n"
+    for n, note in enumerate(notes):
+        y = height - 22 + 16 * n
+        parts.append(f'<text x="0" y="{y}" fill="{quiet}" font-size="12">{note}</text>')
+    return "\n".join(parts) + "</svg>\n"
 
 
 def sources() -> Mapping[str, Sequence[Path]]:
@@ -121,7 +126,7 @@ def sources() -> Mapping[str, Sequence[Path]]:
         data = [TRACES / file for file in OF_TRACES.get(name, ())] or [HISTORY]
         code = drawing_code(templates[0].partition(".")[0])
         named[f"gallery/{name}.png"] = (*data, *(REPORTS / file for file in templates), *code)
-    return named
+    return named | {f"thumbnail_{scheme}.png": named["gallery/sweep.png"] for scheme in CHART}
 
 
 def drawing_code(page: str) -> list[Path]:
@@ -204,12 +209,17 @@ def main() -> int:
         chromium = run.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         tab = chromium.new_page()
         for name, page in pages(Path(folder)):
-            tab.set_viewport_size({"width": WIDTH, "height": TALL.get(name, HEIGHT)})
+            wanted = [(f"gallery/{name}.png", TALL.get(name, HEIGHT), "light")]
+            if name == "sweep":
+                wanted += [(f"thumbnail_{scheme}.png", THUMBNAIL, scheme) for scheme in CHART]
             tab.goto(page.as_uri())
-            picture = Image.open(BytesIO(tab.screenshot())).convert("RGB")
-            path = IMAGES / "gallery" / f"{name}.png"
-            picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
-            print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB")
+            for file, height, scheme in wanted:
+                tab.emulate_media(color_scheme=scheme)
+                tab.set_viewport_size({"width": WIDTH, "height": height})
+                picture = Image.open(BytesIO(tab.screenshot())).convert("RGB")
+                path = IMAGES / file
+                picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+                print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB")
         chromium.close()
     DIGESTS.write_text(json.dumps(digests(), indent=1) + "\n", encoding="utf-8")
     return 0
