@@ -188,8 +188,8 @@ def pages(folder: Path) -> Iterator[tuple[str, Path]]:
     for name, files in OF_TRACES.items():
         out = folder / name
         command = "read" if name == "read" else "compare"
-        workbench(command, *(TRACES / file for file in files), "--out", out, "--database", url,
-                  "--quiet")  # fmt: skip
+        named = (os.path.relpath(TRACES / file) for file in files)
+        workbench(command, *named, "--out", out, "--database", url, "--quiet")
         yield name, next(out.rglob("report.html"))
 
 
@@ -206,6 +206,7 @@ def main() -> int:
         (IMAGES / f"autotune_{scheme}.svg").write_text(chart(times(), scheme), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as run:
         os.environ["XDG_DATA_HOME"] = folder
+        os.chdir(ROOT)  # pages name files as they were given
         chromium = run.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         tab = chromium.new_page()
         for name, page in pages(Path(folder)):
