@@ -128,8 +128,9 @@ def _add(app: typer.Typer, options: type[Options], bare: bool) -> None:
     parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in shown]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = options.__doc__
-    app.command(options.COMMAND, rich_help_panel=options.PANEL)(command)
+    command.__doc__ = text = options.__doc__ or ""
+    summary = " ".join(text.partition("\n\n")[0].split())
+    app.command(options.COMMAND, rich_help_panel=options.PANEL, short_help=summary)(command)
 
 
 def _run(options: Options) -> int:
