@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.api.outcome_table import time_text
 from workbench.commands import bench as command
+from workbench.data.record import Record
 from workbench.device.error_band import BOUND, expected_s, expected_words, factor_words
 from workbench.measurement.functions import Refused, time_functions
 from workbench.reports.figures.curve import TIME_UNIT, curve_svg
-from workbench.reports.figures.curve_data import curves_of, varied_axis
+from workbench.reports.figures.curve_data import curves_of, rate_of, varied_axis
 
 pytestmark = pytest.mark.unit
 
@@ -208,6 +209,19 @@ def test_a_curve_has_the_impls_the_libraries_and_the_bound():
     assert max(curve.bound.y) <= ceiling * (1 + 1e-9) and min(curve.bound.y) > 1000
     svg = curve_svg(curve, "c")
     assert "16Ki" in svg and "rate, GB/s, measured" in svg and "roofline bound" in svg
+
+
+def test_one_record_with_bytes_makes_the_rate_that_of_bytes():
+    record = next(o for o in synthetic.softmax()[1] if isinstance(o, Record))
+    ridge = 1e9  # all are bound by memory
+    none = replace(record, bytes=0, flops=0)
+    cases = {
+        "GB/s": (record, replace(record, bytes=0)),
+        "TFLOP/s": (replace(record, bytes=0), none),
+        TIME_UNIT: (none, none),
+    }
+    for unit, records in cases.items():
+        assert rate_of(records, ridge)[1] == rate_of(records[::-1], ridge)[1] == unit
 
 
 def test_sizes_that_differ_on_one_axis_have_a_curve():

@@ -467,7 +467,10 @@ def test_pages_are_small_and_their_links_lead_somewhere(name):
     assert len(text.encode()) <= 600_000 and "<script>x" not in text
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
-    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
+    links = set(re.findall(r'href="#([^"]+)"', text))
+    assert links <= set(ids)
+    listed = {word for word in links if re.fullmatch(r"i\d+", word)}
+    assert listed, "runs of a source line that are in the listing are links to it"
     assert f"B{max(code.graph.reached)} " in text
     plural = "|".join(group for group in (*GROUPS, "instructions") if group.endswith("s"))
     assert not re.search(rf"\b1 ({plural})\b", text)

@@ -341,6 +341,7 @@ def test_what_describes_no_value_is_not_read(described):
     ((1, "a"), tuple[int, str], True), ((1, 2), tuple[int, str], False),
     ((1,), tuple[int, str], False), ((1, "a", 2), tuple[int, str], False),
     ((1, 2, 3), tuple[int, ...], True), ((1, "a"), tuple[int, ...], False),
+    ([1, 2], list[int], True), ([1, "a"], list[int], False), ({1, "a"}, set[int], False),
     ((), tuple[int, ...], True), ([1, "a"], tuple[int, str], False), (1, float, True),
 ])  # fmt: skip
 def test_a_tuple_has_its_declared_parts(value, hint, fits):

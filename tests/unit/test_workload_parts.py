@@ -1445,6 +1445,10 @@ def other(x):
         SimpleNamespace(name="n", is_constexpr=True),
     ]
     assert identity.constexprs_of(SimpleNamespace(params=params)) == {"n"}
+    noted = {"x": "tensor", "n": "tl.constexpr"}
+    interpreted = type("Interpreted", (), {"fn": staticmethod(lambda x, n: None)})()
+    interpreted.fn.__annotations__ = noted
+    assert identity.constexprs_of(interpreted) == {"n"}
     assert identity._is_library("torch.nn") and not identity._is_library("torchvision")
 
 
