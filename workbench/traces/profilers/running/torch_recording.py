@@ -50,7 +50,7 @@ class TorchRecording:
         import torch
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # 5 prints two lines at each start
-        # Of torch 2.11: a second cycle would drop the first. There is one.
+        # torch 2.11 warns that a second cycle would drop the first; there is only one cycle
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         self._facts["torch"] = torch.__version__
         self._refuse_others()
