@@ -93,10 +93,6 @@ def only_enqueues(x, config):
     return x * 2
 
 
-for function in (waits_by_item, waits_for_the_device, only_enqueues):
-    setattr(function, "backend", "triton")  # noqa: B010  # `Rotation` takes an Impl
-
-
 @pytest.mark.parametrize(
     ("impl", "waits"),
     [(waits_by_item, True), (waits_for_the_device, True), (only_enqueues, False)],

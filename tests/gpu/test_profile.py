@@ -52,7 +52,7 @@ def profiled(folder, *words):
     )
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
-    (run,) = (folder / "out").iterdir()
+    (run,) = (path for path in (folder / "out").iterdir() if path.is_dir())
     return done.stdout, run
 
 

@@ -332,7 +332,7 @@ def test_a_bench_spans_as_many_caches_as_the_protocol_says(elements, caches, mul
 @pytest.mark.parametrize("cache_bytes", [1 << 10, 1 << 20], ids=["rotates", "flushes"])
 def test_cold_calls_walk_over_all_sets_and_hot_ones_stay_on_one(cache_bytes):
     bench = sets_of(cache_bytes, 64)
-    impl = SimpleNamespace(mutates=())
+    impl = SimpleNamespace(mutates=(), backend="triton")
     cold, hot = bench.calls(impl, None, "cold"), bench.calls(impl, None, "hot")
     assert cold.sets is bench._sets and len(cold.sets) > 1
     assert len(hot.sets) == 1 and hot.sets[0] is bench.first_inputs
@@ -691,7 +691,7 @@ def test_by_the_host_clock_a_restore_is_outside(device_s, cold):
 
 def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others(cuda):
     bench, turning, _ = changing(cuda, 1e-3)
-    other = bench.calls(SimpleNamespace(mutates=()), None)
+    other = bench.calls(SimpleNamespace(mutates=(), backend="triton"), None)
     assert turning.copies is not None and turning.flush is bench._behind
     assert other.copies is None and other.flush is None
 

@@ -92,6 +92,11 @@ def test_calls_are_flushed_by_one_flush_and_their_bound_is_that_of_the_problem(m
     rotation = entrants[0].rotation
     rotation.call(), rotation.call()
     assert rotation.outputs == {0: ("a",), 1: ("b",)} and entrants[0].first == 2e-5
+    looked = []
+    monkeypatch.setattr(bench, "other_streams_s", lambda: 0.0)
+    monkeypatch.setattr(bench.Bench, "_runs_early", lambda self, each: looked.append(each))
+    bench.Bench.__new__(bench.Bench)._refuse_other_streams(rotation, 1e-3)
+    assert looked == [rotation]  # a function of the user's may compute on another stream as well
     one = SimpleNamespace(rotation=SimpleNamespace(forget=lambda: forgotten.append(1)))
     assert timer.measured(one, ["window"], 3e-6, {"power_w": 5.0}) == "time"
     assert timer._bench.bound_s == 3e-6 and forgotten == [1]
@@ -159,10 +164,9 @@ def test_a_call_that_writes_while_its_stream_is_held_is_refused(
 
     monkeypatch.setattr(bench, "Poisoned", Memory)
     monkeypatch.setattr(bench, "other_streams_s", lambda: 0.0)
-    monkeypatch.setattr(bench, "is_traced", lambda impl: traced)
     monkeypatch.setattr(bench, "runs_while_held", lambda *given: next(results))
     rotation = SimpleNamespace(
-        restored_call=lambda: None, call=lambda: None, host_s=1e-5, impl="impl", waits=waits,
+        restored_call=lambda: None, call=lambda: None, host_s=1e-5, is_traced=traced, waits=waits,
         copies=copies, forget=lambda: forgotten.append(1),
     )  # fmt: skip
     with pytest.raises(NotJoined) if raises else nullcontext():

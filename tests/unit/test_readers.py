@@ -426,6 +426,13 @@ def test_sums_of_proton():
     assert names == {"triton_kernel"}
 
 
+def test_a_proton_trace_begins_at_zero_and_keeps_its_first_kernel():
+    trace = read([golden("proton/h100_softmax.chrome_trace")])
+    (row,) = kernel_rows(trace, [device_times(trace, "0")])
+    assert (row.name, row.count, row.total_ns) == ("_rows", 7, 30049)
+    assert not trace.notes and trace.activities[0].start == 0
+
+
 # ncu
 
 NCU = {

@@ -128,10 +128,11 @@ class Bench:
         cold = regime == "cold"
         sets, flush = self._sets if cold else self._sets[:1], self._flush if cold else None
         if not impl.mutates:
-            return Rotation(impl, config, sets, flush)
+            return Rotation(impl, config, sets, flush, is_traced=is_traced(impl))
         if cold and flush is None:  # restored data is still in the cache
             flush = self._behind = self._behind or Flush(self.cache_bytes)
-        return Rotation(impl, config, sets, flush, self._working.copies(impl.mutates, 1))
+        copies = self._working.copies(impl.mutates, 1)
+        return Rotation(impl, config, sets, flush, copies, impl.mutates)
 
     def first_time(self, rotation: Rotation) -> float:
         """Return the approximate seconds of one call: the least of three after a warm-up call.
@@ -160,7 +161,7 @@ class Bench:
                 break
         else:
             raise NotJoined(OTHER_STREAM)
-        if rotation.waits or rotation.copies is not None or is_traced(rotation.impl):
+        if rotation.waits or rotation.copies is not None or rotation.is_traced:
             return
         if self._runs_early(rotation):
             raise NotJoined(OTHER_STREAM)
@@ -241,7 +242,7 @@ class Bench:
         if copies is None:
             graph = capture(calls, rotation.call)
         elif rotation.flush is not None:
-            copies = self._working.copies(rotation.impl.mutates, calls)
+            copies = self._working.copies(rotation.mutates, calls)
             rotation, calls = replace(rotation, copies=copies), copies.count
             graph = capture(calls, rotation.call)
         else:

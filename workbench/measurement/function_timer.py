@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -75,7 +75,7 @@ class GpuTimer:
         if flushed and self._flush is None:
             self._flush = Flush(self._bench.cache_bytes)
         sets = [(call,) for call in calls]
-        rotation = Rotation(cast(Any, _launched), None, sets, self._flush if flushed else None)
+        rotation = Rotation(_launched, None, sets, self._flush if flushed else None)
         return self._bench.timed(rotation, self._bench.first_time(rotation))
 
     def measured(

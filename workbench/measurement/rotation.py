@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -31,13 +31,15 @@ class Rotation:
     """Calls that rotate over input sets and keep as many outputs alive, so that no output is
     rewritten while the cache still holds it."""
 
-    impl: Impl
+    impl: Impl | Callable[..., Any]  # a function takes `config`, too
     config: Any
     sets: list[tuple[Any, ...]]
     flush: Flush | None = None
-    copies: Copies | None = None  # of the inputs that a call changes
+    copies: Copies | None = None  # of the inputs that a call changes, and
+    mutates: Sequence[str] = ()  # their names
     host_s: float = 50e-6  # host seconds to enqueue one call and its events
     waits: bool = False  # a call returns only when the GPU is done
+    is_traced: bool = False  # code of torch.compile, as `correctness.is_traced` says
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _issued: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))

@@ -92,9 +92,10 @@ def _bad_times(table: Activities, numbers: Sequence[int]) -> dict[int, str]:
         return bad
     first, last = _body(sorted(starts[i] for i in timed))
     latest = _body(sorted(ends[i] for i in timed))[1]
-    span = latest - first
+    void = max(FAR * (latest - first), LEAST_VOID_NS)
     for i in good:
-        if starts[i] <= 0 and first - starts[i] > span:
+        # Proton's times begin at zero, so a start of zero is impossible only far from the others
+        if starts[i] <= 0 and first - starts[i] > void:
             bad[i] = ZERO
         elif starts[i] > 0 and not (first <= starts[i] <= last and ends[i] <= latest):
             bad[i] = OUTSIDE
