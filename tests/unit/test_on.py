@@ -74,6 +74,58 @@ def test_what_cannot_run_there_is_said_in_a_sentence(words, sentence, capsys):
 
 
 @pytest.fixture
+def work(tmp_path, monkeypatch):
+    """The folder of a command on another machine, which this one plays, with what it wrote."""
+    here, work = tmp_path / "here", tmp_path / "work"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for folder in (here, work / "results", work / ".data" / "kernel-workbench"):
+        folder.mkdir(parents=True)
+    (work / "sent.py").touch()
+    (work / ".sent").touch()
+    for name in ("results/report.html", ".data/kernel-workbench/history.db"):
+        (work / name).write_text("new")
+        os.utime(work / name, (time.time() + 9,) * 2)
+    monkeypatch.chdir(here)
+    return work
+
+
+def shell(tmp_path, monkeypatch, **programs):
+    """A connection whose lines this machine's shell runs, with these programs before its own."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name, text in programs.items():
+        (place / name).write_text(f"#!/bin/sh\n{text}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    return on.RemoteShell(on.RemoteHost.of("gpu"), ("sh", "-c"))
+
+
+def test_results_come_back_and_leave_the_other_machine(work, tmp_path, monkeypatch, capsys):
+    on.bring_back(shell(tmp_path, monkeypatch), str(work))
+    files = [p.relative_to(Path.cwd()).as_posix() for p in Path.cwd().rglob("*") if p.is_file()]
+    assert files == ["results/report.html"] and not work.exists()
+    assert capsys.readouterr().out.split() == ["came", "back", "1", "file", *files]
+
+
+def test_results_that_cannot_be_read_stay_where_they_are(work, tmp_path, monkeypatch):
+    full = "echo 'tar: write error: No space left on device' >&2; exit 2"
+    ssh = shell(tmp_path, monkeypatch, tar=full)
+    left = f"exit code 2.*look for results in {work} on gpu"
+    with pytest.raises(CommandError, match=left), on.results_named(ssh.host, str(work)):
+        on.bring_back(ssh, str(work))
+    assert (work / "results" / "report.html").read_text() == "new"
+
+
+def test_results_that_cannot_be_written_here_stay_there(work, tmp_path, monkeypatch):
+    Path("results").write_text("a file where a folder has to be")
+    ssh = shell(tmp_path, monkeypatch)
+    left = f"written here .*look for results in {work} on gpu"
+    with pytest.raises(CommandError, match=left), on.results_named(ssh.host, str(work)):
+        on.bring_back(ssh, str(work))
+    assert (work / "results" / "report.html").read_text() == "new"
+
+
+@pytest.fixture
 def gpu_host(tmp_path, monkeypatch):
     """A host `gpu`, which `ssh` reaches; its home is a folder of the test."""
     pytest.importorskip("asyncssh")

@@ -25,8 +25,10 @@ from workbench.commands.console import note, say
 from workbench.commands.options import CommandError
 from workbench.commands.tuned import merge
 from workbench.data.database import open_history
+from workbench.data.files import reason_of
 from workbench.data.temporary import temporary_folder
 from workbench.data.tuned_cache import default_path
+from workbench.data.units import counted
 from workbench.spec import WorkbenchError
 
 NEEDS_REPOSITORY = ("gate", "bisect", "site")  # whose history of commits is not sent
@@ -58,10 +60,11 @@ fi
 echo "$home $work"
 """
 RUN = "cd {work} && XDG_DATA_HOME={work}/.data {home}/venv/bin/python -m workbench {words}"
-BACK = """\
-cd {work} && find . -type f -newer .sent ! -path './.data/*' > .back
-[ ! -f .data/kernel-workbench/tuned.json ] || echo ./.data/kernel-workbench/tuned.json >> .back
-tar -czf - -T .back; rm -rf {work}
+TUNED = ".data/kernel-workbench/tuned.json"
+# Writes nothing there: the disk may be full.
+BACK = f"""\
+cd {{work}} && find . -type f -newer .sent \\( ! -path './.data/*' -o -path ./{TUNED} \\) -print0 \
+    | tar -czf - --null -T -
 """
 
 
@@ -102,13 +105,34 @@ def run_on(where: str, words: Sequence[str]) -> int:
         ssh.send(files, work)
         note(f"running on {host.name}")
         line = RUN.format(work=shlex.quote(work), home=shlex.quote(home), words=shlex.join(there))
-        code = ssh.run(line)
-        _take_back(ssh.output(BACK.format(work=shlex.quote(work))))
+        with results_named(host, work):
+            code = ssh.run(line)
+            bring_back(ssh, work)
     return code
 
 
+@contextmanager
+def results_named(host: RemoteHost, work: str) -> Iterator[None]:
+    """Add to an error the folder in which the results of a command still are."""
+    try:
+        yield
+    except (CommandError, OSError) as error:
+        reason = f"The results cannot be written here ({reason_of(error)})"
+        if isinstance(error, CommandError):
+            reason = str(error).rstrip(".")
+        raise CommandError(f"{reason}; look for results in {work} on {host.name}.") from error
+
+
+def bring_back(ssh: RemoteShell, work: str) -> None:
+    """Write what a command left in its folder into the current one, then remove that folder. Raises
+    CommandError or OSError and removes nothing where they cannot be read or written."""
+    place = shlex.quote(work)
+    _take_back(ssh.output(BACK.format(work=place)))
+    ssh.run(f"rm -rf {place}")
+
+
 @dataclass(frozen=True)
-class _Ssh:
+class RemoteShell:
     """One connection that all steps share."""
 
     host: RemoteHost
@@ -128,7 +152,7 @@ class _Ssh:
                 f"another Python: --on {self.host.name}:/path/to/python."
             )
         if code:
-            raise CommandError(f"{self.host.name} could not be prepared (exit code {code}).")
+            raise CommandError(f"A step on {self.host.name} failed (exit code {code}; see above).")
         return done.stdout
 
     def prepared(self, script: str, wheel: bytes) -> str:
@@ -152,7 +176,7 @@ class _Ssh:
 
 
 @contextmanager
-def _connection(host: RemoteHost) -> Iterator[_Ssh]:
+def _connection(host: RemoteHost) -> Iterator[RemoteShell]:
     """Yield a connection that is opened once: a password is asked for once."""
     program = shutil.which("ssh")
     if program is None:
@@ -161,7 +185,7 @@ def _connection(host: RemoteHost) -> Iterator[_Ssh]:
         shared = ("-o", "ControlMaster=auto", "-o", f"ControlPath={folder}/c")
         words = (program, *shared, "-o", "ControlPersist=30", host.name)
         try:
-            yield _Ssh(host, words)
+            yield RemoteShell(host, words)
         finally:
             end = (program, *shared, "-O", "exit", host.name)
             subprocess.run(end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -246,21 +270,20 @@ def _take_back(archive: bytes) -> None:
         folder = home / "back"
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
             tar.extractall(folder, filter="data")
-        tuned = folder / ".data" / "kernel-workbench" / "tuned.json"
+        tuned = folder / TUNED
         if tuned.is_file():
             _try("tuned configs", lambda: merge(tuned, default_path()))
         shutil.rmtree(folder / ".data", ignore_errors=True)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         for path in files:
             to = Path.cwd() / path.relative_to(folder)
-            if to.name != ".back":
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, to)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
         events = [path for path in files if path.suffix == ".jsonl"]
         if events:
             _try("history", lambda: _import(events))
         pages = [str(p.relative_to(folder)) for p in files if p.name == "report.html"]
-        say(" ".join(["came back ", f"{len(files) - 1} files", *pages]))
+        say(" ".join(["came back ", counted(len(files), "file"), *pages]))
 
 
 def _import(files: Sequence[Path]) -> None:
