@@ -5,11 +5,13 @@ import threading
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import synthetic
 
+from workbench import compile as compile_package
 from workbench.backend import (
     compilers,
     library_processes,
@@ -26,13 +28,16 @@ from workbench.backend.measuring import GpuGone, Lost, Stopped
 from workbench.backend.metal import emulated
 from workbench.backend.processes import CompileJob, Duplicate
 from workbench.backend.protocol import Problem, TimingTask
+from workbench.code.machine_code import is_whole_elf
 from workbench.compile import Compiled, CompiledDuplicate, CompileError
+from workbench.data import machine_failure
 from workbench.data.record import Case, CountedTraffic, Record
 from workbench.device.hardware import described
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
 
 pytestmark = pytest.mark.unit
+GOLDEN = Path(__file__).parents[1] / "golden"
 TIMED = Timed(synthetic.measured(1e-5), 0.5, "gpu")
 H200 = described("h200")
 RESOURCES = next(o.resources for o in synthetic.softmax()[1] if isinstance(o, Record))
@@ -189,6 +194,55 @@ def test_a_worker_compiles_to_the_end_or_names_the_owner(monkeypatch, tmp_path):
 
     monkeypatch.setattr(processes, "compile_config", fails)
     assert processes.compile_task(job) == Refusal("compile", "no")
+
+
+@pytest.mark.parametrize("error", [CompileError("Internal codegen error"), ValueError("cut")])
+def test_what_fails_on_a_full_disk_is_a_failure_of_the_machine(monkeypatch, error):
+    monkeypatch.setattr(processes, "loaded", lambda *at: (_ for _ in ()).throw(error))
+    job = CompileJob("toy", candidate(1), {"N": 8}, "bf16", H200, None, "1", True, True)
+    free = machine_failure.LEAST_FREE
+    usage = SimpleNamespace(disk_usage=lambda folder: SimpleNamespace(free=free))
+    monkeypatch.setattr(machine_failure, "shutil", usage)
+    if isinstance(error, CompileError):
+        assert processes.compile_task(job) == Refusal("compile", "Internal codegen error")
+    else:
+        with pytest.raises(ValueError, match="cut"):
+            processes.compile_task(job)
+    free -= 1
+    refusal = processes.compile_task(job)
+    assert refusal.stage == "compile" and machine_failure.is_of_machine(refusal.reason)
+    assert f"has {free} bytes free" in refusal.reason and str(error) in refusal.reason
+
+
+def test_a_folder_that_is_not_there_is_not_full(tmp_path):
+    assert machine_failure.full_folder([str(tmp_path / "none")]) is None
+
+
+@pytest.mark.parametrize("kind", ["cubin", "hsaco"])
+def test_machine_code_that_was_written_in_part_is_refused_and_removed(monkeypatch, tmp_path, kind):
+    whole = (GOLDEN / "copy.sm_90.cubin").read_bytes()
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(
+        "triton.runtime.cache.get_cache_manager",
+        lambda key: SimpleNamespace(cache_dir=tmp_path / key),
+    )
+    kernel = SimpleNamespace(asm={kind: whole}, hash="kept", name="k")
+    compile_package._refuse_parts([kernel, SimpleNamespace(asm={"ttgir": ""})])
+    assert (tmp_path / "kept").exists()
+    kernel.asm[kind] = whole[:-1]
+    with pytest.raises(CompileError, match=f"only in part: {len(whole) - 1} bytes of k") as refused:
+        compile_package._refuse_parts([kernel])
+    assert not (tmp_path / "kept").exists()
+    assert machine_failure.is_of_machine(str(refused.value))
+
+
+@pytest.mark.parametrize("name", ["copy.sm_90.cubin", "matmul.sm_90.cubin"])
+def test_an_elf_is_whole_with_its_last_byte(name):
+    image = (GOLDEN / name).read_bytes()
+    assert is_whole_elf(image)
+    for length in (0, 4, 63, 64, 4096, len(image) - 1):
+        assert not is_whole_elf(image[:length])
+    assert not is_whole_elf(b"text" + image[4:])
 
 
 # Versions of the compiler

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import gettempdir
 from typing import Any
 
 from workbench.backend.measuring import GpuGone
@@ -27,6 +28,8 @@ from workbench.compile import (
     compile_unless_duplicate,
 )
 from workbench.compile.dedup import store_skipped
+from workbench.data.errors import first_sentence
+from workbench.data.machine_failure import full_folder
 from workbench.data.record import Stage
 from workbench.data.temporary import temporary_folder
 from workbench.data.triton_key import key_of_triton
@@ -88,8 +91,14 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
         if isinstance(result, CompiledDuplicate):
             return Duplicate(result, os.readlink(claims / result.key))
         return result
-    except CompileError as error:
-        return Refusal("compile", str(error))
+    except Exception as error:
+        from triton import knobs  # not before: importing this module does not import Triton
+
+        if full := full_folder((gettempdir(), knobs.cache.dir)):
+            return Refusal("compile", f"{full} ({first_sentence(error)})")
+        if isinstance(error, CompileError):
+            return Refusal("compile", str(error))
+        raise
 
 
 def store_duplicate(duplicate: CompiledDuplicate, claims: Path) -> None:

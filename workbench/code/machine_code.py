@@ -52,6 +52,17 @@ def elf_sections(image: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield image[strings + name : end], image[offset : offset + size]
 
 
+def is_whole_elf(image: bytes) -> bool:
+    """Return whether a 64-bit little-endian ELF image is as long as its header says: its tables of
+    segments and sections, which compilers write last, are all there."""
+    if image[:4] != b"\x7fELF" or len(image) < 64:
+        return False
+    segments, sections = struct.unpack_from("<QQ", image, 0x20)
+    segment, segment_count, section, section_count = struct.unpack_from("<HHHH", image, 0x36)
+    ends = int(segments + segment * segment_count), int(sections + section * section_count)
+    return len(image) >= max(ends)
+
+
 def _elf_section(image: bytes, wanted: bytes) -> bytes:
     for name, data in elf_sections(image):
         if name == wanted:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,19 @@ from typing import Any
 from workbench.code.code_reading import MachineCode, code_of_kernel
 from workbench.code.code_work import launch_work
 from workbench.code.loops import Code, code_of
-from workbench.code.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
+from workbench.code.machine_code import (
+    amdgcn_registers,
+    cubin_registers,
+    is_whole_elf,
+    read_amdgcn,
+    read_ptx,
+)
 from workbench.code.ttgir import NotModelled
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launchers import build_launchers
 from workbench.compile.launches import Launch, captured
 from workbench.data.errors import first_sentence
+from workbench.data.machine_failure import PART
 from workbench.data.record import CountedTraffic, Resources, grouped
 from workbench.device.code_model import LaunchWork
 from workbench.device.hardware import Device
@@ -246,11 +254,26 @@ def _launched(
             # the config: it is tried again, as after any lost process
             raise ChildProcessError(f"was ended: ptxas by signal {killed[1]}") from None
         raise CompileError(_argument_fault(error) or first_sentence(error)) from error
+    _refuse_parts(launch.kernel for launch in launches)
     if not launches and not dedup.skipped:
         raise CompileError(f"{impl.title} launched no Triton kernel")
     if here:
         build_launchers((launch.kernel for launch in launches), device.backend)
     return launches
+
+
+def _refuse_parts(kernels: Iterable[Any]) -> None:
+    """Raise CompileError where the machine code of a kernel is not whole: a compiler that finds the
+    disk full may end well, and Triton stores what it wrote. The stored part is removed."""
+    from triton.runtime.cache import get_cache_manager
+
+    for kernel in kernels:
+        for binary in (kernel.asm.get("cubin"), kernel.asm.get("hsaco")):
+            if binary is not None and not is_whole_elf(binary):
+                place = getattr(get_cache_manager(kernel.hash), "cache_dir", None)
+                if place is not None:
+                    shutil.rmtree(place, ignore_errors=True)
+                raise CompileError(f"{PART}: {len(binary)} bytes of {kernel.name}")
 
 
 def _argument_fault(error: Exception) -> str | None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 
 _ERRNOS = ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EROFS", "EAGAIN",
            "ESTALE")  # fmt: skip
@@ -23,6 +26,7 @@ _ERRORS = (
 )  # fmt: skip
 # of a process: killed by the system or by somebody (1, 2, 9, 15), could not begin (1), or its fork
 # server was lost (255). A crash of the compiler has other signals.
+PART = "the machine code was written only in part"
 _EXITS = r"its process died \(exit code (?:-1|-2|-9|-15|1|255|None)\)"
 _MACHINE = re.compile(
     "|".join(
@@ -32,10 +36,23 @@ _MACHINE = re.compile(
             r"can't start new thread",
             r"std::bad_alloc",
             _EXITS,
+            PART,
         ]
     )
 )
 _ATTRIBUTE = re.compile(r"AttributeError: (?:partially initialized )?module '(\w+)[.\w]*' has no")
+
+LEAST_FREE = 16 << 20  # bytes: what compilers write for some configs at once
+
+
+def full_folder(folders: Iterable[str]) -> str | None:
+    """Return a sentence on the first of these folders whose disk has hardly any space left, or
+    None. A compiler that could not write its output names other reasons, or none."""
+    for folder in folders:
+        with suppress(OSError):  # a folder that is not there yet
+            if (free := shutil.disk_usage(folder).free) < LEAST_FREE:
+                return f"{os.strerror(errno.ENOSPC)}: {folder} has {free} bytes free"
+    return None
 
 
 def is_of_machine(reason: str) -> bool:
