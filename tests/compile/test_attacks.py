@@ -4,10 +4,16 @@ reads, the memory and the processes of the judge, and kills at any time."""
 import json
 import os
 import random
+import re
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from cheats import SPEC, Cheat
@@ -124,3 +130,76 @@ def test_a_hundred_kills_leave_no_half_a_file_and_the_next_run_gives_the_verdict
     assert left == "", "processes stay behind"
     assert evaluated(path, tmp_path) == (0, "correct")
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".") or p.suffix == ".tmp"]
+
+
+STRANGER = """
+import os, pathlib, socket, subprocess
+def tried(action):
+    try:
+        action()
+    except OSError:
+        pass
+here = pathlib.Path(__file__).parent
+tried(lambda: (here / "beside").touch())
+tried(lambda: (here / "judged" / "key").write_text((here.parent / "key").read_text()))
+tried(lambda: socket.create_connection(("127.0.0.1", PORT), 1))
+subprocess.Popen(["sleep", "4321.PORT"], start_new_session=True)
+"""
+BLOCK = re.compile(r"^### Files of strangers.*?^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=judged"]
+
+
+@pytest.fixture
+def stranger():
+    """A folder that every user may read, with a file that tries what it must not do, a key beside
+    it that only its owner may read, and a server that it tries to reach."""
+    with socket.create_server(("127.0.0.1", 0)) as server, tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        folder = Path(home) / "folder"
+        (folder / "judged").mkdir(parents=True)
+        (folder / "judged").chmod(0o777)
+        key = Path(home) / "key"
+        key.write_text("secret")
+        key.chmod(0o600)
+        top = STRANGER.replace("PORT", str(server.getsockname()[1]))
+        written = Cheat("stranger", (), {"top": top}).write(folder)
+        written.rename(folder / "mine.py")
+        (folder / SPEC.name).rename(folder / "spec.py")
+        text = (folder / "mine.py").read_text()
+        (folder / "mine.py").write_text(text.replace(f"from {SPEC.stem} ", "from spec "))
+        yield folder, server
+
+
+@pytest.mark.parametrize("way", ["bwrap", "user"])
+def test_a_file_of_a_stranger_is_held_by_the_documented_way(way, stranger):
+    folder, server = stranger
+    (recipe,) = BLOCK.findall((ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8"))
+    judge = recipe[recipe.index("workbench evaluate") :]
+    if way == "bwrap":
+        probe = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "true"]
+        if shutil.which("bwrap") is None or subprocess.run(probe).returncode:
+            pytest.skip("bubblewrap is not installed, or may make no namespaces here")
+        line = recipe
+    else:
+        if os.geteuid() or subprocess.run([*USER, sys.executable, "-c", ""]).returncode:
+            pytest.skip("only root becomes another user, who may not run this Python here")
+        line = shlex.join(USER) + " " + judge
+    line = line.replace(
+        "workbench evaluate", f"{shlex.quote(sys.executable)} -m workbench evaluate"
+    )
+    line = line.replace("--spec spec.py", "--spec spec.py --dtype fp32")
+    there = {**environment(), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", line], cwd=folder, env=there, capture_output=True, text=True)
+    verdict = json.loads((folder / "judged" / "verdict.json").read_text())["verdict"]
+    assert verdict == "plausible" and done.returncode == 3, done.stderr
+    assert not (folder / "beside").exists() and not (folder / "judged" / "key").exists()
+    port = server.getsockname()[1]
+    left = subprocess.run(["pkill", "-KILL", "-f", f"sleep 4321.{port}"]).returncode == 0
+    server.settimeout(0.2)
+    try:
+        server.accept()[0].close()
+        reached = True
+    except TimeoutError:
+        reached = False
+    assert (left, reached) == (False, way == "user")

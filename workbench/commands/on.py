@@ -113,7 +113,7 @@ def run_on(where: str, words: Sequence[str]) -> int:
 
 @contextmanager
 def results_named(host: RemoteHost, work: str) -> Iterator[None]:
-    """Add to an error the folder in which the results of a command still are."""
+    """Return a context manager that adds to an error the folder with the results of a command."""
     try:
         yield
     except (CommandError, OSError) as error:
