@@ -203,3 +203,15 @@ def test_a_file_of_a_stranger_is_held_by_the_documented_way(way, stranger):
     except TimeoutError:
         reached = False
     assert (left, reached) == (False, way == "user")
+
+
+@pytest.mark.parametrize("spoilt", [
+    "y = tl.where(m == 71 * 73, y * 0.0, y)",
+    "y = tl.where(m > 8100, y * 0.0, y)",
+    "y = tl.where(m % 1500 == 611, y * 0.0, y)",
+    "y = tl.where(m * N + n == 20000000, y * 0.0, y)",
+    "if m == 7777:\n        y = y * 0.0",
+])  # fmt: skip
+def test_a_kernel_that_is_wrong_in_few_programs_is_rejected(spoilt, tmp_path):
+    path = Cheat("few", (), {"kernel": spoilt}).write(tmp_path)
+    assert evaluated(path, tmp_path) == (1, "rejected")

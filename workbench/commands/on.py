@@ -113,7 +113,8 @@ def run_on(where: str, words: Sequence[str]) -> int:
 
 @contextmanager
 def results_named(host: RemoteHost, work: str) -> Iterator[None]:
-    """Return a context manager that adds to an error the folder with the results of a command."""
+    """Return a context manager that adds the folder with the results to an error. Raises
+    CommandError."""
     try:
         yield
     except (CommandError, OSError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from workbench.catalog.source import loaded
 from workbench.measurement.candidate import Candidate, Refusal
 
 PROGRAMS = 24
+NAMED = 24  # programs at most that numbers of the device code name
 PART = 0.5  # of the elements that each would write if all wrote as many
 LIMIT_S = 4.0  # of CPU, for programs; the first one is always finished
 
@@ -102,9 +103,11 @@ class _Chosen:
             grid = (*executor.grid, 1, 1)[:3]
             count = grid[0] * grid[1] * grid[2]
             self.programs += count
-            chosen = range(count) if self._every else self._places(count)
             fn = executor.fn
+            chosen = range(count) if self._every else self._numbers(count)
             places = {_place(n, grid) for n in chosen}
+            if not self._every:
+                places |= set(named_places(fn, (*args, *kwargs.values()), grid, self._chance))
             executor.fn = _Some(fn, places, interpreter_builder, self._every)
             try:
                 return real(executor, *args, **kwargs)
@@ -114,7 +117,7 @@ class _Chosen:
 
         GridExecutor.__call__ = called
 
-    def _places(self, count: int) -> set[int]:
+    def _numbers(self, count: int) -> set[int]:
         some = self._chance.sample(range(count), min(PROGRAMS, count))
         return {0, count - 1, *some}
 
@@ -122,6 +125,44 @@ class _Chosen:
         from triton.runtime.interpreter import GridExecutor
 
         GridExecutor.__call__ = self._real
+
+
+def named_places(
+    fn: Any, arguments: Iterable[Any], grid: tuple[int, int, int], chance: random.Random
+) -> list[tuple[int, int, int]]:
+    """Return the programs, NAMED at most, whose index a number in the code of a device function or
+    in its arguments may single out, as `if row == 5000` does: at that index of an axis and beside
+    it, and at the block of that index. The other indices are random."""
+    numbers = list(dict.fromkeys(_constants(fn, set())))
+    sizes = [n for n in arguments if type(n) is int and n > 1]
+    numbers += [n for n in sizes if n not in numbers]
+    near = [n + d for d in (0, 1, -1) for n in numbers]
+    near += [n // size for size in sizes for n in numbers]
+    places: dict[tuple[int, int, int], None] = {}
+    for index in dict.fromkeys(near):
+        for axis, most in enumerate(grid):
+            if most > 1 and 0 <= index < most:
+                place = [chance.randrange(extent) for extent in grid]
+                place[axis] = index
+                places[place[0], place[1], place[2]] = None
+    return list(places)[:NAMED]
+
+
+def _constants(fn: Any, seen: set[int]) -> Iterator[int]:
+    """Yield the whole numbers in the code of a function and of those that it calls, and those of
+    the names that it reads."""
+    fn = getattr(fn, "fn", fn)
+    code = getattr(fn, "__code__", None)
+    if code is None or id(code) in seen:
+        return
+    seen.add(id(code))
+    yield from (n for n in code.co_consts if type(n) is int)
+    for name in code.co_names:
+        value = fn.__globals__.get(name)
+        number = getattr(value, "value", value)  # of a tl.constexpr
+        if type(number) is int:
+            yield number
+        yield from _constants(value, seen)
 
 
 def _place(number: int, grid: tuple[int, ...]) -> tuple[int, int, int]:
