@@ -133,11 +133,11 @@ def named_places(
     """Return the programs, NAMED at most, whose index a number in the code of a device function or
     in its arguments may single out, as `if row == 5000` does: at that index of an axis and beside
     it, and at the block of that index. The other indices are random."""
-    numbers = list(dict.fromkeys(_constants(fn, set())))
-    sizes = [n for n in arguments if type(n) is int and n > 1]
-    numbers += [n for n in sizes if n not in numbers]
-    near = [n + d for d in (0, 1, -1) for n in numbers]
-    near += [n // size for size in sizes for n in numbers]
+    sizes = [n for n in arguments if type(n) is int]
+    numbers = [n for n in dict.fromkeys([*_constants(fn, set()), *sizes]) if n > 1]
+    near = [*numbers, *(n + 1 for n in numbers)]
+    near += [n // size for size in sizes if size > 1 for n in numbers]
+    near += [n - 1 for n in numbers]
     places: dict[tuple[int, int, int], None] = {}
     for index in dict.fromkeys(near):
         for axis, most in enumerate(grid):
