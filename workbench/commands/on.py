@@ -117,7 +117,7 @@ def results_named(host: RemoteHost, work: str) -> Iterator[None]:
     CommandError."""
     try:
         yield
-    except (CommandError, OSError) as error:
+    except (CommandError, OSError, tarfile.TarError) as error:  # an archive may be cut short
         reason = f"The results cannot be written here ({reason_of(error)})"
         if isinstance(error, CommandError):
             reason = str(error).rstrip(".")

@@ -24,9 +24,9 @@ _ERRORS = (
     "MemoryError", "EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError",
     "ConnectionAbortedError", "BlockingIOError", "ImportError", "ModuleNotFoundError",
 )  # fmt: skip
+PART = "the machine code was written only in part"
 # of a process: killed by the system or by somebody (1, 2, 9, 15), could not begin (1), or its fork
 # server was lost (255). A crash of the compiler has other signals.
-PART = "the machine code was written only in part"
 _EXITS = r"its process died \(exit code (?:-1|-2|-9|-15|1|255|None)\)"
 _MACHINE = re.compile(
     "|".join(
@@ -46,8 +46,8 @@ LEAST_FREE = 16 << 20  # bytes: what compilers write for some configs at once
 
 
 def full_folder(folders: Iterable[str]) -> str | None:
-    """Return a sentence on the first of these folders whose disk has hardly any space left, or
-    None. A compiler that could not write its output names other reasons, or none."""
+    """Return a sentence that names the first of these folders whose disk is full, or nearly full;
+    None where there is space. A compiler that cannot write its output may give another reason."""
     for folder in folders:
         with suppress(OSError):  # a folder that is not there yet
             if (free := shutil.disk_usage(folder).free) < LEAST_FREE:
