@@ -280,11 +280,9 @@ class Work:
 
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""
-        least = dict(tiles=1, steps=0, load_bytes=0, store_bytes=0, band=1, products=1)
-        least |= dict(vector_ops=0, special_ops=0, barriers=0, waits=0, hits=0)
-        least |= dict(passed_bytes=0, memory_bytes=0)
-        least |= {} if self.stages is None else {"stages": 1}
-        for name, low in least.items():
+        for name, low in LEAST_OF_WORK.items():
+            if name == "stages" and self.stages is None:
+                continue
             if not is_number(value := getattr(self, name), low):
                 return f"{name} = {short(value)}"
         if self.dot is not None:
@@ -488,6 +486,9 @@ class Impl:
     unchecked: str = ""  # why its results cannot be checked without a GPU
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _works: dict[Any, tuple[Work, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -630,10 +631,21 @@ class Impl:
         self, config: Any, limits: Limits, dtype: str, sizes: Sizes
     ) -> tuple[Work, ...] | None:
         """Return the kernel's own description of its launches, or None where it has none: a Work
-        for each in order, or that of the largest alone. Raises WorkError where `work` raises, or
-        returns no Work of finite numbers."""
+        for each in order, or that of the largest alone. `work` is asked once for a config at
+        sizes. Raises WorkError where `work` raises, or returns no Work of finite numbers."""
         if self.work is None:
             return None
+        at = (config, limits, dtype, *sizes.items())
+        if at not in self._works:
+            if len(self._works) >= MOST_WORKS:
+                self._works.clear()
+            self._works[at] = self._declared_works(config, limits, dtype, sizes)
+        return self._works[at]
+
+    def _declared_works(
+        self, config: Any, limits: Limits, dtype: str, sizes: Sizes
+    ) -> tuple[Work, ...]:
+        assert self.work is not None
         named = f"`work` of {self.title}"
         try:
             with watched(named):
@@ -696,6 +708,13 @@ class Impl:
 
 class ResolveError(WorkbenchError, ValueError):
     """A kernel's `resolve` failed or left a field AUTO; the message is one sentence."""
+
+
+# of each field of a Work, the least number
+LEAST_OF_WORK = dict(tiles=1, steps=0, load_bytes=0, store_bytes=0, band=1, products=1)
+LEAST_OF_WORK |= dict(vector_ops=0, special_ops=0, barriers=0, waits=0, hits=0, stages=1)
+LEAST_OF_WORK |= dict(passed_bytes=0, memory_bytes=0)
+MOST_WORKS = 10_000  # that an Impl keeps, of some 500 bytes each
 
 
 class WorkError(WorkbenchError, ValueError):
@@ -766,15 +785,15 @@ _JOINED = re.compile(r"([*/])?(\w+)")
 def _whole(axis: str, sizes: Sizes) -> int:
     if axis in sizes:  # most are a name; a plan of thousands of configs asks for each of them
         return int(sizes[axis])
-    value = Fraction(1)
+    over, under = 1, 1
     for sign, part in _JOINED.findall(axis):
         factor = int(part) if part.isdigit() else sizes[part]
         if sign == "/" and not factor:
             raise ValueError(f"{axis} divides by zero at {sizes_text(sizes)}")
-        value = value / factor if sign == "/" else value * factor
-    if value.denominator != 1:
+        over, under = (over, under * factor) if sign == "/" else (over * factor, under)
+    if over % under:
         raise ValueError(f"{axis} is not a whole number at {sizes_text(sizes)}")
-    return int(value)
+    return over // under
 
 
 def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:

@@ -220,11 +220,7 @@ class CalibratedKernel:
         for place in places:
             self._by_config.setdefault((place.impl.name, place.config), []).append(place)
         self._tiles: dict[int, object] = {}
-
-    @property
-    def impls(self) -> set[str]:
-        """Names of the Impls that were measured."""
-        return {place.impl.name for place in self.places}
+        self.impls = {place.impl.name for place in places}  # that were measured
 
     def configs(self, impl: Impl) -> list[Any]:
         """Return the configs of an Impl that were measured at any size."""

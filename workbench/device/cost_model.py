@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from workbench.data.record import Predicted, Resources
@@ -286,7 +287,7 @@ class _Model:
         """Return whether there are fewer programs than tiles, so each processes several."""
         return self.resources.programs < self.work.tiles
 
-    @property
+    @cached_property
     def resident(self) -> int:
         """Return the blocks that share a core while there are enough of them."""
         there = math.ceil(min(self.resources.programs, self.work.tiles) / self.cores)
@@ -297,7 +298,7 @@ class _Model:
         """Return the tiles in work at once on the whole device."""
         return min(self.resident * self.cores, max(1, self.resources.programs))
 
-    @property
+    @cached_property
     def matrix_rate(self) -> float:
         """Return the FLOP/s of one core."""
         unit, peaks, c = self.resources.matrix_unit, self.device.peaks, self.constants
@@ -317,14 +318,14 @@ class _Model:
         assert self.device.cache_bandwidth is not None
         return self.device.cache_bandwidth.value / self.cores * self.constants.cache
 
-    @property
+    @cached_property
     def step_flops(self) -> float:
         if self.work.dot is not None:
             m, n, k = self.work.dot
             return 2.0 * m * n * k * self.work.products
         return self.flops / (self.work.tiles * max(1, self.work.steps))
 
-    @property
+    @cached_property
     def shared_bytes(self) -> float:
         """Return the bytes that a step moves through shared memory for tiles it multiplies."""
         if self.work.dot is None:
@@ -361,6 +362,13 @@ class _Model:
     def step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
         """Return compute, cache, shared, issue, special and latency seconds of a step of
         `blocks`."""
+        return self._full_step if blocks == self.resident else self._step(blocks)
+
+    @cached_property
+    def _full_step(self) -> tuple[float, float, float, float, float, float]:
+        return self._step(self.resident)
+
+    def _step(self, blocks: int) -> tuple[float, float, float, float, float, float]:
         c, device = self.constants, self.device
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
