@@ -358,6 +358,10 @@ class Spec:
         """Return what another check says against outputs that are within the tolerance: nothing."""
         return ""
 
+    def compared(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what of the outputs is compared with the reference: all of it."""
+        return tuple(outputs)
+
     @property
     def contiguous(self) -> bool:
         """Return whether outputs that a launch makes must be contiguous."""

@@ -106,6 +106,13 @@ def same_border(x, y, n, B: tl.constexpr):
     tl.store(y + i, tl.load(x + i, i < n), i < n)
 
 
+@triton.jit
+def block_totals(x, y, n, WRONG: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    total = tl.sum(tl.load(x + i, i < n, other=0.0))
+    tl.store(y + tl.program_id(0), total * WRONG)
+
+
 def zeroing(name):
     return lambda arguments: arguments[name].zero_()
 
@@ -222,6 +229,20 @@ ROWS = {
     "equal values that two programs write": Row(
         same_border, (X, torch.empty(1024), 1024), blocks("n"), TWO, wins={},
         says="programs write equal values to one element, such as 0 and 1 to element 64 of y",
+    ),
+    "a partial sum for each block": Row(
+        block_totals, (X, torch.empty(16), 1024), blocks("n"),
+        [C({"WRONG": 1, "B": b}) for b in (64, 128, 256)], wins={"WRONG": 1},
+        says="checked on all", options={"partial": ("y",)},
+    ),
+    "a partial sum for each block, wrong in one config": Row(
+        block_totals, (X, torch.empty(16), 1024), blocks("n"),
+        [C({"WRONG": w, "B": b}) for w, b in ((2, 256), (1, 64))], wins={"WRONG": 1},
+        options={"partial": ("y",), "reference": lambda x, y, n, WRONG=1: x.sum().reshape(1)},
+    ),
+    "a partial sum for each block that nobody named": Row(
+        block_totals, (X, torch.empty(16), 1024), blocks("n"), [C({"WRONG": 1, "B": 128})],
+        "partial=\\('y',\\), --partial y",
     ),
     "a hook that a function returned": Row(
         hooked, (X, torch.empty(1), 1024), blocks("n"), None, wins={},

@@ -125,6 +125,9 @@ class Call:
     unchecked: str = ""  # why nothing is known about its outputs; empty where they are known
     sampled: bool = False  # only some programs of a launch run in the interpreter
     shares: Mapping[str, float] = field(default_factory=dict)  # of an output that a launch writes
+    # outputs of partial results along their first axis, as many as the config writes, the rest
+    # zeros: their sum along it is compared
+    partial: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -135,6 +138,13 @@ class Call:
     def mutates(self) -> tuple[str, ...]:
         """Inputs that a launch changes; other outputs need not be restored before the next."""
         return tuple(t for t in self.inputs if t in self.initial)
+
+    def compared(self, name: str, x: Any) -> Any:
+        """Return what of an output is compared: of partial results their sum, else all of it."""
+        if name not in self.partial:
+            return x
+        wide = x.double() if x.is_floating_point() else x
+        return wide.sum(0, keepdim=True).to(x.dtype)
 
     def entry(self, values: Mapping[str, int]) -> ConfigEntry | None:
         """Return the listed config with these values, or None."""
@@ -165,6 +175,7 @@ class Call:
             unchecked=text.get("unchecked", ""),
             sampled=text.get("sampled", False),
             shares=text.get("shares", {}),
+            partial=tuple(text.get("partial", ())),
         )
 
 

@@ -45,12 +45,13 @@ class OutputUse:
 
     def sentence(self, kernel: str, name: str) -> str:
         """Return what is wrong with an output that is not clean, and what to do."""
-        named = f"inputs=({name!r},)"
+        named = f"inputs=({name!r},), --input {name}"
         if self.written < 1:
             return (
                 f"{kernel} writes {name} in {100 * self.written:.3g} % of its elements, and the "
                 f"others keep what they held; let the grid cover {name}, or, if the launch needs "
-                f"what it holds, name it: {named}."
+                f"what it holds, name it: {named}; if it holds partial results, as many as a "
+                f"config has blocks, their sum is compared: partial=({name!r},), --partial {name}."
             )
         return (
             f"{kernel} reads {name} before it writes it, and nothing says what it holds then; if "
@@ -113,7 +114,7 @@ def discover(
     compared, uses = outputs or written, {n: launch.use(n) for n in written}
     if declared is None:
         declared = [n for n, use in uses.items() if not use.clean]
-    declared = {*declared, *passed_twice(call)}
+    declared = {*declared, *passed_twice(call), *call.partial}
     odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not expected:
         for name, use in odd.items():
@@ -204,8 +205,9 @@ class FirstLaunch:
         return self._call.tensors[name]
 
     def expected(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
-        """Return these tensors as they are in this memory, dense and on the CPU."""
-        return {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
+        """Return what is compared of these tensors in this memory, dense and on the CPU."""
+        views = {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
+        return {n: self._call.compared(n, view) for n, view in views.items()}
 
     def run(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return all memory after a launch on copies of the saved tensors, or of others by name."""

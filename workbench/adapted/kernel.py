@@ -51,6 +51,13 @@ class TakenInput(Spec):
     """A Spec whose least bytes leave out reading inputs that may be only written."""
 
     unread: tuple[str, ...] = ()
+    call: Call | None = None
+
+    def compared(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what of the outputs is compared: of partial results their sum."""
+        if self.call is None:
+            return tuple(outputs)
+        return tuple(map(self.call.compared, self.call.outputs, outputs))
 
     @property
     def contiguous(self) -> bool:
@@ -149,8 +156,8 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             for n, t in ((n, call.tensors[n]) for n in call.inputs)
         },
         outputs={
-            n: Tensor(" ".join(axes(n, t, known)), t.dtype)
-            for n, t in ((n, call.tensors[n]) for n in call.outputs)
+            n: Tensor(" ".join(compared_axes(call, n, known)), call.tensors[n].dtype)
+            for n in call.outputs
         },
         reference=kept.reference(call),
         flops=lambda **_: call.flops,
@@ -159,6 +166,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
         tolerance={d: Tolerance(*t) for d, t in call.tolerance.items()},
         longest=1 << 63,  # the user's own device code
         unread=unread(call),
+        call=call,
     )
     launcher, config = Launcher(call), config_type(call)
 
@@ -205,6 +213,12 @@ def extent_names(call: Call) -> dict[int, str]:
 def axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:
     """Return the axes of a tensor: by the user's name of the extent, else `x0 x1`."""
     return [known.get(n, f"{name}{i}") for i, n in enumerate(layout.shape)]
+
+
+def compared_axes(call: Call, name: str, known: Mapping[int, str]) -> list[str]:
+    """Return the axes of what is compared of an output: a sum of partial results has one row."""
+    every = axes(name, call.tensors[name], known)
+    return ["1", *every[1:]] if name in call.partial else every
 
 
 def kept_axes(name: str, layout: Layout, known: Mapping[int, str]) -> list[str]:

@@ -27,7 +27,8 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
             "arguments of the launch, floats as float64, and returns the outputs."
         ) from error
     outputs = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-    wanted = {n: call.tensors[n].shape for n in call.outputs}
+    shapes = {n: call.tensors[n].shape for n in call.outputs}
+    wanted = {n: (1, *s[1:]) if n in call.partial else s for n, s in shapes.items()}
     if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
         text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
         raise AdaptedError(f"The reference does not return {text}, in this order.")

@@ -59,19 +59,25 @@ def _fault_of(call: Call, footprint: Footprint | None) -> str | None:
             of = f"{tensor.beyond:,} elements past the end of {tensor.argument}"
             return f"it writes {of}; is a mask missing?"
     shares = shares_of(call, footprint)
-    for name in call.outputs:
+    for name in whole_outputs(call):
         share, usual = shares.get(name, 1.0), call.shares.get(name, 1.0)
         if share < NEAR_ALL * usual:
             rest = "as the first config that ran" if usual < 1 else "and not all of them"
+            rest += f"; the sum of partial results is compared with partial=({name!r},)"
             return f"{name} is written in {100 * share:.3g} % of its elements, {rest}"
     return None
+
+
+def whole_outputs(call: Call) -> list[str]:
+    """Return the outputs of which single elements can be compared: no sums of partial results."""
+    return [name for name in call.outputs if name not in call.partial]
 
 
 def _result(call: Call, memory: Any, trace: ProgramTrace) -> SampleResult | Refusal:
     import torch
 
     elements, values = {}, {}
-    for name in call.outputs:
+    for name in whole_outputs(call):
         each = trace.accesses.get(name)
         if each is None or each.atomics:  # a sum of many programs, of which some ran
             continue

@@ -193,7 +193,7 @@ def discover_sample(
     uses = {n: OutputUse(shares.get(n, 1.0), trace.accesses[n].read_first) for n in written}
     if declared is None:
         declared = [n for n, use in uses.items() if not use.clean]
-    declared = {*declared, *passed_twice(call)}
+    declared = {*declared, *passed_twice(call), *call.partial}
     odd = {n: u for n, u in uses.items() if n in compared and n not in declared and not u.clean}
     if not answered:
         for name, use in odd.items():

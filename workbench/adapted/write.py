@@ -288,6 +288,7 @@ def fingerprint(
                 call.arguments,
                 sorted(call.tensors.items()),
                 call.outputs,
+                call.partial,
                 sorted(call.initial.items()),
                 call.flops,
                 call.dtype,

@@ -374,8 +374,8 @@ def tune(
         grid: the grid of `kernel[grid]`.
         configs: `triton.Config`s, one of which wins; by default those of `@triton.autotune`, whose
             cache gets a measured winner, so that the next launch uses it.
-        options: see `TuneOptions`: kwargs, outputs, inputs, reference, flops, tolerance, device,
-            budget, out, database, fresh, quiet, progress.
+        options: see `TuneOptions`: kwargs, outputs, inputs, partial, reference, flops, tolerance,
+            device, budget, out, database, fresh, quiet, progress.
 
     Raises WorkbenchError where the function cannot be adapted or no config gave a correct result.
     """

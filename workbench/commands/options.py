@@ -286,6 +286,16 @@ class FunctionOptions(Options):
         (), "BM=64,BN=128,num_warps=4; repeated. Default: those of @triton.autotune."
     )
     config_from: str | None = config_from()
+    outputs: tuple[str, ...] = option(
+        (), "A tensor that the function writes; repeated. Default: found by running it.", "--output"
+    )
+    inputs: tuple[str, ...] = option(
+        (), "One of them whose values the launch needs, too; repeated.", "--input"
+    )
+    partial: tuple[str, ...] = option(
+        (),
+        "One that holds a partial result for each of a config's blocks: the sum is compared.",
+    )
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     fresh: bool = flag(

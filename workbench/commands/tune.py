@@ -174,6 +174,8 @@ def run(options: FunctionOptions) -> int:
         if getattr(options, name) is not None:
             more[name] = getattr(options, name)
     more["fresh"] = options.fresh
+    more["outputs"], more["inputs"] = options.outputs, options.inputs
+    more["partial"] = options.partial
     with collecting() as results:
         tuned = tune(kernel, (), grid=grid, configs=configs, **more)
     console = plain_console() if options.json is None else console_for(options)
@@ -227,10 +229,9 @@ def take_over(
         memory[name].zero_()
     home = Path(options.get("out", "results")) / "adapted"
     home.mkdir(parents=True, exist_ok=True)
+    call = _named_tensors(call, memory, options)
     outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
     declared = None if recorded else (*options.get("inputs", ()), *_restored(tuner))
-    if odd := [n for n in (*outputs, *options.get("inputs", ())) if n not in call.tensors]:
-        raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
     with temporary_folder(home, prefix=".workbench-") as passing:
         stage = passing / "kernel"
         stage.mkdir()
@@ -266,6 +267,20 @@ def take_over(
     for one, other in write.overlaps(given, kernel.arg_names):
         notes.append(f"{one} and {other} overlap in memory, and are taken as separate tensors")
     return folder / f"{call.name}.py", call, notes
+
+
+def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) -> Call:
+    """Return the call with the outputs of partial results, whose memory is zeroed. Raises
+    AdaptedError where an option names a tensor that is not among the arguments."""
+    words = (*options.get("outputs", ()), *options.get("inputs", ()), *options.get("partial", ()))
+    if odd := [n for n in words if n not in call.tensors]:
+        raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
+    partial = tuple(options.get("partial", ()))
+    for name in partial:
+        if not call.tensors[name].shape:
+            raise AdaptedError(f"{name} is one number; partial results lie along a first axis.")
+        memory[name].zero_()
+    return replace(call, partial=partial)
 
 
 def _launchable(call: Call, limits: Limits) -> Call:

@@ -16,6 +16,8 @@ class TuneOptions(TypedDict, total=False):
     kwargs: Mapping[str, Any]  # arguments that the launch gives by name
     outputs: Sequence[str]  # names of the tensors that the function writes; else found by running
     inputs: Sequence[str]  # those of them whose values a launch also needs; all others are poisoned
+    partial: Sequence[str]  # outputs that hold as many partial results, along their first axis, as
+    # the config writes; they begin as zeros, and their sum is compared
     reference: Callable[..., Any]  # takes the same arguments, floats as float64; gives the outputs
     flops: int  # of one launch; 0 unless named
     tolerance: Tolerance  # for outputs of floats, in place of the usual one of their dtype

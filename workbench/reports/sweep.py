@@ -65,6 +65,7 @@ from workbench.tuner.selection import (
     rate,
     relevant,
     remarks,
+    same_code,
     select,
 )
 
@@ -112,6 +113,7 @@ def page(
         result=result,
         emulated=emulated_words(run, stand),
         traffic=traffic_table(stand, result.winner),
+        first_five=_first_five(board, records, result),
         facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
         counts=_counts(result),
         legend=list(enumerate(_HEAT_LEGEND)) if result.ranked else _CLASS_LEGEND,
@@ -167,6 +169,35 @@ def _of_finals(board: Board, finals: Sequence[Record], result: Selection) -> dic
         "energy": _energy(board, finals, result),
         "library": lined.library.case.impl if lined.library else "",
     }
+
+
+FIRST = 5  # predicted configs that are offered for timing
+
+
+def _first_five(board: Board, records: Sequence[Record], result: Selection) -> dict[str, Any]:
+    """Return the table of the fastest predicted configs of different machine code, the winner
+    first; empty where times are measured, unordered, or of no more configs than these."""
+    if not (result.predicted and result.ranked and result.winner):
+        return {}
+    distinct: list[Record] = []
+    for record in records:  # the winner stands first
+        if not any(same_code(record, other) for other in distinct):
+            distinct.append(record)
+    if len(distinct) <= FIRST:
+        return {}
+    unit, winner_s = board.unit[1], result.winner.time_s
+    rows = [
+        (
+            r.case.label,
+            f"~{board.text(r.time_s)} {unit}",
+            f"{r.time_s / winner_s:.2f}x",
+            expected_words(r),
+            r.timing.bound if isinstance(r.timing, Predicted) else "",
+        )
+        for r in distinct[:FIRST]
+    ]
+    heads = ["config", "predicted", "over the first", "if measured", "bound by"]
+    return {"heads": heads, "rows": [(cells, False) for cells in rows], "text": (3, 4)}
 
 
 def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:
