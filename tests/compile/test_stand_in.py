@@ -10,7 +10,7 @@ from triton.runtime.driver import driver
 
 from workbench.adapted import travel
 from workbench.adapted.travel import AdaptedError, Place
-from workbench.compile.stand_in import HiddenTarget, answering_for_gpu
+from workbench.compile.stand_in import HiddenTarget, answering_for_gpu, stand_in
 from workbench.device.hardware import device_named
 from workbench.workload import file as files
 from workbench.workload.options import RecordOptions
@@ -54,6 +54,49 @@ def test_a_device_answers_for_the_gpu_until_the_end(name, target, capability, co
         with torch.cuda.device(None):
             assert torch.cuda.current_device() == 0
     assert driver._active is before and torch.cuda.get_device_properties is real
+
+
+LAYER = torch.nn.Linear(4, 4)
+# how programs name a GPU: each puts a tensor of four numbers there
+PLACES = {
+    "device=": lambda: torch.ones(4, device="cuda"),
+    "a number": lambda: torch.ones(4, device=0),
+    "an index": lambda: torch.ones(4, device=torch.device("cuda", 0)),
+    "cuda()": lambda: torch.ones(4).cuda(),
+    "to()": lambda: torch.ones(4).to("cuda:0"),
+    "to(dtype)": lambda: torch.ones(4).to(device="cuda", dtype=torch.bfloat16),
+    "a layer": lambda: LAYER.cuda()(torch.ones(4, device="cuda")),
+    "a generator": lambda: torch.rand(4, generator=torch.Generator("cuda"), device="cuda"),
+    "like another": lambda: torch.ones(4, device=torch.ones(4).device),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers for itself")
+@pytest.mark.parametrize("place", PLACES)
+def test_tensors_that_a_program_puts_on_a_gpu_lie_here_and_say_that_they_lie_there(place):
+    real, undo = torch.Generator, stand_in(device_named("h200"), for_program=True)
+    try:
+        assert torch.cuda.is_available()
+        x = PLACES[place]()
+        assert x.is_cuda and x.device.type == "cuda" and not x.is_cpu
+        assert x.detach().numpy().shape == (4,)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            start.record()
+            end.record()
+        torch.cuda.synchronize()
+        assert start.elapsed_time(end) != start.elapsed_time(end), "no time was taken"
+    finally:
+        undo()
+    assert not x.is_cuda and not torch.cuda.is_available() and torch.Generator is real
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [(None, "float16"), (torch.bfloat16, "bfloat16")])
+def test_automatic_dtypes_of_a_gpu_hold_for_its_tensors_here(dtype, wanted):
+    with answering_for_gpu(device_named("h200")):
+        for autocast in (torch.autocast, torch.amp.autocast):
+            with autocast("cuda", dtype=dtype):
+                assert str(LAYER(torch.ones(4)).dtype) == f"torch.{wanted}"
 
 
 @pytest.fixture

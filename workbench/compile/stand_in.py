@@ -7,7 +7,9 @@ Tensors lie on the CPU, and nothing is launched.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -98,17 +100,28 @@ def answering_for_gpu(device: Device) -> Iterator[None]:
         undo()
 
 
-def stand_in(device: Device) -> Callable[[], None]:
-    """Let a device answer for the GPU of this process. Returns a function that ends it."""
+def stand_in(device: Device, for_program: bool = False) -> Callable[[], None]:
+    """Let a device answer for the GPU of this process. Returns a function that ends it.
+
+    `for_program`: to a program and its libraries a GPU is available, and tensors lie on it; torch
+    and Triton are told the truth.
+    """
     import torch
     from triton.runtime.driver import driver
 
     before = driver._active
     driver.set_active(StandInDriver(device))
-    real = {name: getattr(torch.cuda, name) for name in TORCH}
+    real = {(torch.cuda, name): getattr(torch.cuda, name) for name in TORCH}
     for name, answer in TORCH.items():
         setattr(torch.cuda, name, lambda *args, answer=answer, **more: answer(device))
-    here = tensors_here()
+    if for_program:
+        real |= {(torch.cuda, "is_available"): torch.cuda.is_available}
+        torch.cuda.is_available = asked_by_program
+    real |= {(torch, "Generator"): torch.Generator, (torch, "autocast"): torch.autocast}
+    real |= {(torch.amp, "autocast"): torch.amp.autocast}
+    torch.Generator = _generators_here()
+    torch.autocast = torch.amp.autocast = _autocast_here()
+    here = tensors_here(for_program)
     here.__enter__()
     own = _driver_class(device)
     was_active: Any = getattr(own, "is_active", None)
@@ -120,23 +133,42 @@ def stand_in(device: Device) -> Callable[[], None]:
         driver.set_active(before)
         if own is not None:
             own.is_active = staticmethod(was_active)
-        for name, function in real.items():
-            setattr(torch.cuda, name, function)
+        for (module, name), function in real.items():
+            setattr(module, name, function)
 
     return undo
 
 
-def tensors_here() -> Any:
+def asked_by_program() -> bool:
+    """Return whether the code that asks is not of torch, Triton or the workbench: these must not
+    use a GPU that is not there."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    package = str(frame.f_globals.get("__name__")).split(".")[0]
+    return package not in ("torch", "triton", "workbench")
+
+
+def moved_here(value: Any, of_device: bool = False) -> Any:
+    """Return the CPU in place of a GPU, and any other value as it is. A number is a GPU's where it
+    is the value of a device (`of_device`)."""
+    import torch
+
+    if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
+        return "cpu"
+    is_gpu = isinstance(value, torch.device) and value.type == "cuda"
+    is_gpu = is_gpu or (of_device and type(value) is int)
+    return torch.device("cpu") if is_gpu else value
+
+
+def tensors_here(for_program: bool = False) -> Any:
     """Return a context manager in which tensors that are made for a GPU, or moved to one, lie on
-    the CPU."""
+    the CPU. With `for_program`, a program that asks where they lie is told the GPU."""
     import torch
     from torch.overrides import TorchFunctionMode
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
-            return "cpu"
-        is_gpu = isinstance(value, torch.device) and value.type == "cuda"
-        return torch.device("cpu") if is_gpu else value
+    told = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
+    told |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
@@ -144,10 +176,75 @@ def tensors_here() -> Any:
         ) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
-            named = {name: moved(value) for name, value in (kwargs or {}).items()}
-            return func(*map(moved, args), **named)
+            if for_program and func in told and asked_by_program():
+                return told[func]
+            named = {n: moved_here(value, n == "device") for n, value in (kwargs or {}).items()}
+            return func(*map(moved_here, args), **named)
 
     return OnCpu()
+
+
+def _generators_here() -> Any:
+    """Return a class of generators of random numbers, those for a GPU on the CPU."""
+    import torch
+
+    class Generator(torch.Generator):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return super().__new__(cls, moved_here(device, of_device=True))
+
+    return Generator
+
+
+def _autocast_here() -> Any:
+    """Return torch's class for automatic dtypes, with those of a GPU on the CPU."""
+    import torch
+
+    class Autocast(torch.autocast):  # type: ignore[misc]
+        def __init__(self, device_type: str, dtype: Any = None, *args: Any, **more: Any) -> None:
+            here = moved_here(device_type)
+            if here != device_type and dtype is None:
+                dtype = torch.float16  # what torch takes on a GPU
+            super().__init__(here, dtype, *args, **more)
+
+    return Autocast
+
+
+class StandInEvent:
+    """A CUDA event of an absent GPU: nothing is timed."""
+
+    def record(self, stream: Any = None) -> None:
+        """Do nothing."""
+
+    wait = record
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    def query(self) -> bool:
+        """Return True: nothing is waited for."""
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        """Return NaN: no time was taken."""
+        return math.nan
+
+
+class StandInStream:
+    """A stream of an absent GPU."""
+
+    cuda_stream = 0
+
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing."""
+
+    wait_event = wait_stream
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return an event."""
+        return event or StandInEvent()
 
 
 def _driver_class(device: Device) -> Any:
@@ -172,9 +269,14 @@ def _torch_properties(device: Device) -> Any:
         regs_per_multiprocessor=device.registers_per_core,
         max_threads_per_multi_processor=device.warps_per_core * limits.warp_size,
         L2_cache_size=round(device.cache.value),
-        total_memory=round(device.memory.value) if device.memory else None,
+        total_memory=_bytes_of(device) or None,
         gcnArchName=limits.arch,
     )
+
+
+def _bytes_of(device: Device) -> int:
+    """Return the bytes of a device's memory, 0 where that is unknown."""
+    return round(device.memory.value) if device.memory else 0
 
 
 def _capability(device: Device) -> tuple[int, int]:
@@ -184,8 +286,8 @@ def _capability(device: Device) -> tuple[int, int]:
     return int(digits[:minor]), int(digits[minor])
 
 
-# What torch.cuda says; each function gets the device. `is_available` stays as it is: where it says
-# no, a program puts its tensors on the CPU.
+# What torch.cuda says; each function gets the device. While a file is imported, `is_available`
+# stays as it is: where it says no, a file puts its tensors on the CPU.
 TORCH: dict[str, Callable[[Device], Any]] = {
     "get_device_properties": _torch_properties,
     "get_device_capability": _capability,
@@ -193,7 +295,14 @@ TORCH: dict[str, Callable[[Device], Any]] = {
     "current_device": lambda device: 0,
     "device_count": lambda device: 1,
     "synchronize": lambda device: None,
-    "current_stream": lambda device: SimpleNamespace(cuda_stream=0),
+    "set_device": lambda device: None,
+    "mem_get_info": lambda device: (_bytes_of(device), _bytes_of(device)),
+    "reset_peak_memory_stats": lambda device: None,
+    "current_stream": lambda device: StandInStream(),
+    "default_stream": lambda device: StandInStream(),
+    "Stream": lambda device: StandInStream(),
+    "Event": lambda device: StandInEvent(),
+    "stream": lambda device: nullcontext(),
     "device": lambda device: nullcontext(),
     "device_of": lambda device: nullcontext(),
 }

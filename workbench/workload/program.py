@@ -31,7 +31,7 @@ def begin(text: str) -> None:
         from workbench.compile.stand_in import stand_in
         from workbench.device.hardware import device_named
 
-        stand_in(device_named(options.device))
+        stand_in(device_named(options.device), for_program=True)
     recorder = LaunchRecorder(path, options)
     recorder.__enter__()
     atexit.register(recorder.end)
