@@ -79,7 +79,7 @@ def test_tensors_that_a_program_puts_on_a_gpu_lie_here_and_say_that_they_lie_the
         assert torch.cuda.is_available()
         x = PLACES[place]()
         assert x.is_cuda and x.device.type == "cuda" and not x.is_cpu
-        assert x.detach().numpy().shape == (4,)
+        assert x.detach().float().numpy().shape == (4,)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(torch.cuda.Stream()):
             start.record()
