@@ -381,7 +381,9 @@ class CostWalk(SampledWalk):
         near = address - (int(address.flat[0]) & ~127)
         key = kind, near.tobytes(), None if on is None else on.tobytes()
         if key not in self._counted:
-            group = self.layouts.accesses(given)[0] if given.shape else np.zeros(1, np.int64)
+            group = np.zeros(1, np.int64)
+            if given.shape:
+                group = self.layouts.accesses(given, self.layouts.run(given, near))
             chosen = (near, group) if on is None else (near[on], group[on])
             self._counted[key] = _counts(*(part.reshape(-1) for part in chosen))
         return self._counted[key]

@@ -101,12 +101,12 @@ class Layouts:
         return prod(-(-n // (e * lanes * w)) * min(e, n) for n, e, lanes, w in axes)
 
     @lru_cache(maxsize=4096)  # noqa: B019 (lives as long as the walk of one kernel)
-    def accesses(self, kind: TensorType) -> tuple[Any, int]:
+    def accesses(self, kind: TensorType, run: int) -> Any:
         """Return for each element of a tensor of pointers the number of the warp's instruction that
-        accesses it, and the elements of one thread's access."""
+        accesses it. Of `run` elements beside one another a thread accesses no more at once."""
         s = self.spread(kind.layout, len(kind.shape))
         first = s.order[0]
-        wide = min(s.each[first], max(1, int(WIDEST // kind.item_bytes)))
+        wide = min(s.each[first], run)
         group = np.zeros(kind.shape, dtype=np.int64)
         scale = 1
         for d, extent in enumerate(kind.shape):
@@ -119,7 +119,22 @@ class Layouts:
             shape[d] = -1
             group = group + number.reshape(shape) * scale
             scale *= int(number.max()) + 1
-        return group, wide
+        return group
+
+    def run(self, kind: TensorType, address: Any) -> int:
+        """Return the elements, a power of two of at most 16 bytes, of which every so many lie
+        beside one another, the first at a multiple of their bytes, along the axis that a layout
+        spreads first. `address` has the bytes of each."""
+        size, first = max(1, int(kind.item_bytes)), self.spread(kind.layout, address.ndim).order[0]
+        rows = np.moveaxis(address, first, -1)
+        run = min(WIDEST // size, rows.shape[-1] & -rows.shape[-1])
+        while run > 1:
+            each = rows.reshape(*rows.shape[:-1], -1, run)
+            starts = each[..., 0] % (run * size) == 0
+            if bool(starts.all()) and bool((np.diff(each) == size).all()):
+                break
+            run //= 2
+        return int(run)
 
 
 def _numbers(text: str, key: str) -> tuple[int, ...]:
