@@ -342,8 +342,8 @@ class CostWalk(SampledWalk):
             lines, instructions, apart, whole = 0 * lines, 0 * lines, sectors, 0 * lines
             if what != "copy":  # copies' are counted beside their other bytes
                 self.add("shared_bytes", sectors * 32.0)
-        elif what == "load" and kind.shape:  # what several threads hold is loaded by each of them
-            copies = max(1.0, self.layouts.registers(kind) * self.threads / kind.count)
+        elif what == "load" and kind.shape:  # what several warps hold is loaded by each of them
+            copies = self.layouts.warp_copies(kind)
             lines, instructions = lines * copies, instructions * copies
         if what == "load" and is_block:
             self.tally[here].blocks.add(op.number)

@@ -100,6 +100,15 @@ class Layouts:
         axes = zip(kind.shape, s.each, s.lanes, s.warps, strict=False)
         return prod(-(-n // (e * lanes * w)) * min(e, n) for n, e, lanes, w in axes)
 
+    def warp_copies(self, kind: TensorType) -> float:
+        """Return the warps that hold each element of a tensor, in the mean. Lanes of one warp that
+        hold the same element load it by one instruction."""
+        s = self.spread(kind.layout, len(kind.shape))
+        axes = zip(kind.shape, s.each, s.lanes, strict=False)
+        lanes = prod(min(lanes, max(1, n // each)) for n, each, lanes in axes)
+        held = self.registers(kind) * self._warps * lanes
+        return max(1.0, held / kind.count)
+
     @lru_cache(maxsize=4096)  # noqa: B019 (lives as long as the walk of one kernel)
     def accesses(self, kind: TensorType, run: int) -> Any:
         """Return for each element of a tensor of pointers the number of the warp's instruction that

@@ -28,12 +28,12 @@ LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
 class CodeConstants:
     """Constants of this model alone. Cycles are of the core's clock."""
 
-    access_slots: float = 4.0  # issue slots of a warp's access, in 4 a cycle
+    access_slots: float = 12.0  # issue slots of a warp's access, in 4 a cycle
     copy_slots: float = 22.0  # ... of a warp's copy to shared memory
     wait_s: float = 500e-9  # of a load from memory that nothing hides
-    line_cycles: float = 0.5  # of the load unit for each line of 128 bytes of an access
+    line_cycles: float = 2.0  # of the load unit for each line of 128 bytes of an access
     atomic_cycles: float = 3.5  # ... of an atomic one
-    takers: float = 0.5  # how much a further program overlaps memory and arithmetic
+    takers: float = 0.8  # how much a further program overlaps memory and arithmetic
     drain_s: float = 600e-9  # until a program's last stores have left
     single_cycles: float = 2.0  # between two instructions of one warp
     unrolled: float = 0.7  # share of a wait in a loop of which the compiler unrolls some trips
