@@ -1,11 +1,12 @@
 """Compare times that are predicted from code alone with measured ones of plain Triton kernels.
 
-    python benchmarks/code_model.py [half | KERNEL ...]
+    python benchmarks/code_model.py [half | unseen | KERNEL ...]
 
 `data/h100_plain_2026-11-26.json.xz` holds 41 problems of 17 kernels that declare nothing: the times
 of an H100 with their launches, and their TTGIR and resources as compiled for sm_90. `half` prints
 the kernels on which the model was developed, and the others, apart: those were looked at when the
-model's constants stood, and are not blind any more.
+model's constants stood, and are not blind any more. `data/h200_plain_2026-11-28.json.xz` holds 20
+problems of ten other kernels with times of an H200, taken after the constants were fixed: `unseen`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from workbench.code.code_work import launch_work
 from workbench.code.program_values import LaunchArguments
 from workbench.data.record import Resources
 from workbench.device.code_model import predict_launch
-from workbench.device.hardware import device_named
+from workbench.device.hardware import Device, device_named
 from workbench.device.occupancy import occupancy
 
-FILE = Path(__file__).parent / "data" / "h100_plain_2026-11-26.json.xz"
+DATA = Path(__file__).parent / "data"
+FILE, UNSEEN = DATA / "h100_plain_2026-11-26.json.xz", DATA / "h200_plain_2026-11-28.json.xz"
+PRODUCTS = ("mm", "fp8mm", "w8mm", "splitk", "moe", "attn", "decode", "gated", "bmm")
 DEVELOPED = ("mm", "splitk", "lnbwd", "rope", "decode", "moe", "xent", "scan")
 FLAT = 1.3  # slowest over fastest config, below which the order is noise
 
@@ -54,30 +57,30 @@ class Score:
 
 
 @cache
-def stored() -> Mapping[str, Any]:
-    """Return the stored launches, code and times."""
-    result: Mapping[str, Any] = json.loads(lzma.decompress(FILE.read_bytes()))
+def stored(file: Path = FILE) -> Mapping[str, Any]:
+    """Return the launches, code and times of a file."""
+    result: Mapping[str, Any] = json.loads(lzma.decompress(file.read_bytes()))
     return result
 
 
-def predicted_s(row: Mapping[str, Any]) -> float:
+def predicted_s(row: Mapping[str, Any], file: Path = FILE) -> float:
     """Return the seconds that are predicted of a stored launch."""
-    known, device = stored(), device_named(stored()["device"])
-    contents = {name: _integers(i) for name, i in row["contents"].items()}
+    known, device = stored(file), device_named(stored(file)["device"])
+    contents = {name: _integers(i, file) for name, i in row["contents"].items()}
     given = LaunchArguments(row["scalars"], row["tensors"], contents)
-    resources = _resources(row)
+    resources = _resources(row, device)
     text = known["ttgir"][row["ttgir"]]
     work = launch_work(text, row["grid"], given, device, resources, row["stages"])
     return predict_launch(device, work, resources).predicted_s
 
 
 @cache
-def _integers(number: int) -> Any:
-    return np.array(stored()["contents"][number], dtype=np.int64)
+def _integers(number: int, file: Path) -> Any:
+    return np.array(stored(file)["contents"][number], dtype=np.int64)
 
 
-def _resources(row: Mapping[str, Any]) -> Resources:
-    device, threads = device_named(stored()["device"]), 32 * row["warps"]
+def _resources(row: Mapping[str, Any], device: Device) -> Resources:
+    threads = 32 * row["warps"]
     held = {"registers": max(16, row["registers"]), "shared_bytes": row["shared_bytes"]}
     fit = occupancy(device, threads=threads, **held)
     return Resources(
@@ -98,16 +101,18 @@ def _resources(row: Mapping[str, Any]) -> Resources:
     )
 
 
-def scores(kernels: Sequence[str] = ()) -> Iterator[Score]:
-    """Yield the score of each problem, of these kernels or of all."""
+def scores(kernels: Sequence[str] = (), file: Path = FILE) -> Iterator[Score]:
+    """Yield the score of each problem of a file, of these kernels or of all."""
     tables: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in stored()["rows"]:
+    for row in stored(file)["rows"]:
         if not kernels or row["kernel"] in kernels:
             name = "x".join(map(str, row["sizes"].values()))
             tables[f"{row['kernel']} {name}"].append(row)
     for name, rows in tables.items():
         measured = np.array([row["us"] * 1e-6 for row in rows])
-        yield _score(name, rows[0]["kernel"], measured, np.array([*map(predicted_s, rows)]))
+        yield _score(
+            name, rows[0]["kernel"], measured, np.array([predicted_s(row, file) for row in rows])
+        )
 
 
 def _score(name: str, kernel: str, measured: Any, predicted: Any) -> Score:
@@ -145,14 +150,17 @@ def summary(some: Sequence[Score]) -> str:
 
 def main(words: Sequence[str]) -> None:
     """Print the score of each problem, and of all."""
-    by_half = list(words) == ["half"]
-    some = list(scores(() if by_half else words))
+    by_half, is_unseen = list(words) == ["half"], list(words) == ["unseen"]
+    some = list(scores(() if by_half or is_unseen else words, UNSEEN if is_unseen else FILE))
     for s in some:
         figures = f"{s.rank:5.2f} {s.first:7.1%} {s.of_five:7.1%} {s.error:5.0%}"
         print(f"{s.name:32} {len(s.ratios):3} {s.spread:6.1f}x {figures}")
     if by_half:
         print("developed on:", summary([s for s in some if s.kernel in DEVELOPED]))
         print("others:      ", summary([s for s in some if s.kernel not in DEVELOPED]))
+    for title, kind in (("products:    ", True), ("no products: ", False)):
+        if alike := [s for s in some if (s.kernel in PRODUCTS) is kind]:
+            print(title, summary(alike))
     print("all:         ", summary(some))
 
 

@@ -359,8 +359,14 @@ def error_bands() -> Rows:
         for kernels in ("matmul", "attention, softmax", "mine", "copy, mine"):
             yield f"  {kernels}: {error_band.device_words(name, kernels)}"
         device = error_band._known(name)
-        for band in (error_band.estimate_band, error_band.code_band):
-            found = band(device) if device else None
+        plain = resources(random.Random(1), 1)
+        for found in (
+            error_band.estimate_band(device) if device else None,
+            *(
+                error_band.code_band(device, replace(plain, matrix_unit=unit)) if device else None
+                for unit in ("wgmma", None)
+            ),
+        ):
             yield f"  {text_of(found)} {error_band.ends_of(found, 2e-6)}"
             yield f"  {error_band.ends_of(found, 2e-6, 1.9e-6)}"
     yield from error_band.devices_words(

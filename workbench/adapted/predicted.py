@@ -12,7 +12,7 @@ from workbench.code.ttgir import NotModelled
 from workbench.compile import CompileError, read_resources
 from workbench.compile.launches import captured
 from workbench.data.errors import first_sentence
-from workbench.data.record import Predicted
+from workbench.data.record import Predicted, Resources
 from workbench.device.code_model import predict_launch
 from workbench.device.error_band import code_band, ends_of
 from workbench.device.hardware import Device
@@ -28,9 +28,9 @@ class PredictedCall:
         self._kernel, self._device, self._named, self._grid = launched(kernel), device, named, grid
         self._contents = _Integers(named)
 
-    def predicted(self, config: Any) -> Predicted:
-        """Return the predicted time of a launch. Raises NotModelled, CompileError, the errors of
-        the compiler, and ValueError where the device lacks a figure."""
+    def predicted(self, config: Any) -> tuple[Predicted, Resources]:
+        """Return the predicted time of a launch and the resources of its code. Raises NotModelled,
+        CompileError, the errors of the compiler, and ValueError where the device lacks a figure."""
         with captured(self._device) as launches:
             self._kernel[self._grid](**self._named, **config.all_kwargs())
         (launch,) = launches
@@ -43,7 +43,7 @@ class PredictedCall:
         stages = getattr(launch.kernel.metadata, "num_stages", 1)
         text = launch.kernel.asm["ttgir"]
         work = launch_work(text, launch.grid, known, self._device, resources, stages)
-        return predict_launch(self._device, work, resources)
+        return predict_launch(self._device, work, resources), resources
 
 
 def rank_function(
@@ -52,24 +52,29 @@ def rank_function(
     """Return the fastest predicted configs of a function for these arguments, after compiling each.
     Raises NotPredicted where no time can be derived from its code, or no config compiles."""
     call, name = PredictedCall(kernel, device, named, grid), launched(kernel).__name__
-    times: list[tuple[float, str, Any]] = []
+    times: list[tuple[Predicted, Resources, Any]] = []
     failed: list[str] = []
     for config in configs:
         try:
-            predicted = call.predicted(config)
+            predicted, resources = call.predicted(config)
         except NotModelled as reason:
             raise NotPredicted(f"{name} is not ranked: {reason}.") from None
         except Exception as error:  # the compiler's, or of the device
             failed.append(f"{label(config.all_kwargs())}: {first_sentence(error)}")
         else:
-            times.append((predicted.predicted_s, predicted.bound, config))
+            times.append((predicted, resources, config))
     if not times:
         first = failed[0].rstrip(".") if failed else "none was given"
         raise NotPredicted(f"No config of {name} gives a time on {device.name}; {first}.")
-    band = code_band(device)
     best = tuple(
-        PredictedConfig("", config.all_kwargs(), seconds, bound, ends_of(band, seconds))
-        for seconds, bound, config in sorted(times, key=lambda one: one[0])[:FIRST]
+        PredictedConfig(
+            "",
+            config.all_kwargs(),
+            time.predicted_s,
+            time.bound,
+            ends_of(code_band(device, resources), time.predicted_s),
+        )
+        for time, resources, config in sorted(times, key=lambda one: one[0].predicted_s)[:FIRST]
     )
     return ConfigRanking(best, len(times))
 

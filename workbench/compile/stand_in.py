@@ -116,7 +116,7 @@ def stand_in(device: Device, for_program: bool = False) -> Callable[[], None]:
         setattr(torch.cuda, name, lambda *args, answer=answer, **more: answer(device))
     if for_program:
         real |= {(torch.cuda, "is_available"): torch.cuda.is_available}
-        torch.cuda.is_available = asked_by_program
+        torch.cuda.is_available = is_program_asking
     real |= {(torch, "Generator"): torch.Generator, (torch, "autocast"): torch.autocast}
     real |= {(torch.amp, "autocast"): torch.amp.autocast}
     torch.Generator = _generators_here()
@@ -139,7 +139,7 @@ def stand_in(device: Device, for_program: bool = False) -> Callable[[], None]:
     return undo
 
 
-def asked_by_program() -> bool:
+def is_program_asking() -> bool:
     """Return whether the code that asks is not of torch, Triton or the workbench: these must not
     use a GPU that is not there."""
     frame = sys._getframe(1)
@@ -167,8 +167,8 @@ def tensors_here(for_program: bool = False) -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    told = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
-    told |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
+    answers = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
+    answers |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
@@ -176,8 +176,8 @@ def tensors_here(for_program: bool = False) -> Any:
         ) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
-            if for_program and func in told and asked_by_program():
-                return told[func]
+            if for_program and func in answers and is_program_asking():
+                return answers[func]
             named = {n: moved_here(value, n == "device") for n, value in (kwargs or {}).items()}
             return func(*map(moved_here, args), **named)
 

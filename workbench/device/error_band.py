@@ -32,7 +32,7 @@ def kind_of(record: Record) -> BandKind:
 
 def _kind(predicted_s: float, resources: Resources | None, model: str) -> BandKind:
     if model == code_model.MODEL:
-        return "code"
+        return "code product" if resources and resources.matrix_unit else "code"
     if predicted_s <= LAUNCH_SIZED_S:
         return "launch"
     return "product" if resources and resources.matrix_unit else "stream"
@@ -54,7 +54,8 @@ def _band(case: Case, kind: BandKind) -> Band | None:
     device = _known(case.device)
     bands = device.bands if device else ()
     own = (band for band in bands if band.kind is None and case.kernel in band.kernels)
-    own_band = None if kind == "code" else next(own, None)  # a user's kernel may be named like ours
+    # a user's kernel may be named like ours
+    own_band = None if kind.startswith("code") else next(own, None)
     return own_band or next((band for band in bands if band.kind == kind), None)
 
 
@@ -64,9 +65,11 @@ def estimate_band(device: Device) -> Band | None:
     return next((band for band in device.bands if band.kind == "estimate"), None)
 
 
-def code_band(device: Device) -> Band | None:
-    """Return the band of times that are predicted from compiled code, without declared work."""
-    return next((band for band in device.bands if band.kind == "code"), None)
+def code_band(device: Device, resources: Resources) -> Band | None:
+    """Return the band of times that are predicted from compiled code, without declared work; None
+    where the device was never compared."""
+    kind = _kind(0.0, resources, code_model.MODEL)
+    return next((band for band in device.bands if band.kind == kind), None)
 
 
 def ends_of(
@@ -95,7 +98,7 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
     device, least_s = _known(record.case.device), 0.0
-    if device and kind_of(record) != "code":  # a function may read less than its tensors hold
+    if device and not kind_of(record).startswith("code"):  # a function may read less than its tensors hold
         least_s = bound_s(device, record.bytes, record.flops, record.case.dtype)
     return ends_of(band_of(record), record.time_s, least_s)
 
