@@ -377,7 +377,7 @@ def test_bands_of_several_kernels_have_those_of_kinds_where_one_lacks():
     words = E.device_words("h200", "matmul, mine")
     assert words.startswith(f"{head}{own}; 0.8 to 1.6 for other kernels with matrix products")
     assert "before compiling" not in words and words.count(";") == 5
-    assert E.device_words("h200").count(";") == 10
+    assert E.device_words("h200").count(";") == 11
 
 
 # Drivers and files
@@ -464,7 +464,8 @@ TEXT = (hardware.FOLDER / "h200.toml").read_text(encoding="utf-8")
         (
             'kind = "stream"',
             'kind = "river"',
-            "of product, stream, launch, code product, code, estimate for the key kind, not 'river'.",
+            "of product, stream, launch, code product, code, estimate for the key kind, not "
+            "'river'.",
         ),
         ("cores = 132", "cores = -1", "must have a whole number for the key cores, not -1."),
         (

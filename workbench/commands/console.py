@@ -14,6 +14,7 @@ from workbench.commands.output import Output, is_stdout
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.units import console_microseconds
+from workbench.device import code_model
 from workbench.device.apple_model import EMULATED, unsaid
 from workbench.device.error_band import device_words
 from workbench.device.hardware import METAL, backend_of, described
@@ -165,10 +166,11 @@ class SweepConsole:
         if self.quiet:
             return
         style = "bold yellow" if run.predicted else "bold"
-        self.console.print(plan_line(run), style=style)
+        impls = [c.impl for c in plan.candidates if c.impl is not None]
+        from_code = bool(impls) and all(impl.work is None for impl in impls)
+        self.console.print(plan_line(run, from_code), style=style)
         if run.predicted and backend_of(run.device) == METAL:
             self.console.print(_unsaid(plan.problem, run.device))
-        impls = [c.impl for c in plan.candidates if c.impl is not None]
         if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
             every = len(reasons) == len({impl.name for impl in impls})
             whose = "Results" if every else f"Results of {', '.join(reasons)}"
@@ -451,14 +453,16 @@ def _unsaid(problem: Problem, device: str) -> str:
     return unsaid(described(device), problem.dtype, *work)
 
 
-def plan_line(run: Run) -> str:
-    """Return the first line: measured on this GPU, or predicted for another device."""
-    error = device_words(run.device, run.kernel)
+def plan_line(run: Run, from_code: bool = False) -> str:
+    """Return the first line: measured on this GPU, or predicted for another device; by the model of
+    code where the kernel declares no work (`from_code`)."""
+    error = device_words(run.device, run.kernel, code_model.MODEL if from_code else "")
+    model = "from the compiled code" if from_code else "by the analytic model"
     if run.predicted and backend_of(run.device) == METAL:
         return f"Times are predicted for {run.device}: {EMULATED}. {error}"
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
-            f"Triton's interpreter, timed by the analytic model. {error}"
+            f"Triton's interpreter, timed {model}. {error}"
         )
     return f"Times are measured on {run.environment.gpu or run.device}."

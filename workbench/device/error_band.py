@@ -98,7 +98,9 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
     device, least_s = _known(record.case.device), 0.0
-    if device and not kind_of(record).startswith("code"):  # a function may read less than its tensors hold
+    if device and not kind_of(record).startswith(
+        "code"
+    ):  # a function may read less than its tensors hold
         least_s = bound_s(device, record.bytes, record.flops, record.case.dtype)
     return ends_of(band_of(record), record.time_s, least_s)
 
@@ -154,15 +156,22 @@ def devices_words(times: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{device}: {device_words(device, ', '.join(of))}" for device, of in kernels.items()]
 
 
-def device_words(name: str, kernels: str = "") -> str:
+def device_words(name: str, kernels: str = "", model: str = "") -> str:
     """Return the error of predictions for a device in one sentence: of these kernels, which are
-    separated by commas as in `Run.kernel`, or of all."""
+    separated by commas as in `Run.kernel`, or of all; by this model, or by any."""
     device = _known(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
     compiled = [band for band in device.bands if band.kind != "estimate"]
+    from_code = [band for band in compiled if (band.kind or "").startswith("code")]
+    if model == code_model.MODEL:
+        compiled = from_code
+    elif model:
+        compiled = [band for band in compiled if band not in from_code]
     of = _of(compiled, set(kernels.split(", "))) if kernels else compiled
-    bands = (f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of)
+    bands = [f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of]
+    if not bands:
+        return f"The model was {NEVER}."
     return (
         "Measured over predicted time, 5th to 95th percentile (all, if fewer than 20): "
         f"{'; '.join(bands)}."
