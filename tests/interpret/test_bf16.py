@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 import workbench.dsl
-from workbench.interpreter import narrow, wide
+from workbench.dsl.interpreter import narrow, wide
 
 assert workbench.dsl.INTERPRETED
 N = 64

@@ -17,7 +17,7 @@ from workbench.adapted.traced import (
     watch_interpreter,
 )
 from workbench.adapted.travel import Place
-from workbench.interpreter import RoundedProducts
+from workbench.dsl.interpreter import RoundedProducts
 
 pytestmark = pytest.mark.interpret
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import dsl  # noqa: F401  # mends the interpreter
-from workbench.interpreter import _meanings
+from workbench.dsl.interpreter import _meanings
 
 pytestmark = pytest.mark.interpret
 

@@ -20,7 +20,6 @@ KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.ste
 # its functions; the files of one folder may import one another, in no circle.
 ORDER = [
     "spec",
-    "interpreter",
     "dsl",
     "kernels",
     "sweeps",

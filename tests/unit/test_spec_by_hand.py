@@ -15,7 +15,7 @@ from workbench.catalog import source
 from workbench.catalog.declared import flops_fault, misfit, size_fault
 from workbench.device.hardware import described
 from workbench.dsl.block_clusters import blocks_apart
-from workbench.interpreter import _TRUTHS, _meanings, _rounded_to_tf32, _with_truths
+from workbench.dsl.interpreter import _TRUTHS, _meanings, _rounded_to_tf32, _with_truths
 from workbench.spec import (
     AUTO,
     Extent,

@@ -24,7 +24,7 @@ from workbench.adapted.kernel import Launcher
 from workbench.adapted.moved import moved, worse
 from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError
-from workbench.interpreter import RoundedProducts
+from workbench.dsl.interpreter import RoundedProducts
 
 
 class NotInterpreted(AdaptedError):

@@ -26,7 +26,7 @@ from workbench.code.ttgir import NotModelled
 from workbench.compile.launches import captured
 from workbench.compile.program_writes import NOBODY, Footprint, footprint_of
 from workbench.device.hardware import Device
-from workbench.interpreter import RoundedProducts
+from workbench.dsl.interpreter import RoundedProducts
 from workbench.measurement.packed import Packed
 
 WHOLE_S = 1.0  # launches that take longer in the interpreter are sampled

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any
 
 from workbench.adapted.travel import AdaptedError
-from workbench.interpreter import RoundedProducts
+from workbench.dsl.interpreter import RoundedProducts
 
 Place = tuple[int, int, int]
 FAR = 1 << 30  # bytes between an address and every tensor, beyond which none of them is meant

@@ -167,8 +167,8 @@ def tensors_here(for_program: bool = False) -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    answers = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
-    answers |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
+    claims = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
+    claims |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
@@ -176,8 +176,8 @@ def tensors_here(for_program: bool = False) -> Any:
         ) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
-            if for_program and func in answers and is_program_asking():
-                return answers[func]
+            if for_program and func in claims and is_program_asking():
+                return claims[func]
             named = {n: moved_here(value, n == "device") for n, value in (kwargs or {}).items()}
             return func(*map(moved_here, args), **named)
 

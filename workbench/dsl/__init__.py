@@ -53,7 +53,7 @@ except ModuleNotFoundError:
 
 
 if INTERPRETED:
-    from workbench.interpreter import mend
+    from workbench.dsl.interpreter import mend
 
     mend()
 

@@ -16,8 +16,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from workbench.dsl.interpreter import libdevice_names
 from workbench.evaluation.plan import DeviceName, DeviceText, NotReplayable
-from workbench.interpreter import libdevice_names
 
 # Names of the written file.
 TRITON, LANGUAGE, LIBDEVICE = "triton", "tl", "libdevice"

@@ -150,7 +150,7 @@ def _saturated(real: Callable[..., Any]) -> Callable[..., Any]:
     def converted(self: Any, source: Any, kind: Any) -> Any:
         import numpy as np
 
-        from workbench.interpreter import wide
+        from workbench.dsl.interpreter import wide
 
         scalar = kind.scalar
         bits = scalar.primitive_bitwidth
