@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
 from pathlib import Path
@@ -182,6 +182,27 @@ class MetalLaunch:
         x, y, z = (min(t, n) for t, n in zip(self.group, self.grid, strict=True))
         return x, y, z
 
+    @property
+    def threads(self) -> int:
+        """Threads of a threadgroup."""
+        return prod(self.clamped)
+
+    @property
+    def threadgroups(self) -> int:
+        """Threadgroups of the grid; those at its edge count as whole ones."""
+        return prod(-(-n // t) for n, t in zip(self.grid, self.group, strict=True))
+
+    @property
+    def threadgroup_bytes(self) -> int:
+        """Bytes of threadgroup memory, as the kernel declares it."""
+        return host.threadgroup_bytes(self.call.source, self.call.template)
+
+    def refusal(self) -> str | None:
+        """Return in one sentence why the kernel should not be launched so, or None."""
+        if self.threads % SIMD_WIDTH and self.clamped != self.grid:
+            return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
+        return host.refuse_threadgroup(self.threadgroup_bytes)
+
 
 @dataclass(frozen=True)
 class _Recording:
@@ -202,47 +223,14 @@ def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
         _RECORDING.reset(token)
 
 
-@dataclass(frozen=True)
-class PlannedLaunch:
-    """One dispatch as it would be launched: nothing runs. `grid` counts threads."""
-
-    call: MetalCall
-    grid: tuple[int, int, int]
-    group: tuple[int, int, int]  # as MLX launches it: at most the grid
-
-    @property
-    def threads(self) -> int:
-        """Threads of a threadgroup."""
-        return prod(self.group)
-
-    @property
-    def threadgroups(self) -> int:
-        """Threadgroups of the grid; those at its edge count as whole ones."""
-        return prod(-(-n // t) for n, t in zip(self.grid, self.group, strict=True))
-
-    @property
-    def threadgroup_bytes(self) -> int:
-        """Bytes of threadgroup memory, as the kernel declares it."""
-        return host.threadgroup_bytes(self.call.source, self.call.template)
-
-    def refusal(self) -> str | None:
-        """Return in one sentence why the kernel should not be launched so, or None."""
-        if self.threads % SIMD_WIDTH and self.group != self.grid:
-            return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
-        if self.threadgroup_bytes > host.THREADGROUP_LIMIT:
-            most = host.THREADGROUP_LIMIT
-            return f"{self.threadgroup_bytes} bytes of threadgroup memory; a threadgroup has {most}"
-        return None
-
-
-_PLANNING: ContextVar[list[PlannedLaunch] | None] = ContextVar("metal_planning", default=None)
+_PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
 
 
 @contextmanager
-def planning() -> Iterator[list[PlannedLaunch]]:
+def planning() -> Iterator[list[MetalLaunch]]:
     """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
     the list that the launches enter."""
-    launches: list[PlannedLaunch] = []
+    launches: list[MetalLaunch] = []
     token = _PLANNING.set(launches)
     try:
         yield launches
@@ -258,7 +246,7 @@ def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, in
         return False
     launch = MetalLaunch(call, (), grid, group)
     reject_launch(launch)
-    launches.append(PlannedLaunch(call, grid, launch.clamped))
+    launches.append(replace(launch, group=launch.clamped))
     return True
 
 
@@ -275,7 +263,7 @@ def is_requested() -> bool:
 ACCESSES_AT_CORNERS = 1 << 24  # of a run: about 2 s
 
 
-def run_corners(planned: PlannedLaunch) -> None:
+def run_corners(launch: MetalLaunch) -> None:
     """Run the threadgroups at the corners of a grid at its true size, where an index of 32 bits
     overflows: the first, and then the last before the others. The arrays are addresses alone: all
     inputs are zeros, and no output is returned.
@@ -284,11 +272,10 @@ def run_corners(planned: PlannedLaunch) -> None:
     CompilerMissing.
     """
     options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
-    launch = MetalLaunch(planned.call, (), planned.grid, planned.group)
-    program = _program(planned.call, options, compiler.WRAPPING)
+    program = _program(launch.call, options, compiler.WRAPPING)
     line = _run(program, launch, options).decode("utf-8", "replace").partition("\n")[0]
     if not line.startswith("counts "):
-        finding = _finding(program, planned.call, line)
+        finding = _finding(program, launch.call, line)
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
@@ -331,12 +318,12 @@ _LOCAL = re.compile(r"\b[A-Za-z_]\w*(?:\s*<[^;{}()]*>)?\s+\w+(?:\s*\[[^\];]*\])*
 
 def reject_launch(launch: MetalLaunch) -> None:
     """Raise LaunchRejected where no Apple GPU takes the launch."""
-    name, threads = launch.call.source.name, prod(launch.clamped)
+    name = launch.call.source.name
     if min(*launch.grid, *launch.group) < 1:
         raise LaunchRejected(f"{name}: grid {launch.grid} and group {launch.group} begin at 1.")
-    if threads > MOST_THREADS:
+    if (count := launch.threads) > MOST_THREADS:
         raise LaunchRejected(
-            f"{name}: {threads} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
+            f"{name}: {count} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
         )
     if max(launch.grid) >= 1 << 32:
         raise LaunchRejected(f"{name}: an axis of the grid has 2^32 threads or more.")

@@ -100,12 +100,7 @@ class MetalKernel:
 
     def refuse_threadgroup(self, **template: torch.dtype | str | bool | int) -> str | None:
         """Return in one sentence why threadgroup memory does not suffice, or None if it does."""
-        needed = self.threadgroup_bytes(**template)
-        if needed > host.THREADGROUP_LIMIT:
-            return (
-                f"{needed} bytes of threadgroup memory; a threadgroup has {host.THREADGROUP_LIMIT}"
-            )
-        return None
+        return host.refuse_threadgroup(self.threadgroup_bytes(**template))
 
 
 def metal_kernel(

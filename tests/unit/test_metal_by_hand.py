@@ -16,7 +16,6 @@ from metal_shim.emulate import (
     EmulationOptions,
     LaunchRejected,
     MetalLaunch,
-    PlannedLaunch,
 )
 from metal_shim.kernel import _check, metal_kernel
 from metal_shim.lint import findings
@@ -162,7 +161,8 @@ def test_a_launch_that_no_gpu_takes_is_refused(grid, group, shape, words):
     ],
 )  # fmt: skip
 def test_a_planned_launch_says_what_it_needs(grid, group, floats, refusal, threadgroups):
-    launch = PlannedLaunch(call_of((4,), (4,), body=f"threadgroup float s[{floats}];"), grid, group)
+    call = call_of((4,), (4,), body=f"threadgroup float s[{floats}];")
+    launch = MetalLaunch(call, (), grid, group)
     assert launch.refusal() == refusal and launch.threadgroups == threadgroups
     assert launch.threadgroup_bytes == 4 * floats
     kernel = metal_kernel("k", inputs="x", outputs="y", body=f"threadgroup float s[{floats}];")
