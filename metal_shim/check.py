@@ -37,6 +37,7 @@ from metal_shim.emulate import (
 from workbench import catalog
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
+from workbench.data.units import counted
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
 
@@ -114,12 +115,13 @@ def metal_impls(spec: Spec) -> list[Impl]:
     return impls
 
 
-def cases(spec: Spec) -> Iterator[MetalCase]:
-    """Yield the default config of each Metal Impl at each size to check and in each dtype."""
-    limits = UNCOMPILED[DEVICE].limits
+def cases(spec: Spec, at_bench: bool = False) -> Iterator[MetalCase]:
+    """Yield the default config of each Metal Impl at each size to check and in each dtype, or at
+    each bench size in the first."""
+    limits, dtypes = UNCOMPILED[DEVICE].limits, list(spec.tolerance)
     for impl in metal_impls(spec):
-        for sizes in spec.check:
-            for dtype in spec.tolerance:
+        for sizes in spec.bench if at_bench else spec.check:
+            for dtype in dtypes[:1] if at_bench else dtypes:
                 config = impl.default(limits, dtype, sizes)
                 if impl.rejection_reason(config, limits, dtype, sizes) is None:
                     yield MetalCase(impl, config, sizes, dtype)
@@ -141,16 +143,6 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _
             _run(case, problem, schedule, report)
 
 
-def bench_cases(spec: Spec) -> Iterator[MetalCase]:
-    """Yield the default config of each Metal Impl at each bench size, in the first dtype."""
-    limits, dtype = UNCOMPILED[DEVICE].limits, next(iter(spec.tolerance))
-    for impl in metal_impls(spec):
-        for sizes in spec.bench:
-            config = impl.default(limits, dtype, sizes)
-            if impl.rejection_reason(config, limits, dtype, sizes) is None:
-                yield MetalCase(impl, config, sizes, dtype)
-
-
 def check_corners(
     spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent
 ) -> None:
@@ -158,7 +150,7 @@ def check_corners(
     enter what they show."""
     from workbench.measurement import inputs
 
-    for case in bench_cases(spec):
+    for case in cases(spec, at_bench=True):
         progress(str(case))
         try:
             with planning() as launches:
@@ -200,12 +192,12 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
     yield f"{name}: {report.runs} runs emulated on a CPU; Apple's compiler and GPU took no part"
     for check_name, findings in report.findings.items():
         first = f": {findings[0]}" if findings else ""
-        yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
+        yield f"{check_name.value:<10} {counted(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
-    yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
+    yield f"{'results':<10} {counted(len(report.wrong), 'wrong result')}{first}"
     if report.corners or report.not_ended:
         cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
-        yield f"{'corners':<10} {_count(report.corners, 'dispatch')} at bench sizes{cut}"
+        yield f"{'corners':<10} {counted(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
@@ -231,11 +223,6 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
             f"    {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
             f"{32 * bytes_.sectors:>10} in sectors"
         )
-
-
-def _count(number: int, noun: str) -> str:
-    ending = "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -326,7 +313,7 @@ def _of_a_file(options: argparse.Namespace) -> int:
     )
     for name in CheckName:
         findings = [finding for finding in result.findings if finding.check is name]
-        print(f"{name.value:<10} {_count(len(findings), 'finding')}")
+        print(f"{name.value:<10} {counted(len(findings), 'finding')}")
         for finding in findings:
             print(f"  {finding}")
     for run in result.runs:
@@ -370,11 +357,7 @@ def _extents(text: str) -> tuple[int, int, int]:
 
 def _number(text: str) -> int | float:
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
+        return int(text) if re.fullmatch(r"[-+]?\d+", text, flags=re.ASCII) else float(text)
     except ValueError:
         raise NotANumber(f"{text!r} is not a number.") from None
 

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 from metal_shim import compiler, host, lint
-from metal_shim.signature import SIZES, MetalCall, Parameter, parameters
+from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -210,17 +212,24 @@ class _Recording:
     runs: list[EmulatedRun] = field(default_factory=list)
 
 
+T = TypeVar("T")
 _RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
+
+
+@contextmanager
+def _set(variable: ContextVar[T | None], value: T) -> Iterator[T]:
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 @contextmanager
 def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
     """Emulate all launches inside with these options. Yields the list that their runs enter."""
-    token = _RECORDING.set(recording := _Recording(options))
-    try:
+    with _set(_RECORDING, _Recording(options)) as recording:
         yield recording.runs
-    finally:
-        _RECORDING.reset(token)
 
 
 _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
@@ -230,12 +239,8 @@ _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", d
 def planning() -> Iterator[list[MetalLaunch]]:
     """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
     the list that the launches enter."""
-    launches: list[MetalLaunch] = []
-    token = _PLANNING.set(launches)
-    try:
+    with _set(_PLANNING, list[MetalLaunch]()) as launches:
         yield launches
-    finally:
-        _PLANNING.reset(token)
 
 
 def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, int, int]) -> bool:
@@ -411,52 +416,40 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
         *(options.unchecked, options.corners),
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
-    arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=not options.corners))
-    outputs = dict(zip(launch.call.source.outputs, launch.call.outputs, strict=True))
-    contents = []
+    source, call, contents = launch.call.source, launch.call, []
+    given = dict(zip(source.inputs, launch.inputs, strict=not options.corners))
+    given.update(launch.initial)
+    names, kinds = (*source.inputs, *source.outputs), (*call.inputs, *call.outputs)
+    arrays = dict(zip(names, kinds, strict=True))
     for p in listed:
-        if p.array in outputs:
-            array, flags = outputs[p.array], _WRITABLE
-            flags |= _SAME_VALUE if p.array in launch.same_value else 0
-            flags |= _EMPTY if options.corners else 0
-            if p.array in launch.initial:
-                flags |= _INITIALISED
-                contents.append(launch.initial[p.array])
-            element = 0 if launch.call.source.whole else SIZES[array.dtype]  # the kernel says it
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, element, flags)
-        elif options.corners and not p.part:
-            array = launch.call.inputs[launch.call.source.inputs.index(p.array)]
-            flags = _INITIALISED | _EMPTY
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
-        else:
-            content, element = _content(p, launch.call, arrays.get(p.array, b""))
-            contents.append(content)
-            flags = _INITIALISED | (_FILLED if p.fields else 0)
-            element = 0 if launch.call.source.whole else element
-            yield struct.pack("=40sQII", p.name.encode(), len(content), element, flags)
+        array, written = arrays[p.array], p.array in source.outputs
+        empty = options.corners and not p.part
+        content, element = _content(p, array, given.get(p.array))
+        flags = _WRITABLE * written | _FILLED * bool(p.fields) | _EMPTY * empty
+        flags |= _SAME_VALUE * (p.array in launch.same_value)
+        flags |= _INITIALISED * (not written or content is not None)
+        size = array.bytes if content is None else len(content)
+        element = 0 if source.whole else element  # the kernel says it
+        yield struct.pack("=40sQII", p.name.encode(), size, element, flags)
+        contents += [] if content is None else [content]
     yield from contents
 
 
-def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes, int]:
-    """Return the contents of a buffer that is read, and the bytes of its elements."""
-    array = call.inputs[call.source.inputs.index(parameter.array)]
+def _content(p: Parameter, array: ArrayType, given: bytes | None) -> tuple[bytes | None, int]:
+    """Return the contents of a buffer, None where it has none yet, and the bytes of an element."""
     shape = array.shape
-    if parameter.part == "shape":
+    if p.part == "shape":
         return struct.pack(f"={len(shape)}i", *shape), 4
-    if parameter.part == "strides":
+    if p.part == "strides":
         strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
         return struct.pack(f"={len(shape)}q", *strides), 8
-    if parameter.part == "ndim":
+    if p.part == "ndim":
         return struct.pack("=i", len(shape)), 4
     return given, SIZES[array.dtype]
 
 
 def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
-    result, at = [], 0
-    for size in sizes:
-        result.append(contents[at : at + size])
-        at += size
-    return result
+    return [contents[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def _traffic(lines: Sequence[str]) -> EmulatedTraffic:

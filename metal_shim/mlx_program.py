@@ -43,6 +43,7 @@ from metal_shim.signature import (
     TemplateValue,
 )
 from workbench.data.exits import COULD_NOT_RUN, FAILED
+from workbench.data.units import counted
 
 DTYPES = {getattr(mx, name, mx.bool_): word for word, name in LIBRARY_NAMES.items()}
 _NUMPY = {w: np.dtype(name) for w, name in LIBRARY_NAMES.items() if w != "bf16"}
@@ -86,12 +87,12 @@ class ProgramReport:
         launched = [kernel for kernel in self.kernels if kernel.launches]
         launches = sum(kernel.launches for kernel in launched)
         yield (
-            f"{_count(len(launched), 'Metal kernel')}, {_count(launches, 'launch', 'es')} emulated "
+            f"{counted(len(launched), 'Metal kernel')}, {counted(launches, 'launch')} emulated "
             "on a CPU; Apple's compiler and GPU took no part"
         )
         for check in CheckName:
             times = Counter(str(f) for f in self.findings if f.finding.check is check)
-            yield f"{check.value:<10} {_count(len(times), 'finding')}"
+            yield f"{check.value:<10} {counted(len(times), 'finding')}"
             for sentence, number in times.items():
                 yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
         for sentence in dict.fromkeys(self.refused):
@@ -112,10 +113,6 @@ class ProgramReport:
         unlaunched = [kernel.name for kernel in self.kernels if not kernel.launches]
         if unlaunched:
             yield f"never launched: {', '.join(dict.fromkeys(unlaunched))}"
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number:,} {noun}{plural * (number != 1)}"
 
 
 @dataclass
