@@ -343,7 +343,8 @@ def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] =
     errors = list[compiler.KernelRejected]()
     for reading in range(readings):
         try:
-            return compiler.compiled(host.host_text(call, reading), tools, more)
+            text = host.host_text(call, reading, options.corners)
+            return compiler.compiled(text, tools, more)
         except compiler.KernelRejected as error:
             errors.append(error)
             if "uninitialized" in str(error):

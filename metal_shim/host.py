@@ -12,6 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from metal_shim.signature import (
@@ -66,10 +67,14 @@ _ANYWHERE = "#undef thread\n#define thread\n"
 READINGS = (("", False), (_ANYWHERE, False), (_ANYWHERE, True))
 
 
-def host_text(call: MetalCall, reading: int = 0) -> str:
+def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls;
-    `reading` is an index of `READINGS`, for the kernel of a file."""
+    `reading` is an index of `READINGS`, for the kernel of a file. For the corners of a grid casts
+    to integers of 32 bits say what they lose."""
     name, source = call.source.name, call.source
+    if corners:
+        header, body = _with_checked_casts(source.header), _with_checked_casts(source.body)
+        source = replace(source, header=header, body=body)
     if source.whole:
         using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
         body = _rewritten(source.body, of_any)
@@ -146,6 +151,17 @@ def _with_vectors(text: str, types: set[str]) -> str:
 
     text = re.sub(_CAST, cast, text)
     return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
+
+
+# `uint(i)` and `(uint)i`, and not `operator uint()`, `unsigned int (...)` or `int (*f)()`
+_NARROW = r"(?<!operator )(?<!unsigned )(?<!long )(?<!short )\b(u?int(?:32_t)?)\s*\((?!\s*[*&])"
+_NARROW_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*(u?int(?:32_t)?)\s*\)(?=\s*[\w(])"
+
+
+def _with_checked_casts(text: str) -> str:
+    text = re.sub(r"\bstatic_cast\s*<\s*(u?int(?:32_t)?)\s*>\s*\(", r"\1(", text)
+    text = re.sub(_NARROW_CAST, r"\1metal::msl_cast<\2>{__LINE__}->*", without_comments(text))
+    return re.sub(_NARROW, r"metal::msl_narrow<\1>(", text)
 
 
 _METHOD = re.compile(

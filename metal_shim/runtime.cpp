@@ -625,25 +625,30 @@ void __ubsan_handle_out_of_bounds(OutOfBounds* b, uint64_t index) {
   void __ubsan_handle_##name(Source* at) { fail("memcheck", at_line(at->line), text); }
 UNDEFINED(shift_out_of_bounds, "shift by as many bits as the number has, or more, or fewer than 0")
 UNDEFINED(divrem_overflow, "division of an integer by zero")
-// An unsigned integer may wrap, and a hash does so in the first threadgroup of a grid, too. Where
-// others do and that does not, it is an index at the true size.
-void wraps(Source* at, const char* text) {
+// An unsigned integer may wrap. It is an index at the true size if the number that it should be is
+// one into an array here, were its elements bits, and if the first threadgroup does not wrap there,
+// too: the numbers of a hash are larger than any array.
+void wraps(unsigned __int128 meant, uint32_t line, const void* at, const char* text) {
   static std::vector<const void*> intended;
-  bool known = std::find(intended.begin(), intended.end(), at) != intended.end();
+  bool known = std::find(intended.begin(), intended.end(), at) != intended.end(), indexes = false;
+  for (auto& b : buffers) indexes |= meant < 8 * b.bytes;
   if (!beyond && !known) intended.push_back(at);
-  if (beyond && !known) fail("memcheck", at_line(at->line), text);
+  if (beyond && !known && indexes) fail("memcheck", at_line(line), text);
 }
 struct Overflow { Source at; TypeName* type; };
-#define OVERFLOW(name, what, may_wrap) \
-  void __ubsan_handle_##name##_overflow(Overflow* o) { \
+#define OVERFLOW(name, what, meant) \
+  void __ubsan_handle_##name##_overflow(Overflow* o, uint64_t a, uint64_t b) { \
     if (o->type->info & 1) \
       fail("memcheck", at_line(o->at.line), "a " what " overflows a signed integer"); \
-    else if (!may_wrap) wraps(&o->at, "a " what " of unsigned integers wraps at this size"); }
-OVERFLOW(add, "sum", false) OVERFLOW(mul, "product", false)
-OVERFLOW(sub, "difference", true) OVERFLOW(negate, "negation", true)
+    else wraps(meant, o->at.line, o, "a " what " of unsigned integers wraps at this size"); }
+OVERFLOW(add, "sum", (unsigned __int128)a + b) OVERFLOW(mul, "product", (unsigned __int128)a * b)
+constexpr unsigned __int128 NO_INDEX = ~(unsigned __int128)0;
+OVERFLOW(sub, "difference", NO_INDEX) OVERFLOW(negate, "negation", NO_INDEX)
 struct Conversion { Source at; TypeName *from, *to; };
-void __ubsan_handle_implicit_conversion(Conversion* c) {
-  wraps(&c->at, "an integer loses its upper bits as it is assigned at this size"); }
+void __ubsan_handle_implicit_conversion(Conversion* c, uint64_t from) {
+  wraps(from, c->at.line, c, "an integer loses its upper bits as it is assigned at this size"); }
+void msl_narrowed(uint64_t from, int line) {
+  wraps(from, line, at_line(line), "an integer loses its upper bits in a cast at this size"); }
 void __ubsan_handle_load_invalid_value(Source* at) { // locals are filled with 0xAA
   if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that nothing has set"); }
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
