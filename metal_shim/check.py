@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +30,7 @@ from metal_shim.emulate import (
     EmulationFinding,
     EmulationOptions,
     EndlessRun,
+    MetalLaunch,
     Schedule,
     emulation,
     planning,
@@ -150,19 +152,26 @@ def check_corners(
     enter what they show."""
     from workbench.measurement import inputs
 
+    planned = list[tuple[MetalCase, MetalLaunch]]()
     for case in cases(spec, at_bench=True):
-        progress(str(case))
         try:
             with planning() as launches:
                 case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
-            for launch in launches:
-                report.corners += 1
-                run_corners(launch)
+            planned += [(case, launch) for launch in launches]
+        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
+    progress(f"{spec.name} at bench sizes")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = [(case, pool.submit(run_corners, launch)) for case, launch in planned]
+    report.corners += len(runs)
+    for case, run in runs:
+        try:
+            run.result()
         except EndlessRun:
             report.not_ended.append(f"{case}, cut short")
         except EmulationError as error:
             report.findings[error.finding.check].append(error.finding)
-        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+        except WorkbenchError as error:  # a text that clang does not take with checked casts
             report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
 
 

@@ -34,6 +34,7 @@ namespace {
 #endif
 constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << MSL_SLOT_BITS, SLOTS = 128;
 constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
+constexpr size_t MOST_FOR_OTHERS = 1 << 20; // accesses of the first and last corner of a grid
 enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8, EMPTY = 16 };
 enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
 enum Order { FORWARD, BACKWARD, ROTATED };
@@ -66,9 +67,7 @@ struct Region {
   uint32_t element, shift, flags;
   Space space;
   int line; // of the declaration of a threadgroup variable
-  Cell* cells;
-  size_t count;
-  std::vector<Cell> own; // or of address space alone, see `add`
+  std::vector<Cell> cells; // none of device memory that is addresses alone
   uint64_t read = 0, written = 0, sectors = 0;
 };
 enum State : uint8_t { READY, AT_BARRIER, EXCHANGING, DONE };
@@ -212,16 +211,12 @@ Region& add(const BufferRequest& b, Space space, int line) {
     printf("error more than %zu buffers and threadgroup arrays\n", SLOTS); exit(0); }
   char* low = arena + regions.size() * SLOT + SLOT / 2;
   uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
-  size_t count = (b.bytes >> shift) + 1;
-  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}, count, {}});
+  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line});
   Region& r = regions.back();
   memcpy(r.name, b.name, sizeof r.name);
-  if (request.corners && space == DEVICE) { // pages that nobody touches are no memory
-    r.cells = (Cell*)mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE, RESERVED, -1, 0);
-    if (r.cells == MAP_FAILED) no_addresses();
-    return r; }
-  r.own.resize(count); r.cells = r.own.data();
-  if (b.flags & INITIALISED) for (Cell& c : r.own) c.initialised = true;
+  if (b.flags & EMPTY) return r;
+  r.cells.resize((b.bytes >> shift) + 1);
+  if (b.flags & INITIALISED) for (Cell& c : r.cells) c.initialised = true;
   return r;
 }
 
@@ -345,6 +340,7 @@ void access(void* address, uint32_t n, bool write, void* pc, Atomic atomic = NO_
   if (p < r.low || p + n > r.high) return outside(p, n, write, pc, r);
   if (write && !(r.flags & WRITABLE))
     return fail("memcheck", pc, "write to the input %s", r.name);
+  if (r.flags & EMPTY) return;
   (write ? r.written : r.read) += n;
   if (request.counting && atomic == NO_ATOMIC) note(r, p, n, pc);
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
@@ -465,7 +461,6 @@ void check_written() {
 void run() {
   failed = false; finding[0] = uninitialised[0] = undefined[0] = 0; counts = {}; now = nullptr;
   accesses_left = request.accesses;
-  for (Region& r : regions) if (r.own.empty()) munmap(r.cells, r.count * sizeof(Cell));
   regions.clear();
   for (size_t i = 0; i < buffers.size(); i++) {
     Region& r = add(buffers[i], DEVICE, 0);
@@ -483,7 +478,8 @@ void run() {
   if (request.corners) {
     uint64_t size[3] = {1, d.groups[0], uint64_t(d.groups[0]) * d.groups[1]};
     for (uint32_t i = 0; i < 8 && !failed; i++) { // the first, and then the last before others
-      uint32_t corner = i ? 8 - i : 0; uint64_t g = 0; bool again = false;
+      uint32_t corner = i ? 8 - i : 0; uint64_t g = 0;
+      bool again = i > 1 && request.accesses - accesses_left > MOST_FOR_OTHERS;
       beyond = i > 0;
       for (int k = 0; k < 3; k++)
         if (corner >> k & 1) { g += (d.groups[k] - 1) * size[k]; again |= d.groups[k] == 1; }
@@ -527,8 +523,7 @@ void reply() {
          counts.threadgroup_bytes, counts.bank_rounds, counts.accesses);
   for (size_t i = 0; i < buffers.size() && !request.corners; i++) {
     const Region& r = regions[i]; uint64_t read = 0, written = 0;
-    for (size_t k = 0; k < r.count; k++) {
-      read += r.cells[k].was_read; written += r.cells[k].was_written; }
+    for (const Cell& c : r.cells) { read += c.was_read; written += c.was_written; }
     printf("buffer %s %lu %lu %lu %lu %lu\n", r.name, r.read, r.written, read << r.shift,
            written << r.shift, r.sectors); }
   printf("end\n");
@@ -676,9 +671,7 @@ int main(int, char** arguments) {
   // Addresses that are set aside are no memory in use, but a limit of the caller counts them.
   rlimit limit;
   if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY) {
-    uint64_t more = ARENA + 1024 * STACK;
-    for (auto& b : buffers) if (request.corners) more += (b.bytes + 1) * sizeof(Cell) + PAGE;
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + more);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + ARENA + 1024 * STACK);
     setrlimit(RLIMIT_DATA, &limit); }
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
