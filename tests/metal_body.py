@@ -161,10 +161,18 @@ def test_right_for_any_values(impl, kind, contexts):
     right(impl, config, problem, lambda: list(contexts())[:1])
 
 
-@each_impl
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "dense"])
-def test_right_in_any_layout(impl, layout, contexts):
+STRIDED = [(impl, name) for impl in IMPLS.values() for name in LAYOUTS if name != "dense"]
+HALF_OF_THEM = at_night(STRIDED, lambda pair: sum(divmod(STRIDED.index(pair), 6)) % 2 == 0)
+
+
+def titled(pair):
+    return "-".join(map(named, pair))
+
+
+@pytest.mark.parametrize("pair", HALF_OF_THEM, ids=titled)
+def test_right_in_any_layout(pair, contexts):
     """MLX copies what is not dense, and so does the emulator's side."""
+    impl, layout = pair
     spec, sizes = impl.spec, impl.spec.check[min(1, len(impl.spec.check) - 1)]
     dtype = turn(impl, dtypes_of(impl, LIMITS), len(layout))
     created = filled(spec, sizes, dtype, "ordinary", "cpu", 1)
@@ -213,7 +221,7 @@ PROMISES = promises(IMPLS.values())
 SOME_PROMISES = at_night(PROMISES, lambda pair: is_promised_by_day(*pair, IMPLS.values()))
 
 
-@pytest.mark.parametrize("pair", SOME_PROMISES, ids=lambda pair: "-".join(map(named, pair)))
+@pytest.mark.parametrize("pair", SOME_PROMISES, ids=titled)
 def test_promise(pair, contexts):
     """Each property of the operation, at one of the sizes to check."""
     promise, impl = pair
