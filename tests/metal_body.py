@@ -166,7 +166,7 @@ HALF_OF_THEM = at_night(STRIDED, lambda pair: sum(divmod(STRIDED.index(pair), 6)
 
 
 def titled(pair):
-    return "-".join(map(named, pair))
+    return "-".join(part if isinstance(part, str) else named(part) for part in pair)
 
 
 @pytest.mark.parametrize("pair", HALF_OF_THEM, ids=titled)
