@@ -48,6 +48,10 @@ _LANGUAGE = (
     *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS}"),
     *("-ffp-contract=off", "-fno-math-errno", "-ftrivial-auto-var-init=pattern"),
 )
+# `float4(...)` makes a vector; `float4 x` remains a type.
+_INTEGERS = [f"{sign}{kind}" for kind in ("char", "short", "int", "long") for sign in ("", "u")]
+_VECTORS = [f"{kind}{n}" for kind in ("float", "half", "bfloat", *_INTEGERS) for n in (2, 3, 4)]
+_MACROS = tuple(f"-D{v}(...)=metal::msl_make<metal::{v}>(__VA_ARGS__)" for v in _VECTORS)
 _WARNINGS = (
     *("-Wno-everything", "-Werror=uninitialized", "-Werror=sometimes-uninitialized"),
     *("-Werror=conditional-uninitialized", "-Werror=return-type"),
@@ -244,7 +248,7 @@ def _kernel_flags(machine: str = "", system: str = "") -> tuple[str, ...]:
     system = system or ("linux-gnu" if sys.platform == "linux" else "apple-macosx")
     target = ("-target", f"{'x86_64' if machine in _FEATURES else 'aarch64'}-{system}")
     features = _FEATURES.get(machine.lower(), ())
-    return (*_LANGUAGE, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")
+    return (*_LANGUAGE, *_MACROS, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")
 
 
 @cache
