@@ -34,6 +34,7 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
+from metal_shim.file_check import bytes_of, numbers_of
 from metal_shim.signature import (
     LIBRARY_NAMES,
     SIZES,
@@ -45,8 +46,8 @@ from metal_shim.signature import (
 from workbench.data.exits import COULD_NOT_RUN, FAILED
 from workbench.data.units import counted
 
-DTYPES = {getattr(mx, name, mx.bool_): word for word, name in LIBRARY_NAMES.items()}
-_NUMPY = {w: np.dtype(name) for w, name in LIBRARY_NAMES.items() if w != "bf16"}
+MLX_DTYPES = {word: getattr(mx, name, mx.bool_) for word, name in LIBRARY_NAMES.items()}
+DTYPES = {dtype: word for word, dtype in MLX_DTYPES.items()}
 _OURS = (str(Path(__file__).parent), str(Path(mx.__file__).parent))
 
 
@@ -154,7 +155,7 @@ class CheckedKernel:
         call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
         start = dict[str, bytes]()
         if init_value is not None:
-            contents = [_filled(model, init_value) for model in models]
+            contents = [bytes_of(np.full(m.size, init_value), m.dtype) for m in models]
             start = dict(zip(self.source.outputs, contents, strict=True))
         x, y, z = grid
         across, down, deep = threadgroup
@@ -263,17 +264,8 @@ def _sectors(runs: Sequence[EmulatedRun]) -> int:
     return sum(b.sectors for run in runs for b in run.traffic.buffers.values())
 
 
-def _filled(model: ArrayType, value: float) -> bytes:
-    dtype = {word: dtype for dtype, word in DTYPES.items()}[model.dtype]
-    one = mx.full((1,), value, dtype=dtype)
-    bits = one.view(mx.uint16) if model.dtype == "bf16" else one
-    return np.array(bits).tobytes() * model.size
-
-
 def _array(content: bytes, model: ArrayType) -> Any:
-    if model.dtype == "bf16":
-        return mx.array(np.frombuffer(content, np.uint16).reshape(model.shape)).view(mx.bfloat16)
-    return mx.array(np.frombuffer(content, _NUMPY[model.dtype]).reshape(model.shape))
+    return mx.array(numbers_of(content, model)).astype(MLX_DTYPES[model.dtype])
 
 
 def _without_gradient(name: str, outputs: Sequence[Any]) -> Any:

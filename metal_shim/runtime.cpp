@@ -136,18 +136,15 @@ asm(".text\n.globl " MSL_LABEL "\n" MSL_LABEL ":\n"
     "mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
     "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
 #endif
-void enter(Fiber* f) { now = f; msl_thread = &f->ids; msl_switch(&scheduler, f->stack_pointer); }
 void leave() { msl_switch(&now->stack_pointer, scheduler); }
-void hop(Fiber* to) {
-  Fiber* from = now;
-  now = to; msl_thread = &to->ids; msl_switch(&from->stack_pointer, to->stack_pointer);
-}
+void hop(void** from, Fiber* to) {
+  now = to; msl_thread = &to->ids; msl_switch(from, to->stack_pointer); }
 
 // Continue with the next lane of the SIMD-group that is ready, else with the scheduler.
 void yield() {
   const Simdgroup& s = simdgroups[now->ids.simdgroup];
   for (uint32_t i = now->ids.index + 1; !failed && i < s.first + s.count; i++)
-    if (fibers[i].state == READY) return hop(&fibers[i]);
+    if (fibers[i].state == READY) return hop(&now->stack_pointer, &fibers[i]);
   leave();
 }
 
@@ -193,11 +190,6 @@ void keep(char* to, const char* check, void* pc, const char* format, ...) {
   if (to[0] || request.unchecked) return;
   va_list list; va_start(list, format);
   describe(to, check, pc, format, list); va_end(list);
-}
-
-void no_addresses() {
-  printf("error the system gives no address space (%s): raise ulimit -v and -d\n", strerror(errno));
-  exit(0);
 }
 
 constexpr int RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -381,7 +373,7 @@ bool exchange(Simdgroup& s) {
 void run_simdgroup(Simdgroup& s) {
   do {
     for (uint32_t i = s.first; i < s.first + s.count && !failed; i++)
-      if (fibers[i].state == READY) { running = true; enter(&fibers[i]); running = false; }
+      if (fibers[i].state == READY) { running = true; hop(&scheduler, &fibers[i]); running = false; }
     now = nullptr;
   } while (!failed && exchange(s));
 }
@@ -527,9 +519,8 @@ void reply() {
     printf("buffer %s %lu %lu %lu %lu %lu\n", r.name, r.read, r.written, read << r.shift,
            written << r.shift, r.sectors); }
   printf("end\n");
-  for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE && !request.corners)
-      fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
+  const auto contents = results(); // without a finding these are the outputs alone
+  fwrite(contents.data(), 1, contents.size(), stdout);
 }
 } // namespace
 
@@ -675,7 +666,10 @@ int main(int, char** arguments) {
     setrlimit(RLIMIT_DATA, &limit); }
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
-  if (arena == MAP_FAILED || stacks == MAP_FAILED) no_addresses();
+  if (arena == MAP_FAILED || stacks == MAP_FAILED) {
+    printf("error the system gives no address space (%s): raise ulimit -v and -d\n",
+           strerror(errno));
+    return 0; }
   regions.reserve(request.count + 64);
   settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.
