@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,19 +131,18 @@ def cases(spec: Spec, at_bench: bool = False) -> Iterator[MetalCase]:
 
 
 def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent) -> None:
-    """Run every case in every schedule and enter the findings into a report. Of an Impl with a run
-    that does not end the further runs are left out. Raises CompilerMissing."""
+    """Run every case, its schedules side by side, and enter the findings into a report. Of an Impl
+    with a run that does not end the further cases are left out. Raises CompilerMissing."""
     from workbench.measurement.correctness import PreparedProblem
 
     find_compiler()
-    for case in cases(spec):
-        problem = None
-        for schedule in SCHEDULES:
-            if case.impl.name in report.endless:
-                break
-            progress(str(case))
-            problem = problem or PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
-            _run(case, problem, schedule, report)
+    with ThreadPoolExecutor(len(SCHEDULES)) as pool:
+        for case in cases(spec):
+            if case.impl.name not in report.endless:
+                progress(str(case))
+                problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+                for outcome in pool.map(partial(_run, case, problem), SCHEDULES):
+                    _enter(outcome, case, report)
 
 
 def check_corners(
@@ -176,23 +176,34 @@ def check_corners(
 
 
 def _run(
-    case: MetalCase, problem: PreparedProblem, schedule: Schedule, report: CheckReport
-) -> None:
+    case: MetalCase, problem: PreparedProblem, schedule: Schedule
+) -> EmulationError | tuple[str | None, list[EmulatedRun]]:
+    """Return the fault of a run, or what is wrong in its results and its counted dispatches."""
     from workbench.measurement.correctness import check
 
-    report.runs += 1
     counting = schedule is SCHEDULES[-1]
     try:
         with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
-            result = check(case.impl, case.config, problem)
+            return check(case.impl, case.config, problem).wrong, runs if counting else []
     except EmulationError as error:
-        report.findings[error.finding.check].append(error.finding)
-        if isinstance(error, EndlessRun):
+        return error
+
+
+def _enter(
+    outcome: EmulationError | tuple[str | None, list[EmulatedRun]],
+    case: MetalCase,
+    report: CheckReport,
+) -> None:
+    report.runs += 1
+    if isinstance(outcome, EmulationError):
+        report.findings[outcome.finding.check].append(outcome.finding)
+        if isinstance(outcome, EndlessRun) and case.impl.name not in report.endless:
             report.endless.append(case.impl.name)
         return
-    if result.wrong:
-        report.wrong.append(f"{case}: {result.wrong}")
-    if counting and runs:
+    wrong, runs = outcome
+    if wrong:
+        report.wrong.append(f"{case}: {wrong}")
+    if runs:
         report.dispatches[case.impl.name] = (case, runs)
 
 
