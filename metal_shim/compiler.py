@@ -222,13 +222,18 @@ def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     header = INCLUDE / "metal_stdlib"
     texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
     path = _entry(*texts, *flags, compiler.version, suffix=".pch")
+    # of a checkout anew, whose header has another time of change, it stays usable
+    options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
+    emit = ("-Xclang", "-emit-pch", "-c", str(header))
+    return _built(path, *compiler.kernel, *flags, *options, *emit)
+
+
+def _built(path: Path, *command: str) -> Path:
+    """Return the file that a command writes, made now or taken from the cache."""
     if not path.exists():
-        # of a checkout anew, whose header has another time of change, it stays usable
-        options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder, "library.pch")
-            emit = ("-Xclang", "-emit-pch", "-c", str(header), "-o", str(built))
-            _run(*compiler.kernel, *flags, *options, *emit)
+            built = Path(folder, path.name)
+            _run(*command, "-o", str(built))
             os.replace(built, path)
     return path
 
@@ -257,12 +262,7 @@ def runner(compiler: MetalCompiler) -> Path:
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
     libraries = ("-ldl",) if sys.platform == "linux" else ()
     path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder, "runner")
-            _run(*compiler.native, *flags, str(RUNTIME), "-o", str(built), *libraries)
-            os.replace(built, path)
-    return path
+    return _built(path, *compiler.native, *flags, str(RUNTIME), *libraries)
 
 
 def _entry(*parts: str, suffix: str = "") -> Path:

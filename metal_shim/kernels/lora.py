@@ -10,11 +10,11 @@ Products may round inside a sum in any order: results agree within tolerances.
 
 from dataclasses import dataclass, replace
 
-from metal_shim.blocks import launch_blocks, refuse_shared
+from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.lora import SCALE, lora
-from workbench.spec import Work, among, tile
+from workbench.spec import Work, tile
 
 # RANK is r rounded up. A column of u past r would be NaN where x is infinite: it is set to 0.
 FUSED = metal_kernel(
@@ -59,12 +59,8 @@ FUSED = metal_kernel(
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Simdgroup):
     block_m: int = tile(16, 64, default=64)
-    block_n: int = tile(16, 128, default=64)
-    block_k: int = tile(8, 32, default=16)
-    simd_m: int = among(1, 2, 4, default=2)  # SIMD-groups along M
-    simd_n: int = among(1, 2, 4, default=2)
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
