@@ -80,6 +80,13 @@ def formatted_lines(root: Path) -> int:
         return sum(text.count("\n") for text in texts)
 
 
+def metal_lines(root: Path) -> int:
+    """Return the lines of Python and C++ of `metal_shim/`, the headers of its Metal library too."""
+    paths = [p for p in (root / "metal_shim").rglob("*") if p.suffix in (".py", ".cpp")]
+    paths += (root / "metal_shim" / "include").glob("*")
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
 def device_signatures(text: str) -> Iterator[int]:
     """Yield the numbers of the lines on which signatures of `@triton.jit` functions stand."""
     for node in ast.walk(ast.parse(text)):
@@ -169,6 +176,7 @@ def measure(root: Path) -> dict[str, object]:
             root, r"with\b[^:]*EventLog\(|EventLog\([^)]*\) as log"
         ),
         "lines, formatted": formatted_lines(root),
+        "lines of metal_shim/, Python and C++": metal_lines(root),
         "fmt: skip": sum(p.read_text(encoding="utf-8").count("fmt: skip") for p in files(root)),
         "class names with two meanings": shared_class_names(root),
     }

@@ -1,11 +1,15 @@
-"""What the products share that give a SIMD-group its part of a block: config, limits and values."""
+"""What the products share that give a SIMD-group its part of a block: config, limits and launch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.spec import among, tile
+import torch
+
+from metal_shim.kernel import MetalKernel
+from workbench.spec import Limits, among, tile
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,30 @@ def refuse_uneven(config: Any) -> str | None:
 
 def block_values(config: Any) -> dict[str, int]:
     """Return the template values of the blocks and of their SIMD-groups."""
-    return {
-        "BM": config.block_m,
-        "BN": config.block_n,
-        "BK": config.block_k,
-        "SM": config.simd_m,
-        "SN": config.simd_n,
-    }
+    blocks = {f"B{axis.upper()}": getattr(config, f"block_{axis}") for axis in "mnk"}
+    return blocks | {"SM": config.simd_m, "SN": config.simd_n}
+
+
+def refuse_shared(
+    kernel: MetalKernel, config: Any, limits: Limits, itemsize: int, rank: Mapping[str, int] = {}
+) -> str | None:
+    """Return in one sentence why a block is not shared, or its sums or threadgroup memory do not
+    suffice, or None. `rank` is a further template value, of so many more columns of sums."""
+    if reason := refuse_uneven(config):
+        return reason
+    columns = config.block_n + sum(rank.values())
+    held = config.block_m * columns // (32 * config.simd_m * config.simd_n)
+    values = block_values(config) | dict(rank)
+    kind = "fp32" if itemsize == 4 else "fp16"
+    return limits.refuse_sums(held) or kernel.refuse_threadgroup(T=kind, **values)
+
+
+def launch_blocks(
+    kernel: MetalKernel, config: Any, N: int, *inputs: torch.Tensor, **more: int
+) -> Any:
+    """Launch a threadgroup for each block of an output of N columns, with as many rows as the first
+    input, and return it."""
+    x, group = inputs[0], 32 * config.simd_m * config.simd_n
+    grid = (group * -(-N // config.block_n), -(-x.shape[0] // config.block_m), 1)
+    y, values = x.new_empty(x.shape[0], N, device="meta"), block_values(config)
+    return kernel(*inputs, like=y, grid=grid, group=group, T=x.dtype, **values, **more)

@@ -15,7 +15,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from metal_shim.emulate import (
     EmulationFinding,
     EmulationOptions,
     EndlessRun,
+    MetalLaunch,
     Schedule,
     emulation,
     planning,
@@ -37,6 +40,7 @@ from metal_shim.emulate import (
 from workbench import catalog
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
+from workbench.data.units import counted
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
 
@@ -114,41 +118,31 @@ def metal_impls(spec: Spec) -> list[Impl]:
     return impls
 
 
-def cases(spec: Spec) -> Iterator[MetalCase]:
-    """Yield the default config of each Metal Impl at each size to check and in each dtype."""
-    limits = UNCOMPILED[DEVICE].limits
+def cases(spec: Spec, at_bench: bool = False) -> Iterator[MetalCase]:
+    """Yield the default config of each Metal Impl at each size to check and in each dtype, or at
+    each bench size in the first."""
+    limits, dtypes = UNCOMPILED[DEVICE].limits, list(spec.tolerance)
     for impl in metal_impls(spec):
-        for sizes in spec.check:
-            for dtype in spec.tolerance:
+        for sizes in spec.bench if at_bench else spec.check:
+            for dtype in dtypes[:1] if at_bench else dtypes:
                 config = impl.default(limits, dtype, sizes)
                 if impl.rejection_reason(config, limits, dtype, sizes) is None:
                     yield MetalCase(impl, config, sizes, dtype)
 
 
 def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent) -> None:
-    """Run every case in every schedule and enter the findings into a report. Of an Impl with a run
-    that does not end the further runs are left out. Raises CompilerMissing."""
+    """Run every case, its schedules side by side, and enter the findings into a report. Of an Impl
+    with a run that does not end the further cases are left out. Raises CompilerMissing."""
     from workbench.measurement.correctness import PreparedProblem
 
     find_compiler()
-    for case in cases(spec):
-        problem = None
-        for schedule in SCHEDULES:
-            if case.impl.name in report.endless:
-                break
-            progress(str(case))
-            problem = problem or PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
-            _run(case, problem, schedule, report)
-
-
-def bench_cases(spec: Spec) -> Iterator[MetalCase]:
-    """Yield the default config of each Metal Impl at each bench size, in the first dtype."""
-    limits, dtype = UNCOMPILED[DEVICE].limits, next(iter(spec.tolerance))
-    for impl in metal_impls(spec):
-        for sizes in spec.bench:
-            config = impl.default(limits, dtype, sizes)
-            if impl.rejection_reason(config, limits, dtype, sizes) is None:
-                yield MetalCase(impl, config, sizes, dtype)
+    with ThreadPoolExecutor(len(SCHEDULES)) as pool:
+        for case in cases(spec):
+            if case.impl.name not in report.endless:
+                progress(str(case))
+                problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+                for outcome in pool.map(partial(_run, case, problem), SCHEDULES):
+                    _enter(outcome, case, report)
 
 
 def check_corners(
@@ -158,40 +152,58 @@ def check_corners(
     enter what they show."""
     from workbench.measurement import inputs
 
-    for case in bench_cases(spec):
-        progress(str(case))
+    planned = list[tuple[MetalCase, MetalLaunch]]()
+    for case in cases(spec, at_bench=True):
         try:
             with planning() as launches:
                 case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
-            for launch in launches:
-                report.corners += 1
-                run_corners(launch)
+            planned += [(case, launch) for launch in launches]
+        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
+    progress(f"{spec.name} at bench sizes")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = [(case, pool.submit(run_corners, launch)) for case, launch in planned]
+    report.corners += len(runs)
+    for case, run in runs:
+        try:
+            run.result()
         except EndlessRun:
             report.not_ended.append(f"{case}, cut short")
         except EmulationError as error:
             report.findings[error.finding.check].append(error.finding)
-        except Exception as error:  # a launcher that reads its inputs, or a refused launch
+        except WorkbenchError as error:  # a text that clang does not take with checked casts
             report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
 
 
 def _run(
-    case: MetalCase, problem: PreparedProblem, schedule: Schedule, report: CheckReport
-) -> None:
+    case: MetalCase, problem: PreparedProblem, schedule: Schedule
+) -> EmulationError | tuple[str | None, list[EmulatedRun]]:
+    """Return the fault of a run, or what is wrong in its results and its counted dispatches."""
     from workbench.measurement.correctness import check
 
-    report.runs += 1
     counting = schedule is SCHEDULES[-1]
     try:
         with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
-            result = check(case.impl, case.config, problem)
+            return check(case.impl, case.config, problem).wrong, runs if counting else []
     except EmulationError as error:
-        report.findings[error.finding.check].append(error.finding)
-        if isinstance(error, EndlessRun):
+        return error
+
+
+def _enter(
+    outcome: EmulationError | tuple[str | None, list[EmulatedRun]],
+    case: MetalCase,
+    report: CheckReport,
+) -> None:
+    report.runs += 1
+    if isinstance(outcome, EmulationError):
+        report.findings[outcome.finding.check].append(outcome.finding)
+        if isinstance(outcome, EndlessRun) and case.impl.name not in report.endless:
             report.endless.append(case.impl.name)
         return
-    if result.wrong:
-        report.wrong.append(f"{case}: {result.wrong}")
-    if counting and runs:
+    wrong, runs = outcome
+    if wrong:
+        report.wrong.append(f"{case}: {wrong}")
+    if runs:
         report.dispatches[case.impl.name] = (case, runs)
 
 
@@ -200,12 +212,12 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
     yield f"{name}: {report.runs} runs emulated on a CPU; Apple's compiler and GPU took no part"
     for check_name, findings in report.findings.items():
         first = f": {findings[0]}" if findings else ""
-        yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
+        yield f"{check_name.value:<10} {counted(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
-    yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
+    yield f"{'results':<10} {counted(len(report.wrong), 'wrong result')}{first}"
     if report.corners or report.not_ended:
         cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
-        yield f"{'corners':<10} {_count(report.corners, 'dispatch')} at bench sizes{cut}"
+        yield f"{'corners':<10} {counted(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
@@ -231,11 +243,6 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
             f"    {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
             f"{32 * bytes_.sectors:>10} in sectors"
         )
-
-
-def _count(number: int, noun: str) -> str:
-    ending = "es" if noun.endswith("ch") else "s"
-    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -326,7 +333,7 @@ def _of_a_file(options: argparse.Namespace) -> int:
     )
     for name in CheckName:
         findings = [finding for finding in result.findings if finding.check is name]
-        print(f"{name.value:<10} {_count(len(findings), 'finding')}")
+        print(f"{name.value:<10} {counted(len(findings), 'finding')}")
         for finding in findings:
             print(f"  {finding}")
     for run in result.runs:
@@ -370,11 +377,7 @@ def _extents(text: str) -> tuple[int, int, int]:
 
 def _number(text: str) -> int | float:
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
+        return int(text) if re.fullmatch(r"[-+]?\d+", text, flags=re.ASCII) else float(text)
     except ValueError:
         raise NotANumber(f"{text!r} is not a number.") from None
 

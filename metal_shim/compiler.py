@@ -48,6 +48,10 @@ _LANGUAGE = (
     *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS}"),
     *("-ffp-contract=off", "-fno-math-errno", "-ftrivial-auto-var-init=pattern"),
 )
+# `float4(...)` makes a vector; `float4 x` remains a type.
+_INTEGERS = [f"{sign}{kind}" for kind in ("char", "short", "int", "long") for sign in ("", "u")]
+_VECTORS = [f"{kind}{n}" for kind in ("float", "half", "bfloat", *_INTEGERS) for n in (2, 3, 4)]
+_MACROS = tuple(f"-D{v}(...)=metal::msl_make<metal::{v}>(__VA_ARGS__)" for v in _VECTORS)
 _WARNINGS = (
     *("-Wno-everything", "-Werror=uninitialized", "-Werror=sometimes-uninitialized"),
     *("-Werror=conditional-uninitialized", "-Werror=return-type"),
@@ -218,13 +222,18 @@ def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     header = INCLUDE / "metal_stdlib"
     texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
     path = _entry(*texts, *flags, compiler.version, suffix=".pch")
+    # of a checkout anew, whose header has another time of change, it stays usable
+    options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
+    emit = ("-Xclang", "-emit-pch", "-c", str(header))
+    return _built(path, *compiler.kernel, *flags, *options, *emit)
+
+
+def _built(path: Path, *command: str) -> Path:
+    """Return the file that a command writes, made now or taken from the cache."""
     if not path.exists():
-        # of a checkout anew, whose header has another time of change, it stays usable
-        options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder, "library.pch")
-            emit = ("-Xclang", "-emit-pch", "-c", str(header), "-o", str(built))
-            _run(*compiler.kernel, *flags, *options, *emit)
+            built = Path(folder, path.name)
+            _run(*command, "-o", str(built))
             os.replace(built, path)
     return path
 
@@ -244,7 +253,7 @@ def _kernel_flags(machine: str = "", system: str = "") -> tuple[str, ...]:
     system = system or ("linux-gnu" if sys.platform == "linux" else "apple-macosx")
     target = ("-target", f"{'x86_64' if machine in _FEATURES else 'aarch64'}-{system}")
     features = _FEATURES.get(machine.lower(), ())
-    return (*_LANGUAGE, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")
+    return (*_LANGUAGE, *_MACROS, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")
 
 
 @cache
@@ -253,12 +262,7 @@ def runner(compiler: MetalCompiler) -> Path:
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
     libraries = ("-ldl",) if sys.platform == "linux" else ()
     path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder, "runner")
-            _run(*compiler.native, *flags, str(RUNTIME), "-o", str(built), *libraries)
-            os.replace(built, path)
-    return path
+    return _built(path, *compiler.native, *flags, str(RUNTIME), *libraries)
 
 
 def _entry(*parts: str, suffix: str = "") -> Path:

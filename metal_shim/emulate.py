@@ -13,13 +13,15 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 from metal_shim import compiler, host, lint
-from metal_shim.signature import SIZES, MetalCall, Parameter, parameters
+from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -182,38 +184,10 @@ class MetalLaunch:
         x, y, z = (min(t, n) for t, n in zip(self.group, self.grid, strict=True))
         return x, y, z
 
-
-@dataclass(frozen=True)
-class _Recording:
-    options: EmulationOptions
-    runs: list[EmulatedRun] = field(default_factory=list)
-
-
-_RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
-
-
-@contextmanager
-def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
-    """Emulate all launches inside with these options. Yields the list that their runs enter."""
-    token = _RECORDING.set(recording := _Recording(options))
-    try:
-        yield recording.runs
-    finally:
-        _RECORDING.reset(token)
-
-
-@dataclass(frozen=True)
-class PlannedLaunch:
-    """One dispatch as it would be launched: nothing runs. `grid` counts threads."""
-
-    call: MetalCall
-    grid: tuple[int, int, int]
-    group: tuple[int, int, int]  # as MLX launches it: at most the grid
-
     @property
     def threads(self) -> int:
         """Threads of a threadgroup."""
-        return prod(self.group)
+        return prod(self.clamped)
 
     @property
     def threadgroups(self) -> int:
@@ -227,27 +201,46 @@ class PlannedLaunch:
 
     def refusal(self) -> str | None:
         """Return in one sentence why the kernel should not be launched so, or None."""
-        if self.threads % SIMD_WIDTH and self.group != self.grid:
+        if self.threads % SIMD_WIDTH and self.clamped != self.grid:
             return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
-        if self.threadgroup_bytes > host.THREADGROUP_LIMIT:
-            most = host.THREADGROUP_LIMIT
-            return f"{self.threadgroup_bytes} bytes of threadgroup memory; a threadgroup has {most}"
-        return None
+        return host.refuse_threadgroup(self.threadgroup_bytes)
 
 
-_PLANNING: ContextVar[list[PlannedLaunch] | None] = ContextVar("metal_planning", default=None)
+@dataclass(frozen=True)
+class _Recording:
+    options: EmulationOptions
+    runs: list[EmulatedRun] = field(default_factory=list)
+
+
+T = TypeVar("T")
+_RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
 
 
 @contextmanager
-def planning() -> Iterator[list[PlannedLaunch]]:
+def _set(variable: ContextVar[T | None], value: T) -> Iterator[T]:
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
+    """Emulate all launches inside with these options. Yields the list that their runs enter."""
+    with _set(_RECORDING, _Recording(options)) as recording:
+        yield recording.runs
+
+
+_PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
+
+
+@contextmanager
+def planning() -> Iterator[list[MetalLaunch]]:
     """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
     the list that the launches enter."""
-    launches: list[PlannedLaunch] = []
-    token = _PLANNING.set(launches)
-    try:
+    with _set(_PLANNING, list[MetalLaunch]()) as launches:
         yield launches
-    finally:
-        _PLANNING.reset(token)
 
 
 def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, int, int]) -> bool:
@@ -258,7 +251,7 @@ def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, in
         return False
     launch = MetalLaunch(call, (), grid, group)
     reject_launch(launch)
-    launches.append(PlannedLaunch(call, grid, launch.clamped))
+    launches.append(replace(launch, group=launch.clamped))
     return True
 
 
@@ -275,7 +268,7 @@ def is_requested() -> bool:
 ACCESSES_AT_CORNERS = 1 << 24  # of a run: about 2 s
 
 
-def run_corners(planned: PlannedLaunch) -> None:
+def run_corners(launch: MetalLaunch) -> None:
     """Run the threadgroups at the corners of a grid at its true size, where an index of 32 bits
     overflows: the first, and then the last before the others. The arrays are addresses alone: all
     inputs are zeros, and no output is returned.
@@ -284,11 +277,10 @@ def run_corners(planned: PlannedLaunch) -> None:
     CompilerMissing.
     """
     options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
-    launch = MetalLaunch(planned.call, (), planned.grid, planned.group)
-    program = _program(planned.call, options, compiler.WRAPPING)
+    program = _program(launch.call, options, compiler.WRAPPING)
     line = _run(program, launch, options).decode("utf-8", "replace").partition("\n")[0]
     if not line.startswith("counts "):
-        finding = _finding(program, planned.call, line)
+        finding = _finding(program, launch.call, line)
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
@@ -331,12 +323,12 @@ _LOCAL = re.compile(r"\b[A-Za-z_]\w*(?:\s*<[^;{}()]*>)?\s+\w+(?:\s*\[[^\];]*\])*
 
 def reject_launch(launch: MetalLaunch) -> None:
     """Raise LaunchRejected where no Apple GPU takes the launch."""
-    name, threads = launch.call.source.name, prod(launch.clamped)
+    name = launch.call.source.name
     if min(*launch.grid, *launch.group) < 1:
         raise LaunchRejected(f"{name}: grid {launch.grid} and group {launch.group} begin at 1.")
-    if threads > MOST_THREADS:
+    if (count := launch.threads) > MOST_THREADS:
         raise LaunchRejected(
-            f"{name}: {threads} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
+            f"{name}: {count} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
         )
     if max(launch.grid) >= 1 << 32:
         raise LaunchRejected(f"{name}: an axis of the grid has 2^32 threads or more.")
@@ -351,7 +343,8 @@ def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] =
     errors = list[compiler.KernelRejected]()
     for reading in range(readings):
         try:
-            return compiler.compiled(host.host_text(call, reading), tools, more)
+            text = host.host_text(call, reading, options.corners)
+            return compiler.compiled(text, tools, more)
         except compiler.KernelRejected as error:
             errors.append(error)
             if "uninitialized" in str(error):
@@ -424,52 +417,40 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
         *(options.unchecked, options.corners),
         *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
     )
-    arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=not options.corners))
-    outputs = dict(zip(launch.call.source.outputs, launch.call.outputs, strict=True))
-    contents = []
+    source, call, contents = launch.call.source, launch.call, []
+    given = dict(zip(source.inputs, launch.inputs, strict=not options.corners))
+    given.update(launch.initial)
+    names, kinds = (*source.inputs, *source.outputs), (*call.inputs, *call.outputs)
+    arrays = dict(zip(names, kinds, strict=True))
     for p in listed:
-        if p.array in outputs:
-            array, flags = outputs[p.array], _WRITABLE
-            flags |= _SAME_VALUE if p.array in launch.same_value else 0
-            flags |= _EMPTY if options.corners else 0
-            if p.array in launch.initial:
-                flags |= _INITIALISED
-                contents.append(launch.initial[p.array])
-            element = 0 if launch.call.source.whole else SIZES[array.dtype]  # the kernel says it
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, element, flags)
-        elif options.corners and not p.part:
-            array = launch.call.inputs[launch.call.source.inputs.index(p.array)]
-            flags = _INITIALISED | _EMPTY
-            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
-        else:
-            content, element = _content(p, launch.call, arrays.get(p.array, b""))
-            contents.append(content)
-            flags = _INITIALISED | (_FILLED if p.fields else 0)
-            element = 0 if launch.call.source.whole else element
-            yield struct.pack("=40sQII", p.name.encode(), len(content), element, flags)
+        array, written = arrays[p.array], p.array in source.outputs
+        empty = options.corners and not p.part
+        content, element = _content(p, array, given.get(p.array))
+        flags = _WRITABLE * written | _FILLED * bool(p.fields) | _EMPTY * empty
+        flags |= _SAME_VALUE * (p.array in launch.same_value)
+        flags |= _INITIALISED * (not written or content is not None)
+        size = array.bytes if content is None else len(content)
+        element = 0 if source.whole else element  # the kernel says it
+        yield struct.pack("=40sQII", p.name.encode(), size, element, flags)
+        contents += [] if content is None else [content]
     yield from contents
 
 
-def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes, int]:
-    """Return the contents of a buffer that is read, and the bytes of its elements."""
-    array = call.inputs[call.source.inputs.index(parameter.array)]
+def _content(p: Parameter, array: ArrayType, given: bytes | None) -> tuple[bytes | None, int]:
+    """Return the contents of a buffer, None where it has none yet, and the bytes of an element."""
     shape = array.shape
-    if parameter.part == "shape":
+    if p.part == "shape":
         return struct.pack(f"={len(shape)}i", *shape), 4
-    if parameter.part == "strides":
+    if p.part == "strides":
         strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
         return struct.pack(f"={len(shape)}q", *strides), 8
-    if parameter.part == "ndim":
+    if p.part == "ndim":
         return struct.pack("=i", len(shape)), 4
     return given, SIZES[array.dtype]
 
 
 def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
-    result, at = [], 0
-    for size in sizes:
-        result.append(contents[at : at + size])
-        at += size
-    return result
+    return [contents[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def _traffic(lines: Sequence[str]) -> EmulatedTraffic:

@@ -28,7 +28,7 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
-from metal_shim.signature import TYPES, ArrayType, MetalCall, MetalSource, Parameter
+from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
 
 _WORDS = {
@@ -85,7 +85,8 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
             findings[str(error.finding)] = error.finding
     types = zip(source.outputs, launch.call.outputs, strict=True)
     outputs = {
-        name: _array(content, kind) for (name, kind), content in zip(types, contents, strict=False)
+        name: numbers_of(content, kind)
+        for (name, kind), content in zip(types, contents, strict=False)
     }
     return FileResult(list(findings.values()), runs, outputs)
 
@@ -154,12 +155,9 @@ def _value(
             f"the argument {p.name} ({p.declaration}) has no value; give one as --arg {p.name}="
             f"{'16x32' if p.declaration.endswith('*') else '1'}."
         )
-    own = re.sub(
-        r"\b(device|constant|threadgroup|thread|const|volatile|metal::)\b|[*&]", "", p.declaration
-    )
-    own = re.sub(r"^(metal::)?(?:atomic<(\w+)>|packed_)", r"\2", own.strip()).removeprefix(
-        "metal::"
-    )
+    spaces = r"\b(device|constant|threadgroup|thread|const|volatile|metal::)\b|[*&]"
+    own = re.sub(spaces, "", p.declaration).strip()
+    own = re.sub(r"^(metal::)?(?:atomic<(\w+)>|packed_)", r"\2", own).removeprefix("metal::")
     vector = re.fullmatch(r"(\w+?)([234])", own)
     word = _WORDS.get(vector[1] if vector else own, "")
     if text.startswith("@"):
@@ -170,7 +168,7 @@ def _value(
     ):
         numbers = [_number(part) for part in text.split(",")]
         word = _known(p, word, own)
-        return ArrayType((len(numbers),), word), _bytes(np.array(numbers), word)
+        return ArrayType((len(numbers),), word), bytes_of(np.array(numbers), word)
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise NotWhole(f"{p.name}={text} is no number, no shape as 16x32 and no @FILE.npy.")
@@ -180,15 +178,12 @@ def _value(
     shape = tuple(map(int, match["shape"].split("x")))
     kind = ArrayType(shape, word)
     if match["fill"]:
-        return kind, _bytes(np.full(prod(shape), _number(match["fill"])), word)
+        return kind, bytes_of(np.full(prod(shape), _number(match["fill"])), word)
     if written:
         return kind, None
-    values = (
-        drawn.normal(size=shape)
-        if word in ("fp32", "fp16", "bf16")
-        else (drawn.integers(0, 2 if word == "bool" else 8, shape))
-    )
-    return kind, _bytes(values, word)
+    is_float, most = word in ("fp32", "fp16", "bf16"), 2 if word == "bool" else 8
+    values = drawn.normal(size=shape) if is_float else drawn.integers(0, most, shape)
+    return kind, bytes_of(values, word)
 
 
 def _known(p: Parameter, word: str, own: str) -> str:
@@ -204,12 +199,12 @@ def _number(text: str) -> float:
     return {"true": 1.0, "false": 0.0}.get(text, float(text) if text[0] not in "tf" else 0.0)
 
 
-def _bytes(values: np.ndarray, word: str) -> bytes:
+def bytes_of(values: np.ndarray, word: str) -> bytes:
     """Return numbers as a dtype has them; bf16 is rounded to the nearest even one."""
     if word == "bf16":
         bits = values.astype(np.float32).view(np.uint32)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
-    return values.astype(word.replace("fp", "float")).tobytes()
+    return values.astype(LIBRARY_NAMES[word]).tobytes()
 
 
 def _typed(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
@@ -219,8 +214,9 @@ def _typed(array: np.ndarray, word: str) -> tuple[ArrayType, bytes]:
     return ArrayType(tuple(array.shape) or (1,), word), np.ascontiguousarray(array).tobytes()
 
 
-def _array(content: bytes, kind: ArrayType) -> np.ndarray:
+def numbers_of(content: bytes, kind: ArrayType) -> np.ndarray:
+    """Return the numbers of an array; those of bf16 are floats."""
     if kind.dtype == "bf16":
         bits = np.frombuffer(content, np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).reshape(kind.shape)
-    return np.frombuffer(content, kind.dtype.replace("fp", "float")).reshape(kind.shape)
+    return np.frombuffer(content, LIBRARY_NAMES[kind.dtype]).reshape(kind.shape)

@@ -12,10 +12,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from metal_shim.signature import (
-    ATTRIBUTES,
+    NUMBERS,
+    POSITIONS,
     SIZES,
     TYPES,
     MetalCall,
@@ -31,31 +33,6 @@ FILE_LINES = 1_000_000  # between the numbers of the lines of one file and of th
 HEADER_LINE = FILE_LINES + 1  # number of the first line of the header in messages of the emulator
 THREADGROUP_LIMIT = 32_768  # bytes of threadgroup memory on every Apple GPU
 
-_POSITIONS = {
-    "thread_position_in_grid": "msl_thread->group[{0}] * msl_dispatch.group[{0}]"
-    " + msl_thread->tid[{0}]",
-    "thread_position_in_threadgroup": "msl_thread->tid[{0}]",
-    "threadgroup_position_in_grid": "msl_thread->group[{0}]",
-    "threads_per_threadgroup": "msl_dispatch.current[{0}]",
-    "dispatch_threads_per_threadgroup": "msl_dispatch.group[{0}]",
-    "threads_per_grid": "msl_dispatch.grid[{0}]",
-    "grid_size": "msl_dispatch.grid[{0}]",
-    "threadgroups_per_grid": "msl_dispatch.groups[{0}]",
-    "grid_origin": "0 * {0}",
-}
-_NUMBERS = {
-    "thread_index_in_threadgroup": "msl_thread->index",
-    "thread_index_in_simdgroup": "msl_thread->lane",
-    "simdgroup_index_in_threadgroup": "msl_thread->simdgroup",
-    "simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
-    "dispatch_simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
-    "quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
-    "dispatch_quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
-    "quadgroup_index_in_threadgroup": "msl_thread->index / 4",
-    "thread_index_in_quadgroup": "msl_thread->index % 4",
-    "threads_per_simdgroup": "32",
-    "thread_execution_width": "32",
-}
 # `threadgroup float a[N], b[4][5];` and not the declaration of a pointer. What initialises it is
 # dropped: Metal gives such memory no first value.
 _ALIGNED = r"(?:(?:__attribute__\s*\(\(.*?\)\)|alignas\s*\([^)]*\))\s*)?"
@@ -90,10 +67,14 @@ _ANYWHERE = "#undef thread\n#define thread\n"
 READINGS = (("", False), (_ANYWHERE, False), (_ANYWHERE, True))
 
 
-def host_text(call: MetalCall, reading: int = 0) -> str:
+def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls;
-    `reading` is an index of `READINGS`, for the kernel of a file."""
+    `reading` is an index of `READINGS`, for the kernel of a file. For the corners of a grid casts
+    to integers of 32 bits say what they lose."""
     name, source = call.source.name, call.source
+    if corners:
+        header, body = _with_checked_casts(source.header), _with_checked_casts(source.body)
+        source = replace(source, header=header, body=body)
     if source.whole:
         using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
         body = _rewritten(source.body, of_any)
@@ -172,6 +153,17 @@ def _with_vectors(text: str, types: set[str]) -> str:
     return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
 
 
+# `uint(i)` and `(uint)i`, and not `operator uint()`, `unsigned int (...)` or `int (*f)()`
+_NARROW = r"(?<!operator )(?<!unsigned )(?<!long )(?<!short )\b(u?int(?:32_t)?)\s*\((?!\s*[*&])"
+_NARROW_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*(u?int(?:32_t)?)\s*\)(?=\s*[\w(])"
+
+
+def _with_checked_casts(text: str) -> str:
+    text = re.sub(r"\bstatic_cast\s*<\s*(u?int(?:32_t)?)\s*>\s*\(", r"\1(", text)
+    text = re.sub(_NARROW_CAST, r"\1metal::msl_cast<\2>{__LINE__}->*", without_comments(text))
+    return re.sub(_NARROW, r"metal::msl_narrow<\1>(", text)
+
+
 _METHOD = re.compile(
     r"(?:\bstatic\b[^;{}()]*)?\b(?P<name>operator\s*\S+?|\w+)\s*"
     r"(?P<list>\((?:[^()]|\([^()]*\))*\))(?P<const>\s*const\b)?(?=\s*\{)"
@@ -243,11 +235,10 @@ def _whole_entry(call: MetalCall) -> str:
             values.append(f'metal::msl_shared<{kind}>("{p.name}", {p.bytes})')
         elif p.part == "absent":
             values.append(f"metal::msl_absent<{kind}>()")
-        elif ATTRIBUTES[p.part] == "uint":
-            values.append(f"({kind})({_NUMBERS[p.part]})")
+        elif p.part in NUMBERS:
+            values.append(f"({kind})({NUMBERS[p.part]})")
         else:
-            parts = ", ".join(f"(uint)({_POSITIONS[p.part].format(i)})" for i in range(3))
-            values.append(f"metal::msl_extents<{kind}>({parts})")
+            values.append(f"metal::msl_extents<{kind}>({_axes(p.part)})")
     listed = ", ".join([*sizes, "0"])
     return (
         f"typedef decltype({function}) msl_kernel;\n"
@@ -276,9 +267,11 @@ def _argument(index: int, declaration: str) -> str:
 
 def _position(name: str) -> str:
     """Return the value of an attribute."""
-    if ATTRIBUTES[name] == "uint":
-        return f"(uint)({_NUMBERS[name]})"
-    return f"uint3({', '.join(f'(uint)({_POSITIONS[name].format(i)})' for i in range(3))})"
+    return f"(uint)({NUMBERS[name]})" if name in NUMBERS else f"uint3({_axes(name)})"
+
+
+def _axes(name: str) -> str:
+    return ", ".join(f"(uint)({POSITIONS[name].format(axis)})" for axis in range(3))
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:
@@ -288,6 +281,14 @@ def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]
     body. Raises ValueError where one is anything else.
     """
     return _threadgroup_bytes(source, tuple(template.items()))
+
+
+def refuse_threadgroup(needed: int) -> str | None:
+    """Return in one sentence why so many bytes of threadgroup memory are too many, or None."""
+    most = THREADGROUP_LIMIT
+    if needed <= most:
+        return None
+    return f"{needed} bytes of threadgroup memory; a threadgroup has {most}"
 
 
 @cache

@@ -70,8 +70,7 @@ class MetalKernel:
         """
         models = (like,) if isinstance(like, torch.Tensor) else tuple(like)
         _check(self.source, inputs, models)
-        values = {n: WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
-        call = MetalCall(self.source, _types(inputs), _types(models), values)
+        call = MetalCall(self.source, _types(inputs), _types(models), _values(template))
         size = (group, 1, 1) if isinstance(group, int) else group
         if is_planned(call, grid, size):
             outputs = [torch.empty(tuple(m.shape), dtype=m.dtype, device="meta") for m in models]
@@ -91,21 +90,9 @@ class MetalKernel:
             outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def threadgroup_bytes(self, **template: torch.dtype | str | bool | int) -> int:
-        """Return the bytes of threadgroup memory with these template values."""
-        values: dict[str, TemplateValue] = {
-            n: WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()
-        }
-        return host.threadgroup_bytes(self.source, values)
-
     def refuse_threadgroup(self, **template: torch.dtype | str | bool | int) -> str | None:
         """Return in one sentence why threadgroup memory does not suffice, or None if it does."""
-        needed = self.threadgroup_bytes(**template)
-        if needed > host.THREADGROUP_LIMIT:
-            return (
-                f"{needed} bytes of threadgroup memory; a threadgroup has {host.THREADGROUP_LIMIT}"
-            )
-        return None
+        return host.refuse_threadgroup(host.threadgroup_bytes(self.source, _values(template)))
 
 
 def metal_kernel(
@@ -160,6 +147,10 @@ def _check(
     for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
         if x.dtype not in WORDS:
             raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
+
+
+def _values(template: Mapping[str, torch.dtype | TemplateValue]) -> dict[str, TemplateValue]:
+    return {n: WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
 
 
 def _types(tensors: Sequence[torch.Tensor]) -> tuple[ArrayType, ...]:

@@ -7,14 +7,15 @@ accepted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import pairwise
 
 from metal_shim.host import without_comments
 from metal_shim.signature import ATTRIBUTES, MetalSource
+from metal_shim.words import Word, closing, opening_angle, words_of
 
 
 class LintRule(Enum):
@@ -45,32 +46,21 @@ class LintFinding:
 
 
 @dataclass(frozen=True)
-class Token:
-    """A word or sign of the source, and its line."""
-
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
 class Text:
-    """Tokens of a body or header; `types` are names of types beside Metal's own."""
+    """Words of a body or header; `types` are names of types beside Metal's own."""
 
     source: MetalSource
-    tokens: tuple[Token, ...]
+    words: tuple[Word, ...]
     in_header: bool
     types: frozenset[str]
 
-    def words(self, start: int, end: int) -> list[str]:
-        """Return the texts of these tokens."""
-        return [token.text for token in self.tokens[start:end]]
-
     def at(self, index: int) -> str:
-        """Return the text of a token, empty outside."""
-        return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
+        """Return a word, empty outside."""
+        return self.words[index] if 0 <= index < len(self.words) else ""
 
-
-_TOKEN = re.compile(r'\n|"[^"\n]*"|\[\[|\]\]|::|[A-Za-z_]\w*|\d[\w.]*|\S')
+    def opens(self, index: int) -> bool:
+        """Return whether an attribute begins here."""
+        return self.at(index) == self.at(index + 1) == "["
 
 
 def _words(text: str) -> frozenset[str]:
@@ -100,14 +90,11 @@ _CONTROL = _words("if for while switch return sizeof")
 @cache
 def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFinding, ...]:
     """Return the broken rules of a kernel. `types` names template parameters that are types."""
-    header = _lexed(source.header)
-    declared = {
-        header[i + 1].text
-        for i, token in enumerate(header[:-1])
-        if token.text in ("typename", "class", "struct", "using")
-    }
+    header, body = (_lexed(text) for text in (source.header, source.body))
+    kinds = ("typename", "class", "struct", "using")
+    declared = {after for word, after in pairwise(header) if word in kinds}
     known = frozenset({*_TYPES, *types, *declared})
-    texts = [Text(source, header, True, known), Text(source, _lexed(source.body), False, known)]
+    texts = [Text(source, header, True, known), Text(source, body, False, known)]
     return tuple(f for text in texts for rule in RULES for f in rule(text))
 
 
@@ -116,24 +103,19 @@ def faults(source: MetalSource, types: tuple[str, ...] = ()) -> list[str]:
     return [str(f) for f in findings(source, types)]
 
 
-def _lexed(text: str) -> tuple[Token, ...]:
-    tokens, line = list[Token](), 1
-    for match in _TOKEN.finditer(without_comments(text)):
-        if match[0] == "\n":
-            line += 1
-        else:
-            tokens.append(Token(match[0], line))
-    return tuple(tokens)
+def _lexed(text: str) -> tuple[Word, ...]:
+    return tuple(words_of(without_comments(text).replace("#", " ")))  # with the lines of macros
 
 
 def _finding(text: Text, index: int, rule: LintRule, sentence: str) -> LintFinding:
-    line = text.tokens[index].line if text.tokens else 1
+    plain = text.source.header if text.in_header else text.source.body
+    line = plain.count("\n", 0, text.words[index].start) + 1 if text.words else 1
     return LintFinding(rule, sentence, line, text.in_header)
 
 
 def _address_spaces(text: Text) -> Iterator[LintFinding]:
-    for i, token in enumerate(text.tokens):
-        if token.text not in "*&" or i == 0 or text.at(i - 1) in "*&":
+    for i, word in enumerate(text.words):
+        if word not in "*&" or i == 0 or text.at(i - 1) in "*&":
             continue
         start = _start_of_type(text, i - 1)
         if start is None or text.at(start) in ("this", "sizeof"):
@@ -141,56 +123,38 @@ def _address_spaces(text: Text) -> Iterator[LintFinding]:
         first = start
         while first > 0 and text.at(first - 1) not in ";{}(),<>=":
             first -= 1
-        if not _SPACES & set(text.words(first, i)):
-            name = " ".join(text.words(start, i + 1))
+        if not _SPACES & set(text.words[first:i]):
+            name = " ".join(text.words[start : i + 1])
             sentence = f"`{name}` needs device, constant, threadgroup or thread before it"
             yield _finding(text, i, LintRule.ADDRESS_SPACE, sentence)
 
 
 def _start_of_type(text: Text, end: int) -> int | None:
-    """Return the index where the type that ends at a token begins, or None if it is no type."""
-    if text.at(end) == "const":
-        end -= 1
+    """Return the index where the type that ends at a word begins, or None if it is no type."""
+    end -= text.at(end) == "const"
     if text.at(end) in text.types:
         return end
     if text.at(end) != ">":
         return None
-    depth = 0
-    for i in range(end, -1, -1):
-        depth += {">": 1, "<": -1}.get(text.at(i), 0)
-        if text.at(i) in ";{}":
-            return None
-        if depth == 0:
-            return i - 1 if text.at(i - 1) in _TEMPLATES else None
-    return None
+    start = opening_angle(text.words, end)
+    is_type = text.at(start - 1) in _TEMPLATES and not set(";{}") & set(text.words[start:end])
+    return start - 1 if is_type else None
 
 
 def _functions(text: Text) -> Iterator[tuple[str, int, int]]:
-    """Yield name, first and last token of the body of each function that the text defines."""
-    for i, token in enumerate(text.tokens):
-        if token.text == "(" and text.at(i - 1).isidentifier() and text.at(i - 1) not in _CONTROL:
-            end = _closing(text, i)
+    """Yield name, first and last word of the body of each function that the text defines."""
+    for i, word in enumerate(text.words):
+        if word == "(" and text.at(i - 1).isidentifier() and text.at(i - 1) not in _CONTROL:
+            end = closing(text.words, i)
             body = end + 2 if text.at(end + 1) == "const" else end + 1
             if text.at(body) == "{":
-                yield text.at(i - 1), body, _closing(text, body)
-
-
-def _closing(text: Text, index: int) -> int:
-    """Return the index of the bracket that closes the one at `index`, or the last token."""
-    opening = text.at(index)
-    closing = {"(": ")", "{": "}"}[opening]
-    depth = 0
-    for i in range(index, len(text.tokens)):
-        depth += {opening: 1, closing: -1}.get(text.at(i), 0)
-        if depth == 0:
-            return i
-    return len(text.tokens) - 1
+                yield text.at(i - 1), body, closing(text.words, body)
 
 
 def _recursion(text: Text) -> Iterator[LintFinding]:
     bodies = list(_functions(text))
     names = [name for name, _, _ in bodies]
-    calls = {name: set(text.words(a, b)) & set(names) for name, a, b in bodies}
+    calls = {name: set(text.words[a:b]) & set(names) for name, a, b in bodies}
     for name, start, _ in bodies:
         if names.count(name) > 1:  # overloads may call one another
             continue
@@ -207,65 +171,57 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
 def _threadgroup_variables(text: Text) -> Iterator[LintFinding]:
     if not text.in_header:
         return
-    for i, token in enumerate(text.tokens):
-        declared = token.text == "threadgroup" and text.at(i + 1) in text.types
+    for i, word in enumerate(text.words):
+        declared = word == "threadgroup" and text.at(i + 1) in text.types
         if declared and text.at(i + 2).isidentifier() and text.at(i + 3) in ("[", ";", "="):
             sentence = f"`{text.at(i + 2)}` is threadgroup memory, which only the body can declare"
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
 
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
-    for i, token in enumerate(text.tokens):
-        if token.text == "[[" and text.at(i + 1) not in _KNOWN_ATTRIBUTES:
-            yield _finding(
-                text, i, LintRule.ATTRIBUTE, f"[[{text.at(i + 1)}]] is no attribute of Metal"
-            )
+    for i in range(len(text.words)):
+        if text.opens(i) and (name := text.at(i + 2)) not in _KNOWN_ATTRIBUTES:
+            yield _finding(text, i, LintRule.ATTRIBUTE, f"[[{name}]] is no attribute of Metal")
 
 
 def _missing_words(text: Text) -> Iterator[LintFinding]:
-    for i, token in enumerate(text.tokens):
-        library = token.text == "std" and text.at(i + 1) == "::"
-        static = token.text == "static" and text.at(i + 1) not in (
-            "constexpr",
-            "constant",
-            "inline",
-        )
-        if token.text in _MISSING or library or (static and not text.in_header):
-            word = "std::" if library else token.text
-            yield _finding(text, i, LintRule.WORD, f"Metal has no `{word}`")
+    for i, word in enumerate(text.words):
+        library = word == "std" and text.at(i + 1) == text.at(i + 2) == ":"
+        constant = text.at(i + 1) in ("constexpr", "constant", "inline")
+        static = word == "static" and not constant and not text.in_header
+        if word in _MISSING or library or static:
+            name = "std::" if library else word
+            yield _finding(text, i, LintRule.WORD, f"Metal has no `{name}`")
 
 
 def _header_names(text: Text) -> Iterator[LintFinding]:
     if not text.in_header:
         return
     shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
-    for i, token in enumerate(text.tokens):
-        if token.text in ATTRIBUTES and text.at(i - 1) != "[[" and text.at(i + 1) != "[[":
-            sentence = f"MLX adds {token.text} to the body alone; pass it as an argument"
+    for i, word in enumerate(text.words):
+        if word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
+            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
             yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
-        elif token.text in shapes:
-            sentence = f"MLX adds {token.text} where the body names it; pass it as an argument"
+        elif word in shapes:
+            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
             yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _atomics(text: Text) -> Iterator[LintFinding]:
-    for i, token in enumerate(text.tokens):
-        kind = text.at(i + 2) if token.text == "atomic" and text.at(i + 1) == "<" else ""
-        if token.text.startswith("atomic_") and token.text.removeprefix("atomic_") in _TYPES:
-            kind = token.text.removeprefix("atomic_")
+    for i, word in enumerate(text.words):
+        kind = text.at(i + 2) if word == "atomic" and text.at(i + 1) == "<" else ""
+        if word.startswith("atomic_") and word.removeprefix("atomic_") in _TYPES:
+            kind = word.removeprefix("atomic_")
         if kind in _TYPES and kind not in _ATOMIC:
             yield _finding(text, i, LintRule.ATOMIC, f"Metal has no atomic {kind}")
 
 
 def _names(text: Text) -> Iterator[LintFinding]:
-    if text.in_header:
-        return
-    for name in (*text.source.inputs, *text.source.outputs):
+    names = [] if text.in_header else [*text.source.inputs, *text.source.outputs]
+    for name in names:
         if name in ATTRIBUTES:
-            yield _finding(
-                text, 0, LintRule.NAME, f"an array is called {name}, which is an attribute"
-            )
-    names = [*text.source.inputs, *text.source.outputs]
+            sentence = f"an array is called {name}, which is an attribute"
+            yield _finding(text, 0, LintRule.NAME, sentence)
     for name in {n for n in names if names.count(n) > 1}:
         yield _finding(text, 0, LintRule.NAME, f"two arrays are called {name}")
 

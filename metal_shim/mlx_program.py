@@ -34,6 +34,7 @@ from metal_shim.emulate import (
     emulated,
     emulation,
 )
+from metal_shim.file_check import bytes_of, numbers_of
 from metal_shim.signature import (
     LIBRARY_NAMES,
     SIZES,
@@ -43,9 +44,10 @@ from metal_shim.signature import (
     TemplateValue,
 )
 from workbench.data.exits import COULD_NOT_RUN, FAILED
+from workbench.data.units import counted
 
-DTYPES = {getattr(mx, name, mx.bool_): word for word, name in LIBRARY_NAMES.items()}
-_NUMPY = {w: np.dtype(name) for w, name in LIBRARY_NAMES.items() if w != "bf16"}
+MLX_DTYPES = {word: getattr(mx, name, mx.bool_) for word, name in LIBRARY_NAMES.items()}
+DTYPES = {dtype: word for word, dtype in MLX_DTYPES.items()}
 _OURS = (str(Path(__file__).parent), str(Path(mx.__file__).parent))
 
 
@@ -86,12 +88,12 @@ class ProgramReport:
         launched = [kernel for kernel in self.kernels if kernel.launches]
         launches = sum(kernel.launches for kernel in launched)
         yield (
-            f"{_count(len(launched), 'Metal kernel')}, {_count(launches, 'launch', 'es')} emulated "
+            f"{counted(len(launched), 'Metal kernel')}, {counted(launches, 'launch')} emulated "
             "on a CPU; Apple's compiler and GPU took no part"
         )
         for check in CheckName:
             times = Counter(str(f) for f in self.findings if f.finding.check is check)
-            yield f"{check.value:<10} {_count(len(times), 'finding')}"
+            yield f"{check.value:<10} {counted(len(times), 'finding')}"
             for sentence, number in times.items():
                 yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
         for sentence in dict.fromkeys(self.refused):
@@ -112,10 +114,6 @@ class ProgramReport:
         unlaunched = [kernel.name for kernel in self.kernels if not kernel.launches]
         if unlaunched:
             yield f"never launched: {', '.join(dict.fromkeys(unlaunched))}"
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number:,} {noun}{plural * (number != 1)}"
 
 
 @dataclass
@@ -157,7 +155,7 @@ class CheckedKernel:
         call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
         start = dict[str, bytes]()
         if init_value is not None:
-            contents = [_filled(model, init_value) for model in models]
+            contents = [bytes_of(np.full(m.size, init_value), m.dtype) for m in models]
             start = dict(zip(self.source.outputs, contents, strict=True))
         x, y, z = grid
         across, down, deep = threadgroup
@@ -266,17 +264,8 @@ def _sectors(runs: Sequence[EmulatedRun]) -> int:
     return sum(b.sectors for run in runs for b in run.traffic.buffers.values())
 
 
-def _filled(model: ArrayType, value: float) -> bytes:
-    dtype = {word: dtype for dtype, word in DTYPES.items()}[model.dtype]
-    one = mx.full((1,), value, dtype=dtype)
-    bits = one.view(mx.uint16) if model.dtype == "bf16" else one
-    return np.array(bits).tobytes() * model.size
-
-
 def _array(content: bytes, model: ArrayType) -> Any:
-    if model.dtype == "bf16":
-        return mx.array(np.frombuffer(content, np.uint16).reshape(model.shape)).view(mx.bfloat16)
-    return mx.array(np.frombuffer(content, _NUMPY[model.dtype]).reshape(model.shape))
+    return mx.array(numbers_of(content, model)).astype(MLX_DTYPES[model.dtype])
 
 
 def _without_gradient(name: str, outputs: Sequence[Any]) -> Any:

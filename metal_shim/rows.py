@@ -1,9 +1,13 @@
-"""Config of kernels that hold a row in the registers of one threadgroup."""
+"""Configs and launch of kernels that give each row to one threadgroup."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
+
+from metal_shim.kernel import MetalKernel
 from workbench.spec import AUTO, Limits, among, given, threads
 
 
@@ -35,9 +39,20 @@ def reject_rows(held: int, N: int) -> str | None:
     return f"{held} values are held, and a row has {N}" if held < N else None
 
 
-def checked_rows(config: HeldRows, N: int) -> dict[str, int]:
-    """Return the template values of the body. Raises ValueError where the threads do not hold a row
-    of N values."""
-    if reason := reject_rows(config.threads * config.values, N):
-        raise ValueError(f"{reason}; take more threads, or an impl for rows of any length")
-    return {"TG": config.threads, "VALUES": config.values}
+@dataclass(frozen=True)
+class LoopedRows:
+    """Threads of a threadgroup that walks its row, of any length."""
+
+    threads: int = threads(32, 1024, default=256)
+
+
+def launch_rows(kernel: MetalKernel, config: HeldRows | LoopedRows, *inputs: torch.Tensor) -> Any:
+    """Launch a threadgroup for each row of the first input and return the output. Raises ValueError
+    where the threads do not hold a row."""
+    x, values = inputs[0], {"TG": config.threads}
+    if isinstance(config, HeldRows):
+        values["VALUES"] = config.values
+        if reason := reject_rows(config.threads * config.values, x.shape[1]):
+            raise ValueError(f"{reason}; take more threads, or an impl for rows of any length")
+    grid = (config.threads * x.shape[0], 1, 1)
+    return kernel(*inputs, like=x, grid=grid, group=config.threads, T=x.dtype, **values)

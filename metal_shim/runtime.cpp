@@ -34,6 +34,7 @@ namespace {
 #endif
 constexpr size_t STACK = 64 << 10, PAGE = 4096, SLOT = size_t(1) << MSL_SLOT_BITS, SLOTS = 128;
 constexpr size_t ARENA = SLOT * SLOTS, MOST_BYTES = size_t(1) << 32;
+constexpr size_t MOST_FOR_OTHERS = 1 << 20; // accesses of the first and last corner of a grid
 enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4, FILLED = 8, EMPTY = 16 };
 enum Atomic { LOAD, STORE, MODIFY, NO_ATOMIC };
 enum Order { FORWARD, BACKWARD, ROTATED };
@@ -66,9 +67,7 @@ struct Region {
   uint32_t element, shift, flags;
   Space space;
   int line; // of the declaration of a threadgroup variable
-  Cell* cells;
-  size_t count;
-  std::vector<Cell> own; // or of address space alone, see `add`
+  std::vector<Cell> cells; // none of device memory that is addresses alone
   uint64_t read = 0, written = 0, sectors = 0;
 };
 enum State : uint8_t { READY, AT_BARRIER, EXCHANGING, DONE };
@@ -137,18 +136,15 @@ asm(".text\n.globl " MSL_LABEL "\n" MSL_LABEL ":\n"
     "mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
     "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
 #endif
-void enter(Fiber* f) { now = f; msl_thread = &f->ids; msl_switch(&scheduler, f->stack_pointer); }
 void leave() { msl_switch(&now->stack_pointer, scheduler); }
-void hop(Fiber* to) {
-  Fiber* from = now;
-  now = to; msl_thread = &to->ids; msl_switch(&from->stack_pointer, to->stack_pointer);
-}
+void hop(void** from, Fiber* to) {
+  now = to; msl_thread = &to->ids; msl_switch(from, to->stack_pointer); }
 
 // Continue with the next lane of the SIMD-group that is ready, else with the scheduler.
 void yield() {
   const Simdgroup& s = simdgroups[now->ids.simdgroup];
   for (uint32_t i = now->ids.index + 1; !failed && i < s.first + s.count; i++)
-    if (fibers[i].state == READY) return hop(&fibers[i]);
+    if (fibers[i].state == READY) return hop(&now->stack_pointer, &fibers[i]);
   leave();
 }
 
@@ -196,11 +192,6 @@ void keep(char* to, const char* check, void* pc, const char* format, ...) {
   describe(to, check, pc, format, list); va_end(list);
 }
 
-void no_addresses() {
-  printf("error the system gives no address space (%s): raise ulimit -v and -d\n", strerror(errno));
-  exit(0);
-}
-
 constexpr int RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 Region& add(const BufferRequest& b, Space space, int line) {
   uint64_t total = b.bytes;
@@ -212,16 +203,12 @@ Region& add(const BufferRequest& b, Space space, int line) {
     printf("error more than %zu buffers and threadgroup arrays\n", SLOTS); exit(0); }
   char* low = arena + regions.size() * SLOT + SLOT / 2;
   uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
-  size_t count = (b.bytes >> shift) + 1;
-  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}, count, {}});
+  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line});
   Region& r = regions.back();
   memcpy(r.name, b.name, sizeof r.name);
-  if (request.corners && space == DEVICE) { // pages that nobody touches are no memory
-    r.cells = (Cell*)mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE, RESERVED, -1, 0);
-    if (r.cells == MAP_FAILED) no_addresses();
-    return r; }
-  r.own.resize(count); r.cells = r.own.data();
-  if (b.flags & INITIALISED) for (Cell& c : r.own) c.initialised = true;
+  if (b.flags & EMPTY) return r;
+  r.cells.resize((b.bytes >> shift) + 1);
+  if (b.flags & INITIALISED) for (Cell& c : r.cells) c.initialised = true;
   return r;
 }
 
@@ -345,6 +332,7 @@ void access(void* address, uint32_t n, bool write, void* pc, Atomic atomic = NO_
   if (p < r.low || p + n > r.high) return outside(p, n, write, pc, r);
   if (write && !(r.flags & WRITABLE))
     return fail("memcheck", pc, "write to the input %s", r.name);
+  if (r.flags & EMPTY) return;
   (write ? r.written : r.read) += n;
   if (request.counting && atomic == NO_ATOMIC) note(r, p, n, pc);
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
@@ -385,7 +373,7 @@ bool exchange(Simdgroup& s) {
 void run_simdgroup(Simdgroup& s) {
   do {
     for (uint32_t i = s.first; i < s.first + s.count && !failed; i++)
-      if (fibers[i].state == READY) { running = true; enter(&fibers[i]); running = false; }
+      if (fibers[i].state == READY) { running = true; hop(&scheduler, &fibers[i]); running = false; }
     now = nullptr;
   } while (!failed && exchange(s));
 }
@@ -465,7 +453,6 @@ void check_written() {
 void run() {
   failed = false; finding[0] = uninitialised[0] = undefined[0] = 0; counts = {}; now = nullptr;
   accesses_left = request.accesses;
-  for (Region& r : regions) if (r.own.empty()) munmap(r.cells, r.count * sizeof(Cell));
   regions.clear();
   for (size_t i = 0; i < buffers.size(); i++) {
     Region& r = add(buffers[i], DEVICE, 0);
@@ -483,7 +470,8 @@ void run() {
   if (request.corners) {
     uint64_t size[3] = {1, d.groups[0], uint64_t(d.groups[0]) * d.groups[1]};
     for (uint32_t i = 0; i < 8 && !failed; i++) { // the first, and then the last before others
-      uint32_t corner = i ? 8 - i : 0; uint64_t g = 0; bool again = false;
+      uint32_t corner = i ? 8 - i : 0; uint64_t g = 0;
+      bool again = i > 1 && request.accesses - accesses_left > MOST_FOR_OTHERS;
       beyond = i > 0;
       for (int k = 0; k < 3; k++)
         if (corner >> k & 1) { g += (d.groups[k] - 1) * size[k]; again |= d.groups[k] == 1; }
@@ -527,14 +515,12 @@ void reply() {
          counts.threadgroup_bytes, counts.bank_rounds, counts.accesses);
   for (size_t i = 0; i < buffers.size() && !request.corners; i++) {
     const Region& r = regions[i]; uint64_t read = 0, written = 0;
-    for (size_t k = 0; k < r.count; k++) {
-      read += r.cells[k].was_read; written += r.cells[k].was_written; }
+    for (const Cell& c : r.cells) { read += c.was_read; written += c.was_written; }
     printf("buffer %s %lu %lu %lu %lu %lu\n", r.name, r.read, r.written, read << r.shift,
            written << r.shift, r.sectors); }
   printf("end\n");
-  for (size_t i = 0; i < buffers.size(); i++)
-    if (buffers[i].flags & WRITABLE && !request.corners)
-      fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
+  const auto contents = results(); // without a finding these are the outputs alone
+  fwrite(contents.data(), 1, contents.size(), stdout);
 }
 } // namespace
 
@@ -625,25 +611,30 @@ void __ubsan_handle_out_of_bounds(OutOfBounds* b, uint64_t index) {
   void __ubsan_handle_##name(Source* at) { fail("memcheck", at_line(at->line), text); }
 UNDEFINED(shift_out_of_bounds, "shift by as many bits as the number has, or more, or fewer than 0")
 UNDEFINED(divrem_overflow, "division of an integer by zero")
-// An unsigned integer may wrap, and a hash does so in the first threadgroup of a grid, too. Where
-// others do and that does not, it is an index at the true size.
-void wraps(Source* at, const char* text) {
+// An unsigned integer may wrap. It is an index at the true size if the number that it should be is
+// one into an array here, were its elements bits, and if the first threadgroup does not wrap there,
+// too: the numbers of a hash are larger than any array.
+void wraps(unsigned __int128 meant, uint32_t line, const void* at, const char* text) {
   static std::vector<const void*> intended;
-  bool known = std::find(intended.begin(), intended.end(), at) != intended.end();
+  bool known = std::find(intended.begin(), intended.end(), at) != intended.end(), indexes = false;
+  for (auto& b : buffers) indexes |= meant < 8 * b.bytes;
   if (!beyond && !known) intended.push_back(at);
-  if (beyond && !known) fail("memcheck", at_line(at->line), text);
+  if (beyond && !known && indexes) fail("memcheck", at_line(line), text);
 }
 struct Overflow { Source at; TypeName* type; };
-#define OVERFLOW(name, what, may_wrap) \
-  void __ubsan_handle_##name##_overflow(Overflow* o) { \
+#define OVERFLOW(name, what, meant) \
+  void __ubsan_handle_##name##_overflow(Overflow* o, uint64_t a, uint64_t b) { \
     if (o->type->info & 1) \
       fail("memcheck", at_line(o->at.line), "a " what " overflows a signed integer"); \
-    else if (!may_wrap) wraps(&o->at, "a " what " of unsigned integers wraps at this size"); }
-OVERFLOW(add, "sum", false) OVERFLOW(mul, "product", false)
-OVERFLOW(sub, "difference", true) OVERFLOW(negate, "negation", true)
+    else wraps(meant, o->at.line, o, "a " what " of unsigned integers wraps at this size"); }
+OVERFLOW(add, "sum", (unsigned __int128)a + b) OVERFLOW(mul, "product", (unsigned __int128)a * b)
+constexpr unsigned __int128 NO_INDEX = ~(unsigned __int128)0;
+OVERFLOW(sub, "difference", NO_INDEX) OVERFLOW(negate, "negation", NO_INDEX)
 struct Conversion { Source at; TypeName *from, *to; };
-void __ubsan_handle_implicit_conversion(Conversion* c) {
-  wraps(&c->at, "an integer loses its upper bits as it is assigned at this size"); }
+void __ubsan_handle_implicit_conversion(Conversion* c, uint64_t from) {
+  wraps(from, c->at.line, c, "an integer loses its upper bits as it is assigned at this size"); }
+void msl_narrowed(uint64_t from, int line) {
+  wraps(from, line, at_line(line), "an integer loses its upper bits in a cast at this size"); }
 void __ubsan_handle_load_invalid_value(Source* at) { // locals are filled with 0xAA
   if (!request.unchecked) fail("initcheck", at_line(at->line), "read of a bool that nothing has set"); }
 UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
@@ -671,13 +662,14 @@ int main(int, char** arguments) {
   // Addresses that are set aside are no memory in use, but a limit of the caller counts them.
   rlimit limit;
   if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY) {
-    uint64_t more = ARENA + 1024 * STACK;
-    for (auto& b : buffers) if (request.corners) more += (b.bytes + 1) * sizeof(Cell) + PAGE;
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + more);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + ARENA + 1024 * STACK);
     setrlimit(RLIMIT_DATA, &limit); }
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
-  if (arena == MAP_FAILED || stacks == MAP_FAILED) no_addresses();
+  if (arena == MAP_FAILED || stacks == MAP_FAILED) {
+    printf("error the system gives no address space (%s): raise ulimit -v and -d\n",
+           strerror(errno));
+    return 0; }
   regions.reserve(request.count + 64);
   settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.

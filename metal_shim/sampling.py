@@ -263,18 +263,6 @@ def partials_kernel(sampler: str) -> MetalKernel:
     )
 
 
-def sliced(kernel: MetalKernel, logits: torch.Tensor, config: SlicedLogits) -> Any:
-    """Launch a kernel of `partials_kernel` and return its outputs: two of B x slices in fp32, two
-    of B x (slices x kept) in int32."""
-    B, V = logits.shape
-    slices = -(-V // config.slice)
-    ends = torch.empty(B, slices, dtype=torch.float32, device="meta")
-    lists = torch.empty(B, slices * config.kept, dtype=torch.int32, device="meta")
-    values = dict(SLICE=config.slice, KEPT=config.kept, SHIFT=SHIFT[logits.dtype])
-    like, grid = (ends, ends, lists, lists), (32 * slices, B, 1)
-    return kernel(logits, like=like, grid=grid, group=config.threads, **values)
-
-
 _MERGE = """
     constexpr int NSG = TG / 32;
     threadgroup ulong part[NSG], ties[NSG];
@@ -325,21 +313,21 @@ def drawn(
     merge: MetalKernel,
     config: SlicedLogits,
     logits: torch.Tensor,
-    *more: Any,
+    *more: torch.Tensor,
 ) -> Any:
-    """Launch both kernels and return the tokens; the last of the further inputs is the seeds."""
-    seed, group = more[-1], config.merge_threads
-    return merge(
-        logits,
-        *sliced(partials, logits, config),
-        *more,
-        like=seed.new_empty(seed.shape, device="meta"),
-        grid=(group * logits.shape[0], 1, 1),
-        group=group,
-        KEPT=config.kept,
-        SHIFT=SHIFT[logits.dtype],
-        TG=group,
+    """Launch both kernels and return the tokens; the last of the further inputs is the seeds. The
+    first returns two of B x slices in fp32 and two of B x (slices x kept) in int32."""
+    (B, V), seed, group = logits.shape, more[-1], config.merge_threads
+    slices, values = -(-V // config.slice), dict(KEPT=config.kept, SHIFT=SHIFT[logits.dtype])
+    ends = torch.empty(B, slices, dtype=torch.float32, device="meta")
+    lists = torch.empty(B, slices * config.kept, dtype=torch.int32, device="meta")
+    like, grid = (ends, ends, lists, lists), (32 * slices, B, 1)
+    candidates = partials(
+        logits, like=like, grid=grid, group=config.threads, SLICE=config.slice, **values
     )
+    tokens, grid = seed.new_empty(seed.shape, device="meta"), (group * B, 1, 1)
+    inputs = (logits, *candidates, *more)
+    return merge(*inputs, like=tokens, grid=grid, group=group, **values, TG=group)
 
 
 def sliced_work(config: SlicedLogits, limits: Limits, *, itemsize: int, B: int, V: int) -> Work:

@@ -29,29 +29,34 @@ LIBRARY_NAMES = {  # of torch, MLX and numpy, which has no bfloat16
 SIZES: Mapping[str, int] = {**ITEMSIZE, "uint16": 2, "uint32": 4, "uint64": 8}  # of an element
 CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
 
-# MLX adds an attribute to the parameters where its name occurs in the body.
-ATTRIBUTES: Mapping[str, str] = {
-    "dispatch_quadgroups_per_threadgroup": "uint",
-    "dispatch_simdgroups_per_threadgroup": "uint",
-    "dispatch_threads_per_threadgroup": "uint3",
-    "grid_origin": "uint3",
-    "grid_size": "uint3",
-    "quadgroup_index_in_threadgroup": "uint",
-    "quadgroups_per_threadgroup": "uint",
-    "simdgroup_index_in_threadgroup": "uint",
-    "simdgroups_per_threadgroup": "uint",
-    "thread_execution_width": "uint",
-    "thread_index_in_quadgroup": "uint",
-    "thread_index_in_simdgroup": "uint",
-    "thread_index_in_threadgroup": "uint",
-    "thread_position_in_grid": "uint3",
-    "thread_position_in_threadgroup": "uint3",
-    "threadgroup_position_in_grid": "uint3",
-    "threadgroups_per_grid": "uint3",
-    "threads_per_grid": "uint3",
-    "threads_per_simdgroup": "uint",
-    "threads_per_threadgroup": "uint3",
+# MLX adds an attribute to the parameters where its name occurs in the body: each with its value in
+# the emulator, of an axis or alone.
+POSITIONS: Mapping[str, str] = {
+    "dispatch_threads_per_threadgroup": "msl_dispatch.group[{0}]",
+    "grid_origin": "0 * {0}",
+    "grid_size": "msl_dispatch.grid[{0}]",
+    "thread_position_in_grid": "msl_thread->group[{0}] * msl_dispatch.group[{0}]"
+    " + msl_thread->tid[{0}]",
+    "thread_position_in_threadgroup": "msl_thread->tid[{0}]",
+    "threadgroup_position_in_grid": "msl_thread->group[{0}]",
+    "threadgroups_per_grid": "msl_dispatch.groups[{0}]",
+    "threads_per_grid": "msl_dispatch.grid[{0}]",
+    "threads_per_threadgroup": "msl_dispatch.current[{0}]",
 }
+NUMBERS: Mapping[str, str] = {
+    "dispatch_quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
+    "dispatch_simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
+    "quadgroup_index_in_threadgroup": "msl_thread->index / 4",
+    "quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
+    "simdgroup_index_in_threadgroup": "msl_thread->simdgroup",
+    "simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
+    "thread_execution_width": "32",
+    "thread_index_in_quadgroup": "msl_thread->index % 4",
+    "thread_index_in_simdgroup": "msl_thread->lane",
+    "thread_index_in_threadgroup": "msl_thread->index",
+    "threads_per_simdgroup": "32",
+}
+ATTRIBUTES = {n: "uint3" if n in POSITIONS else "uint" for n in sorted({*POSITIONS, *NUMBERS})}
 
 TemplateValue = bool | int | str  # a str is a dtype of TYPES
 

@@ -10,7 +10,7 @@ input of `mx.fast.metal_kernel`, so nothing launches it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,18 @@ from pathlib import Path
 from metal_shim import compiler
 from metal_shim.host import FILE_LINES, without_comments
 from metal_shim.signature import ATTRIBUTES, MetalSource, Parameter
+from metal_shim.words import (
+    Word,
+    closing,
+    depths,
+    joined,
+    opening_angle,
+    parts,
+    without_attributes,
+    words_of,
+)
 from workbench.spec import WorkbenchError
 
-_TOKEN = re.compile(r'(?m)^#[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|\S')
 _MARKER = re.compile(r'(?m)^# (\d+) "([^"\n]*)"[^\n]*$')
 _NAME = re.compile(r"[A-Za-z_]\w*$")
 _OF_A_BUFFER = ("buffer", "function_constant", "maybe_unused", "raster_order_group")
@@ -32,231 +41,140 @@ class NotWhole(WorkbenchError, ValueError):
     """A text has no kernel of a name, or one that the emulator cannot launch."""
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word or sign of a text, and where it stands."""
-
-    text: str
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, eq=False)
 class Declaration:
-    """A declaration at the top level of a text, or in a namespace: `names` are what it declares,
-    `words` all that it may refer to."""
+    """A declaration at the top level of a text, or in a namespace, with all its words."""
 
-    tokens: tuple[Word, ...]
+    words: list[Word]
     scope: str
-    head: int  # number of the tokens before its braces or its `=`
 
     @cached_property
-    def words(self) -> frozenset[str]:
-        """Return the identifiers."""
-        return frozenset(t.text for t in self.tokens if t.text.isidentifier())
+    def head(self) -> list[Word]:
+        """Return the words before its braces or its `=`."""
+        start = _behind_template(self.words, 0)
+        around = depths(self.words[start:], "([")
+        ends = (i for i, d in enumerate(around, start) if d == 0 and self.words[i] in ("{", "="))
+        return self.words[: next(ends, None)]
 
     @property
     def instantiates(self) -> bool:
         """Return whether it is the explicit instantiation of a template."""
-        texts = [token.text for token in self.tokens[:2]]
-        return texts[0] == "template" and texts[1:] != ["<"]
+        return self.words[0] == "template" and self.words[1:2] != ["<"]
 
     @property
     def specialises(self) -> bool:
         """Return whether it is a structure's template for certain arguments."""
-        words = [token.text for token in self.tokens[: self.head]]
-        named = [i for i, word in enumerate(words) if word in _TYPES]
-        return words[0] == "template" and bool(named) and "<" in words[named[-1] + 2 :]
+        named = [i for i, word in enumerate(self.head) if word in _TYPES]
+        return self.words[0] == "template" and bool(named) and "<" in self.head[named[-1] + 2 :]
 
     @property
     def is_the_librarys(self) -> bool:
         """Return whether it adds a function of bfloat to Metal's namespace: MLX brings such, and
         the library here has them."""
-        own = {"bfloat", "bfloat16_t"} & {t.text for t in self.tokens[: self.head]}
+        own = {"bfloat", "bfloat16_t"} & set(self.head)
         return self.scope.startswith("metal::") and bool(own)
 
     @property
     def is_kernel(self) -> bool:
         """Return whether it defines a kernel."""
-        head = [t.text for t in self.tokens[: self.head]]
-        return "kernel" in head and "(" in head and self.tokens[-1].text == "}"
+        return "kernel" in self.head and "(" in self.head and self.words[-1] == "}"
 
     @cached_property
     def names(self) -> frozenset[str]:
         """Return what it declares, empty where that is not seen: then it is always kept."""
-        head = _without_attributes(self.tokens[: self.head])
+        head = without_attributes(self.head)
         if head and head[0] == "template":
-            head = head[_closing(head, 1) + 1 :]
+            head = head[closing(head, 1) + 1 :]
         if not head or "operator" in head:
             return frozenset()
-        if head and head[0] in ("typedef", "using", "namespace"):
-            return _declared_by_alias([token.text for token in self.tokens])
+        if head[0] in ("typedef", "using", "namespace"):
+            return _declared_by_alias(self.words)
+        if "(" in head or (self.head[-1] == ")" and set(_TYPES) & set(head)):
+            return _function(head)
         for i, word in enumerate(head):
             if word in _TYPES:
-                named = frozenset(w for w in head[i + 1 : i + 3] if w.isidentifier())
-                return (
-                    named
-                    if self.tokens[self.head - 1].text != ")" and "(" not in head
-                    else (_function(head))
-                )
-        if "(" in head:
-            return _function(head)
-        return _variables(_without_attributes(self.tokens))
+                return frozenset(w for w in head[i + 1 : i + 3] if w.isidentifier())
+        return _variables(without_attributes(self.words))
 
 
 def _variables(words: Sequence[str]) -> frozenset[str]:
     """Return the names of a declaration of variables: what `=`, `[`, `,` or `;` follows."""
-    depth, names, value = 0, set[str](), False
-    for word, after in zip(words, [*words[1:], ";"], strict=True):
-        depth += (word in "([{") - (word in ")]}")
+    names, value = set[str](), False
+    for word, after, depth in zip(words, [*words[1:], ";"], depths(words), strict=True):
         value = depth == 0 and (word == "=" or (value and word != ","))
         if depth == 0 and not value and word.isidentifier() and after in {"=", "[", ";", ",", "{"}:
             names.add(word)
     return frozenset(names)
 
 
-def _declared_by_alias(head: Sequence[str]) -> frozenset[str]:
-    if "using" in head[:1] and "=" in head:
-        return frozenset({head[1]})
-    if "typedef" in head[:1] and head[-2:-1] != [")"]:
-        tagged = {head[2]} if head[1] in _TYPES else set()  # `typedef struct tag { ... } name;`
-        end = len(head) - 2
-        while end and head[end] == "]":
-            end = max(i for i in range(end) if head[i] == "[") - 1
-        return frozenset({head[end], *tagged} - {"{"})
+def _declared_by_alias(words: Sequence[str]) -> frozenset[str]:
+    if words[0] == "using" and "=" in words:
+        return frozenset({words[1]})
+    if words[0] == "typedef" and words[-2] != ")":
+        tagged = {words[2]} if words[1] in _TYPES else set()  # `typedef struct tag { ... } name;`
+        around = zip(words, depths(words, "["), strict=True)
+        named = [word for word, depth in around if depth == 0 and word not in ("[", "]")]
+        return frozenset({named[-2], *tagged} - {"{"})
     return frozenset()
 
 
 def _function(head: Sequence[str]) -> frozenset[str]:
     """Return the name before the first bracket of a function's parameters."""
-    depth = 0
-    for i, word in enumerate(head):
-        depth += {"<": 1, ">": -1}.get(word, 0)
+    for i, (word, depth) in enumerate(zip(head, depths(head, "<"), strict=True)):
         if word == "(" and depth <= 0 and i:
-            name = head[i - 1]
-            if name == ">":  # a specialisation
-                at = _opening(head, i - 1)
-                name = head[at - 1] if at else ""
+            at = opening_angle(head, i - 1) if head[i - 1] == ">" else i  # a specialisation
+            name = head[at - 1] if at else ""
             if name.isidentifier() and name not in ("decltype", "alignas"):
                 return frozenset({name})
     return frozenset()
 
 
-def _without_attributes(tokens: Sequence[Word]) -> list[str]:
-    """Return the words without `[[...]]` and `__attribute__((...))`."""
-    words, result, i = [token.text for token in tokens], list[str](), 0
-    while i < len(words):
-        if words[i] == "[" and words[i + 1 : i + 2] == ["["]:
-            i = _closing(words, i) + 1
-        elif words[i] in ("__attribute__", "alignas"):
-            i = _closing(words, i + 1) + 1
-        else:
-            result.append(words[i])
-            i += 1
-    return result
-
-
-_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
-
-
-def _closing(words: Sequence[str], start: int) -> int:
-    """Return the index of the bracket that closes the one at `start`, or the last index. Angles
-    inside of round brackets are comparisons."""
-    depth, inner = 0, 0
-    opening = words[start] if start < len(words) else ""
-    for i in range(start, len(words)):
-        if opening == "<":
-            inner += {"(": 1, ")": -1}.get(words[i], 0)
-        if not inner:
-            depth += (words[i] == opening) - (words[i] == _CLOSING.get(opening))
-            if depth == 0:
-                return i
-    return len(words) - 1
-
-
-def _opening(words: Sequence[str], end: int) -> int:
-    depth = 0
-    for i in range(end, -1, -1):
-        depth += {">": 1, "<": -1}.get(words[i], 0)
-        if depth == 0:
-            return i
-    return 0
-
-
-def tokens_of(text: str) -> list[Word]:
-    """Return the tokens of a text without comments; lines of the preprocessor are none."""
-    all_words = (Word(m[0], m.start(), m.end()) for m in _TOKEN.finditer(text))
-    return [word for word in all_words if not word.text.startswith("#")]
-
-
 def declarations(text: str) -> Iterator[Declaration]:
     """Yield the declarations of a text without comments, in their order."""
-    tokens = tokens_of(text)
+    words = words_of(text)
     scopes, i = list[str](), 0
-    while i < len(tokens):
-        word = tokens[i].text
-        if word == "}" and scopes:
+    while i < len(words):
+        if words[i] == "}" and scopes:
             scopes.pop()
             i += 1
-        elif word == "namespace" or (word == "extern" and tokens[i + 1].text.startswith('"')):
-            j = i + 1
-            while tokens[j].text not in "{;=":
-                j += 1
-            if tokens[j].text != "{":
-                i = _end(tokens, i)
+        elif words[i] == "namespace" or (words[i] == "extern" and words[i + 1].startswith('"')):
+            j = next(j for j in range(i + 1, len(words)) if words[j] in ("{", ";", "="))
+            if words[j] != "{":
+                i = _end(words, i)
             else:
-                scopes.append(tokens[i + 1].text if tokens[i + 1].text.isidentifier() else "")
+                scopes.append(words[i + 1] if words[i + 1].isidentifier() else "")
                 i = j + 1
         else:
-            end = _end(tokens, i)
-            own = tuple(tokens[i:end])
-            scope = "".join(f"{name}::" for name in scopes if name)
-            if own and own[0].text != ";":
-                yield Declaration(own, scope, _head(own))
+            end = _end(words, i)
+            if words[i] != ";":
+                scope = "".join(f"{name}::" for name in scopes if name)
+                yield Declaration(words[i:end], scope)
             i = end
 
 
-def _behind_template(tokens: Sequence[Word], start: int) -> int:
+def _behind_template(words: Sequence[str], start: int) -> int:
     """Return the index behind the parameters of templates."""
-    while tokens[start].text == "template" and tokens[start + 1].text == "<":
-        depth = inner = 0
-        for i in range(start + 1, len(tokens)):
-            word = tokens[i].text
-            inner += (word == "(") - (word == ")")
-            depth += (word == "<") - (word == ">") if not inner else 0
-            if depth == 0:
-                break
-        start = i + 1
+    while words[start] == "template" and words[start + 1] == "<":
+        start = closing(words, start + 1) + 1
     return start
 
 
-def _end(tokens: Sequence[Word], start: int) -> int:
+def _end(words: Sequence[str], start: int) -> int:
     """Return the index behind a declaration: a function ends with its brace, others with `;`."""
-    start = _behind_template(tokens, start)
-    depth, typed = 0, tokens[start].text in ("typedef", "using")
-    kind = ""
-    for i in range(start, len(tokens)):
-        word = tokens[i].text
+    start = _behind_template(words, start)
+    depth, typed, kind = 0, words[start] in ("typedef", "using"), ""
+    for i in range(start, len(words)):
+        word = words[i]
         if depth == 0:
             if word == ";":
                 return i + 1
             kind = word if word in _TYPES and kind != "(" else kind
-            kind = "(" if word == "(" and tokens[i - 1].text != "__attribute__" else kind
+            kind = "(" if word == "(" and words[i - 1] != "__attribute__" else kind
             typed |= word == "="
         depth += (word in "([{") - (word in ")]}")
         if word == "}" and depth == 0 and not typed and kind not in _TYPES:
             return i + 1
-    return len(tokens)
-
-
-def _head(tokens: Sequence[Word]) -> int:
-    depth = 0
-    for i in range(_behind_template(tokens, 0), len(tokens)):
-        word = tokens[i].text
-        if depth == 0 and word in "{=":
-            return i
-        depth += (word in "([") - (word in ")]")
-    return len(tokens)
+    return len(words)
 
 
 @dataclass(frozen=True)
@@ -330,18 +248,18 @@ def _preprocessed(path: Path, options: WholeOptions) -> str:
 def _kernel_names(listed: Sequence[Declaration]) -> list[str]:
     names = [name for d in listed if d.instantiates and (name := _host_name(d))]
     for d in listed:
-        if d.is_kernel and d.tokens[0].text != "template":
+        if d.is_kernel and d.words[0] != "template":
             names += [_host_name(d) or name for name in d.names]
     return names
 
 
 def _host_name(declaration: Declaration) -> str:
     """Return the name for the host; neighbouring strings are one."""
-    words = [token.text for token in declaration.tokens]
+    words: list[str] = [*declaration.words]
     if "host_name" not in words:
         return ""
     start = words.index("host_name") + 1
-    return "".join(word.strip('"') for word in words[start + 1 : _closing(words, start)])
+    return "".join(word.strip('"') for word in words[start + 1 : closing(words, start)])
 
 
 def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
@@ -360,7 +278,7 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     needed = _reached(listed, kernel, frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(values))))
     for declaration in listed:
         if declaration not in needed:
-            start, end = declaration.tokens[0].start, declaration.tokens[-1].end
+            start, end = declaration.words[0].start, declaration.words[-1].end
             lines = plain[start:end].split("\n")
             blank = "\n".join(x if x.startswith("#line") else " " * len(x) for x in lines)
             plain = plain[:start] + blank + plain[end:]
@@ -391,9 +309,8 @@ def _with_callables(text: str, listed: Sequence[Declaration], values: list[str])
     arguments = {*re.findall(r"(?<=[<,])\s*(\w+)\s*(?=[,>])", text), *values}
     functions = dict[str, int]()  # to the end of their last definition
     for declaration in listed:
-        if "(" in [token.text for token in declaration.tokens[: declaration.head]]:
-            end = declaration.tokens[-1].end
-            functions |= {name: end for name in declaration.names & arguments}
+        if "(" in declaration.head:
+            functions |= dict.fromkeys(declaration.names & arguments, declaration.words[-1].end)
     for name, end in sorted(functions.items(), key=lambda item: -item[1]):
         call = f"template <class... A> void operator()(A&&... a) {{ {name}(a...); }}"
         text = f"{text[:end]} struct msl_call_{name} {{ {call} }};{text[end:]}"
@@ -409,35 +326,18 @@ def _chosen(listed: Sequence[Declaration], function: str) -> tuple[str, list[str
     """Return the name of the kernel and the arguments of its template, if they are named."""
     for declaration in listed:
         if declaration.instantiates and _host_name(declaration) == function:
-            words = [token.text for token in declaration.tokens]
+            words = declaration.words
             ends = [i for i, w in enumerate(words[:-1]) if w == ">" and words[i + 1] in "(;"]
             if not ends:  # `template [[host_name("f")]] kernel void f(...)`
                 return words[max(i for i, word in enumerate(words) if word == "(") - 1], []
-            start = _opening(words, ends[-1] if "decltype" in words or len(ends) == 1 else ends[0])
-            end = _closing(words, start)
-            return words[start - 1], _split(words[start + 1 : end])
+            last = "decltype" in words or len(ends) == 1
+            start = opening_angle(words, ends[-1] if last else ends[0])
+            return words[start - 1], joined(words[start + 1 : closing(words, start)])
         if declaration.is_kernel and _host_name(declaration) == function:
             return next(iter(declaration.names)), []
     name, _, values = function.partition("<")
-    words = [token.text for token in tokens_of(values.rpartition(">")[0])]
-    return name, _split(words) if words else []
-
-
-def _parts(words: Sequence[str]) -> list[list[str]]:
-    """Return the parts of a list that commas at its own level separate."""
-    depth, parts = 0, [list[str]()]
-    for word in words:
-        depth += (word in "([<{") - (word in ")]>}")
-        if word == "," and depth == 0:
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    return parts
-
-
-def _split(words: Sequence[str]) -> list[str]:
-    """Return these parts as text, with a blank between two names."""
-    return [re.sub(r"(\w) (?!\w)|(?<!\w) ", r"\1", " ".join(part)) for part in _parts(words)]
+    words = words_of(values.rpartition(">")[0])
+    return name, joined(words) if words else []
 
 
 def _reached(
@@ -452,12 +352,13 @@ def _reached(
     for declaration in others:
         for name in declaration.names:
             by_name.setdefault(name, []).append(declaration)
-    reached, todo = {kernel, *nameless}, [values, *(d.words for d in (kernel, *nameless))]
+    reached = {kernel, *nameless}
+    todo: list[Iterable[str]] = [values, *(set(d.words) for d in reached)]
     while todo:
         for word in todo.pop():
             new = [d for d in by_name.get(word, ()) if d not in reached]
             reached.update(new)
-            todo += [d.words for d in new]
+            todo += [set(d.words) for d in new]
     return reached
 
 
@@ -489,17 +390,16 @@ def _with_constants(text: str, options: WholeOptions) -> str:
 
 def _listed(kernel: Declaration) -> list[list[str]]:
     """Return the parameters of the kernel, each as words."""
-    words = [token.text for token in kernel.tokens[: kernel.head]]
-    (name,) = kernel.names
+    words, (name,) = kernel.head, kernel.names
     start = max(i for i in range(len(words) - 1) if words[i] == name and words[i + 1] == "(") + 1
-    return [part for part in _parts(words[start + 1 : _closing(words, start)]) if part]
+    return [part for part in parts(words[start + 1 : closing(words, start)]) if part]
 
 
 def _parameter(
     words: list[str], kernel: Declaration, values: Sequence[str], options: WholeOptions
 ) -> Parameter | None:
     """Return a parameter of the kernel."""
-    plain = _without_attributes([Word(word, 0, 0) for word in words])
+    plain = without_attributes(words)
     text = " ".join(plain)
     if "[" in plain:  # `constant size_t shape[3]` is a pointer
         plain = [*plain[: plain.index("[") - 1], "*", plain[plain.index("[") - 1]]
@@ -535,8 +435,7 @@ def _attributes(words: Sequence[str]) -> dict[str, str]:
     result = dict[str, str]()
     for i in range(len(words) - 1):
         if words[i] == words[i + 1] == "[":
-            inner = words[i + 2 : _closing(words, i) - 1]
-            for part in _split(inner):
+            for part in joined(words[i + 2 : closing(words, i) - 1]):
                 name, _, rest = part.partition("(")
                 result[name.strip()] = rest.rstrip(") ")
     return result
@@ -544,10 +443,10 @@ def _attributes(words: Sequence[str]) -> dict[str, str]:
 
 def _instantiated(declaration: str, kernel: Declaration, values: Sequence[str]) -> str:
     """Return the declaration with the values of the template's parameters, as far as named."""
-    words = [token.text for token in kernel.tokens]
+    words = kernel.words
     if words[0] != "template" or not values:
         return declaration
-    names = [part.partition("=") for part in _split(words[2 : _closing(words, 1)])]
+    names = [part.partition("=") for part in joined(words[2 : closing(words, 1)])]
     given = {
         head.split()[-1]: values[i] if i < len(values) else default.strip()
         for i, (head, _, default) in enumerate(names)

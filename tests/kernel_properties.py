@@ -156,9 +156,9 @@ def promises(impls: Iterable[Impl] | None = None) -> list[tuple[Promise, Impl]]:
     ]
 
 
-def is_promised_by_day(promise: Promise, impl: Impl) -> bool:
+def is_promised_by_day(promise: Promise, impl: Impl, impls: Iterable[Impl] | None = None) -> bool:
     """Return whether every run tries a promise with this Impl: with one of its kernel in turn."""
-    ours = [i for p, i in promises() if p is promise and i.spec is impl.spec]
+    ours = [i for p, i in promises(impls) if p is promise and i.spec is impl.spec]
     return impl is ours[promise.place % len(ours)]
 
 

@@ -6,25 +6,19 @@ centred squares, without the cancellation of E[x^2] - E[x]^2. A longer row is re
 rule. The order of sums is not specified, so results agree within tolerances, not bit by bit.
 """
 
-from dataclasses import dataclass
-
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_REDUCE
-from metal_shim.rows import HeldRows, checked_rows, refuse_rows, size_rows
+from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
+from metal_shim.rows import HeldRows, LoopedRows, launch_rows, refuse_rows, size_rows
 from workbench.kernels.layer_norm import layer_norm
-from workbench.spec import Work, threads
+from workbench.spec import Work
 
 SIMD_ROWS = metal_kernel(
     "layer_norm_simd_rows",
     inputs="x w b",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     float held[VALUES];
     float sum = 0, squares = 0;
     for (uint k = 0; k < VALUES; k++) {
@@ -54,12 +48,8 @@ WELFORD = metal_kernel(
     inputs="x w b",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     const float origin = float(x[row]);
     float count = 0, own = 0, squares = 0;
     for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
@@ -87,14 +77,7 @@ def simd_rows_work(config, limits, *, itemsize, M, N):
 )
 def simd_rows(x, w, b, *, config):
     """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
-    M, N = x.shape
-    values, grid = checked_rows(config, N), (config.threads * M, 1, 1)
-    return SIMD_ROWS(x, w, b, like=x, grid=grid, group=config.threads, T=x.dtype, **values)
-
-
-@dataclass(frozen=True)
-class Welford:
-    threads: int = threads(32, 1024, default=256)
+    return launch_rows(SIMD_ROWS, config, x, w, b)
 
 
 def welford_work(config, limits, *, itemsize, M, N):
@@ -102,8 +85,7 @@ def welford_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M, steps=1, load_bytes=load, store_bytes=N * itemsize)
 
 
-@layer_norm.impl(Welford, backend="metal", work=welford_work)
+@layer_norm.impl(LoopedRows, backend="metal", work=welford_work)
 def welford(x, w, b, *, config):
     """One threadgroup a row of any length: x is read twice."""
-    T, TG = x.dtype, config.threads
-    return WELFORD(x, w, b, like=x, grid=(TG * x.shape[0], 1, 1), group=TG, T=T, TG=TG)
+    return launch_rows(WELFORD, config, x, w, b)

@@ -10,43 +10,37 @@ Products may round inside a sum in any order: results agree within tolerances.
 
 from dataclasses import dataclass, replace
 
-from metal_shim.blocks import block_values, refuse_uneven
+from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import ROW_PRODUCT
+from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.lora import SCALE, lora
-from workbench.spec import Work, among, tile
+from workbench.spec import Work, tile
 
 # RANK is r rounded up. A column of u past r would be NaN where x is infinite: it is set to 0.
 FUSED = metal_kernel(
     "lora_fused",
     inputs="x w a b",
     outputs="y",
-    header=f"{ROW_PRODUCT}\nconstant float SCALE = {SCALE}f;\n",
-    body="""
-    constexpr int NT = SM * SN * 32;
-    constexpr int TM = BM / (8 * SM), TN = BN / (8 * SN), TR = RANK / (8 * SN);
+    header=f"{BLOCK_PRODUCT}\nconstant float SCALE = {SCALE}f;\n",
+    body=BLOCK_PLACE
+    + """
+    constexpr int TR = RANK / (8 * SN);
     threadgroup T xs[BM * BK];
     threadgroup T ws[BN * BK];
     threadgroup T as[RANK * BK];
     threadgroup float us[BM * RANK];
     threadgroup float bs[BN * 8];
-    threadgroup float out[SM * SN * 64];
     const uint M = x_shape[0], K = x_shape[1], N = w_shape[0], r = a_shape[0];
-    const uint lid = thread_index_in_threadgroup, lane = thread_index_in_simdgroup;
-    const uint sg = simdgroup_index_in_threadgroup;
-    const uint row0 = threadgroup_position_in_grid.y * BM;
-    const uint column0 = threadgroup_position_in_grid.x * BN;
-    const uint m0 = (sg / SN) * TM * 8, n0 = (sg % SN) * TN * 8, r0 = (sg % SN) * TR * 8;
-    simdgroup_matrix<float, 8, 8> sum[TM * TN], low[TM * TR];
-    for (int i = 0; i < TM * TN; i++) sum[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    const uint r0 = (sg % SN) * TR * 8;
+    simdgroup_matrix<float, 8, 8> low[TM * TR];
     for (int i = 0; i < TM * TR; i++) low[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint k0 = 0; k0 < K; k0 += BK) {
         stage_rows<BM, BK, NT>(xs, x, row0, M, k0, K, lid);
         stage_rows<BN, BK, NT>(ws, w, column0, N, k0, K, lid);
         stage_rows<RANK, BK, NT>(as, a, 0, r, k0, K, lid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_products<TM, TN, BK>(sum, xs + m0 * BK, BK, ws + n0 * BK, BK);
-        add_products<TM, TR, BK>(low, xs + m0 * BK, BK, as + r0 * BK, BK);
+        add_products<TM, TN, BK, true>(sum, xs + m0 * BK, BK, ws + n0 * BK, BK);
+        add_products<TM, TR, BK, true>(low, xs + m0 * BK, BK, as + r0 * BK, BK);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     for (int i = 0; i < TM * TR; i++)
@@ -56,45 +50,26 @@ FUSED = metal_kernel(
     for (uint k0 = 0; k0 < r; k0 += 8) {
         stage_rows<BN, 8, NT>(bs, b, column0, N, k0, r, lid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_products<TM, TN, 8>(sum, us + m0 * RANK + k0, RANK, bs + n0 * 8, 8);
+        add_products<TM, TN, 8, true>(sum, us + m0 * RANK + k0, RANK, bs + n0 * 8, 8);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (int i = 0; i < TM * TN; i++) {
-        simdgroup_store(sum[i], out + sg * 64, 8);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint e = lane; e < 64; e += 32) {
-            const uint m = row0 + m0 + i / TN * 8 + e / 8, n = column0 + n0 + i % TN * 8 + e % 8;
-            if (m < M && n < N) y[size_t(m) * N + n] = T(out[sg * 64 + e]);
-        }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-    }
+    store_blocks<TM, TN>(y, sum, out + sg * 64, row0 + m0, M, column0 + n0, N, lane);
 """,
 )
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Simdgroup):
     block_m: int = tile(16, 64, default=64)
-    block_n: int = tile(16, 128, default=64)
-    block_k: int = tile(8, 32, default=16)
-    simd_m: int = among(1, 2, 4, default=2)  # SIMD-groups along M
-    simd_n: int = among(1, 2, 4, default=2)
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
-    if reason := refuse_uneven(config):
-        return reason
-    template = _template(config, r)
-    columns, group = config.block_n + template["RANK"], 32 * config.simd_m * config.simd_n
-    kind = "fp32" if itemsize == 4 else "fp16"
-    reason = limits.refuse_sums(config.block_m * columns // group)
-    return reason or FUSED.refuse_threadgroup(T=kind, **template)
+    return refuse_shared(FUSED, config, limits, itemsize, _rank(config, r))
 
 
-def _template(config, r):
-    """Return the template values of the blocks, with the rank rounded up to whole blocks of all
-    SIMD-groups."""
-    return block_values(config) | {"RANK": r + -r % (8 * config.simd_n)}
+def _rank(config, r):
+    """Return the template value of the rank, rounded up to whole blocks of all SIMD-groups."""
+    return {"RANK": r + -r % (8 * config.simd_n)}
 
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):
@@ -107,8 +82,5 @@ def fused_work(config, limits, *, itemsize, M, N, K, r):
 @lora.impl(Fused, backend="metal", refuse=refuse_fused, work=fused_work)
 def fused(x, w, a, b, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n` and its rows of u."""
-    (M, N), group = (x.shape[0], w.shape[0]), 32 * config.simd_m * config.simd_n
-    grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
-    values = dict(T=x.dtype, **_template(config, a.shape[0]))
-    y = x.new_empty(M, N, device="meta")
-    return FUSED(x, w, a, b, like=y, grid=grid, group=group, **values)
+    more = _rank(config, a.shape[0])
+    return launch_blocks(FUSED, config, w.shape[0], x, w, a, b, **more)

@@ -8,8 +8,9 @@ apart. simdgroup products may round inside a sum in any order: results agree wit
 
 from dataclasses import dataclass
 
-from metal_shim.blocks import Simdgroup, block_values, refuse_uneven
+from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
+from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.matmul import matmul
 from workbench.spec import Work, tile
 
@@ -37,57 +38,25 @@ TILED = metal_kernel(
 """,
 )
 
-# Past K both operands are 0: 0 times an infinity would be NaN, and there is none. Results go
-# through threadgroup memory, since simdgroup_store neither converts nor stops at an edge.
+# Past K both operands are 0: 0 times an infinity would be NaN, and there is none.
 SIMDGROUP = metal_kernel(
     "matmul_simdgroup",
     inputs="a b",
     outputs="c",
-    body="""
-    constexpr int NT = SM * SN * 32;
-    constexpr int TM = BM / (8 * SM), TN = BN / (8 * SN);
+    header=BLOCK_PRODUCT,
+    body=BLOCK_PLACE
+    + """
     threadgroup T as[BM * BK];
     threadgroup T bs[BK * BN];
-    threadgroup float out[SM * SN * 64];
     const uint M = a_shape[0], K = a_shape[1], N = b_shape[1];
-    const uint lid = thread_index_in_threadgroup, lane = thread_index_in_simdgroup;
-    const uint sg = simdgroup_index_in_threadgroup;
-    const uint row0 = threadgroup_position_in_grid.y * BM;
-    const uint column0 = threadgroup_position_in_grid.x * BN;
-    const uint m0 = (sg / SN) * TM * 8, n0 = (sg % SN) * TN * 8;
-    simdgroup_matrix<float, 8, 8> sum[TM][TN];
-    for (int i = 0; i < TM; i++)
-        for (int j = 0; j < TN; j++) sum[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint k0 = 0; k0 < K; k0 += BK) {
-        for (uint i = lid; i < BM * BK; i += NT) {
-            const uint r = row0 + i / BK, k = k0 + i % BK;
-            as[i] = r < M && k < K ? a[size_t(r) * K + k] : T(0);
-        }
-        for (uint i = lid; i < BK * BN; i += NT) {
-            const uint k = k0 + i / BN, n = column0 + i % BN;
-            bs[i] = k < K && n < N ? b[size_t(k) * N + n] : T(0);
-        }
+        stage_rows<BM, BK, NT>(as, a, row0, M, k0, K, lid);
+        stage_rows<BK, BN, NT>(bs, b, k0, K, column0, N, lid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (int k = 0; k < BK; k += 8) {
-            simdgroup_matrix<T, 8, 8> left[TM], right[TN];
-            for (int i = 0; i < TM; i++) simdgroup_load(left[i], as + (m0 + i * 8) * BK + k, BK);
-            for (int j = 0; j < TN; j++) simdgroup_load(right[j], bs + k * BN + n0 + j * 8, BN);
-            for (int i = 0; i < TM; i++)
-                for (int j = 0; j < TN; j++)
-                    simdgroup_multiply_accumulate(sum[i][j], left[i], right[j], sum[i][j]);
-        }
+        add_products<TM, TN, BK, false>(sum, as + m0 * BK, BK, bs + n0, BN);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (int i = 0; i < TM; i++)
-        for (int j = 0; j < TN; j++) {
-            simdgroup_store(sum[i][j], out + sg * 64, 8);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            for (uint e = lane; e < 64; e += 32) {
-                const uint r = row0 + m0 + i * 8 + e / 8, n = column0 + n0 + j * 8 + e % 8;
-                if (r < M && n < N) c[size_t(r) * N + n] = T(out[sg * 64 + e]);
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-        }
+    store_blocks<TM, TN>(c, sum, out + sg * 64, row0 + m0, M, column0 + n0, N, lane);
 """,
 )
 
@@ -121,11 +90,7 @@ def tiled(a, b, *, config):
 
 
 def refuse_simdgroup(config, limits, *, itemsize, M, N, K):
-    if reason := refuse_uneven(config):
-        return reason
-    held = config.block_m * config.block_n // (32 * config.simd_m * config.simd_n)
-    kind = "fp32" if itemsize == 4 else "fp16"
-    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **block_values(config))
+    return refuse_shared(SIMDGROUP, config, limits, itemsize)
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K):
@@ -135,7 +100,4 @@ def simdgroup_work(config, limits, *, itemsize, M, N, K):
 @matmul.impl(Simdgroup, backend="metal", refuse=refuse_simdgroup, work=simdgroup_work)
 def simdgroup(a, b, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n`."""
-    (M, N), group = (a.shape[0], b.shape[1]), 32 * config.simd_m * config.simd_n
-    grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
-    c = a.new_empty(M, N, device="meta")
-    return SIMDGROUP(a, b, like=c, grid=grid, group=group, T=a.dtype, **block_values(config))
+    return launch_blocks(SIMDGROUP, config, b.shape[1], a, b)

@@ -9,9 +9,9 @@ within tolerances.
 
 from dataclasses import replace
 
-from metal_shim.blocks import Simdgroup, block_values, refuse_uneven
+from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import ROW_PRODUCT
+from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.patch_embed import patch_embed
 from workbench.spec import Work
 
@@ -20,26 +20,17 @@ SIMDGROUP = metal_kernel(
     "patch_embed_simdgroup",
     inputs="x w bias position",
     outputs="y",
-    header=ROW_PRODUCT,
-    body="""
-    constexpr int NT = SM * SN * 32;
-    constexpr int TM = BM / (8 * SM), TN = BN / (8 * SN);
+    header=BLOCK_PRODUCT,
+    body=BLOCK_PLACE
+    + """
     threadgroup T xs[BM * BK];
     threadgroup T ws[BN * BK];
-    threadgroup float out[SM * SN * 64];
     const uint M = x_shape[0], K = x_shape[1], N = w_shape[0], P = position_shape[0];
-    const uint lid = thread_index_in_threadgroup, lane = thread_index_in_simdgroup;
-    const uint sg = simdgroup_index_in_threadgroup;
-    const uint row0 = threadgroup_position_in_grid.y * BM;
-    const uint column0 = threadgroup_position_in_grid.x * BN;
-    const uint m0 = (sg / SN) * TM * 8, n0 = (sg % SN) * TN * 8;
-    simdgroup_matrix<float, 8, 8> sum[TM * TN];
-    for (int i = 0; i < TM * TN; i++) sum[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint k0 = 0; k0 < K; k0 += BK) {
         stage_rows<BM, BK, NT>(xs, x, row0, M, k0, K, lid);
         stage_rows<BN, BK, NT>(ws, w, column0, N, k0, K, lid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_products<TM, TN, BK>(sum, xs + m0 * BK, BK, ws + n0 * BK, BK);
+        add_products<TM, TN, BK, true>(sum, xs + m0 * BK, BK, ws + n0 * BK, BK);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     for (int i = 0; i < TM * TN; i++) {
@@ -59,11 +50,7 @@ SIMDGROUP = metal_kernel(
 
 
 def refuse_simdgroup(config, limits, *, itemsize, M, N, K, P):
-    if reason := refuse_uneven(config):
-        return reason
-    held = config.block_m * config.block_n // (32 * config.simd_m * config.simd_n)
-    kind = "fp32" if itemsize == 4 else "fp16"
-    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **block_values(config))
+    return refuse_shared(SIMDGROUP, config, limits, itemsize)
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K, P):
@@ -75,8 +62,4 @@ def simdgroup_work(config, limits, *, itemsize, M, N, K, P):
 @patch_embed.impl(Simdgroup, backend="metal", refuse=refuse_simdgroup, work=simdgroup_work)
 def simdgroup(x, w, bias, position, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n`."""
-    (M, N), group = (x.shape[0], w.shape[0]), 32 * config.simd_m * config.simd_n
-    grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
-    y = x.new_empty(M, N, device="meta")
-    values = dict(T=x.dtype, **block_values(config))
-    return SIMDGROUP(x, w, bias, position, like=y, grid=grid, group=group, **values)
+    return launch_blocks(SIMDGROUP, config, w.shape[0], x, w, bias, position)

@@ -10,7 +10,7 @@ simd_sum's order and that inside a product are not specified: results agree with
 from dataclasses import dataclass
 
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import Q4_K
+from metal_shim.msl import BLOCK_PRODUCT, Q4_K
 from workbench.kernels.q4_k_matmul import q4_k_matmul
 from workbench.spec import Work, among, threads
 
@@ -55,7 +55,7 @@ TILED = metal_kernel(
     "q4_k_matmul_tiled",
     inputs="x w",
     outputs="y",
-    header=Q4_K,
+    header=BLOCK_PRODUCT + Q4_K,
     body="""
     constexpr int NSG = BN / 8;
     constexpr int NT = NSG * 32;
@@ -69,10 +69,7 @@ TILED = metal_kernel(
     simdgroup_matrix<float, 8, 8> sum[BM / 8];
     for (int i = 0; i < BM / 8; i++) sum[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (uint k0 = 0; k0 < K; k0 += 32) {
-        for (uint e = lid; e < BM * 32; e += NT) {
-            const uint m = m0 + e / 32;
-            xs[e] = m < M ? x[size_t(m) * K + k0 + e % 32] : T(0);
-        }
+        stage_rows<BM, 32, NT>(xs, x, m0, M, k0, K, lid);
         const uint n = n0 + lid / 4, part = lid % 4 * 8, j = k0 / 32 % 8;
         const device uchar* block = w + size_t(min(n, N - 1)) * w_shape[1] + k0 / 256 * 144;
         const float2 numbers = q4_k_numbers(block, j);
@@ -82,25 +79,10 @@ TILED = metal_kernel(
             ws[(part + e) * BN + lid / 4] = T(numbers.x * float(q) - numbers.y);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (int k = 0; k < 32; k += 8) {
-            simdgroup_matrix<T, 8, 8> left, right;
-            simdgroup_load(right, ws + k * BN + sg * 8, BN);
-            for (int i = 0; i < BM / 8; i++) {
-                simdgroup_load(left, xs + i * 8 * 32 + k, 32);
-                simdgroup_multiply_accumulate(sum[i], left, right, sum[i]);
-            }
-        }
+        add_products<BM / 8, 1, 32, false>(sum, xs, 32, ws + sg * 8, BN);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    for (int i = 0; i < BM / 8; i++) {
-        simdgroup_store(sum[i], out + sg * 64, 8);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint e = lane; e < 64; e += 32) {
-            const uint m = m0 + i * 8 + e / 8, n = n0 + sg * 8 + e % 8;
-            if (m < M && n < N) y[size_t(m) * N + n] = T(out[sg * 64 + e]);
-        }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-    }
+    store_blocks<BM / 8, 1>(y, sum, out + sg * 64, m0, M, n0 + sg * 8, N, lane);
 """,
 )
 

@@ -5,25 +5,19 @@ is read twice (`looped_rows`). The order in which simd_sum adds is not specified
 within tolerances, not bit by bit.
 """
 
-from dataclasses import dataclass
-
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_REDUCE
-from metal_shim.rows import HeldRows, checked_rows, refuse_rows, size_rows
+from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
+from metal_shim.rows import HeldRows, LoopedRows, launch_rows, refuse_rows, size_rows
 from workbench.kernels.rms_norm import rms_norm
-from workbench.spec import Work, threads
+from workbench.spec import Work
 
 SIMD_ROWS = metal_kernel(
     "rms_norm_simd_rows",
     inputs="x w",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     float held[VALUES];
     float squares = 0;
     for (uint k = 0; k < VALUES; k++) {
@@ -45,12 +39,8 @@ LOOPED_ROWS = metal_kernel(
     inputs="x w",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     float squares = 0;
     for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
         const float v = float(x[row + i]);
@@ -73,14 +63,7 @@ def simd_rows_work(config, limits, *, itemsize, M, N):
 )
 def simd_rows(x, w, *, config):
     """One threadgroup a row, held in registers: x is read once, w once for each row."""
-    M, N = x.shape
-    values, grid = checked_rows(config, N), (config.threads * M, 1, 1)
-    return SIMD_ROWS(x, w, like=x, grid=grid, group=config.threads, T=x.dtype, **values)
-
-
-@dataclass(frozen=True)
-class LoopedRows:
-    threads: int = threads(32, 1024, default=256)
+    return launch_rows(SIMD_ROWS, config, x, w)
 
 
 def looped_rows_work(config, limits, *, itemsize, M, N):
@@ -90,5 +73,4 @@ def looped_rows_work(config, limits, *, itemsize, M, N):
 @rms_norm.impl(LoopedRows, backend="metal", work=looped_rows_work)
 def looped_rows(x, w, *, config):
     """One threadgroup a row of any length: x is read twice."""
-    T, TG = x.dtype, config.threads
-    return LOOPED_ROWS(x, w, like=x, grid=(TG * x.shape[0], 1, 1), group=TG, T=T, TG=TG)
+    return launch_rows(LOOPED_ROWS, config, x, w)

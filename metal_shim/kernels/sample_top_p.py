@@ -10,27 +10,21 @@ Tokens equal the Spec's bit by bit except where exp rounds a mass.
 
 from dataclasses import replace
 
-from metal_shim.sampling import (
-    SlicedLogits,
-    drawn,
-    merge_kernel,
-    partials_kernel,
-    sliced_work,
-)
+from metal_shim import sampling
 from workbench.kernels.sample_top_p import sample_top_p
 
-PARTIALS = partials_kernel("sample_top_p")
+PARTIALS = sampling.partials_kernel("sample_top_p")
 
-MERGE = merge_kernel("sample_top_p", inputs="p temperature seed", every="V")
+MERGE = sampling.merge_kernel("sample_top_p", inputs="p temperature seed", every="V")
 
 
 def masses_work(config, limits, *, itemsize, B, V):
-    whole = sliced_work(config, limits, itemsize=itemsize, B=B, V=V)
+    whole = sampling.sliced_work(config, limits, itemsize=itemsize, B=B, V=V)
     # each logit is read again for the mass of all
     return replace(whole, load_bytes=whole.load_bytes + config.slice * itemsize)
 
 
-@sample_top_p.impl(SlicedLogits, backend="metal", work=masses_work)
+@sample_top_p.impl(sampling.SlicedLogits, backend="metal", work=masses_work)
 def partials_and_merge(logits, p, temperature, seed, *, config):
     """The largest logits of each slice, then one token from those of a row."""
-    return drawn(PARTIALS, MERGE, config, logits, p, temperature, seed)
+    return sampling.drawn(PARTIALS, MERGE, config, logits, p, temperature, seed)

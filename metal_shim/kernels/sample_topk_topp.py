@@ -7,25 +7,19 @@ slice, or candidates do not reach p, the row itself is read for each step of a b
 slow and exact. Tokens equal the Spec's bit by bit except where exp rounds a mass.
 """
 
-from metal_shim.sampling import (
-    SlicedLogits,
-    drawn,
-    merge_kernel,
-    partials_kernel,
-    sliced_work,
-)
+from metal_shim import sampling
 from workbench.kernels.sample_topk_topp import sample_topk_topp
 
-PARTIALS = partials_kernel("sample_topk_topp")
+PARTIALS = sampling.partials_kernel("sample_topk_topp")
 
-MERGE = merge_kernel(
+MERGE = sampling.merge_kernel(
     "sample_topk_topp",
     inputs="k p temperature seed",
     every="k[b] < 1 || uint(k[b]) > V ? V : uint(k[b])",
 )
 
 
-@sample_topk_topp.impl(SlicedLogits, backend="metal", work=sliced_work)
+@sample_topk_topp.impl(sampling.SlicedLogits, backend="metal", work=sampling.sliced_work)
 def partials_and_merge(logits, k, p, temperature, seed, *, config):
     """The largest logits of each slice, then one token from those of a row."""
-    return drawn(PARTIALS, MERGE, config, logits, k, p, temperature, seed)
+    return sampling.drawn(PARTIALS, MERGE, config, logits, k, p, temperature, seed)

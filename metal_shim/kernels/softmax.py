@@ -8,22 +8,18 @@ order in which simd_sum adds is not specified: results agree within tolerances, 
 from dataclasses import dataclass, replace
 
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_REDUCE
-from metal_shim.rows import HeldRows, checked_rows, refuse_rows, reject_rows, size_rows
+from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
+from metal_shim.rows import HeldRows, LoopedRows, launch_rows, refuse_rows, reject_rows, size_rows
 from workbench.kernels.softmax import softmax
-from workbench.spec import AUTO, Work, among, given, threads
+from workbench.spec import AUTO, Work, among, given
 
 SIMD_ROWS = metal_kernel(
     "softmax_simd_rows",
     inputs="x",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     float held[VALUES];
     float high = -INFINITY, total = 0;
     for (uint k = 0; k < VALUES; k++) {
@@ -74,12 +70,8 @@ ONLINE = metal_kernel(
     inputs="x",
     outputs="y",
     header=BLOCK_REDUCE,
-    body="""
-    constexpr int NSG = TG / 32;
-    threadgroup float part[NSG];
-    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
-    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    body=ROW_PLACE
+    + """
     float high = -FLT_MAX, total = 0;
     for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
         const float v = float(x[row + i]), higher = max(high, v);
@@ -101,9 +93,7 @@ def rows_work(config, limits, *, itemsize, M, N):
 @softmax.impl(HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def simd_rows(x, *, config):
     """One threadgroup a row, held in registers: x is read once."""
-    M, N = x.shape
-    values, grid = checked_rows(config, N), (config.threads * M, 1, 1)
-    return SIMD_ROWS(x, like=x, grid=grid, group=config.threads, T=x.dtype, **values)
+    return launch_rows(SIMD_ROWS, config, x)
 
 
 @dataclass(frozen=True)
@@ -132,17 +122,11 @@ def lanes(x, *, config):
     return LANES(x, like=x, grid=(32 * M, 1, 1), group=group, T=x.dtype, VALUES=config.values)
 
 
-@dataclass(frozen=True)
-class Online:
-    threads: int = threads(32, 1024, default=256)
-
-
 def online_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M, steps=2, load_bytes=N * itemsize, store_bytes=N * itemsize)
 
 
-@softmax.impl(Online, backend="metal", work=online_work)
+@softmax.impl(LoopedRows, backend="metal", work=online_work)
 def online(x, *, config):
     """One threadgroup a row of any length, with a running maximum: x is read twice."""
-    grid = (config.threads * x.shape[0], 1, 1)
-    return ONLINE(x, like=x, grid=grid, group=config.threads, T=x.dtype, TG=config.threads)
+    return launch_rows(ONLINE, config, x)

@@ -40,6 +40,11 @@ def faults(body, *, shape=(SIDE, SIDE), head=HEAD):
         ("uint i = row * N + column", "a product of unsigned integers wraps at this size"),
         ("size_t i = row * N + column", "a product of unsigned integers wraps at this size"),
         ("uint i = size_t(row) * N + column", "an integer loses its upper bits as it is assigned"),
+        ("uint i = uint(row) * N + column", "a product of unsigned integers wraps at this size"),
+        ("auto i = uint(size_t(row) * N + column)", "loses its upper bits in a cast at this size"),
+        ("auto i = (uint)(size_t(row) * N + column)", "loses its upper bits in a cast"),
+        ("size_t j = size_t(row) * N, i = int32_t(j) + column", "loses its upper bits in a cast"),
+        ("auto i = static_cast<uint>(size_t(row) * N + column)", "loses its upper bits in a cast"),
     ],
 )
 def test_an_index_of_32_bits_is_named_at_the_true_size(index, says):
@@ -56,12 +61,27 @@ def test_an_index_of_32_bits_is_named_at_the_true_size(index, says):
         RIGHT,
         # wraps in the first threadgroup, too: a hash
         "uint h = column * 747796405u + 2891336453u;\n" + RIGHT + "\ny[i] = half(h >> 31);",
+        # of the row, which is 0 in the first: no array has so many elements
+        "uint h = row * 747796405u;\n" + RIGHT + "\ny[i] = half(h >> 31);",
+        "ulong h = (row + 1) * 0x9E3779B97F4A7C15ul;\n" + RIGHT + "\ny[i] = half(uint(h) & 1);",
+        "uint a = row, b = uint(size_t(a) << 32 | 7u);\n" + RIGHT + "\ny[i] = half(b);",
+        # casts that lose nothing, and the words that look like casts
+        "struct A { uint n; operator uint() const { return n; } };\nconst uint c[uint(2)] = "
+        "{uint(row), (uint)column};\nA a = {uint()};\nint q = int(1.5f) + int(bool(c[0]));\n"
+        + RIGHT
+        + "\ny[i] = half(uint(a) + (q & c[1] & 1));",
         # a difference of unsigned integers may pass below 0
         RIGHT + "\nuint before = column - 1;\ny[i] = half(column ? before & 1 : 0);",
     ],
 )
 def test_what_is_right_is_clean(body):
     assert faults(body) is None
+
+
+def test_no_sum_that_wraps_is_an_index_where_arrays_are_small():
+    """A hash of the row: no array has 2^32 bits."""
+    body = "uint h = row * 3u * 1431655765u + 2863311530u;\n" + RIGHT + "\ny[i] = half(h & 1);"
+    assert faults(body, shape=(3000, 70_000)) is None
 
 
 def test_the_tail_of_the_last_row_alone_lies_outside():

@@ -113,6 +113,16 @@ def test_a_function_as_argument_of_a_template(file):
     assert not result.findings and result.outputs["y"].tolist() == [[3] * 4] * 2
 
 
+def test_a_template_argument_has_several_digits(tmp_path):
+    path, head = tmp_path / "n.metal", "[[kernel]] void f"
+    path.write_text(
+        f"template <int N> {head}(device float* y, uint i [[thread_position_in_grid]]) "
+        f'{{ y[i] = N; }}\ntemplate [[host_name("f512")]] {head}<512>(device float* y, uint i);\n'
+    )
+    for name in ("f512", "f<512>"):
+        assert check_file(path, name, arguments({"y": "8"})).outputs["y"].tolist() == [512] * 8
+
+
 def test_an_output_with_a_first_value_is_updated(file):
     given = arguments({"n": "4=10", "x": "0,1,1,3"}, threads=4, constants={"elsewhere": 0})
     result = check_file(file, "counted", given)

@@ -165,6 +165,7 @@ def test_memory_vs_compute_on_a_mac_has_its_ceilings(place, kernel, sizes, word,
     assert "No ceiling was measured on this Mac" in without.caveats[0]
 
 
+@pytest.mark.nightly
 def test_quantization_overhead_on_a_mac_has_mlx_beside_it(tmp_path):
     recorder = Place(tmp_path).experiment("quantization_overhead", sizes="M=1,N=4096,K=2048")
     (finding,) = recorder.findings
@@ -183,6 +184,7 @@ def test_the_knee_of_a_mac_is_where_its_ceilings_meet(tmp_path, monkeypatch):
     assert all_measured(recorder) and knee == pytest.approx(PEAK / RATE, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_lora_rank_on_a_mac_has_mlx_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(lora_rank, "RANKS", (4, 64))
     at = {"kernel": "lora", "sizes": "M=64,K=1024,N=1024,r=4"}

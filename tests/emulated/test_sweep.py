@@ -74,6 +74,7 @@ def test_a_chip_that_does_not_exist_is_named_as_such(capsys):
     assert "no device is named 'm9max', the nearest are m" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):
     words = (*SOFTMAX, "M=64,N=128", "--impl", "lanes")
     _, first, page, _ = run(*words)

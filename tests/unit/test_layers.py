@@ -255,6 +255,7 @@ METAL = ROOT / "metal_shim"
 METAL_FILES = sorted(path for path in METAL.rglob("*.py") if path.stem != "__init__")
 METAL_ORDER = {
     "signature": {"spec"},
+    "words": set(),
     "msl": set(),
     "host": set(),
     "lint": set(),

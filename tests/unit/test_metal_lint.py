@@ -1,11 +1,10 @@
 """Each rule of the lint has texts that break it, on a known line, and texts that keep it."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from metal_shim.lint import RULES, LintRule, Text, _closing, findings
+from metal_shim.lint import RULES, LintRule, findings
 from metal_shim.signature import ATTRIBUTES, MetalSource
+from metal_shim.words import closing
 
 # rule, header, body; the line that breaks the rule ends in //!
 BROKEN = [
@@ -97,9 +96,7 @@ def test_every_rule_is_tried():
 
 
 def test_a_bracket_that_nothing_closes_ends_with_the_text():
-    tokens = tuple(SimpleNamespace(text=word) for word in "f(a,(b);")
-    text = Text(None, tokens, False, frozenset())
-    assert (_closing(text, 4), _closing(text, 1)) == (6, 7)
+    assert (closing("f(a,(b);", 4), closing("f(a,(b);", 1)) == (6, 7)
 
 
 def test_an_empty_body_is_no_crash():

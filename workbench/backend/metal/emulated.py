@@ -31,7 +31,7 @@ from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import Impl, Limits, Sizes, Spec, SpecFault, WorkbenchError, is_number
 
 if TYPE_CHECKING:
-    from metal_shim.emulate import EmulatedRun, PlannedLaunch
+    from metal_shim.emulate import EmulatedRun, MetalLaunch
     from workbench.measurement.handover import Given, Returned
 
 EMULATOR = "metal_shim.emulate"
@@ -102,12 +102,12 @@ def buffer_refusal(spec: Spec, sizes: Sizes, dtype: str, device: Device) -> str 
     return None
 
 
-def planned(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[PlannedLaunch]:
+def planned(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[MetalLaunch]:
     """Return the dispatches of one call at these sizes; nothing runs."""
     emulator = import_module(EMULATOR)
     with emulator.planning() as launches, user_code(f"the launcher of {impl.title}"):
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
-    result: list[PlannedLaunch] = launches
+    result: list[MetalLaunch] = launches
     return result
 
 
@@ -344,9 +344,7 @@ def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[Em
     return counted
 
 
-def compiled_launches(
-    launches: Sequence[PlannedLaunch], traffic: CountedTraffic | None
-) -> Compiled:
+def compiled_launches(launches: Sequence[MetalLaunch], traffic: CountedTraffic | None) -> Compiled:
     """Return the dispatches of one call, with the traffic that was counted, if any."""
     shapes = tuple(_shape(launch) for launch in launches)
     largest = max(launches, key=lambda launch: launch.threadgroups)
@@ -354,7 +352,7 @@ def compiled_launches(
     return Compiled(None, name, grid, len(launches), shapes=shapes, traffic=traffic)
 
 
-def _shape(launch: PlannedLaunch) -> LaunchShape:
+def _shape(launch: MetalLaunch) -> LaunchShape:
     return LaunchShape(
         function=launch.call.source.name,
         grid=_threadgroups(launch),
@@ -365,13 +363,13 @@ def _shape(launch: PlannedLaunch) -> LaunchShape:
     )
 
 
-def _threadgroups(launch: PlannedLaunch) -> tuple[int, ...]:
+def _threadgroups(launch: MetalLaunch) -> tuple[int, ...]:
     return tuple(-(-n // t) for n, t in zip(launch.grid, launch.group, strict=True))
 
 
 def traffic_of(
     runs: Sequence[EmulatedRun],
-    launches: Sequence[PlannedLaunch],
+    launches: Sequence[MetalLaunch],
     sizes: Sizes,
     scales: Scales,
 ) -> CountedTraffic:
