@@ -277,6 +277,8 @@ class Work:
     hits: int = 0  # further loads of one trip, in a row, of what the cache holds
     passed_bytes: int = 0  # that the launch writes for, or reads from, another one of the call
     memory_bytes: int = 0  # of the Spec's least bytes, those of this launch; the first has the rest
+    # loads of the tiles move one element each, as rows begin at no multiple of 16 elements
+    by_element: bool = False
 
     def odd_field(self) -> str | None:
         """Return the first field that describes no launch, with its value, or None."""

@@ -790,7 +790,7 @@ def refuse_narrow(config, limits, *, itemsize, M, N, K):
 def narrow_work(config, limits, *, itemsize, M, N, K):
     tiles = tiles_of(config, itemsize)
     whole = work(tiles, limits, itemsize=itemsize, M=M, N=N, K=K)
-    return replace(whole, stages=tiles.num_stages)
+    return replace(whole, stages=tiles.num_stages, by_element=bool(K % 16 or N % 16))
 
 
 def size_width(config, limits, *, itemsize, M, N, K):
@@ -928,6 +928,11 @@ def work(config, limits, *, itemsize, M, N, K):
     return Work.of_product(config, itemsize, M=M, N=N, K=K, band=band)
 
 
+def tiles_work(config, limits, *, itemsize, M, N, K):
+    whole = work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return replace(whole, by_element=bool(K % 16 or N % 16))
+
+
 def split_k_work(config, limits, *, itemsize, M, N, K):
     parts, each = parts_of(config, M, N, K)
     whole = work(config, limits, itemsize=itemsize, M=M, N=N, K=each)
@@ -974,7 +979,7 @@ RDNA = Tiles(block_m=128, block_n=64, block_k=32, num_warps=4, num_stages=2)
 @matmul.impl(
     Tiles,
     refuse=refuse_tiles,
-    work=work,
+    work=tiles_work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
         "fp32:sm_90": Tiles(128, 64, 32, 8, 3),
