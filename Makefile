@@ -23,7 +23,7 @@ help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
 	@echo "make test    lint, and the tests that every change must pass"
 	@echo "make test-all lint, and every test that this machine can run (hours)"
-	@echo "make lint    ruff and mypy alone"
+	@echo "make lint    ruff, mypy and the budget of lines"
 	@echo "make site    the documentation as a site, in build/site"
 	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'; SEED=1 N=150 draws them"
 	@echo "make stress  malformed command lines, hostile files, kills and stops (an hour and a half); STRESS='--seed 7 lines'"

@@ -682,3 +682,16 @@ def test_the_missed_figures_of_the_loop_come_first():
     assert queue.index(("fla_layers", "tune")) > queue.index(("fla_layers", "record"))
     every = workload_loop.queue_of(workload_loop.PROGRAMS, missed=False)
     assert len(every) == 15 and set(queue) <= set(every)
+
+
+def test_entries_above_their_budget_of_lines_are_named():
+    import line_budget
+
+    now = {name: line_budget.EntryCounts(lines=lines) for name, lines in (("a", 9), ("b", 12))}
+    assert line_budget.excesses(now, {"a": 9, "b": 12}) == []
+    assert line_budget.excesses(now, {"a": 8, "b": 13}) == [
+        "workbench/a has 1 lines more than its budget in line_budget.tsv."
+    ]
+    assert len(line_budget.excesses(now, {"a": 9})) == 1, "an entry without a budget"
+    text = line_budget.table(now, {"a": 9})
+    assert text.splitlines()[1].split()[:3] == ["b", "12", "0"] and text.split()[-2:] == ["21", "9"]
