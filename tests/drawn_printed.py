@@ -385,8 +385,12 @@ def sweep_consoles() -> Rows:
     for seed, quiet in itertools.product(range(6), (False, True)):
         dice = random.Random(seed)
         impls = [
-            SimpleNamespace(name="rows", unchecked="it is new" if seed % 3 == 1 else ""),
-            SimpleNamespace(name="split", unchecked="it is odd" if seed % 3 == 2 else ""),
+            SimpleNamespace(
+                name="rows", work=print, unchecked="it is new" if seed % 3 == 1 else ""
+            ),
+            SimpleNamespace(
+                name="split", work=None, unchecked="it is odd" if seed % 3 == 2 else ""
+            ),
         ]
         if seed % 3 == 1:
             impls[1].unchecked = "it is new"

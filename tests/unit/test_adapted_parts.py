@@ -798,9 +798,11 @@ def test_addresses_of_all_programs_are_judged_before_some_run():
         )
 
     assert fault(50) is None and fault(100) is None and sample_check._fault_of(one, None) is None
-    assert fault(49) == "y is written in 49 % of its elements, as the first config that ran"
+    said = "y is written in 49 % of its elements, as the first config that ran; the sum of partial "
+    assert fault(49) == said + "results is compared with partial=('y',)"
     assert fault(99, call_=replace(one, shares={})) == (
-        "y is written in 99 % of its elements, and not all of them"
+        "y is written in 99 % of its elements, and not all of them; the sum of "
+        "partial results is compared with partial=('y',)"
     )
     assert fault(50, 1234) == "it writes 1,234 elements past the end of y; is a mask missing?"
 

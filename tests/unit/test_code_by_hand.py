@@ -311,7 +311,10 @@ def test_registers_of_a_tensor_and_accesses_of_a_warp():
 def test_accesses_are_numbered_by_warp_and_tile():
     some = layouts(b=BLOCKED)
     (kind,) = types_in("tensor<16x32x!tt.ptr<f32>, #b>")
-    group, wide = some.accesses(kind)
-    assert wide == 4 and group.shape == (16, 32)
+    assert some.run(kind, 4 * np.arange(512).reshape(16, 32)) == 4, "16 bytes"
+    assert some.run(kind, 4 + 4 * np.arange(512).reshape(16, 32)) == 1, "begins at no 8 bytes"
+    assert some.run(kind, 8 * np.arange(512).reshape(16, 32)) == 1, "every other element"
+    group = some.accesses(kind, 4)
+    assert group.shape == (16, 32)
     rows = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3])
     assert (group == rows[:, None]).all()

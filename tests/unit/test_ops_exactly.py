@@ -193,7 +193,7 @@ class Predicting:
     def predicted(self, config):
         if isinstance(config, Exception):
             raise config
-        return SimpleNamespace(predicted_s=float(config))
+        return SimpleNamespace(predicted_s=float(config)), None
 
 
 def test_the_best_predicted_configs_are_left(monkeypatch):
@@ -213,14 +213,16 @@ def test_the_best_predicted_configs_are_left(monkeypatch):
 
 
 def test_an_output_that_is_written_less_than_usual_is_at_fault(monkeypatch):
-    call = SimpleNamespace(outputs=("a", "b"), shares={"b": 0.5})
+    call = SimpleNamespace(outputs=("a", "b"), shares={"b": 0.5}, partial=())
     shares = {}
     monkeypatch.setattr(sample_check, "shares_of", lambda *given: shares)
     monkeypatch.setattr(sample_check, "NEAR_ALL", 0.5)
     for each, said in (
         ({}, None), ({"a": 0.5, "b": 0.25}, None),
-        ({"a": 0.4375}, "a is written in 43.8 % of its elements, and not all of them"),
-        ({"b": 0.125}, "b is written in 12.5 % of its elements, as the first config that ran"),
+        ({"a": 0.4375}, "a is written in 43.8 % of its elements, and not all of "
+         "them; the sum of partial results is compared with partial=('a',)"),
+        ({"b": 0.125}, "b is written in 12.5 % of its elements, as the first config "
+         "that ran; the sum of partial results is compared with partial=('b',)"),
     ):  # fmt: skip
         shares.clear()
         shares.update(each)

@@ -31,7 +31,8 @@ def test_without_a_calibration_all_configs_are_ranked_by_the_model():
         if impl.rejection_reason(config, device.limits, "fp32", sizes) is None
     ]
     ranking = rank_configs(spec, [impl], device, "fp32", sizes)
-    assert [one.time_s for one in ranking.configs] == sorted(times)[:5]
+    apart = {float(f"{time:.3g}"): time for time in sorted(times, reverse=True)}
+    assert [one.time_s for one in ranking.configs] == sorted(apart.values())[:5]
     assert ranking.tried == len(times) > 20 and not ranking.calibrated_by
     assert all(one.expected_s is None for one in ranking.configs), "an A100 was never compared"
 

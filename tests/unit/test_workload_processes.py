@@ -136,7 +136,7 @@ def recorders(monkeypatch):
 
     monkeypatch.setattr(program, "LaunchRecorder", Recorder)
     monkeypatch.setattr(program.atexit, "register", lambda call: made[-1].append("at exit"))
-    monkeypatch.setattr(stand_in, "stand_in", lambda device: made.append(device))
+    monkeypatch.setattr(stand_in, "stand_in", lambda device, for_program: made.append(device))
     monkeypatch.setattr(os, "_exit", lambda status: made[-1].append(status))
     monkeypatch.delitem(sys.modules, step_hooks.MEETING, raising=False)
     yield made
