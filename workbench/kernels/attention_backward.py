@@ -1,0 +1,404 @@
+"""Gradients of attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq, dk and
+dv, for each head, over all keys.
+
+With p = exp(q k^T / sqrt(D) - lse), the weights again, and ds = p (do v^T - sum(o do)) they are dv =
+p^T do, dk = ds^T q / sqrt(D) and dq = ds k / sqrt(D); G query heads share a head of k and v and add
+to the same dk and dv. These are five products of 2 * S * T * D FLOP a head, two and a half times the
+forward pass. A sum over queries and one over keys cannot both stay with one program, and what
+programs add up in memory as they come is other bits each time. So there are two launches, each with
+its own sums: the first, one program for some queries, computes dq; the second, one program for some
+keys, dk and dv. Scores and do v^T are computed by both: seven products. The matrix unit is the limit.
+
+The first launch also writes what the second needs of each query, sum(o do) and lse in base 2.
+
+A NaN in a key, or in v, makes NaN of its own dk and of every dq of its heads; a NaN in a query, or
+in its o, lse or do, of its own dq and of every dk of its heads.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import meta, normal, precision_of, strides, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, stages, threads, tile
+
+LOG2E = 1.4426950408889634
+WIDTHS = (64, 72, 80, 96, 128, 256)
+
+
+def reference(q, k, v, o, lse, do):
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    wide, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
+    for h in range(q.shape[2]):  # and 2048 queries at a time: 8192 x 8192 scores take 0.5 GB
+        g = h // wide
+        keys, values = k[:, :, g], v[:, :, g]
+        for rows in (slice(m, m + 2048) for m in range(0, q.shape[1], 2048)):
+            queries, upstream = q[:, rows, h], do[:, rows, h]
+            p = torch.exp(queries @ keys.mT * scale - lse[:, h, rows, None])
+            along = (o[:, rows, h] * upstream).sum(-1, keepdim=True)
+            ds = p * (upstream @ values.mT - along) * scale
+            dq[:, rows, h] = ds @ keys
+            dk[:, :, g] += ds.mT @ queries
+            dv[:, :, g] += p.mT @ upstream
+    return dq, dk, dv
+
+
+def logs(shape, dtype, device, generator):
+    """About log(T) + 1/2, which the scores of standard normal inputs sum to, for T of some
+    thousands."""
+    return 8 + torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+attention_backward = Spec(
+    name="attention_backward",
+    # Scores of other inputs than normal ones have weights beyond what fp16 holds, for lse is not
+    # theirs.
+    inputs={
+        "q": Tensor("B S Hkv*G D", make=normal),
+        "k": Tensor("B T Hkv D", make=normal),
+        "v": Tensor("B T Hkv D"),
+        "o": Tensor("B S Hkv*G D"),
+        "lse": Tensor("B Hkv*G S", dtype="fp32", make=logs),
+        "do": Tensor("B S Hkv*G D"),
+    },
+    outputs={
+        "dq": Tensor("B S Hkv*G D"),
+        "dk": Tensor("B T Hkv D"),
+        "dv": Tensor("B T Hkv D"),
+    },
+    reference=reference,
+    flops=lambda B, S, Hkv, G, D, T: 10 * B * Hkv * G * S * T * D,
+    check=[
+        {"B": 1, "S": 1, "Hkv": 1, "G": 1, "D": 64, "T": 1},
+        {"B": 2, "S": 37, "Hkv": 1, "G": 2, "D": 72, "T": 141},
+        {"B": 1, "S": 96, "Hkv": 2, "G": 1, "D": 96, "T": 80},
+        {"B": 1, "S": 131, "Hkv": 1, "G": 1, "D": 128, "T": 128},
+        {"B": 2, "S": 33, "Hkv": 1, "G": 1, "D": 64, "T": 40},
+    ],
+    bench=[
+        {"B": 2, "S": 4096, "Hkv": 16, "G": 1, "D": 128, "T": 4096},
+        {"B": 2, "S": 4096, "Hkv": 16, "G": 1, "D": 64, "T": 4096},
+        {"B": 4, "S": 2048, "Hkv": 16, "G": 1, "D": 128, "T": 2048},
+        {"B": 2, "S": 4096, "Hkv": 8, "G": 4, "D": 128, "T": 4096},
+    ],
+    extents={"D": Extent(among=WIDTHS)},
+    # p and ds are rounded before their products, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
+    # itself, so a sum is off in proportion to its rms, as in the forward pass. All errors together
+    # are those of these roundings and of the output's: twice that and more is allowed.
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=3e-3, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, of_rms=2e-2, rms=6e-3),
+    },
+)
+
+
+@triton.jit
+def _load(
+    ptr, rows, columns, stride_row, stride_column, R, C, EVEN: tl.constexpr, CUT: tl.constexpr,
+):  # fmt: skip
+    """Rows of one head; those from R on and columns from C on are zero."""
+    ptrs = ptr + rows[:, None] * stride_row + columns[None, :] * stride_column
+    if EVEN and not CUT:
+        return tl.load(ptrs)
+    if EVEN:
+        return tl.load(ptrs, columns[None, :] < C, other=0.0)
+    if not CUT:
+        return tl.load(ptrs, rows[:, None] < R, other=0.0)
+    return tl.load(ptrs, (rows[:, None] < R) & (columns[None, :] < C), other=0.0)
+
+
+@triton.jit
+def _dot(a, b, acc):
+    # three parts of 256 columns spill 1 KB a thread and more
+    WIDE: tl.constexpr = max(a.shape[1], b.shape[1]) > 128
+    PRECISION: tl.constexpr = "ieee" if WIDE else precision_of(a.dtype)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _locate(extent, HEADS, BLOCK: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr):
+    """Head and block of a program; with the mask GROUP heads at a time, whose rows meet in the
+    cache, and among them the first blocks first."""
+    at, blocks = tl.program_id(0), tl.cdiv(extent, BLOCK)
+    if CAUSAL:
+        first = at // (GROUP * blocks) * GROUP
+        heads = min(HEADS - first, GROUP)
+        inside = at - first * blocks
+        head, block = first + inside % heads, inside // heads
+    else:
+        head, block = at // blocks, at % blocks
+    return head, block
+
+
+@triton.jit
+def _add_keys(
+    dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, left, unseen, scale,
+    D: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """dq with what one block of keys adds to it; where `unseen`, nothing."""
+    k = _load(k_ptr, n, d, k_t, k_d, left, D, EVEN, CUT)
+    v = _load(v_ptr, n, d, v_t, v_d, left, D, EVEN, CUT)
+    s = _dot(q, tl.trans(k), None)
+    dp = _dot(do, tl.trans(v), None)
+    ds = tl.exp2(s * scale - lse[:, None]) * (dp - along[:, None])
+    if MASKED:
+        ds = tl.where(unseen, 0.0, ds)
+    return _dot(ds.to(k.dtype), k, dq)
+
+
+# T is the number of keys, and None with the mask, where there are S. What is None is not an argument
+# of the compiled kernel.
+@triton.jit
+def _queries(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, do_ptr, dq_ptr, rows_ptr, S, T, HEADS, H, G, scale,
+    q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, o_b, o_s, o_h, o_d, l_b, l_h, l_s,
+    do_b, do_s, do_h, do_d,
+    D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    head, block = _locate(S, HEADS, BLOCK_M, GROUP, CAUSAL)
+    if CAUSAL:  # the last queries have the most keys
+        block = tl.cdiv(S, BLOCK_M) - 1 - block
+    m0 = block * BLOCK_M
+    b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
+    q_ptr += b * q_b + h * q_h + m0.to(tl.int64) * q_s
+    do_ptr += b * do_b + h * do_h + m0.to(tl.int64) * do_s
+    o_ptr += b * o_b + h * o_h + m0.to(tl.int64) * o_s
+    k_ptr += b * k_b + h // G * k_h
+    v_ptr += b * v_b + h // G * v_h
+    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
+    CUT: tl.constexpr = WIDTH > D  # columns of zeros: tl.dot takes powers of two
+    if WIDE:  # offsets within a block of rows may exceed 2^31
+        m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
+    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN_M, CUT)
+    do = _load(do_ptr, m, d, do_s, do_d, S - m0, D, EVEN_M, CUT)
+    o = _load(o_ptr, m, d, o_s, o_d, S - m0, D, EVEN_M, CUT)
+    along = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    inside = m < S - m0
+    at = (m0 + m).to(tl.int64)
+    lse = tl.load(lse_ptr + b * l_b + h * l_h + at * l_s, inside, other=float("inf"))
+    lse *= 1.4426950408889634
+    tl.store(rows_ptr + head.to(tl.int64) * 2 * S + at, lse, inside)
+    tl.store(rows_ptr + (head.to(tl.int64) * 2 + 1) * S + at, along, inside)
+    dq = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    # keys in blocks that every query sees whole
+    whole = m0 // BLOCK_N * BLOCK_N if CAUSAL else T // BLOCK_N * BLOCK_N
+    for _ in range(0, whole, BLOCK_N):
+        dq = _add_keys(
+            dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, S, None, scale,
+            D, True, CUT, False,
+        )  # fmt: skip
+        k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
+        v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
+    if CAUSAL:
+        for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):  # those that the diagonal crosses
+            unseen = n[None, :] - m[:, None] > m0 - n0
+            dq = _add_keys(
+                dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, S - n0, unseen,
+                scale, D, EVEN_N, CUT, True,
+            )  # fmt: skip
+            k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
+            v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
+    elif not EVEN_N:
+        unseen = n[None, :] >= T - whole
+        dq = _add_keys(
+            dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, T - whole, unseen,
+            scale, D, False, CUT, True,
+        )  # fmt: skip
+    dq *= scale * 0.6931471805599453
+    dq_ptrs = dq_ptr + ((b * S + m0) * H + h) * D + m.to(tl.int64)[:, None] * H * D + d[None, :]
+    tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), inside[:, None] & (d[None, :] < D))
+
+
+@triton.jit
+def _add_queries(
+    dk, dv, k, v, q_ptr, do_ptr, rows_ptr, m, d, q_s, q_d, do_s, do_d, S, m0, unseen, scale,
+    D: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """dk and dv with what one block of queries adds to them; where `unseen`, nothing. Queries from S
+    on have an infinite lse, and so no weight."""
+    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN, CUT)
+    do = _load(do_ptr, m, d, do_s, do_d, S - m0, D, EVEN, CUT)
+    if EVEN:
+        lse, along = tl.load(rows_ptr + m), tl.load(rows_ptr + S + m)
+    else:
+        lse = tl.load(rows_ptr + m, m < S - m0, other=float("inf"))
+        along = tl.load(rows_ptr + S + m, m < S - m0, other=0.0)
+    s = _dot(k, tl.trans(q), None)
+    dp = _dot(v, tl.trans(do), None)
+    p = tl.exp2(s * scale - lse[None, :])
+    if MASKED:
+        p = tl.where(unseen, 0.0, p)
+    dv = _dot(p.to(do.dtype), do, dv)
+    ds = p * (dp - along[None, :])
+    if MASKED:
+        ds = tl.where(unseen, 0.0, ds)  # 0 times what is not finite
+    return _dot(ds.to(q.dtype), q, dk), dv
+
+
+@triton.jit
+def _keys(
+    q_ptr, k_ptr, v_ptr, do_ptr, dk_ptr, dv_ptr, rows_ptr, S, T, HEADS, H, G, scale,
+    q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, do_b, do_s, do_h, do_d,
+    D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    keys = S if CAUSAL else T
+    head, block = _locate(keys, HEADS, BLOCK_N, GROUP, CAUSAL)  # the first keys have most queries
+    n0 = block * BLOCK_N
+    b, g = (head // H).to(tl.int64), (head % H).to(tl.int64)
+    k_ptr += b * k_b + g * k_h + n0.to(tl.int64) * k_t
+    v_ptr += b * v_b + g * v_h + n0.to(tl.int64) * v_t
+    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
+    CUT: tl.constexpr = WIDTH > D
+    if WIDE:
+        m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
+    k = _load(k_ptr, n, d, k_t, k_d, keys - n0, D, EVEN_N, CUT)
+    v = _load(v_ptr, n, d, v_t, v_d, keys - n0, D, EVEN_N, CUT)
+    dk = tl.zeros((BLOCK_N, WIDTH), tl.float32)
+    dv = tl.zeros((BLOCK_N, WIDTH), tl.float32)
+    # queries of blocks that the diagonal crosses, and from where on they see all these keys
+    first = n0 // BLOCK_M * BLOCK_M if CAUSAL else 0
+    seen = min(tl.cdiv(n0 + BLOCK_N, BLOCK_M) * BLOCK_M, S) if CAUSAL else 0
+    for i in range(G):
+        h = g * G + i
+        of_q = q_ptr + b * q_b + h * q_h + first.to(tl.int64) * q_s if CAUSAL else (
+            q_ptr + b * q_b + h * q_h)  # fmt: skip
+        of_do = do_ptr + b * do_b + h * do_h + first.to(tl.int64) * do_s if CAUSAL else (
+            do_ptr + b * do_b + h * do_h)  # fmt: skip
+        of_rows = rows_ptr + (head.to(tl.int64) * G + i) * 2 * S + first
+        if CAUSAL:
+            for m0 in range(first, seen, BLOCK_M):
+                unseen = n[:, None] - m[None, :] > m0 - n0
+                dk, dv = _add_queries(
+                    dk, dv, k, v, of_q, of_do, of_rows, m, d, q_s, q_d, do_s, do_d, S, m0, unseen,
+                    scale, D, EVEN_M, CUT, True,
+                )  # fmt: skip
+                of_q += tl.full((), BLOCK_M, tl.int64) * q_s
+                of_do += tl.full((), BLOCK_M, tl.int64) * do_s
+                of_rows += BLOCK_M
+        for m0 in range(seen, S, BLOCK_M):
+            dk, dv = _add_queries(
+                dk, dv, k, v, of_q, of_do, of_rows, m, d, q_s, q_d, do_s, do_d, S, m0, None,
+                scale, D, EVEN_M, CUT, False,
+            )  # fmt: skip
+            of_q += tl.full((), BLOCK_M, tl.int64) * q_s
+            of_do += tl.full((), BLOCK_M, tl.int64) * do_s
+            of_rows += BLOCK_M
+    dk *= scale * 0.6931471805599453
+    to = ((b * keys + n0) * H + g) * D + n.to(tl.int64)[:, None] * H * D + d[None, :]
+    inside = (n[:, None] < keys - n0) & (d[None, :] < D)
+    tl.store(dk_ptr + to, dk.to(dk_ptr.dtype.element_ty), inside)
+    tl.store(dv_ptr + to, dv.to(dv_ptr.dtype.element_ty), inside)
+
+
+@dataclass(frozen=True)
+class TwoPasses:
+    """The blocks, warps and stages of the launch for dk and dv, and those of the one for dq."""
+
+    block_n: int = tile(16, 128, default=128)  # keys of a program
+    block_m: int = tile(16, 128, default=64)  # queries of a trip
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(1, 3, default=2)
+    queries: int = tile(16, 128, default=128)  # of a program
+    keys: int = tile(16, 128, default=64)  # of a trip
+    query_warps: int = threads(4, 8, default=8)
+    query_stages: int = stages(1, 3, default=2)
+
+
+def refuse_two_passes(config, limits, *, itemsize, D, **sizes):
+    width = triton.next_power_of_2(D)
+    lanes = limits.warp_size
+    BN, BM, Q, K = config.block_n, config.block_m, config.queries, config.keys
+    held = 2 * BN * (width + BM) // (config.num_warps * lanes)
+    reason = limits.refuse_held(held, 224, "numbers in registers")
+    held = Q * (width + 2 * K) // (config.query_warps * lanes)
+    reason = reason or limits.refuse_held(held, 224, "numbers in registers")
+    resident = (BN, Q) if limits.nvidia else (0, 0)
+    for own, walked, depth in zip(
+        resident, (BM, K), (config.num_stages, config.query_stages), strict=True
+    ):
+        buffers = max(1, limits.buffers(depth))
+        needed = 2 * (own + buffers * walked) * width * itemsize
+        reason = reason or limits.refuse_shared(needed, "blocks")
+    return reason
+
+
+def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+    width = triton.next_power_of_2(D)
+    rows = B * Hkv * G * S * 8
+    BN, BM, Q, K = config.block_n, config.block_m, config.queries, config.keys
+    for_dq = Work(
+        tiles=B * Hkv * G * -(-S // Q),
+        steps=-(-T // K),
+        load_bytes=2 * K * D * itemsize,
+        store_bytes=Q * D * itemsize,
+        dot=(Q, K, width),
+        products=3,
+        vector_ops=4 * Q * K,
+        special_ops=Q * K,
+        stages=config.query_stages,
+        passed_bytes=rows,
+    )
+    for_keys = Work(
+        tiles=B * Hkv * -(-T // BN),
+        steps=G * -(-S // BM),
+        load_bytes=2 * BM * D * itemsize,
+        store_bytes=2 * BN * D * itemsize,
+        dot=(BN, BM, width),
+        products=4,
+        vector_ops=5 * BN * BM,
+        special_ops=BN * BM,
+        passed_bytes=rows,
+        memory_bytes=2 * B * T * Hkv * D * itemsize,
+    )
+    return for_dq, for_keys
+
+
+@attention_backward.impl(TwoPasses, refuse=refuse_two_passes, work=work)
+def two_passes(q, k, v, o, lse, do, *, config):
+    """One launch of programs for `queries` queries, which compute dq, and one of programs for
+    block_n keys, which compute dk and dv. Pointers: takes any strides."""
+    return launch_two_passes(q, k, v, o, lse, do, config)
+
+
+def launch_two_passes(q, k, v, o, lse, do, config, causal=False):
+    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    dq, dk, dv = q.new_empty(B, S, H, D), k.new_empty(B, T, Hkv, D), v.new_empty(B, T, Hkv, D)
+    rows = q.new_empty(B * H, 2, S, dtype=torch.float32)
+    launch_queries(q, k, v, o, lse, do, dq, rows, config, causal)
+    launch_keys(q, k, v, do, dk, dv, rows, config, causal)
+    return dq, dk, dv
+
+
+def launch_queries(q, k, v, o, lse, do, dq, rows, config, causal):
+    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    constants = constants_of((q, k, v, o, do), S, T, config.queries, config.keys, config, causal)
+    sizes = (S, None if causal else T, B * H, H, H // Hkv, LOG2E * D**-0.5)
+    _queries[(triton.cdiv(S, config.queries) * B * H,)](
+        q, k, v, o, lse, do, dq, rows, *sizes, *strides(q, k, v, o, lse, do), **constants,
+        num_warps=config.query_warps, num_stages=config.query_stages,
+    )  # fmt: skip
+
+
+def launch_keys(q, k, v, do, dk, dv, rows, config, causal):
+    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    constants = constants_of((q, k, v, do), S, T, config.block_m, config.block_n, config, causal)
+    sizes = (S, None if causal else T, B * Hkv, Hkv, H // Hkv, LOG2E * D**-0.5)
+    _keys[(triton.cdiv(T, config.block_n) * B * Hkv,)](
+        q, k, v, do, dk, dv, rows, *sizes, *strides(q, k, v, do), **constants,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+
+
+def constants_of(tensors, S, T, rows_m, rows_n, config, causal):
+    """Return the constants of a launch with these blocks of queries and keys."""
+    D = tensors[0].shape[-1]
+    width = triton.next_power_of_2(D)
+    spans = [max(rows_m, rows_n) * x.stride(1) + width * x.stride(3) for x in tensors]
+    constants = dict(D=D, WIDTH=width, CAUSAL=causal, GROUP=config.group if causal else 1)
+    constants |= dict(BLOCK_M=rows_m, BLOCK_N=rows_n, WIDE=max(spans) >= 2**31)
+    return constants | dict(EVEN_M=S % rows_m == 0, EVEN_N=T % rows_n == 0)
