@@ -1,13 +1,14 @@
 """Gradients of attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq, dk and
 dv, for each head, over all keys.
 
-With p = exp(q k^T / sqrt(D) - lse), the weights again, and ds = p (do v^T - sum(o do)) they are dv =
-p^T do, dk = ds^T q / sqrt(D) and dq = ds k / sqrt(D); G query heads share a head of k and v and add
-to the same dk and dv. These are five products of 2 * S * T * D FLOP a head, two and a half times the
-forward pass. A sum over queries and one over keys cannot both stay with one program, and what
-programs add up in memory as they come is other bits each time. So there are two launches, each with
-its own sums: the first, one program for some queries, computes dq; the second, one program for some
-keys, dk and dv. Scores and do v^T are computed by both: seven products. The matrix unit is the limit.
+With p = exp(q k^T / sqrt(D) - lse), the weights again, and ds = p (do v^T - sum(o do)) they are
+dv = p^T do, dk = ds^T q / sqrt(D) and dq = ds k / sqrt(D); G query heads share a head of k and v
+and add to the same dk and dv. These are five products of 2 * S * T * D FLOP a head, two and a half
+times the forward pass. A sum over queries and one over keys cannot both stay with one program, and
+what programs add up in memory as they come is other bits each time. So there are two launches, each
+with its own sums: the first, one program for some queries, computes dq; the second, one program for
+some keys, dk and dv. Scores and do v^T are computed by both: seven products. The matrix unit is the
+limit.
 
 The first launch also writes what the second needs of each query, sum(o do) and lse in base 2.
 
@@ -19,7 +20,15 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import meta, normal, precision_of, strides, tl, triton
+from workbench.dsl import (
+    TensorDescriptor,
+    block_strides,
+    normal,
+    precision_of,
+    strides,
+    tl,
+    triton,
+)
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, stages, threads, tile
 
 LOG2E = 1.4426950408889634
@@ -132,102 +141,93 @@ def _locate(extent, HEADS, BLOCK: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.
 
 
 @triton.jit
-def _add_keys(
-    dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, left, unseen, scale,
-    D: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr,
+def _walk(
+    x, b, row, head, rows, columns, stride_row, stride_column, R, C,
+    EVEN: tl.constexpr, CUT: tl.constexpr, COPIED: tl.constexpr,
 ):  # fmt: skip
-    """dq with what one block of keys adds to it; where `unseen`, nothing."""
-    k = _load(k_ptr, n, d, k_t, k_d, left, D, EVEN, CUT)
-    v = _load(v_ptr, n, d, v_t, v_d, left, D, EVEN, CUT)
-    s = _dot(q, tl.trans(k), None)
-    dp = _dot(do, tl.trans(v), None)
-    ds = tl.exp2(s * scale - lse[:, None]) * (dp - along[:, None])
-    if MASKED:
-        ds = tl.where(unseen, 0.0, ds)
-    return _dot(ds.to(k.dtype), k, dq)
+    """A block of a loop's trip: rows from `row` on of one head, from a descriptor or a pointer."""
+    if COPIED:
+        block = x.load([b, row, head, 0]).reshape(rows.shape[0], columns.shape[0])
+    else:
+        x += row.to(tl.int64) * stride_row
+        block = _load(x, rows, columns, stride_row, stride_column, R - row, C, EVEN, CUT)
+    return block
 
 
-# T is the number of keys, and None with the mask, where there are S. What is None is not an argument
-# of the compiled kernel.
+# x is a descriptor, or a pointer to the first row of the head
+@triton.jit
+def _head(x, b, h, stride_b, stride_h, COPIED: tl.constexpr):
+    return x if COPIED else x + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+
+
+# T is the number of keys, and None with the mask, where there are S. What is None is not an
+# argument of the compiled kernel.
 @triton.jit
 def _queries(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, do_ptr, dq_ptr, rows_ptr, S, T, HEADS, H, G, scale,
+    q_ptr, k, v, o_ptr, lse_ptr, do_ptr, dq_ptr, rows_ptr, S, T, HEADS, H, G, scale,
     q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, o_b, o_s, o_h, o_d, l_b, l_h, l_s,
     do_b, do_s, do_h, do_d,
     D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    COPIED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     head, block = _locate(S, HEADS, BLOCK_M, GROUP, CAUSAL)
     if CAUSAL:  # the last queries have the most keys
         block = tl.cdiv(S, BLOCK_M) - 1 - block
     m0 = block * BLOCK_M
-    b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
-    q_ptr += b * q_b + h * q_h + m0.to(tl.int64) * q_s
-    do_ptr += b * do_b + h * do_h + m0.to(tl.int64) * do_s
-    o_ptr += b * o_b + h * o_h + m0.to(tl.int64) * o_s
-    k_ptr += b * k_b + h // G * k_h
-    v_ptr += b * v_b + h // G * v_h
+    b, h = head // H, head % H
     m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
     CUT: tl.constexpr = WIDTH > D  # columns of zeros: tl.dot takes powers of two
     if WIDE:  # offsets within a block of rows may exceed 2^31
         m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
+    q_ptr = _head(q_ptr, b, h, q_b, q_h, False) + m0.to(tl.int64) * q_s
+    o_ptr = _head(o_ptr, b, h, o_b, o_h, False) + m0.to(tl.int64) * o_s
+    do_ptr = _head(do_ptr, b, h, do_b, do_h, False) + m0.to(tl.int64) * do_s
     q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN_M, CUT)
     do = _load(do_ptr, m, d, do_s, do_d, S - m0, D, EVEN_M, CUT)
     o = _load(o_ptr, m, d, o_s, o_d, S - m0, D, EVEN_M, CUT)
     along = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    inside = m < S - m0
-    at = (m0 + m).to(tl.int64)
-    lse = tl.load(lse_ptr + b * l_b + h * l_h + at * l_s, inside, other=float("inf"))
+    inside, at = m < S - m0, (m0 + m).to(tl.int64)
+    lse = tl.load(_head(lse_ptr, b, h, l_b, l_h, False) + at * l_s, inside, other=float("inf"))
     lse *= 1.4426950408889634
-    tl.store(rows_ptr + head.to(tl.int64) * 2 * S + at, lse, inside)
-    tl.store(rows_ptr + (head.to(tl.int64) * 2 + 1) * S + at, along, inside)
+    rows_ptr += head.to(tl.int64) * 2 * S
+    tl.store(rows_ptr + at, lse, inside)
+    tl.store(rows_ptr + S + at, along, inside)
+    g = h // G
+    k, v = _head(k, b, g, k_b, k_h, COPIED), _head(v, b, g, v_b, v_h, COPIED)
     dq = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    keys = S if CAUSAL else T
     # keys in blocks that every query sees whole
     whole = m0 // BLOCK_N * BLOCK_N if CAUSAL else T // BLOCK_N * BLOCK_N
-    for _ in range(0, whole, BLOCK_N):
-        dq = _add_keys(
-            dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, S, None, scale,
-            D, True, CUT, False,
-        )  # fmt: skip
-        k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
-        v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
-    if CAUSAL:
-        for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):  # those that the diagonal crosses
-            unseen = n[None, :] - m[:, None] > m0 - n0
-            dq = _add_keys(
-                dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, S - n0, unseen,
-                scale, D, EVEN_N, CUT, True,
-            )  # fmt: skip
-            k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
-            v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
-    elif not EVEN_N:
-        unseen = n[None, :] >= T - whole
-        dq = _add_keys(
-            dq, q, do, lse, along, k_ptr, v_ptr, n, d, k_t, k_d, v_t, v_d, T - whole, unseen,
-            scale, D, False, CUT, True,
-        )  # fmt: skip
+    for n0 in range(0, whole, BLOCK_N):
+        x = _walk(k, b, n0, g, n, d, k_t, k_d, keys, D, True, CUT, COPIED)
+        y = _walk(v, b, n0, g, n, d, v_t, v_d, keys, D, True, CUT, COPIED)
+        s, dp = _dot(q, tl.trans(x), None), _dot(do, tl.trans(y), None)
+        ds = tl.exp2(s * scale - lse[:, None]) * (dp - along[:, None])
+        dq = _dot(ds.to(x.dtype), x, dq)
+    # those that the diagonal crosses, or a ragged one
+    last = min(m0 + BLOCK_M, S) if CAUSAL else T
+    if CAUSAL or not EVEN_N:
+        for n0 in range(whole, last, BLOCK_N):
+            x = _walk(k, b, n0, g, n, d, k_t, k_d, keys, D, EVEN_N, CUT, COPIED)
+            y = _walk(v, b, n0, g, n, d, v_t, v_d, keys, D, EVEN_N, CUT, COPIED)
+            s, dp = _dot(q, tl.trans(x), None), _dot(do, tl.trans(y), None)
+            ds = tl.exp2(s * scale - lse[:, None]) * (dp - along[:, None])
+            unseen = n[None, :] - m[:, None] > m0 - n0 if CAUSAL else n[None, :] >= T - n0
+            dq = _dot(tl.where(unseen, 0.0, ds).to(x.dtype), x, dq)
     dq *= scale * 0.6931471805599453
-    dq_ptrs = dq_ptr + ((b * S + m0) * H + h) * D + m.to(tl.int64)[:, None] * H * D + d[None, :]
-    tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), inside[:, None] & (d[None, :] < D))
+    dq_ptrs = dq_ptr + ((b.to(tl.int64) * S + m0) * H + h) * D + m.to(tl.int64)[:, None] * H * D
+    mask = inside[:, None] & (d[None, :] < D)
+    tl.store(dq_ptrs + d[None, :], dq.to(dq_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
-def _add_queries(
-    dk, dv, k, v, q_ptr, do_ptr, rows_ptr, m, d, q_s, q_d, do_s, do_d, S, m0, unseen, scale,
-    D: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """dk and dv with what one block of queries adds to them; where `unseen`, nothing. Queries from S
-    on have an infinite lse, and so no weight."""
-    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN, CUT)
-    do = _load(do_ptr, m, d, do_s, do_d, S - m0, D, EVEN, CUT)
-    if EVEN:
-        lse, along = tl.load(rows_ptr + m), tl.load(rows_ptr + S + m)
-    else:
-        lse = tl.load(rows_ptr + m, m < S - m0, other=float("inf"))
-        along = tl.load(rows_ptr + S + m, m < S - m0, other=0.0)
-    s = _dot(k, tl.trans(q), None)
-    dp = _dot(v, tl.trans(do), None)
+def _add_queries(dk, dv, k, v, q, do, rows_ptr, m, S, m0, unseen, scale, MASKED: tl.constexpr):
+    """dk and dv with what one block of queries adds to them; where `unseen`, nothing. Queries from
+    S on have an infinite lse, and so no weight."""
+    lse = tl.load(rows_ptr + m0 + m, m < S - m0, other=float("inf"))
+    along = tl.load(rows_ptr + S + m0 + m, m < S - m0, other=0.0)
+    s, dp = _dot(k, tl.trans(q), None), _dot(v, tl.trans(do), None)
     p = tl.exp2(s * scale - lse[None, :])
     if MASKED:
         p = tl.where(unseen, 0.0, p)
@@ -240,56 +240,44 @@ def _add_queries(
 
 @triton.jit
 def _keys(
-    q_ptr, k_ptr, v_ptr, do_ptr, dk_ptr, dv_ptr, rows_ptr, S, T, HEADS, H, G, scale,
+    q, k_ptr, v_ptr, do, dk_ptr, dv_ptr, rows_ptr, S, T, HEADS, H, G, scale,
     q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d, do_b, do_s, do_h, do_d,
     D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    COPIED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     keys = S if CAUSAL else T
     head, block = _locate(keys, HEADS, BLOCK_N, GROUP, CAUSAL)  # the first keys have most queries
     n0 = block * BLOCK_N
-    b, g = (head // H).to(tl.int64), (head % H).to(tl.int64)
-    k_ptr += b * k_b + g * k_h + n0.to(tl.int64) * k_t
-    v_ptr += b * v_b + g * v_h + n0.to(tl.int64) * v_t
+    b, g = head // H, head % H
     m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
     CUT: tl.constexpr = WIDTH > D
     if WIDE:
         m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
+    k_ptr = _head(k_ptr, b, g, k_b, k_h, False) + n0.to(tl.int64) * k_t
+    v_ptr = _head(v_ptr, b, g, v_b, v_h, False) + n0.to(tl.int64) * v_t
     k = _load(k_ptr, n, d, k_t, k_d, keys - n0, D, EVEN_N, CUT)
     v = _load(v_ptr, n, d, v_t, v_d, keys - n0, D, EVEN_N, CUT)
-    dk = tl.zeros((BLOCK_N, WIDTH), tl.float32)
-    dv = tl.zeros((BLOCK_N, WIDTH), tl.float32)
+    dk, dv = tl.zeros((BLOCK_N, WIDTH), tl.float32), tl.zeros((BLOCK_N, WIDTH), tl.float32)
     # queries of blocks that the diagonal crosses, and from where on they see all these keys
     first = n0 // BLOCK_M * BLOCK_M if CAUSAL else 0
     seen = min(tl.cdiv(n0 + BLOCK_N, BLOCK_M) * BLOCK_M, S) if CAUSAL else 0
     for i in range(G):
         h = g * G + i
-        of_q = q_ptr + b * q_b + h * q_h + first.to(tl.int64) * q_s if CAUSAL else (
-            q_ptr + b * q_b + h * q_h)  # fmt: skip
-        of_do = do_ptr + b * do_b + h * do_h + first.to(tl.int64) * do_s if CAUSAL else (
-            do_ptr + b * do_b + h * do_h)  # fmt: skip
-        of_rows = rows_ptr + (head.to(tl.int64) * G + i) * 2 * S + first
+        of_q, of_do = _head(q, b, h, q_b, q_h, COPIED), _head(do, b, h, do_b, do_h, COPIED)
+        of_rows = rows_ptr + (head * G + i).to(tl.int64) * 2 * S
         if CAUSAL:
             for m0 in range(first, seen, BLOCK_M):
+                x = _walk(of_q, b, m0, h, m, d, q_s, q_d, S, D, EVEN_M, CUT, COPIED)
+                y = _walk(of_do, b, m0, h, m, d, do_s, do_d, S, D, EVEN_M, CUT, COPIED)
                 unseen = n[:, None] - m[None, :] > m0 - n0
-                dk, dv = _add_queries(
-                    dk, dv, k, v, of_q, of_do, of_rows, m, d, q_s, q_d, do_s, do_d, S, m0, unseen,
-                    scale, D, EVEN_M, CUT, True,
-                )  # fmt: skip
-                of_q += tl.full((), BLOCK_M, tl.int64) * q_s
-                of_do += tl.full((), BLOCK_M, tl.int64) * do_s
-                of_rows += BLOCK_M
+                dk, dv = _add_queries(dk, dv, k, v, x, y, of_rows, m, S, m0, unseen, scale, True)
         for m0 in range(seen, S, BLOCK_M):
-            dk, dv = _add_queries(
-                dk, dv, k, v, of_q, of_do, of_rows, m, d, q_s, q_d, do_s, do_d, S, m0, None,
-                scale, D, EVEN_M, CUT, False,
-            )  # fmt: skip
-            of_q += tl.full((), BLOCK_M, tl.int64) * q_s
-            of_do += tl.full((), BLOCK_M, tl.int64) * do_s
-            of_rows += BLOCK_M
+            x = _walk(of_q, b, m0, h, m, d, q_s, q_d, S, D, EVEN_M, CUT, COPIED)
+            y = _walk(of_do, b, m0, h, m, d, do_s, do_d, S, D, EVEN_M, CUT, COPIED)
+            dk, dv = _add_queries(dk, dv, k, v, x, y, of_rows, m, S, m0, None, scale, False)
     dk *= scale * 0.6931471805599453
-    to = ((b * keys + n0) * H + g) * D + n.to(tl.int64)[:, None] * H * D + d[None, :]
+    to = ((b.to(tl.int64) * keys + n0) * H + g) * D + n.to(tl.int64)[:, None] * H * D + d[None, :]
     inside = (n[:, None] < keys - n0) & (d[None, :] < D)
     tl.store(dk_ptr + to, dk.to(dk_ptr.dtype.element_ty), inside)
     tl.store(dv_ptr + to, dv.to(dv_ptr.dtype.element_ty), inside)
@@ -362,36 +350,55 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
 def two_passes(q, k, v, o, lse, do, *, config):
     """One launch of programs for `queries` queries, which compute dq, and one of programs for
     block_n keys, which compute dk and dv. Pointers: takes any strides."""
-    return launch_two_passes(q, k, v, o, lse, do, config)
+    return launch(q, k, v, o, lse, do, config)
 
 
-def launch_two_passes(q, k, v, o, lse, do, config, causal=False):
+def launch(q, k, v, o, lse, do, config, causal=False, copied=False):
     (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
     dq, dk, dv = q.new_empty(B, S, H, D), k.new_empty(B, T, Hkv, D), v.new_empty(B, T, Hkv, D)
     rows = q.new_empty(B * H, 2, S, dtype=torch.float32)
-    launch_queries(q, k, v, o, lse, do, dq, rows, config, causal)
-    launch_keys(q, k, v, do, dk, dv, rows, config, causal)
+    launch_queries(q, k, v, o, lse, do, dq, rows, config, causal, copied)
+    launch_keys(q, k, v, do, dk, dv, rows, config, causal, copied)
     return dq, dk, dv
 
 
-def launch_queries(q, k, v, o, lse, do, dq, rows, config, causal):
+def launch_queries(q, k, v, o, lse, do, dq, rows, config, causal, copied):
+    """Launch the pass for dq; it also fills `rows`."""
     (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
     constants = constants_of((q, k, v, o, do), S, T, config.queries, config.keys, config, causal)
     sizes = (S, None if causal else T, B * H, H, H // Hkv, LOG2E * D**-0.5)
-    _queries[(triton.cdiv(S, config.queries) * B * H,)](
-        q, k, v, o, lse, do, dq, rows, *sizes, *strides(q, k, v, o, lse, do), **constants,
-        num_warps=config.query_warps, num_stages=config.query_stages,
-    )  # fmt: skip
+    (x, y), of_kv = walked(("k", k), ("v", v), rows=config.keys, copied=copied)
+    options = dict(num_warps=config.query_warps, num_stages=config.query_stages)
+    spread = (*q.stride(), *of_kv, *strides(o, lse, do))
+    grid = (triton.cdiv(S, config.queries) * B * H,)
+    _queries[grid](
+        q, x, y, o, lse, do, dq, rows, *sizes, *spread, **constants, COPIED=copied, **options
+    )
 
 
-def launch_keys(q, k, v, do, dk, dv, rows, config, causal):
+def launch_keys(q, k, v, do, dk, dv, rows, config, causal, copied):
+    """Launch the pass for dk and dv, which reads `rows`."""
     (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
     constants = constants_of((q, k, v, do), S, T, config.block_m, config.block_n, config, causal)
     sizes = (S, None if causal else T, B * Hkv, Hkv, H // Hkv, LOG2E * D**-0.5)
-    _keys[(triton.cdiv(T, config.block_n) * B * Hkv,)](
-        q, k, v, do, dk, dv, rows, *sizes, *strides(q, k, v, do), **constants,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    (x, y), of_q = walked(("q", q), ("do", do), rows=config.block_m, copied=copied)
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    spread = (*of_q[:4], *strides(k, v), *of_q[4:])
+    grid = (triton.cdiv(T, config.block_n) * B * Hkv,)
+    _keys[grid](x, k, v, y, dk, dv, rows, *sizes, *spread, **constants, COPIED=copied, **options)
+
+
+def walked(*named, rows, copied):
+    """Return the arguments of tensors whose blocks a loop walks, and their strides, which a
+    descriptor has inside."""
+    if not copied:
+        return [x for _, x in named], strides(*(x for _, x in named))
+    width = triton.next_power_of_2(named[0][1].shape[-1])
+    maps = [
+        TensorDescriptor(x, list(x.shape), block_strides(name, x), [1, rows, 1, width])
+        for name, x in named
+    ]
+    return maps, (None,) * 8
 
 
 def constants_of(tensors, S, T, rows_m, rows_n, config, causal):
@@ -402,3 +409,16 @@ def constants_of(tensors, S, T, rows_m, rows_n, config, causal):
     constants = dict(D=D, WIDTH=width, CAUSAL=causal, GROUP=config.group if causal else 1)
     constants |= dict(BLOCK_M=rows_m, BLOCK_N=rows_n, WIDE=max(spans) >= 2**31)
     return constants | dict(EVEN_M=S % rows_m == 0, EVEN_N=T % rows_n == 0)
+
+
+def refuse_copied(config, limits, **at):
+    if not limits.nvidia or limits.arch in ("sm_80", "sm_86", "sm_89"):
+        return "only GPUs of NVIDIA's from Hopper on have an engine that copies blocks"
+    return refuse_two_passes(config, limits, **at)
+
+
+@attention_backward.impl(TwoPasses, refuse=refuse_copied, work=work)
+def copied(q, k, v, o, lse, do, *, config):
+    """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
+    registers for addresses."""
+    return launch(q, k, v, o, lse, do, config, copied=True)

@@ -1,5 +1,5 @@
-"""Gradients of causal attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq, dk
-and dv, for each head, query i over keys 0 to i.
+"""Gradients of causal attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq,
+dk and dv, for each head, query i over keys 0 to i.
 
 It is half of what the kernel without the mask does, as long as no block above the diagonal is
 touched. The pass for dq takes whole blocks of keys up to its queries, then those that the diagonal
@@ -107,4 +107,11 @@ def work(config, limits, *, itemsize, S, **sizes):
 def two_passes(q, k, v, o, lse, do, *, config):
     """One launch of programs for `queries` queries, which compute dq, and one of programs for
     block_n keys, which compute dk and dv. Pointers: takes any strides."""
-    return unmasked.launch_two_passes(q, k, v, o, lse, do, config, causal=True)
+    return unmasked.launch(q, k, v, o, lse, do, config, causal=True)
+
+
+@causal_attention_backward.impl(TwoPasses, refuse=unmasked.refuse_copied, work=work)
+def copied(q, k, v, o, lse, do, *, config):
+    """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
+    registers for addresses."""
+    return unmasked.launch(q, k, v, o, lse, do, config, causal=True, copied=True)
