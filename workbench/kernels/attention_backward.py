@@ -422,3 +422,66 @@ def copied(q, k, v, o, lse, do, *, config):
     """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
     registers for addresses."""
     return launch(q, k, v, o, lse, do, config, copied=True)
+
+
+# Libraries. They take o and lse, as ours do, so that nothing of the forward pass runs again.
+
+
+def call_efficient(do, q, k, v, o, lse, causal, sizes):
+    """Return the gradients by torch's memory-efficient kernel, or on a CPU its flash attention. For
+    it each query head has keys of its own, and a head's logs lie at a multiple of 32."""
+    G = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(G, 1) for x in (k, v))
+    if q.is_cpu:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        gradients = flash(do, q, k, v, o, lse, 0.0, causal)
+    else:
+        lse = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % 32), value=float("inf"))
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+        wanted = [True, True, True, False]
+        gradients = efficient(do, q, k, v, None, o, lse, *unused(q), 0.0, wanted, causal)
+    dq, dk, dv, *_ = gradients
+    return dq, *(d.unflatten(1, (-1, G)).sum(2) if G > 1 else d for d in (dk, dv))
+
+
+def call_flash(do, q, k, v, o, lse, causal, sizes):
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    return flash(do, q, k, v, o, lse, None, None, *sizes, 0.0, causal, *unused(q))
+
+
+def call_cudnn(do, q, k, v, o, lse, causal, sizes):
+    cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+    at = (lse[..., None], *unused(q), None, None, None, *sizes)
+    return cudnn(do, q, k, v, o, *at, 0.0, causal)
+
+
+def unused(q):
+    """Return the seed and offset of a dropout that nothing drops."""
+    return [torch.zeros(2, dtype=torch.int64, device=q.device) for _ in range(2)]
+
+
+def gradients_of(call, causal):
+    """Return a library's version that takes heads before positions."""
+
+    def launched(q, k, v, o, lse, do):
+        moved = (x.transpose(1, 2) for x in (do, q, k, v, o))
+        gradients = call(*moved, lse, causal, (q.shape[1], k.shape[1]))
+        return tuple(d.transpose(1, 2) for d in gradients)
+
+    return launched
+
+
+def refuse_library(config, limits, *, itemsize, **at):
+    return "the library has it for 16 bits only" if itemsize != 2 else None
+
+
+def add_libraries(spec, causal):
+    """Enter torch's versions of this Spec."""
+    efficient = gradients_of(call_efficient, causal)
+    efficient.__doc__ = "Torch's memory-efficient kernel, which takes fp32, too."
+    spec.library("torch", efficient)
+    spec.library("flash", gradients_of(call_flash, causal), refuse=refuse_library)
+    spec.library("cudnn", gradients_of(call_cudnn, causal), refuse=refuse_library)
+
+
+add_libraries(attention_backward, causal=False)

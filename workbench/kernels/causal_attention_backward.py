@@ -115,3 +115,6 @@ def copied(q, k, v, o, lse, do, *, config):
     """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
     registers for addresses."""
     return unmasked.launch(q, k, v, o, lse, do, config, causal=True, copied=True)
+
+
+unmasked.add_libraries(causal_attention_backward, causal=True)
