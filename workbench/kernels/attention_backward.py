@@ -16,7 +16,7 @@ A NaN in a key, or in v, makes NaN of its own dk and of every dq of its heads; a
 in its o, lse or do, of its own dq and of every dk of its heads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -29,7 +29,18 @@ from workbench.dsl import (
     tl,
     triton,
 )
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, stages, threads, tile
+from workbench.spec import (
+    AUTO,
+    Extent,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 LOG2E = 1.4426950408889634
 WIDTHS = (64, 72, 80, 96, 128, 256)
@@ -91,6 +102,7 @@ attention_backward = Spec(
         {"B": 2, "S": 4096, "Hkv": 8, "G": 4, "D": 128, "T": 4096},
     ],
     extents={"D": Extent(among=WIDTHS)},
+    refusable=lambda itemsize, D, **at: itemsize > 2 and D > 128,
     # p and ds are rounded before their products, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so a sum is off in proportion to its rms, as in the forward pass. All errors together
     # are those of these roundings and of the output's: twice that and more is allowed.
@@ -285,20 +297,107 @@ def _keys(
 
 @dataclass(frozen=True)
 class TwoPasses:
-    """The blocks, warps and stages of the launch for dk and dv, and those of the one for dq."""
+    """The blocks, warps and stages of the launch for dk and dv, and those of the one for dq. Their
+    defaults are those of the device and of the width of a head."""
 
-    block_n: int = tile(16, 128, default=128)  # keys of a program
-    block_m: int = tile(16, 128, default=64)  # queries of a trip
-    num_warps: int = threads(4, 8, default=8)
-    num_stages: int = stages(1, 3, default=2)
-    queries: int = tile(16, 128, default=128)  # of a program
-    keys: int = tile(16, 128, default=64)  # of a trip
-    query_warps: int = threads(4, 8, default=8)
-    query_stages: int = stages(1, 3, default=2)
+    block_n: int = tile(16, 128, default=AUTO)  # keys of a program
+    block_m: int = tile(16, 128, default=AUTO)  # queries of a trip
+    num_warps: int = threads(4, 8, default=AUTO)
+    num_stages: int = stages(1, 3, default=AUTO)
+    queries: int = tile(16, 128, default=AUTO)  # of a program
+    keys: int = tile(16, 128, default=AUTO)  # of a trip
+    query_warps: int = threads(4, 8, default=AUTO)
+    query_stages: int = stages(1, 3, default=AUTO)
+
+
+# The defaults, in the order of the fields, by the columns of a head and the bytes of a number. On
+# sm_90 in 16 bits they are the fastest of two dozen on an H200; all others were never timed, and
+# are the largest blocks of which the compiler spills nothing.
+CDNA = {
+    (64, 2): (64, 64, 4, 1, 128, 64, 4, 1),
+    (128, 2): (64, 64, 4, 1, 128, 64, 4, 1),
+    (256, 2): (64, 16, 4, 1, 64, 32, 4, 1),
+    (64, 4): (32, 16, 8, 1, 32, 16, 8, 1),
+    (128, 4): (32, 16, 8, 1, 32, 16, 8, 1),
+    (256, 4): (32, 16, 4, 1, 32, 16, 4, 1),
+}
+ADA = {
+    (64, 2): (64, 32, 4, 2, 64, 32, 4, 2),
+    (128, 2): (64, 32, 4, 1, 64, 32, 8, 1),
+    (256, 2): (32, 16, 8, 1, 32, 32, 8, 1),
+    (64, 4): (32, 16, 8, 1, 32, 16, 8, 1),
+    (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+}
+POINTED = {
+    "sm_80": {
+        (64, 2): (64, 32, 4, 2, 64, 64, 4, 2),
+        (128, 2): (64, 32, 4, 2, 64, 64, 4, 2),
+        (256, 2): (32, 32, 8, 1, 64, 32, 8, 1),
+        (64, 4): (32, 16, 8, 1, 32, 16, 8, 1),
+        (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+    },
+    "sm_90": {
+        (64, 2): (64, 64, 4, 3, 64, 64, 4, 3),
+        (128, 2): (128, 64, 8, 3, 128, 64, 8, 3),
+        (256, 2): (32, 32, 8, 2, 64, 32, 8, 2),
+        (64, 4): (32, 16, 8, 2, 64, 32, 8, 2),
+        (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+    },
+    "sm_100": {
+        (64, 2): (64, 64, 4, 2, 64, 64, 4, 2),
+        (128, 2): (64, 64, 8, 2, 128, 64, 8, 2),
+        (256, 2): (32, 32, 8, 2, 64, 64, 4, 2),
+        (64, 4): (32, 32, 8, 1, 32, 32, 8, 1),
+        (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+    },
+    "sm_89": ADA,
+    "sm_120": ADA,
+    "gfx90a": CDNA,
+    "gfx942": CDNA,
+    "gfx950": CDNA,
+    "gfx1100": {
+        (64, 2): (32, 32, 8, 1, 32, 32, 8, 1),
+        (128, 2): (16, 16, 4, 1, 16, 16, 4, 1),
+        (256, 2): (16, 16, 8, 1, 16, 16, 8, 1),
+        (64, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+        (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
+    },
+}
+COPIED = POINTED | {
+    "sm_90": {
+        **POINTED["sm_90"],
+        (64, 2): (64, 64, 4, 3, 128, 64, 4, 3),
+        (128, 2): (64, 64, 4, 2, 128, 64, 8, 3),
+    },
+}
+
+
+def size_pointed(config, limits, *, itemsize, D, **sizes):
+    """Return the config with a number in place of every AUTO. Pointers to columns that are no power
+    of two take registers: in bf16 on sm_90 a thread spills 0.8 KB at 72 with the blocks of 128."""
+    columns = D if D & (D - 1) == 0 else 256
+    return fill(config, POINTED, limits, columns, itemsize)
+
+
+def size_copied(config, limits, *, itemsize, D, **sizes):
+    return fill(config, COPIED, limits, D, itemsize)
+
+
+def fill(config, table, limits, columns, itemsize):
+    """Return the config with the numbers of a table in place of every AUTO; those of sm_80 for a
+    device that has none of its own."""
+    names = [f.name for f in fields(TwoPasses)]
+    known = table.get(limits.arch, table["sm_80"])
+    width = max(64, triton.next_power_of_2(columns))
+    numbers = known.get((width, itemsize), (16, 16, 8, 1) * 2)
+    chosen = {n: given(getattr(config, n), x) for n, x in zip(names, numbers, strict=True)}
+    return replace(config, **chosen)
 
 
 def refuse_two_passes(config, limits, *, itemsize, D, **sizes):
     width = triton.next_power_of_2(D)
+    if itemsize > 2 and width > 128 and limits.warp_size == 32:
+        return f"in fp32 {width} columns spill, 128 do not"
     lanes = limits.warp_size
     BN, BM, Q, K = config.block_n, config.block_m, config.queries, config.keys
     held = 2 * BN * (width + BM) // (config.num_warps * lanes)
@@ -346,7 +445,7 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
     return for_dq, for_keys
 
 
-@attention_backward.impl(TwoPasses, refuse=refuse_two_passes, work=work)
+@attention_backward.impl(TwoPasses, resolve=size_pointed, refuse=refuse_two_passes, work=work)
 def two_passes(q, k, v, o, lse, do, *, config):
     """One launch of programs for `queries` queries, which compute dq, and one of programs for
     block_n keys, which compute dk and dv. Pointers: takes any strides."""
@@ -417,7 +516,7 @@ def refuse_copied(config, limits, **at):
     return refuse_two_passes(config, limits, **at)
 
 
-@attention_backward.impl(TwoPasses, refuse=refuse_copied, work=work)
+@attention_backward.impl(TwoPasses, resolve=size_copied, refuse=refuse_copied, work=work)
 def copied(q, k, v, o, lse, do, *, config):
     """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
     registers for addresses."""
