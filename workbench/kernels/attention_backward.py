@@ -71,15 +71,15 @@ def logs(shape, dtype, device, generator):
 
 attention_backward = Spec(
     name="attention_backward",
-    # Scores of other inputs than normal ones have weights beyond what fp16 holds, for lse is not
-    # theirs.
+    # All are normal: lse is not that of other scores, whose weights fp16 would not hold, and of
+    # small v and do ds is below what it can tell.
     inputs={
         "q": Tensor("B S Hkv*G D", make=normal),
         "k": Tensor("B T Hkv D", make=normal),
-        "v": Tensor("B T Hkv D"),
-        "o": Tensor("B S Hkv*G D"),
+        "v": Tensor("B T Hkv D", make=normal),
+        "o": Tensor("B S Hkv*G D", make=normal),
         "lse": Tensor("B Hkv*G S", dtype="fp32", make=logs),
-        "do": Tensor("B S Hkv*G D"),
+        "do": Tensor("B S Hkv*G D", make=normal),
     },
     outputs={
         "dq": Tensor("B S Hkv*G D"),
@@ -108,8 +108,8 @@ attention_backward = Spec(
     # are those of these roundings and of the output's: twice that and more is allowed.
     tolerance={
         "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=3e-3, rms=1e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=2e-2, rms=6e-3),
+        "fp16": Tolerance(relative=1e-3, of_rms=5e-3, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, of_rms=4e-2, rms=6e-3),
     },
 )
 
@@ -356,11 +356,9 @@ POINTED = {
     "gfx942": CDNA,
     "gfx950": CDNA,
     "gfx1100": {
-        (64, 2): (32, 32, 8, 1, 32, 32, 8, 1),
+        (64, 2): (16, 16, 8, 1, 32, 16, 8, 1),
         (128, 2): (16, 16, 4, 1, 16, 16, 4, 1),
-        (256, 2): (16, 16, 8, 1, 16, 16, 8, 1),
         (64, 4): (16, 16, 8, 1, 16, 16, 8, 1),
-        (128, 4): (16, 16, 8, 1, 16, 16, 8, 1),
     },
 }
 COPIED = POINTED | {
@@ -398,6 +396,8 @@ def refuse_two_passes(config, limits, *, itemsize, D, **sizes):
     width = triton.next_power_of_2(D)
     if itemsize > 2 and width > 128 and limits.warp_size == 32:
         return f"in fp32 {width} columns spill, 128 do not"
+    if limits.arch == "gfx1100" and width * itemsize > 256:
+        return f"{width * itemsize} bytes of a head spill there, 256 do not"
     lanes = limits.warp_size
     BN, BM, Q, K = config.block_n, config.block_m, config.queries, config.keys
     held = 2 * BN * (width + BM) // (config.num_warps * lanes)

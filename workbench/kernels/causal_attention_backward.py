@@ -7,7 +7,9 @@ crosses; the one for dk and dv first the blocks of queries that the diagonal cro
 ones. The last queries and the first keys have the most work, so they come first.
 
 A NaN in a key, or in v, makes NaN of its own dk and of dq of its heads from its position on; a NaN
-in a query, or in its o, lse or do, of its own dq and of dk of its heads up to its position.
+in a query, or in its o, lse or do, of its own dq and of dk of its heads up to its position. What
+the mask hides counts 0 times, and 0 times NaN is NaN: in blocks that the diagonal crosses it also
+reaches queries before its key, and keys after its query.
 """
 
 from dataclasses import dataclass, replace
@@ -50,10 +52,10 @@ causal_attention_backward = Spec(
     inputs={
         "q": Tensor("B S Hkv*G D", make=normal),
         "k": Tensor("B S Hkv D", make=normal),
-        "v": Tensor("B S Hkv D"),
-        "o": Tensor("B S Hkv*G D"),
+        "v": Tensor("B S Hkv D", make=normal),
+        "o": Tensor("B S Hkv*G D", make=normal),
         "lse": Tensor("B Hkv*G S", dtype="fp32", make=logs),
-        "do": Tensor("B S Hkv*G D"),
+        "do": Tensor("B S Hkv*G D", make=normal),
     },
     outputs={
         "dq": Tensor("B S Hkv*G D"),
@@ -104,6 +106,12 @@ def size_copied(config, limits, *, itemsize, D, **sizes):
     return unmasked.fill(config, COPIED, limits, D, itemsize)
 
 
+def refuse_two_passes(config, limits, *, D, **at):
+    if limits.arch == "gfx1100" and D > 64:
+        return f"{D} columns spill there beside the mask, 64 do not"
+    return unmasked.refuse_two_passes(config, limits, D=D, **at)
+
+
 def work(config, limits, *, itemsize, S, **sizes):
     for_dq, for_keys = unmasked.work(config, limits, itemsize=itemsize, S=S, T=S, **sizes)
     # of a program in the middle
@@ -116,7 +124,7 @@ def work(config, limits, *, itemsize, S, **sizes):
 
 
 @causal_attention_backward.impl(
-    TwoPasses, resolve=unmasked.size_pointed, refuse=unmasked.refuse_two_passes, work=work
+    TwoPasses, resolve=unmasked.size_pointed, refuse=refuse_two_passes, work=work
 )
 def two_passes(q, k, v, o, lse, do, *, config):
     """One launch of programs for `queries` queries, which compute dq, and one of programs for
