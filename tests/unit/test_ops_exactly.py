@@ -113,7 +113,7 @@ def test_an_operation_gives_one_output_or_a_tuple(monkeypatch, outputs, several)
 
 @pytest.mark.parametrize("sizes", [(2, 0), (0, 2), (2, 2)])
 def test_any_output_with_elements_needs_a_launch(monkeypatch, sizes):
-    monkeypatch.setattr(choice, "outputs_of", lambda spec, inputs, more: tuple(map(torch.empty, sizes)))
+    monkeypatch.setattr(choice, "outputs_of", lambda spec, inputs: tuple(map(torch.empty, sizes)))
     with pytest.raises(choice.OperationError, match="at N=0 there is nothing to compute from"):
         choice._nothing(spec_of(("y", "z")), [], {"N": 0})
 
@@ -156,7 +156,9 @@ def test_an_operation_keeps_its_launchers_where_they_are_cleared(monkeypatch):
     monkeypatch.setattr(operation, "MOST", 2)
     monkeypatch.setattr(
         operation, "first_launch",
-        lambda spec, inputs, more: made.append(len(inputs[0])) or ((lambda x: x + 1), inputs[0] + 1),
+        lambda spec, inputs, more: (
+            made.append(len(inputs[0])) or ((lambda x: x + 1), inputs[0] + 1)
+        ),
     )  # fmt: skip
     chosen = {}
     launched = operation._launching(spec_of(), chosen)
