@@ -113,6 +113,19 @@ def attention(
     return Goal(kernel, sizes, peer=stored, beside=("cudnn", share))
 
 
+def attention_gradients(
+    B: int, S: int, Hkv: int, G: int, D: int, dtype: str = "bf16"
+) -> list[Goal]:
+    """Return a goal of each mask: at most 1.10 of cuDNN's time in the same final, which fp32 has
+    not."""
+    sizes = {"B": B, "S": S, "Hkv": Hkv, "G": G, "D": D}
+    beside = ("cudnn", 1.10) if dtype == "bf16" else None
+    return [
+        Goal("attention_backward", {**sizes, "T": S}, dtype, beside=beside),
+        Goal("causal_attention_backward", sizes, dtype, beside=beside),
+    ]
+
+
 def of(kernel: str, axes: str, dtype: str, *sizes: Sequence[int]) -> list[Goal]:
     """Return a goal for each of these sizes, of which nothing is asked."""
     return [Goal(kernel, dict(zip(axes.split(), at, strict=True)), dtype) for at in sizes]
@@ -176,6 +189,8 @@ GOALS = (
     *(attention(16, 1024, D, 0, 1.0, (16, 1)) for D in (72, 80, 96)),
     attention(4, 3001, 128, 0, 1.0, (16, 1)), attention(4, 3001, 128, 1, 1.0, (16, 1)),
     attention(2, 8192, 128, 0, 1.0, (8, 4)), attention(2, 8192, 128, 1, 1.0, (8, 4)),
+    *(goal for at in ((2, 4096, 16, 1, 128), (4, 2048, 16, 1, 128), (2, 4096, 16, 1, 64),
+                      (2, 4096, 8, 4, 128)) for goal in attention_gradients(*at)),
     Goal("decode_attention", {"B": 64, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
          peer=("attn_decode", {"B": 64, "Hq": 32, "Hkv": 8, "D": 128, "KV": 8192}), factor=1.0,
          fixed={"lens": 8192}),
@@ -195,6 +210,7 @@ GOALS = (
         (16, 2560, 2560), (16, 14_336, 4096), (64, 14_336, 4096), (512, 14_336, 4096)),
     *of("attention", "B S Hkv G D T", "fp32", (2, 2048, 16, 1, 64, 2048)),
     *of("causal_attention", "B S Hkv G D", "fp32", (2, 2048, 16, 1, 64)),
+    *(goal for D in (64, 128) for goal in attention_gradients(2, 2048, 16, 1, D, "fp32")),
     *of("lora", "M N K r", "fp32", (8192, 4096, 4096, 16), (512, 4096, 4096, 16),
         (16, 4096, 4096, 16)),
     *of("lora_delta", "M K N r", "bf16", (64, 512, 512, 8), (64, 1024, 1024, 8),

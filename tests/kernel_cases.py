@@ -98,6 +98,25 @@ SPILLS = {
     ("attention.tiles", "fp16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
     ("attention.tiles", "bf16"): (64, "D = 72: loads of rows of 144 bytes; `overlapped` has none"),
     ("attention.tiles", "fp32"): (64, "D = 72, and three bf16 parts of each number"),
+    **{
+        (f"{mask}attention_backward.{impl}", "fp32"): (most, "D = 128: three parts of each number")
+        for mask, impl, most in (
+            ("", "two_passes", 72),
+            ("", "copied", 56),
+            ("causal_", "two_passes", 104),
+            ("causal_", "copied", 56),
+        )
+    },
+    **{
+        (f"{mask}attention_backward.{impl}", dtype): (most, "D = 128: the fastest all the same")
+        for mask, impl, most in (
+            ("", "two_passes", 56),
+            ("", "copied", 40),
+            ("causal_", "two_passes", 392),
+            ("causal_", "copied", 384),
+        )
+        for dtype in ("fp16", "bf16")
+    },
     ("causal_attention.tiles", "fp32"): (
         128,
         "beside the mask; 16 keys spill nothing in 1.6 times the time",

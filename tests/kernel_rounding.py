@@ -28,14 +28,18 @@ FP32: Mapping[str, Tolerance] = {
 
 # Impls that round before they are done, in the interpreter too, and the dtypes in which it shows:
 # there the Spec's own tolerance, whose reason it is, stands.
-WEIGHTS = "fp16 bf16"  # of attention, before they meet v; unpacked ones
+WEIGHTS = "fp16 bf16"  # of attention, before they meet v, and their gradients; unpacked ones
 UPDATE = "fp16 bf16"  # u = x A^T
 HALVES = "fp16"  # weights are unpacked as fp16 where x is fp16, and as fp32 elsewhere
 ROUNDED_BETWEEN: Mapping[str, str] = {
     "attention.tiles": WEIGHTS,
     "attention.overlapped": WEIGHTS,
+    "attention_backward.two_passes": WEIGHTS,
+    "attention_backward.copied": WEIGHTS,
     "causal_attention.tiles": WEIGHTS,
     "causal_attention.overlapped": WEIGHTS,
+    "causal_attention_backward.two_passes": WEIGHTS,
+    "causal_attention_backward.copied": WEIGHTS,
     "decode_attention.splits": WEIGHTS,
     "lora.tiles": UPDATE,
     "lora.persistent": UPDATE,

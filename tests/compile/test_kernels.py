@@ -54,6 +54,13 @@ OLDEST_SPILLS = {
     ("patch_embed.recurring", "a100"): 32,
     ("q4_k_matmul.tiles", "b200"): 8,
 }
+# Bytes that a thread of a default spills in 16 bits, which is the fastest all the same, measured
+# on an H200; 32 rows a trip spill nothing in 1.15 times the time and more.
+FASTEST_SPILLS = {
+    ("attention_backward.two_passes", "h200"): 56,
+    ("attention_backward.copied", "h200"): 40,
+    ("causal_attention_backward.two_passes", "h200"): 200,
+}
 
 
 @cache
@@ -224,6 +231,7 @@ def suits(fit):
     parts = dtype == "fp32" and fit.device == "h200"  # three of each number leave few registers
     most, *_ = SPILLS.get((impl.title, dtype), (SLOTS,)) if parts else (0,)
     at = impl.title, fit.device
+    most = max(most, FASTEST_SPILLS.get(at, 0))
     most += OLDEST_SPILLS.get(at, 0) if OLDEST else 0
     for launch in result:
         assert launch.spill_bytes <= most

@@ -224,6 +224,7 @@ def test_the_foundation_needs_the_standard_library_only(name):
 # Kernels whose device code is that of another one: the two files go together.
 TOGETHER = {
     "causal_attention": "attention",
+    "causal_attention_backward": "attention_backward",
     "fp8_matmul": "matmul",
     "lora": "matmul",
     "patch_embed": "matmul",

@@ -156,7 +156,9 @@ def test_an_operation_keeps_its_launchers_where_they_are_cleared(monkeypatch):
     monkeypatch.setattr(operation, "MOST", 2)
     monkeypatch.setattr(
         operation, "first_launch",
-        lambda spec, inputs: made.append(len(inputs[0])) or ((lambda x: x + 1), inputs[0] + 1),
+        lambda spec, inputs, more: (
+            made.append(len(inputs[0])) or ((lambda x: x + 1), inputs[0] + 1)
+        ),
     )  # fmt: skip
     chosen = {}
     launched = operation._launching(spec_of(), chosen)

@@ -172,11 +172,20 @@ def _place(S, HEADS, BLOCK_M: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.cons
     return head, m0
 
 
+@triton.jit
+def _keep_logs(lse_ptr, b, h, H, S, m0, m, high, total):
+    """Store the log of the sum of each query's exponentials, [B, H, S], for the gradients."""
+    lse = (high + tl.log2(total)) * 0.6931471805599453
+    lse_ptr += (b.to(tl.int64) * H + h) * S + m0
+    tl.store(lse_ptr + m, lse, m < S - m0)
+
+
 # T is the number of keys, and None with the mask, where there are S; HEADS, of all sequences
-# together, is None without it. What is None is not an argument of the compiled kernel.
+# together, is None without it; lse_ptr is None where nobody needs the logs. What is None is not an
+# argument of the compiled kernel.
 @triton.jit
 def _tiles(
-    q_ptr, k_ptr, v_ptr, o_ptr, S, T, HEADS, H, G, scale,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, S, T, HEADS, H, G, scale,
     q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d,
     D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
@@ -227,6 +236,8 @@ def _tiles(
     o_ptrs = o_ptr + m.to(tl.int64)[:, None] * H * D
     y = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(o_ptrs + d[None, :], y, (m[:, None] < S - m0) & (d[None, :] < D))
+    if lse_ptr is not None:
+        _keep_logs(lse_ptr, b, h, H, S, m0, m, high, total)
 
 
 @triton.jit
@@ -243,7 +254,7 @@ def _put(descriptor, b, h, row, acc, total):
 
 @triton.jit
 def _overlapped(
-    q, q_ptr, q_b, q_s, q_h, k, v, o, S, T, HEADS, H, G, scale, D: tl.constexpr,
+    q, q_ptr, q_b, q_s, q_h, k, v, o, lse_ptr, S, T, HEADS, H, G, scale, D: tl.constexpr,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr, EVEN_N: tl.constexpr, HOLD: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
@@ -300,6 +311,8 @@ def _overlapped(
     y = _part(v, b, g, 0, BLOCK_N, WIDTH)
     acc = _add(acc, p, keep, y, UPCAST)
     _put(o, b, h, m0, acc, total)
+    if lse_ptr is not None:
+        _keep_logs(lse_ptr, b, h, H, S, m0, m, high, total)
 
 
 # Two warp groups that take turns: `ping_pong`. A program keeps a core and works off a column of a
@@ -372,11 +385,12 @@ def _as_lane_sums(x, sums):
 
 @gluon.jit
 def _attend(
-    W: gl.constexpr, maps, rings, full, free, problem, scale, BLOCK_N: gl.constexpr,
+    W: gl.constexpr, maps, rings, full, free, problem, ends, BLOCK_N: gl.constexpr,
     CAUSAL: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
     q_s, k_s, v_s = rings
     table, T, H, grid_m = problem
+    scale, lse_ptr, S = ends
     q_full, k_full, v_full = full
     q_free, k_free, v_free = free
     QUERIES: gl.constexpr = q_s.shape[0] // 2
@@ -455,12 +469,17 @@ def _attend(
         tma.store_wait(0)
         mbarrier.arrive(q_free.index(mine))
         qi, q_phase = next_slot(qi, q_phase, QUERIES)
+        if lse_ptr is not None:
+            lse = gl.convert_layout(high, gl.SliceLayout(1, O_L)) + gl.log2(whole)
+            rows = m0 + W * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, O_L))
+            at = (b.to(gl.int64) * H + h) * S + rows
+            gl.store(lse_ptr + at, lse * 0.6931471805599453, rows < S)
         t = following
 
 
-@gluon.jit(do_not_specialize=["T", "H", "grid_m"])
+@gluon.jit(do_not_specialize=["S", "T", "H", "grid_m"])
 def _ping_pong(
-    q, k, v, o, table, T, H, grid_m, scale, G: gl.constexpr, BLOCK_N: gl.constexpr,
+    q, k, v, o, lse_ptr, S, table, T, H, grid_m, scale, G: gl.constexpr, BLOCK_N: gl.constexpr,
     CAUSAL: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
     WIDTH: gl.constexpr = k.block_type.shape[3]
@@ -472,10 +491,11 @@ def _ping_pong(
     full = (barriers(4, 1), barriers(STAGES, 1), barriers(STAGES, 1))
     free = (barriers(4, 1), barriers(STAGES, 2), barriers(STAGES, 2))
     problem = (table, T, H, grid_m)
+    ends = (scale, lse_ptr, S)
     gl.warp_specialize(
         [
-            (_attend, (0, maps, rings, full, free, problem, scale, BLOCK_N, CAUSAL, TURNS, HOLD)),
-            (_attend, (1, maps, rings, full, free, problem, scale, BLOCK_N, CAUSAL, TURNS, HOLD)),
+            (_attend, (0, maps, rings, full, free, problem, ends, BLOCK_N, CAUSAL, TURNS, HOLD)),
+            (_attend, (1, maps, rings, full, free, problem, ends, BLOCK_N, CAUSAL, TURNS, HOLD)),
             (_fetch_tiles, (maps, rings, full, free, problem, G, BLOCK_N, CAUSAL)),
         ],
         [4, 1],
@@ -623,14 +643,14 @@ def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
         "gfx1100": Tiles(64, 32, 8, 1),
     },
 )
-def tiles(q, k, v, *, config):
+def tiles(q, k, v, *, config, lse=False):
     """One program for block_m queries of a head, pointers into k and v: takes any strides."""
-    return launch_tiles(q, k, v, config)
+    return launch_tiles(q, k, v, config, lse)
 
 
-def launch_tiles(q, k, v, config, causal=False):
+def launch_tiles(q, k, v, config, lse, causal=False):
     (B, S, H, D), T = q.shape, k.shape[1]
-    o = q.new_empty(B, S, H, D)
+    o, logs = q.new_empty(B, S, H, D), q.new_empty(B, H, S, dtype=torch.float32) if lse else None
     width = triton.next_power_of_2(D)
     BM, BN = config.block_m, config.block_n
     spans = [max(BM, BN) * x.stride(1) + width * x.stride(3) for x in (q, k, v)]
@@ -638,9 +658,9 @@ def launch_tiles(q, k, v, config, causal=False):
     constants |= dict(WIDE=max(spans) >= 2**31, UPCAST=upcast(q), **meta(config))
     sizes, masked = sizes_of(q, k, config, causal)
     _tiles[(triton.cdiv(S, BM) * B * H,)](
-        q, k, v, o, *sizes, *strides(q, k, v), **masked, **constants
+        q, k, v, o, logs, *sizes, *strides(q, k, v), **masked, **constants
     )
-    return o
+    return (o, logs) if lse else o
 
 
 def sizes_of(q, k, config, causal):
@@ -658,15 +678,15 @@ def sizes_of(q, k, config, causal):
     work=work,
     defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(128, 32, 8, 3)},
 )
-def overlapped(q, k, v, *, config):
+def overlapped(q, k, v, *, config, lse=False):
     """A block's weights wait one trip for their product with v, which then runs beside the
     exponentials of the next block."""
-    return launch_overlapped(q, k, v, config)
+    return launch_overlapped(q, k, v, config, lse)
 
 
-def launch_overlapped(q, k, v, config, causal=False):
+def launch_overlapped(q, k, v, config, lse, causal=False):
     (B, S, H, D), T = q.shape, k.shape[1]
-    o = q.new_empty(B, S, H, D)
+    o, logs = q.new_empty(B, S, H, D), q.new_empty(B, H, S, dtype=torch.float32) if lse else None
     width = triton.next_power_of_2(D)
     BM, BN, hold = config.block_m, config.block_n, holds(config, width)
     blocks = (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
@@ -675,9 +695,9 @@ def launch_overlapped(q, k, v, config, causal=False):
     constants = dict(D=D, WIDTH=width, EVEN_N=causal or T % BN == 0, HOLD=hold, UPCAST=upcast(q))
     sizes, masked = sizes_of(q, k, config, causal)
     _overlapped[(triton.cdiv(S, BM) * B * H,)](
-        of_q, q, *q.stride()[:3], *maps, *sizes, **masked, **constants, **meta(config)
+        of_q, q, *q.stride()[:3], *maps, logs, *sizes, **masked, **constants, **meta(config)
     )
-    return o
+    return (o, logs) if lse else o
 
 
 def described(name, x, rows, columns):
@@ -686,15 +706,15 @@ def described(name, x, rows, columns):
 
 
 @attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
-def ping_pong(q, k, v, *, config):
+def ping_pong(q, k, v, *, config, lse=False):
     """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
     programs, in Gluon."""
-    return launch_ping_pong(q, k, v, config)
+    return launch_ping_pong(q, k, v, config, lse)
 
 
-def launch_ping_pong(q, k, v, config, causal=False):
+def launch_ping_pong(q, k, v, config, lse, causal=False):
     (B, S, H, D), T = q.shape, k.shape[1]
-    o = q.new_empty(B, S, H, D)
+    o, logs = q.new_empty(B, S, H, D), q.new_empty(B, H, S, dtype=torch.float32) if lse else None
     width = max(64, triton.next_power_of_2(D))  # columns beyond D are zeros
     keys = config.block_n
     rows = {"q": (q, GROUP_ROWS), "k": (k, keys), "v": (v, keys), "o": (o, GROUP_ROWS)}
@@ -706,8 +726,9 @@ def launch_ping_pong(q, k, v, config, causal=False):
     constants = dict(G=H // k.shape[2], BLOCK_N=config.block_n, CAUSAL=causal)
     constants |= dict(STAGES=config.num_stages, TURNS=bool(config.turns), HOLD=width == 64)
     scale = LOG2E * D**-0.5
-    _ping_pong[(grid,)](*maps, table, T, H, grid_m, scale, **constants, num_warps=4)
-    return o
+    sizes = (S if lse else None, table, T, H, grid_m, scale)
+    _ping_pong[(grid,)](*maps, logs, *sizes, **constants, num_warps=4)
+    return (o, logs) if lse else o
 
 
 @functools.lru_cache(maxsize=256)

@@ -130,9 +130,9 @@ def ping_pong_work(config, limits, *, itemsize, S, **sizes):
         "gfx1100": Tiles(64, 16, 8, 1),
     },
 )
-def tiles(q, k, v, *, config):
+def tiles(q, k, v, *, config, lse=False):
     """One program for block_m queries of a head, pointers into k and v: takes any strides."""
-    return unmasked.launch_tiles(q, k, v, config, causal=True)
+    return unmasked.launch_tiles(q, k, v, config, lse, causal=True)
 
 
 @causal_attention.impl(
@@ -142,10 +142,10 @@ def tiles(q, k, v, *, config):
     work=work,
     defaults={"fp32": Overlapped(32, 32, 8, 2), "fp32:sm_90": Overlapped(64, 32, 4, 2)},
 )
-def overlapped(q, k, v, *, config):
+def overlapped(q, k, v, *, config, lse=False):
     """A block's weights wait one trip for their product with v, which then runs beside the
     exponentials of the next block."""
-    return unmasked.launch_overlapped(q, k, v, config, causal=True)
+    return unmasked.launch_overlapped(q, k, v, config, lse, causal=True)
 
 
 def refuse_ping_pong(config, limits, **at):
@@ -155,10 +155,10 @@ def refuse_ping_pong(config, limits, **at):
 
 
 @causal_attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
-def ping_pong(q, k, v, *, config):
+def ping_pong(q, k, v, *, config, lse=False):
     """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
     programs, in Gluon."""
-    return unmasked.launch_ping_pong(q, k, v, config, causal=True)
+    return unmasked.launch_ping_pong(q, k, v, config, lse, causal=True)
 
 
 unmasked.add_libraries(causal_attention, causal=True)

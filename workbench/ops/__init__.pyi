@@ -27,6 +27,31 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     It has gradients for q, k, v.
     """
 
+def attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq, dk and
+    dv, for each head, over all keys.
+
+    Args:
+        q: `B S Hkv*G D`, fp32, fp16, bf16.
+        k: `B T Hkv D`, fp32, fp16, bf16.
+        v: `B T Hkv D`, fp32, fp16, bf16.
+        o: `B S Hkv*G D`, fp32, fp16, bf16.
+        lse: `B Hkv*G S`, fp32.
+        do: `B S Hkv*G D`, fp32, fp16, bf16.
+
+    Returns:
+        dq: `B S Hkv*G D`, as q.
+        dk: `B T Hkv D`, as q.
+        dv: `B T Hkv D`, as q.
+
+    Raises:
+        OperationError: The operation does not take these tensors.
+
+    It has no backward, and refuses inputs that require a gradient.
+    """
+
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention: o = softmax(q k^T / sqrt(D)) v for each head, query i over keys 0 to i.
 
@@ -42,6 +67,31 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         OperationError: The operation does not take these tensors.
 
     It has gradients for q, k, v.
+    """
+
+def causal_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of causal attention: from q, k, v, the forward pass' o and lse, and do = dL/do to dq,
+    dk and dv, for each head, query i over keys 0 to i.
+
+    Args:
+        q: `B S Hkv*G D`, fp32, fp16, bf16.
+        k: `B S Hkv D`, fp32, fp16, bf16.
+        v: `B S Hkv D`, fp32, fp16, bf16.
+        o: `B S Hkv*G D`, fp32, fp16, bf16.
+        lse: `B Hkv*G S`, fp32.
+        do: `B S Hkv*G D`, fp32, fp16, bf16.
+
+    Returns:
+        dq: `B S Hkv*G D`, as q.
+        dk: `B S Hkv D`, as q.
+        dv: `B S Hkv D`, as q.
+
+    Raises:
+        OperationError: The operation does not take these tensors.
+
+    It has no backward, and refuses inputs that require a gradient.
     """
 
 def channel_mix(k: Tensor) -> Tensor:

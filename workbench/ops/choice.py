@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,11 @@ GRADIENT = "_backward"  # how the names of Specs end that compute gradients
 Launcher = Callable[..., Any]
 
 
-def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, Any]:
-    """Launch by the first Impl that takes these inputs. Returns its launcher and the output.
+def first_launch(
+    spec: Spec, inputs: Sequence[torch.Tensor], more: Mapping[str, Any] | None = None
+) -> tuple[Launcher, Any]:
+    """Launch by the first Impl that takes these inputs, with `more` keywords. Returns its launcher
+    and the output.
 
     A launcher may refuse inputs for what sizes do not tell (by a ValueError: a tensor descriptor
     needs dense rows); the next Impl is then tried, and the log has the reason. Raises
@@ -50,7 +53,7 @@ def first_launch(spec: Spec, inputs: Sequence[torch.Tensor]) -> tuple[Launcher, 
     if refusal is not None:
         raise OperationError(refusal)
     for choice in _choices(spec, place, dtype, sizes, reasons):
-        launcher = partial(choice.impl.launch, config=choice.config)
+        launcher = partial(choice.impl.launch, config=choice.config, **(more or {}))
         try:
             output = launcher(*inputs)
         except ValueError as error:

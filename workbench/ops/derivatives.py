@@ -6,15 +6,15 @@ operations of torch otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from workbench.kernels import group_norm as heads
 from workbench.kernels import lora as low_rank
-from workbench.kernels.attention import scaled_dot_product
+from workbench.spec import Tensor
 
 Tensors = Sequence[torch.Tensor]
 Gradients = Sequence[torch.Tensor | None]
@@ -29,24 +29,27 @@ class Derivative:
     `keep(inputs, outputs)` returns the tensors that the backward needs. `formula(needed, kept,
     gradients)` returns a gradient for each input, or None where it needs none; a gradient of an
     output is None where nothing depends on it, but not all of them are. `constant` names inputs
-    that have no gradient.
+    that have no gradient. `beside` are further outputs that the backward needs: the launchers
+    write them where the keyword of that name is True, only where a gradient is to be prepared.
     """
 
     keep: Callable[[Tensors, Tensors], Tensors]
     formula: Callable[[Sequence[bool], Tensors, Gradients], Gradients]
     constant: tuple[str, ...] = ()
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 DERIVATIVES: dict[str, Derivative] = {}
 
 
 def derivative(
-    keep: Callable[[Tensors, Tensors], Tensors], constant: tuple[str, ...] = ()
+    keep: Callable[[Tensors, Tensors], Tensors], **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator of the formula of the operation that the function is named after."""
+    """Return a decorator of the formula of the operation that the function is named after;
+    `options` are the other fields of its Derivative."""
 
     def add(formula: Callable[..., Any]) -> Callable[..., Any]:
-        DERIVATIVES[formula.__name__] = Derivative(keep, formula, constant)
+        DERIVATIVES[formula.__name__] = Derivative(keep, formula, **options)
         return formula
 
     return add
@@ -161,27 +164,26 @@ def cross_entropy(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -
     return d, None
 
 
-# Attention. Torch's own backward needs its own forward's sums of weights, so that runs again.
+# Attention. Its forward pass hands over the logs of the sums of exponentials.
+
+LOGS = {"lse": Tensor("B Hkv*G S", dtype="fp32")}
 
 
-@derivative(keep_inputs)
+def keep_all(inputs: Tensors, outputs: Tensors) -> Tensors:
+    """Return the inputs and the outputs."""
+    return *inputs, *outputs
+
+
+@derivative(keep_all, beside=LOGS)
 def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
-    """Return the gradients of q, k and v, by the kernels that torch chooses."""
-    return _attended(kept, gradients[0], causal=False)
+    """Return dq, dk and dv of the kernel `attention_backward`."""
+    return tuple(ops.attention_backward(*kept, gradients[0]))
 
 
-@derivative(keep_inputs)
+@derivative(keep_all, beside=LOGS)
 def causal_attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
-    """Return the gradients of q, k and v, by the kernels that torch chooses."""
-    return _attended(kept, gradients[0], causal=True)
-
-
-def _attended(kept: Tensors, g: torch.Tensor | None, causal: bool) -> Gradients:
-    leaves = [x.detach().requires_grad_() for x in kept]
-    again: Any = scaled_dot_product
-    with torch.enable_grad():
-        o = again(causal=causal)(*leaves)
-    return tuple(torch.autograd.grad(o, leaves, g))
+    """Return dq, dk and dv of the kernel `causal_attention_backward`."""
+    return tuple(ops.causal_attention_backward(*kept, gradients[0]))
 
 
 # LoRA. The products are torch's: those of the gradient read W and B along their other axis, which

@@ -11,6 +11,7 @@ them lead each call through some 16 us of Python; `Library` takes 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -34,11 +35,13 @@ SHAPES = MOST // ALIKE
 has_memory = attrgetter("is_cpu" if INTERPRETED else "is_cuda")
 
 
-def schema_of(spec: Spec) -> str:
+def schema_of(spec: Spec, name: str = "") -> str:
     """Return an operator's schema: `rms_norm(Tensor x, Tensor w) -> Tensor`."""
     inputs = ", ".join(f"Tensor {name}" for name in spec.inputs)
     several = ", ".join("Tensor" for _ in spec.outputs)
-    return f"{spec.name}({inputs}) -> {several if len(spec.outputs) == 1 else f'({several})'}"
+    return (
+        f"{name or spec.name}({inputs}) -> {several if len(spec.outputs) == 1 else f'({several})'}"
+    )
 
 
 def operation_of(spec: Spec) -> Callable[..., Any]:
@@ -98,18 +101,44 @@ def _unwatched() -> bool:
 
 def _defined(spec: Spec, launched: Callable[..., Any]) -> Any:
     """Define `torch.ops.workbench.NAME`. Returns its overload."""
-    LIBRARY.define(schema_of(spec), tags=torch.Tag.pt2_compliant_tag)
-    LIBRARY.impl(spec.name, launched, "CompositeExplicitAutograd")
-    qualified = f"{NAMESPACE}::{spec.name}"
-    torch.library.register_fake(qualified, _faked(spec), lib=LIBRARY)
-    overload = getattr(getattr(torch.ops, NAMESPACE), spec.name).default
+    overload = _operator(spec, spec.name, launched)
     derivative = DERIVATIVES.get(spec.name)
     if derivative is None:
-        LIBRARY.impl(spec.name, _refusing(spec, overload), "Autograd", with_keyset=True)
+        autograd = _refusing(spec, overload)
+    elif derivative.beside:
+        autograd = _widened(overload, _with_more_outputs(spec, derivative))
     else:
-        setup, backward = _formula(spec, derivative)
-        torch.library.register_autograd(qualified, backward, setup_context=setup, lib=LIBRARY)
+        _differentiate(spec, spec.name, derivative)
+        return overload
+    LIBRARY.impl(spec.name, autograd, "Autograd", with_keyset=True)
     return overload
+
+
+def _operator(spec: Spec, name: str, launched: Callable[..., Any]) -> Any:
+    """Define an operator without anything for autograd. Returns its overload."""
+    LIBRARY.define(schema_of(spec, name), tags=torch.Tag.pt2_compliant_tag)
+    LIBRARY.impl(name, launched, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(spec), lib=LIBRARY)
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def _with_more_outputs(spec: Spec, derivative: Derivative) -> Any:
+    """Define the operator that also returns what the backward needs, as
+    `attention_with_lse(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)`, with its backward.
+    Returns its overload."""
+    name = "_with_".join((spec.name, *derivative.beside))
+    wider = replace(spec, outputs={**spec.outputs, **derivative.beside})
+    overload = _operator(wider, name, _launching(wider, {}, dict.fromkeys(derivative.beside, True)))
+    _differentiate(wider, name, derivative)
+    return overload
+
+
+def _differentiate(spec: Spec, name: str, derivative: Derivative) -> None:
+    """Give an operator its backward."""
+    setup, backward = _formula(spec, derivative)
+    torch.library.register_autograd(
+        f"{NAMESPACE}::{name}", backward, setup_context=setup, lib=LIBRARY
+    )
 
 
 def _key(inputs: Sequence[torch.Tensor]) -> Any:
@@ -118,13 +147,16 @@ def _key(inputs: Sequence[torch.Tensor]) -> Any:
     return inputs[0].device, *each
 
 
-def _launching(spec: Spec, chosen: dict[Any, Launcher]) -> Callable[..., Any]:
-    """Return the function that launches an operation on tensors with memory. Impl and config are
-    chosen at the first launch for a device, shapes, strides, dtypes and alignment."""
+def _launching(
+    spec: Spec, chosen: dict[Any, Launcher], more: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Return the function that launches an operation on tensors with memory, with `more` keywords.
+    Impl and config are chosen at the first launch for a device, shapes, strides, dtypes and
+    alignment."""
     LOOKED_UP.append(chosen)
 
     def first(at: Any, inputs: Sequence[torch.Tensor]) -> Any:
-        launcher, output = first_launch(spec, inputs)
+        launcher, output = first_launch(spec, inputs, more)
         if len(chosen) >= MOST:
             chosen.clear()
         chosen[at] = launcher
@@ -212,6 +244,19 @@ def _refusing(spec: Spec, overload: Any) -> Callable[..., Any]:
     return refused
 
 
+def _widened(overload: Any, wider: Any) -> Callable[..., Any]:
+    """Return the function under autograd of an operation whose backward needs more outputs: where a
+    gradient is to be prepared, `wider` computes them."""
+    below = torch._C._after_autograd_keyset
+
+    def called(keyset: Any, *inputs: torch.Tensor) -> Any:
+        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+            return wider(*inputs)[0]
+        return overload.redispatch(keyset & below, *inputs)
+
+    return called
+
+
 def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], Callable[..., Any]]:
     """Return what to keep for the backward, and the backward, as torch registers them."""
 
@@ -222,6 +267,7 @@ def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], C
                     f"{title(spec)} has no gradient for {name}, which requires one; detach it."
                 )
         outputs = output if isinstance(output, tuple) else (output,)
+        ctx.mark_non_differentiable(*outputs[len(outputs) - len(derivative.beside) :])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*derivative.keep(inputs, outputs))
 
