@@ -105,11 +105,13 @@ attention_backward = Spec(
     refusable=lambda itemsize, D, **at: itemsize > 2 and D > 128,
     # p and ds are rounded before their products, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so a sum is off in proportion to its rms, as in the forward pass. All errors together
-    # are those of these roundings and of the output's: twice that and more is allowed.
+    # are those of these roundings and of the output's: twice that and more is allowed. Rows whose
+    # weights lie on few keys have gradients far above the rms: of 1.7e7 elements the worst was off
+    # by 7.7 % of the rms in bf16 (torch's own kernel; 5.4 % ours, an H200).
     tolerance={
         "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=5e-3, rms=1e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=4e-2, rms=6e-3),
+        "fp16": Tolerance(relative=1e-3, of_rms=1.2e-2, rms=1e-3),
+        "bf16": Tolerance(relative=8e-3, of_rms=1e-1, rms=6e-3),
     },
 )
 
@@ -568,6 +570,11 @@ def gradients_of(call, causal):
         return tuple(d.transpose(1, 2) for d in gradients)
 
     return launched
+
+
+def by_torch(q, k, v, o, lse, do, causal):
+    """Return dq, dk and dv by torch's memory-efficient kernel."""
+    return gradients_of(call_efficient, causal)(q, k, v, o, lse, do)
 
 
 def refuse_library(config, limits, *, itemsize, **at):
