@@ -1217,7 +1217,7 @@ def test_warm_calls_are_kept_by_shape_and_alignment(monkeypatch):
 def test_launchers_are_kept_up_to_a_number_and_an_operation_has_one_name(monkeypatch):
     monkeypatch.setattr(operation, "MOST", 2)
     chosen, first = {}, []
-    monkeypatch.setattr(operation, "first_launch", lambda spec, inputs: first.append(1) or (
+    monkeypatch.setattr(operation, "first_launch", lambda spec, inputs, more: first.append(1) or (
         lambda *i: "warm", "cold"))  # fmt: skip
     launched = operation._launching(None, chosen)
     x = torch.zeros(64)
