@@ -23,7 +23,11 @@ from workbench.spec import Impl
 DEVICE = "h200"
 NEAR = 0.1  # share by which derived and declared work may differ
 # Why derived bytes differ from the least of a call.
+TWICE = "its second launch reads q, k, v and do again"
 REASONS = {
+    "attention_backward.copied": TWICE,
+    "attention_backward.two_passes": TWICE,
+    "causal_attention_backward.two_passes": TWICE,
     "cumsum.slices": "its second launch reads the input again",
     "empty.once": "it does not read its input",
     "lora.tiles": "its launches pass the sums of the low rank through memory",
