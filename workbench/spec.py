@@ -492,6 +492,7 @@ class Impl:
     unchecked: str = ""  # why its results cannot be checked without a GPU
     # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    # what `work` returned, by config, limits, dtype and sizes
     _works: dict[Any, tuple[Work, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )

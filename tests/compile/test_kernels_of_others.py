@@ -244,6 +244,10 @@ ROWS = {
         block_totals, (X, torch.empty(16), 1024), blocks("n"), [C({"WRONG": 1, "B": 128})],
         "partial=\\('y',\\), --partial y",
     ),
+    "partial results of a tensor that is only read": Row(
+        block_totals, (X, torch.empty(16), 1024), blocks("n"), [C({"WRONG": 1, "B": 64})],
+        "does not write x, which `partial` names", options={"partial": ("x",)},
+    ),
     "a hook that a function returned": Row(
         hooked, (X, torch.empty(1), 1024), blocks("n"), None, wins={},
         options={"reference": lambda x, y, n: x.sum().reshape(1)},

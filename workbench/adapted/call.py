@@ -146,6 +146,11 @@ class Call:
         wide = x.double() if x.is_floating_point() else x
         return wide.sum(0, keepdim=True).to(x.dtype)
 
+    def compared_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of what of an output is compared."""
+        shape = self.tensors[name].shape
+        return (1, *shape[1:]) if name in self.partial else shape
+
     def entry(self, values: Mapping[str, int]) -> ConfigEntry | None:
         """Return the listed config with these values, or None."""
         return next((e for e in self.entries if dict(e.values) == dict(values)), None)

@@ -66,6 +66,9 @@ def rank_function(
     if not times:
         first = failed[0].rstrip(".") if failed else "none was given"
         raise NotPredicted(f"No config of {name} gives a time on {device.name}; {first}.")
+    apart: dict[str, tuple[Predicted, Resources, Any]] = {}  # one config for each machine code
+    for one in sorted(times, key=lambda one: one[0].predicted_s):
+        apart.setdefault(one[1].binary, one)
     best = tuple(
         PredictedConfig(
             "",
@@ -74,7 +77,7 @@ def rank_function(
             time.bound,
             ends_of(code_band(device, resources), time.predicted_s),
         )
-        for time, resources, config in sorted(times, key=lambda one: one[0].predicted_s)[:FIRST]
+        for time, resources, config in list(apart.values())[:FIRST]
     )
     return ConfigRanking(best, len(times))
 

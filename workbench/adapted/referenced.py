@@ -27,8 +27,7 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
             "arguments of the launch, floats as float64, and returns the outputs."
         ) from error
     outputs = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-    shapes = {n: call.tensors[n].shape for n in call.outputs}
-    wanted = {n: (1, *s[1:]) if n in call.partial else s for n, s in shapes.items()}
+    wanted = {n: call.compared_shape(n) for n in call.outputs}
     if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
         text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
         raise AdaptedError(f"The reference does not return {text}, in this order.")

@@ -251,6 +251,7 @@ def take_over(
             result = _unchecked(call, outputs)
             call = replace(call, unchecked=str(error))
         call = _completed(call, result, options.get("tolerance"))
+        _refuse_partial(call)
         if reference is not None and not call.unchecked:
             result = with_read_outputs(reference, given, call, memory, result)
             call = replace(call, initial=result.initial)
@@ -281,6 +282,16 @@ def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) 
             raise AdaptedError(f"{name} is one number; partial results lie along a first axis.")
         memory[name].zero_()
     return replace(call, partial=partial)
+
+
+def _refuse_partial(call: Call) -> None:
+    """Raise AdaptedError where a tensor of partial results, which began as zeros, is not an output
+    of the launch."""
+    if odd := [name for name in call.partial if name not in call.outputs]:
+        raise AdaptedError(
+            f"{call.name} does not write {', '.join(odd)}, which `partial` names; it writes "
+            f"{', '.join(call.outputs)}."
+        )
 
 
 def _launchable(call: Call, limits: Limits) -> Call:

@@ -167,8 +167,11 @@ def tensors_here(for_program: bool = False) -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    claims = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.is_cpu.__get__: False}
-    claims |= {torch.Tensor.device.__get__: torch.device("cuda", 0)} if for_program else {}
+    claims = {
+        torch.Tensor.is_cuda.__get__: True,
+        torch.Tensor.is_cpu.__get__: False,
+        torch.Tensor.device.__get__: torch.device("cuda", 0),
+    }
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(

@@ -46,20 +46,25 @@ LOG2E = 1.4426950408889634
 WIDTHS = (64, 72, 80, 96, 128, 256)
 
 
-def reference(q, k, v, o, lse, do):
+def reference(q, k, v, o, lse, do, causal=False):
     dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
     wide, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
+    at = torch.arange(k.shape[1], device=q.device)
     for h in range(q.shape[2]):  # and 2048 queries at a time: 8192 x 8192 scores take 0.5 GB
         g = h // wide
-        keys, values = k[:, :, g], v[:, :, g]
         for rows in (slice(m, m + 2048) for m in range(0, q.shape[1], 2048)):
+            seen = slice(0, rows.stop if causal else None)
+            keys, values = k[:, seen, g], v[:, seen, g]
             queries, upstream = q[:, rows, h], do[:, rows, h]
             p = torch.exp(queries @ keys.mT * scale - lse[:, h, rows, None])
             along = (o[:, rows, h] * upstream).sum(-1, keepdim=True)
             ds = p * (upstream @ values.mT - along) * scale
+            if causal:
+                unseen = at[seen] > at[rows, None]
+                p, ds = p.masked_fill(unseen, 0.0), ds.masked_fill(unseen, 0.0)
             dq[:, rows, h] = ds @ keys
-            dk[:, :, g] += ds.mT @ queries
-            dv[:, :, g] += p.mT @ upstream
+            dk[:, seen, g] += ds.mT @ queries
+            dv[:, seen, g] += p.mT @ upstream
     return dq, dk, dv
 
 

@@ -49,6 +49,7 @@ from workbench.reports.figures.traffic import (
     traffic_table,
 )
 from workbench.spec import knob_text
+from workbench.tuner.prediction import FIRST
 from workbench.tuner.selection import (
     MODEL_SHARE,
     ConfigKey,
@@ -171,9 +172,6 @@ def _of_finals(board: Board, finals: Sequence[Record], result: Selection) -> dic
     }
 
 
-FIRST = 5  # predicted configs that are offered for timing
-
-
 def _first_five(board: Board, records: Sequence[Record], result: Selection) -> dict[str, Any]:
     """Return the table of the fastest predicted configs of different machine code, the winner
     first; empty where times are measured, unordered, or of no more configs than these."""
@@ -183,7 +181,9 @@ def _first_five(board: Board, records: Sequence[Record], result: Selection) -> d
     for record in records:  # the winner stands first
         if not any(same_code(record, other) for other in distinct):
             distinct.append(record)
-    if len(distinct) <= FIRST:
+        if len(distinct) > FIRST:
+            break
+    else:
         return {}
     unit, winner_s = board.unit[1], result.winner.time_s
     rows = [

@@ -72,7 +72,7 @@ def rank_configs(
     every = at.estimates(impls) if kernel is None else at.corrected(impls, kernel)
     if not every:
         raise NotPredicted(_nothing(spec, at, refusals))
-    best = list(first_distinct(sorted(every, key=lambda one: one.seconds)))
+    best = list(_first_distinct(sorted(every, key=lambda one: one.seconds)))
     band = estimate_band(device)
     least_s = bound_s(device, spec.bytes(sizes, dtype), spec.flops(**sizes), dtype)
     configs = tuple(
@@ -88,15 +88,16 @@ def rank_configs(
     return ConfigRanking(configs, len(every), kernel.device.name if kernel else "")
 
 
-def first_distinct(ordered: Sequence[_EstimatedConfig]) -> Iterator[_EstimatedConfig]:
-    """Yield the first configs that the model tells apart: of configs of an Impl with one time, such
-    as those that differ in the order of tiles only, the first."""
-    seen = set[tuple[str, float]]()
+def _first_distinct(ordered: Sequence[_EstimatedConfig]) -> Iterator[_EstimatedConfig]:
+    """Yield the first configs that the model tells apart. Of configs of an Impl whose times are
+    equal to three digits, such as those that differ only in the order of tiles, the first is
+    named."""
+    apart: dict[tuple[str, str], _EstimatedConfig] = {}
     for one in ordered:
-        at = (one.impl.name, float(f"{one.seconds:.3g}"))
-        if at not in seen and len(seen) < FIRST:
-            seen.add(at)
-            yield one
+        apart.setdefault((one.impl.name, f"{one.seconds:.3g}"), one)
+        if len(apart) == FIRST:
+            break
+    yield from apart.values()
 
 
 @dataclass(frozen=True)
