@@ -43,7 +43,7 @@ from workbench.spec import (
 )
 
 LOG2E = 1.4426950408889634
-WIDTHS = (64, 72, 80, 96, 128, 256)
+WIDTHS = (64, 72, 80, 96, 128, 192, 256)
 
 
 def reference(q, k, v, o, lse, do, causal=False):
