@@ -6,7 +6,6 @@ import signal
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import drawn_printed
@@ -31,7 +30,6 @@ from workbench.commands import (
     tune_words,
     tuned,
     version_verdicts,
-    workload,
     workload_compare,
     workload_run,
     workload_runner,
@@ -42,7 +40,8 @@ from workbench.commands.options import (
     OptionError,
     ProfileOptions,
     SweepOptions,
-    WorkloadOptions,
+    WorkloadCompareOptions,
+    WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
@@ -313,12 +312,11 @@ def runner(monkeypatch, tmp_path):
     clock = iter(range(100, 1000))
 
     def make(at_once, rounds=3):
-        options = SimpleNamespace(
-            at_once=at_once, rounds=rounds, policy="nearest", verify=False, json=None
+        options = WorkloadCompareOptions(
+            tmp_path / "t.json", "nearest", rounds=rounds, at_once=at_once
         )
         one = workload_runner.ProgramRunner(
             options,
-            tmp_path / "t.json",
             workload_runner.MarkOptions(""),
             ["python"],
             now=lambda: float(next(clock)),
@@ -483,31 +481,6 @@ def test_processes_that_choose_differently_are_named():
     assert "Processes 0 and 2" in workload_run.differing(other).replace("Process ", "Processes ")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"action": "record", "files": ("f",), "program": ("p",)}, "f is one word too many"),
-        ({"action": "record"}, "No program is named"),
-        ({"action": "record", "program": ("",)}, "No program"),
-        ({"action": "show", "files": ("f",), "program": ("p",)}, "takes files and no program"),
-        ({"action": "merge"}, "No file is named; write: workbench workload merge FILE"),
-        ({"action": "show", "files": ("f",), "out": Path("x")}, "`show` writes no file"),
-        ({"action": "merge", "files": ("f",), "profile_steps": -1}, "--profile-steps counts steps"),
-        ({"action": "merge", "files": ("f",), "profile_steps": 0}, None),
-        ({"action": "record", "program": ("p",), "profile_steps": 2}, None),
-    ],
-)
-def test_words_of_workload_fit_its_action(change, words):
-    options = SimpleNamespace(
-        **({"files": (), "program": (), "out": None, "profile_steps": 3, "device": None} | change)
-    )
-    if words is None:
-        workload.check_options(options)
-    else:
-        with pytest.raises(OptionError, match=words):
-            workload.check_options(options)
-
-
 # The tuning of a workload
 
 
@@ -582,10 +555,8 @@ def test_the_budget_of_a_workload_is_shared(monkeypatch):
         ({"cover": 1.01}, "--cover is a share"),
     ):
         with pytest.raises(OptionError, match=words):
-            workload_tune.check_tuning(
-                replace(WorkloadOptions(action="tune", dry_run=True), **options)
-            )
-    given = replace(WorkloadOptions(action="tune", dry_run=True), cover=1.0, budget="2m")
+            workload_tune.check_tuning(WorkloadTuneOptions(("f",), dry_run=True, **options))
+    given = WorkloadTuneOptions(("f",), dry_run=True, cover=1.0, budget="2m")
     assert workload_tune.check_tuning(given) == 120.0
 
 

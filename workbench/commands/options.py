@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import MISSING, dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from workbench.spec import WorkbenchError
@@ -159,10 +161,10 @@ def check_threshold(value: float) -> None:
 class Options:
     """Options of a command, in the words of the command line."""
 
-    COMMAND: ClassVar[str] = ""
+    COMMAND: ClassVar[str] = ""  # two words where the first is a group: `workload tune`
     PANEL: ClassVar[str] = ""  # in which `workbench --help` lists it
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
-    TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
+    TAKES_PROGRAM: ClassVar[bool] = False
     IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
 
     def resolved(self) -> Options:
@@ -172,7 +174,7 @@ class Options:
     @property
     def command(self) -> str:
         """Command line that repeats this run, with the defaults written out."""
-        words = list(self.PROGRAM or ("workbench", self.COMMAND))
+        words = list(self.PROGRAM or ("workbench", *self.COMMAND.split()))
         for f in fields(self):
             value = getattr(self, f.name)
             if not f.metadata["stored"] or value is None or value is False:
@@ -189,6 +191,29 @@ class Options:
             else:
                 words += [word for text in texts for word in (name, text)]
         return shlex.join(words)
+
+
+class TakesProgram:
+    """What options classes share whose command takes `--` and a program: the parser hands both on
+    in `target`."""
+
+    TAKES_PROGRAM: ClassVar[bool] = True
+    target: tuple[str, ...]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Words before the program."""
+        return self.target[: self._program_at]
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Command line of the program, or empty."""
+        return self.target[self._program_at + 1 :]
+
+    @property
+    def _program_at(self) -> int:
+        """Place of `--` among the words, or their number."""
+        return self.target.index("--") if "--" in self.target else len(self.target)
 
 
 @dataclass(frozen=True)
@@ -538,12 +563,11 @@ TOOLS = (
 
 
 @dataclass(frozen=True)
-class ProfileOptions(Options):
+class ProfileOptions(TakesProgram, Options):
     """Profile a kernel or your own program with a tool, and read what it leaves."""
 
     COMMAND: ClassVar[str] = "profile"
     PANEL: ClassVar[str] = "Understand"
-    TAKES_PROGRAM: ClassVar[bool] = True
 
     tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
     impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
@@ -580,18 +604,13 @@ class ProfileOptions(Options):
     @property
     def kernel(self) -> str | None:
         """Kernel as named, or None. Raises OptionError where there are several."""
-        named = self.target[: _program_at(self.target)]
-        if len(named) > 1:
+        words = self.operands
+        if len(words) > 1:
             raise OptionError(
-                f"{named[1]} is one word too many; a program stands behind --: workbench profile "
-                f"-- {shlex.join(named)[:200]}."
+                f"{words[1]} is one word too many; a program stands behind --: workbench profile "
+                f"-- {shlex.join(words)[:200]}."
             )
-        return named[0] if named else None
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """Command line of the program, or empty."""
-        return self.target[_program_at(self.target) + 1 :]
+        return words[0] if words else None
 
 
 @dataclass(frozen=True)
@@ -701,70 +720,144 @@ class ReadOptions(Options):
     database: str | None = database()
 
 
+def program() -> Any:
+    """Return a field that declares `--` and a program."""
+    return argument("-- and the program.", (), "-- PROGRAM")
+
+
+def workload_files() -> Any:
+    """Return a field that declares workload files as arguments."""
+    return argument("Workload files, which `record` writes.", metavar="FILE...")
+
+
+def policy() -> Any:
+    """Return a field that declares `--policy`."""
+    return option("tune", "For a key that the table lacks: nearest, first, tune or error.")
+
+
+def verify() -> Any:
+    """Return a field that declares `--verify`."""
+    return more(False, "Compare the choices of all ranks.", "--verify")
+
+
 @dataclass(frozen=True)
-class WorkloadOptions(Options):
-    """Record which Triton kernels a program launches, tune them, run it with them, and compare."""
+class WorkloadRecordOptions(TakesProgram, Options):
+    """Run a program, and record which Triton kernels it launches."""
 
-    COMMAND: ClassVar[str] = "workload"
+    COMMAND: ClassVar[str] = "workload record"
     PANEL: ClassVar[str] = "Tune"
-    TAKES_PROGRAM: ClassVar[bool] = True
 
-    action: str = argument("record, show, merge, tune, run, compare or export.")
-    out: Path | None = option(
-        None,
-        "Of record and merge: the workload file. Of tune and compare: a folder.",
-        stored=False,
-    )
-    profile_steps: int = more(3, "Of record: steps whose GPU time is recorded; 0 for none.")
-    values: bool = more(False, "Of record: keep the values of small integer tensors.", "--values")
-    tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
-    budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
-    cover: float = more(0.95, "Of tune: share of the kernels' time that is tuned.")
-    device: str | None = option(
-        None,
-        "Of tune: predict for it, with no GPU. Of record: the device that stands in for a "
-        "missing GPU.",
-    )
-    dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
-    workers: int | None = more(None, "Of tune: GPUs of this host that share it.", min=1)
-    scheduler: str | None = more(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
-    widen: bool = more(
-        False, "Of tune: configs one step beyond, where the best is at an end.", "--widen"
-    )
-    predicted: bool = more(
-        False, "Of tune: write predicted entries, which no pin uses.", "--predicted"
-    )
-    policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")
-    verify: bool = more(False, "Of run and compare: compare the choices of all ranks.", "--verify")
-    rounds: int = more(6, "Of compare: runs with and without the table, each.")
-    at_once: int = more(1, "Of compare: runs that import at once, then take turns.", min=1)
-    step_mark: str | None = more(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
-    threshold: float = threshold()
-    to: str | None = more(None, "Of export: triton-cache, vllm-moe or python.")
-    trust: bool = more(
-        False,
-        "Of tune: import source files that differ from the record. Of export: import the table's.",
-        "--trust",
-    )
-    database: str | None = database()
+    out: Path = to_file(Path("run.workload"), "The workload file.")
+    profile_steps: int = more(3, "Steps whose GPU time is recorded; 0 for none.", min=0)
+    values: bool = more(False, "Keep the values of small integer tensors.", "--values")
+    device: str | None = option(None, "The device that stands in for a missing GPU: h200.")
     quiet: bool = quiet("Print only the table.")
     json: Path | None = json()
-    target: tuple[str, ...] = argument("Files; or -- and a program.", (), "FILE...|-- PROGRAM")
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Words before the program."""
-        return self.target[: _program_at(self.target)]
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """Command line of the program, or empty."""
-        return self.target[_program_at(self.target) + 1 :]
+    target: tuple[str, ...] = program()
 
 
-def _program_at(target: tuple[str, ...]) -> int:
-    """Return the place of `--` among the words, or their number."""
-    return target.index("--") if "--" in target else len(target)
+@dataclass(frozen=True)
+class WorkloadShowOptions(Options):
+    """Print the kernels of a workload file, or of several as one."""
+
+    COMMAND: ClassVar[str] = "workload show"
+    PANEL: ClassVar[str] = "Tune"
+
+    files: tuple[str, ...] = workload_files()
+    quiet: bool = quiet("Print only the table.")
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadMergeOptions(Options):
+    """Write several workload files as one."""
+
+    COMMAND: ClassVar[str] = "workload merge"
+    PANEL: ClassVar[str] = "Tune"
+
+    files: tuple[str, ...] = workload_files()
+    out: Path = to_file(Path("run.workload"), "The workload file to write.")
+    quiet: bool = quiet("Print only the table.")
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadTuneOptions(Options):
+    """Tune the kernels of a workload, and write a tuned table."""
+
+    COMMAND: ClassVar[str] = "workload tune"
+    PANEL: ClassVar[str] = "Tune"
+
+    files: tuple[str, ...] = workload_files()
+    tuned: Path = option(Path("tuned.json"), "The tuned table to write.")
+    budget: str = option("10m", "Time for all signatures: 30s, 10m, 2h.")
+    cover: float = more(0.95, "Share of the kernels' time that is tuned.")
+    device: str | None = option(None, DEVICE)
+    dry_run: bool = flag("Print what would be tuned, and stop.", "--dry-run")
+    workers: int | None = more(None, "GPUs of this host that share it.", min=1)
+    scheduler: str | None = more(None, "A Dask cluster whose GPUs share it: tcp://HOST:8786.")
+    widen: bool = more(
+        False, "Add configs one step beyond, where the best is at an end.", "--widen"
+    )
+    predicted: bool = more(False, "Write predicted entries, which no pin uses.", "--predicted")
+    trust: bool = more(False, "Import source files that differ from the record.", "--trust")
+    out: Path = out()
+    database: str | None = database()
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadRunOptions(TakesProgram, Options):
+    """Run a program with the configs of a tuned table."""
+
+    COMMAND: ClassVar[str] = "workload run"
+    PANEL: ClassVar[str] = "Tune"
+
+    tuned: Path = option(MISSING, "The tuned table.")
+    policy: str = policy()
+    verify: bool = verify()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    target: tuple[str, ...] = program()
+
+
+@dataclass(frozen=True)
+class WorkloadCompareOptions(TakesProgram, Options):
+    """Compare a program's step time with and without a tuned table."""
+
+    COMMAND: ClassVar[str] = "workload compare"
+    PANEL: ClassVar[str] = "Tune"
+
+    table: Path = argument("The tuned table.", metavar="TABLE")
+    policy: str = policy()
+    verify: bool = verify()
+    rounds: int = more(6, "Runs with and without the table, each; 6 can decide.", min=2)
+    at_once: int = more(1, "Runs that import at once, then take turns.", min=1)
+    step_mark: str | None = more(None, "KERNEL or KERNEL:N, a step's launches.")
+    threshold: float = threshold()
+    out: Path = out()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    target: tuple[str, ...] = program()
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+
+@dataclass(frozen=True)
+class WorkloadExportOptions(Options):
+    """Write a tuned table as Triton, vLLM or a Python program reads it."""
+
+    COMMAND: ClassVar[str] = "workload export"
+    PANEL: ClassVar[str] = "Tune"
+
+    table: Path = argument("The tuned table.", metavar="TABLE")
+    out: Path = argument("File or folder to write.", metavar="OUT")
+    to: str = option(MISSING, "triton-cache, vllm-moe or python.")
+    trust: bool = flag("Import the modules that the table names.", "--trust")
+    quiet: bool = quiet()
+    json: Path | None = json()
 
 
 @dataclass(frozen=True)
@@ -900,6 +993,21 @@ class NewKernelOptions(Options):
     like: str | None = option(
         None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
     )
+
+
+# Commands whose name has two words, by the first of them, with the line of `--help`.
+GROUPS = {
+    "workload": "Record which Triton kernels a program launches, tune them, run it with them, and "
+    "compare."
+}
+
+
+def module_of(options: Options) -> ModuleType:
+    """Return the module of a command, which has its `run`; it is imported only then."""
+    return import_module(f"workbench.commands.{options.COMMAND.translate(_UNDERSCORES)}")
+
+
+_UNDERSCORES = str.maketrans("- ", "__")
 
 
 def commands() -> dict[str, type[Options]]:

@@ -25,7 +25,12 @@ from workbench.commands.console import (
     prints_aside,
     say_result,
 )
-from workbench.commands.options import DEFAULT_TARGET, OptionError, SweepOptions, WorkloadOptions
+from workbench.commands.options import (
+    DEFAULT_TARGET,
+    OptionError,
+    SweepOptions,
+    WorkloadTuneOptions,
+)
 from workbench.commands.problem import problems_of
 from workbench.commands.result import write_result
 from workbench.commands.run import (
@@ -86,7 +91,6 @@ if TYPE_CHECKING:
     from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
 
-DEFAULT_TABLE = Path("tuned.json")
 LEAST_S = 20.0  # of a signature on a GPU: inputs of 1.6 GB take 6 s of it
 MOVES = (GpuGone, WorkerRefused)  # end no signature
 _ADOPTING = threading.Lock()  # imports the program's modules
@@ -95,7 +99,7 @@ PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config n
 DONE_HEADINGS = ("kernel", "signature", "share", "result", "config", "before", "after")
 
 
-def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) -> int:
+def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int:
     """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
     which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
     seconds, on_cluster = check_tuning(options), wants_cluster(options)
@@ -111,7 +115,7 @@ def tune_workload(options: WorkloadOptions, open_backend: Opener | None = None) 
 
 
 def _tuned(
-    options: WorkloadOptions,
+    options: WorkloadTuneOptions,
     workload: RecordedWorkload,
     seconds: float,
     device: hardware.Device,
@@ -136,7 +140,7 @@ def _tuned(
     return tuning.go()
 
 
-def check_tuning(options: WorkloadOptions) -> float:
+def check_tuning(options: WorkloadTuneOptions) -> float:
     """Return the seconds of the budget. Raises OptionError where an option does not fit, and
     CommandError where a place cannot be written to."""
     budget = Budget.parse(options.budget)
@@ -144,13 +148,13 @@ def check_tuning(options: WorkloadOptions) -> float:
         raise OptionError("--budget is shared as time; write seconds, minutes or hours: 30s, 10m.")
     if not 0 < options.cover <= 1:
         raise OptionError("--cover is a share of the time above 0 and at most 1; write 0.95.")
-    check_file(options.tuned or DEFAULT_TABLE, "--tuned")
+    check_file(options.tuned, "--tuned")
     if not options.dry_run:
-        check_writable(options.out or Path("results"))
+        check_writable(options.out)
     return budget.seconds
 
 
-def device_of(options: WorkloadOptions) -> hardware.Device:
+def device_of(options: WorkloadTuneOptions) -> hardware.Device:
     """Return the device that is tuned for."""
     if options.device is None and (live := hardware.live()) is not None:
         return live
@@ -181,7 +185,7 @@ class SweptSignature:
 class WorkloadTuning:
     """Tune the items one after the other, each stored as it is known."""
 
-    options: WorkloadOptions
+    options: WorkloadTuneOptions
     items: Sequence[WorkItem]
     device: hardware.Device
     console: Console
@@ -203,7 +207,7 @@ class WorkloadTuning:
     @property
     def out(self) -> Path:
         """Folder of pages and of the journal."""
-        folder = self.options.out or Path("results")
+        folder = self.options.out
         return folder if self.spread is None else folder.absolute()
 
     @property
@@ -509,7 +513,7 @@ class WorkloadTuning:
         ]
         served = self._served(done)
         entries = self._entries(served)
-        table = self.options.tuned or DEFAULT_TABLE
+        table = self.options.tuned
         if entries or not self.predicts:  # an empty one pins nothing, and says so
             known = read_table(table) if table.exists() else []
             write_table(table, [*known, *entries])
