@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HEADINGS = ("kernel", "launches", "signatures", "GPU time", "config now", "from")
+NUMBERS = ("launches", "signatures", "GPU time", "share", "to win", "before", "after")
 OTHERS_SHOWN = 5
 
 
@@ -52,22 +53,37 @@ def show(options: Output, workload: RecordedWorkload, code: int) -> int:
 
 def print_table(console: Console, workload: RecordedWorkload, rows: Sequence[WorkloadRow]) -> None:
     """Print the table of a workload."""
-    from rich.table import Table
-    from rich.text import Text
-
     for line in head_lines(workload):
         console.print(line, soft_wrap=True)
     for times in workload.times:
         console.print(shares(times), soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    for heading in HEADINGS:
-        number = heading in ("launches", "signatures", "GPU time")
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        cells = (row.name, f"{row.launches:,}", f"{row.signatures:,}", time_text(workload, row))
-        table.add_row(*map(Text, (*cells, config_cell(row), row.origin)))
-    console.print(table)
+    cells = [
+        (
+            row.name,
+            f"{row.launches:,}",
+            f"{row.signatures:,}",
+            time_text(workload, row),
+            config_cell(row),
+            row.origin,
+        )
+        for row in rows
+    ]
+    print_cells(console, HEADINGS, cells)
     print_rest(console, workload, rows)
+
+
+def print_cells(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows below their headings, numbers on the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        right = heading in NUMBERS
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def print_rest(console: Console, workload: RecordedWorkload, rows: Sequence[WorkloadRow]) -> None:
