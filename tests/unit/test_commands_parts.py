@@ -486,10 +486,8 @@ def test_processes_that_choose_differently_are_named():
 # The tuning of a workload
 
 
-class Bench:
+class Sweeper:
     """Sweeps give the times of `tables`, one after the other; comparisons give a verdict."""
-
-    title = "node GPU 1"
 
     def __init__(self, tables=(), predicts=True, verdict=None):
         self.tables, self.predicts, self.verdict, self.seconds = list(tables), predicts, verdict, []
@@ -500,13 +498,20 @@ class Bench:
         )
         records = {name: recorded(time_s) for name, time_s in times_s.items()}
         return engine.SweptLaunch(
-            launch, records, ["old", "new"], True, Path("page"), self.compared
+            launch,
+            records,
+            ["old", "new"],
+            True,
+            Path("page"),
+            self.predicts,
+            "node GPU 1",
+            self.compared,
         )
 
     def compared(self, used, chosen):
         return self.verdict, recorded(2.0, measured=True), recorded(1.0, measured=True)
 
-    def sweep(self, launch, seconds):
+    def __call__(self, launch, seconds):
         self.seconds.append(seconds)
         times_s = self.tables.pop(0)
         if isinstance(times_s, Exception):
@@ -559,8 +564,8 @@ def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent(
     monkeypatch, before, after, status
 ):
     monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
-    bench, (item,) = Bench(), items_of(1.0)
-    result = engine.decided(item, bench.swept({"old": before, "new": after}), "new", bench)
+    sweeper, (item,) = Sweeper(), items_of(1.0)
+    result = engine.decided(item, sweeper.swept({"old": before, "new": after}), "new")
     assert result.status == status and (result.digest, result.gpu) == (item.digest, "node GPU 1")
     name = "new" if status == "predicted" else "old"
     assert result.config == (("NAME", name),) and result.protocol.startswith("predicted by ")
@@ -589,9 +594,9 @@ def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent(
 def test_what_is_decided_of_a_signature(monkeypatch, chosen, times_s, verdict, status, reason):
     monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
     half = SimpleNamespace(middle=0.5)
-    bench = Bench(predicts=False, verdict=verdict and SimpleNamespace(word=verdict, time=half))
+    sweeper = Sweeper(predicts=False, verdict=verdict and SimpleNamespace(word=verdict, time=half))
     (item,) = items_of(1.0)
-    result = engine.decided(item, bench.swept(times_s), chosen, bench)
+    result = engine.decided(item, sweeper.swept(times_s), chosen)
     assert (result.status, result.reason) == (status, reason)
     if status == "faster":
         assert (result.before_s.median, result.after_s.median) == (2.0, 1.0)
@@ -610,12 +615,12 @@ def test_the_budget_of_a_workload_is_shared(tuning):
     many, clock, _ = tuning(items, gpus=lambda: 2)
     clock.now = 100.0
     assert many.time_of(items[0]) == 400.0 and many.time_of(items[1]) == 200.0
-    bench = Bench([{"old": 1.0}, {"old": 1.0}])
-    one.tune(items[:1], bench)
-    assert bench.seconds == [300.0] and [i for i, _ in one.done] == items[:1]
+    sweeper = Sweeper([{"old": 1.0}, {"old": 1.0}])
+    one.tune(items[:1], sweeper)
+    assert sweeper.seconds == [300.0] and [i for i, _ in one.done] == items[:1]
     clock.now = 600.0
-    one.tune(items[1:], bench)
-    assert bench.seconds == [300.0] and one.left == items[1:]
+    one.tune(items[1:], sweeper)
+    assert sweeper.seconds == [300.0] and one.left == items[1:]
     for options, words in (
         ({"budget": "9"}, "--budget is shared as time"),
         ({"cover": 0.0}, "--cover is a share"),
@@ -640,13 +645,13 @@ def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
         return decide(item, *more)
 
     monkeypatch.setattr(engine, "decided", decided)
-    one.tune(items, Bench([same, CommandError("no room"), same]))
+    one.tune(items, Sweeper([same, CommandError("no room"), same]))
     stays = "the config in use, old, stays"
     assert said == ["add: no room", f"add: {stays}", "add: lost"]
     assert [result.status for _, result in one.done] == ["kept", "failed", "failed"]
     one, _, _ = tuning(items)
     with pytest.raises(GpuGone):
-        one.tune(items, Bench([GpuGone("gone")]))
+        one.tune(items, Sweeper([GpuGone("gone")]))
 
 
 # Supervised commands

@@ -141,7 +141,8 @@ def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict
 def placed_candidate(factory: RecordFactory, impl: Impl, config: Any, place: str) -> Candidate:
     """Return the candidate of one operand, whose key names its place: left or right."""
     candidate = factory.candidate(impl, config, False)
-    return replace(candidate, key=key_of(candidate.case, of=candidate.key, operand=place))
+    key = key_of(candidate.case, of=candidate.key, operand=place)
+    return replace(candidate, key=key)
 
 
 @dataclass

@@ -10,7 +10,15 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.completion import completer
-from workbench.commands.options import GROUPS, PANELS, CommandError, Options, commands
+from workbench.commands.options import (
+    FILES,
+    GROUPS,
+    MORE,
+    PANELS,
+    CommandError,
+    Options,
+    commands,
+)
 
 Run = Callable[[Options], int]
 
@@ -53,6 +61,11 @@ def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
     )
 
 
+def _panel_rank(field: Field[Any]) -> int:
+    """Return the place of the panel in which `--help` shows a field."""
+    return ("", MORE, FILES).index(field.metadata.get("limits", {}).get("rich_help_panel", ""))
+
+
 def _taken(value: Any, kind: Any) -> Any:
     """Return a value of Typer as the options class takes it."""
     return tuple(value or ()) if kind == tuple[str, ...] else value
@@ -67,7 +80,7 @@ def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None
         values = {k: _taken(v, kinds[k]) for k, v in values.items()}
         raise typer.Exit(run(options(**values)))
 
-    shown = () if bare else fields(options)
+    shown = () if bare else sorted(fields(options), key=_panel_rank)
     parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in shown]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -18,8 +18,8 @@ from workbench.traces.profilers.running.child import ChildEnd, run_child
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
 from workbench.workload.file import RecordedWorkload, merged, read, write
-from workbench.workload.options import RecordOptions
 from workbench.workload.program import handed_on
+from workbench.workload.recorder import RecordOptions
 from workbench.workload.startup import sitecustomize
 from workbench.workload.strict import WorkloadError
 

@@ -95,14 +95,14 @@ def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int
     if not on_cluster:
         named = options.device is not None
         predicts = named if open_backend is not None else named or not gpu_present()
-        bench = LaunchBench(options, predicts, open_backend)
-        return _tune(bench, workload, seconds, device_of(options), None)
+        sweeper = LaunchSweeper(options, predicts, open_backend)
+        return _tune(sweeper, workload, seconds, device_of(options), None)
     require_triton()
     lines = GpuLines(options.quiet, prints_aside(options))
     with cluster_of(options) as cluster:
         spread = Spread(cluster, lines.say)
-        bench = LaunchBench(replace(options, out=options.out.absolute()), False)
-        return _tune(bench, workload, seconds, spread.first().gpu.device, spread)
+        sweeper = LaunchSweeper(replace(options, out=options.out.absolute()), False)
+        return _tune(sweeper, workload, seconds, spread.first().gpu.device, spread)
 
 
 def check_tuning(options: WorkloadTuneOptions) -> float:
@@ -127,7 +127,7 @@ def device_of(options: WorkloadTuneOptions) -> hardware.Device:
 
 
 @dataclass(frozen=True)
-class LaunchBench:
+class LaunchSweeper:
     """Sweeps and compares the configs of a launch, which becomes an adapted kernel."""
 
     options: WorkloadTuneOptions
@@ -136,13 +136,9 @@ class LaunchBench:
     kept: KeptProcesses | None = None  # of this machine's GPU
     gpu: ClusterGpu | None = None
 
-    @property
-    def title(self) -> str:
-        """Host and GPU of a cluster; empty for this machine."""
-        return self.gpu.title if self.gpu is not None else ""
-
     def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
-        """Sweep the configs of a launch. Raises WorkbenchError where none has a time."""
+        """Return a launch with the times of its configs. Raises WorkbenchError where none has
+        one."""
         wanted: TuneOptions = {"out": self.options.out, "quiet": True}
         if self.options.device is not None:
             wanted["device"] = self.options.device
@@ -169,7 +165,17 @@ class LaunchBench:
             raise WorkbenchError(f"No config gave a right result in time; see {command.page}.")
         labels = [label(numbers) for numbers in numbers_of(launch.configs)]
         compare = partial(self._compare, command.options, records)
-        return SweptLaunch(launch, records, labels, not call.unchecked, command.page, compare)
+        gpu = self.gpu.title if self.gpu is not None else ""
+        return SweptLaunch(
+            launch,
+            records,
+            labels,
+            not call.unchecked,
+            command.page,
+            self.predicts,
+            gpu,
+            compare,
+        )
 
     def _compare(
         self, sweep: SweepOptions, records: dict[str, Record], used: str, chosen: str
@@ -214,14 +220,14 @@ class LaunchBench:
 
 
 def _tune(
-    bench: LaunchBench,
+    sweeper: LaunchSweeper,
     workload: RecordedWorkload,
     seconds: float,
     device: hardware.Device,
     spread: Spread | None,
 ) -> int:
     """Print the work list, tune it and print the results. Returns the exit code."""
-    options = bench.options
+    options = sweeper.options
     if device.dram is None:
         raise OptionError(
             f"The bandwidth of {device.title} is not known, and signatures are ordered by it; name "
@@ -234,7 +240,7 @@ def _tune(
     if options.dry_run:
         return write_result(options, "workload", PASSED, plan=[plain_item(i) for i in items])
     require_triton()
-    about = [device.name, bench.predicts, options.widen, options.trust]
+    about = [device.name, sweeper.predicts, options.widen, options.trust]
     text = json.dumps([about, sorted(item.digest for item in items)])
     name = hashlib.sha256(text.encode()).hexdigest()[:12]
     journal = TuningJournal(options.out / "workload" / f"{name}.jsonl")
@@ -249,26 +255,26 @@ def _tune(
         options.widen,
         (lambda: 1) if spread is None else (lambda: spread.gpus),
     )
-    code = tune_groups(tuning, bench, spread)
+    code = tune_groups(tuning, sweeper, spread)
     used = configs_in_use(workload, device.title, device.dram.value)
-    return TuningResult(options, tuning, device, bench.predicts, used).write(console, code)
+    return TuningResult(options, tuning, device, sweeper.predicts, used).write(console, code)
 
 
-def tune_groups(tuning: WorkloadTuning, bench: LaunchBench, spread: Spread | None) -> int:
+def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread | None) -> int:
     """Tune each family and each other signature, on this machine or on the GPUs of a cluster, to
     the end or to Ctrl-C. Returns the exit code."""
     kept = None
-    if spread is None and bench.open_backend is None and not bench.predicts:
+    if spread is None and sweeper.open_backend is None and not sweeper.predicts:
         from workbench.backend.prewarm import KeptProcesses
 
         kept = KeptProcesses()
     try:
         if spread is not None:
-            jobs = [_job(tuning, bench, spread, group) for group in groups_of(tuning.items)]
+            jobs = [_job(tuning, sweeper, spread, group) for group in groups_of(tuning.items)]
             spread.run(jobs)
         else:
             for group in groups_of(tuning.items):
-                tuning.tune(group, replace(bench, kept=kept))
+                tuning.tune(group, replace(sweeper, kept=kept).sweep)
         if tuning.is_spent and tuning.left:
             note("the budget is spent; the same command continues with what is stored")
     except KeyboardInterrupt:
@@ -281,7 +287,7 @@ def tune_groups(tuning: WorkloadTuning, bench: LaunchBench, spread: Spread | Non
 
 
 def _job(
-    tuning: WorkloadTuning, bench: LaunchBench, spread: Spread, group: Sequence[WorkItem]
+    tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread, group: Sequence[WorkItem]
 ) -> Job:
     """Return a group as a job for one GPU: its sweeps and its comparisons."""
     first = group[0].signature
@@ -291,7 +297,7 @@ def _job(
     def on_gpu(gpu: ClusterGpu) -> None:
         if not tuning.is_spent:
             spread.say(f"{title} on {gpu.title}")
-        tuning.tune(group, replace(bench, gpu=gpu))
+        tuning.tune(group, replace(sweeper, gpu=gpu).sweep)
 
     return Job(title, on_gpu)
 

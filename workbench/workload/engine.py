@@ -1,7 +1,7 @@
 """Tune the signatures of a workload within a budget, the longest first and each family as one.
 
 The engine decides what is swept, for how long, and whether another config replaces the one in use;
-what sweeps and compares is passed in as a `Bench`.
+what sweeps a launch and compares its configs is passed in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.measuring import GpuGone
@@ -43,6 +42,8 @@ class SweptLaunch:
     labels: Sequence[str]  # of the launch's configs, that in use first
     checked: bool
     page: Path
+    predicts: bool  # no GPU took part
+    gpu: str  # of a cluster: host and GPU
     # Times two configs in interleaved rounds. The verdict is on the second of them.
     compare: Callable[[str, str], tuple[Verdict | None, Outcome | None, Outcome | None]]
 
@@ -57,24 +58,12 @@ class SweptLaunch:
         return min(self.records, key=lambda name: self.records[name].time_s)
 
 
-class Bench(Protocol):
-    """Sweeps the configs of launches, on one GPU or by prediction."""
-
-    @property
-    def predicts(self) -> bool:
-        """Whether no GPU takes part."""
-
-    @property
-    def title(self) -> str:
-        """Host and GPU of a cluster; empty for this machine."""
-
-    def sweep(self, launch: RebuiltLaunch, seconds: float) -> SweptLaunch:
-        """Sweep the configs of a launch. Raises WorkbenchError where none has a time."""
+Sweep = Callable[[RebuiltLaunch, float], SweptLaunch]  # a launch, and seconds for it
 
 
 @dataclass
 class WorkloadTuning:
-    """Tune groups of items, each on a bench; results are stored as they are known."""
+    """Tune groups of items, each by the sweep of one GPU; results are stored as they are known."""
 
     items: Sequence[WorkItem]
     journal: TuningJournal
@@ -102,53 +91,53 @@ class WorkloadTuning:
         """Whether the budget is used up."""
         return time.monotonic() - self.started >= self.seconds
 
-    def tune(self, group: Sequence[WorkItem], bench: Bench) -> None:
+    def tune(self, group: Sequence[WorkItem], sweep: Sweep) -> None:
         """Tune a family, or a signature alone, while there is budget; then the sizes between those
         of the family."""
         if self.is_spent:
             return
         results = self.journal.results
         if not all(item.digest in results for item in group):
-            self._tune_members(group, bench)
+            self._tune_members(group, sweep)
         for gap in gaps(group, results):
             if gap.middle is not None and gap.middle.item.digest not in results:
-                self._tune_middle(gap.middle, bench)
+                self._tune_middle(gap.middle, sweep)
             elif gap.middle is None and gap.reason:
                 name = gap.first.signature.function.name
                 self.note(f"no size of {name} between two tuned ones is measured: {gap.reason}")
 
-    def _tune_members(self, group: Sequence[WorkItem], bench: Bench) -> None:
+    def _tune_members(self, group: Sequence[WorkItem], sweep: Sweep) -> None:
         swept: dict[str, tuple[WorkItem, SweptLaunch]] = {}
         for item in group:
             with self._failing_alone(item):
-                swept[item.digest] = item, self._sweep(item, bench)
+                swept[item.digest] = item, self._swept(item, sweep)
         chosen = family_choices(
             {digest: each.times_s for digest, (_, each) in swept.items()},
             {digest: each.labels[0] for digest, (_, each) in swept.items()},
         )
         for digest, (item, each) in swept.items():
             with self._failing_alone(item):
-                self._keep(item, decided(item, each, chosen[digest], bench))
+                self._keep(item, decided(item, each, chosen[digest]))
 
-    def _tune_middle(self, between: Middle, bench: Bench) -> None:
+    def _tune_middle(self, between: Middle, sweep: Sweep) -> None:
         """Measure the configs of both sizes, and the one in use, at the size between them."""
         item = between.item
         with self._failing_alone(item):
             with _REBUILDING:
                 launch = limited(rebuilt(item.signature, self.trust), between.configs)
-            swept = bench.sweep(launch, LEAST_S)
-            self._keep(item, decided(item, swept, swept.best, bench))
+            swept = sweep(launch, LEAST_S)
+            self._keep(item, decided(item, swept, swept.best))
 
-    def _sweep(self, item: WorkItem, bench: Bench) -> SweptLaunch:
+    def _swept(self, item: WorkItem, sweep: Sweep) -> SweptLaunch:
         """Adopt the launch of an item and sweep its configs. Raises WorkbenchError."""
         seconds = self.time_of(item)
         with _REBUILDING:
             launch = rebuilt(item.signature, self.trust)
-        swept = bench.sweep(launch, seconds)
+        swept = sweep(launch, seconds)
         if not self.widen:
             return swept
         more = widened(launch, launch.configs[swept.labels.index(swept.best)])
-        return swept if more is None else bench.sweep(more, seconds)
+        return swept if more is None else sweep(more, seconds)
 
     def time_of(self, item: WorkItem) -> float:
         """Return the seconds of the budget that an item gets."""
@@ -171,51 +160,43 @@ class WorkloadTuning:
         self.say(f"{item.title}: {result.reason}")
 
 
-def decided(item: WorkItem, swept: SweptLaunch, chosen: str, bench: Bench) -> TunedSignature:
+def decided(item: WorkItem, swept: SweptLaunch, chosen: str) -> TunedSignature:
     """Return the result of an item: the config in use, unless the chosen one is faster."""
     used = swept.labels[0]
-    if chosen == used:
-        return result_of(item, swept, used, bench, "kept", f"the config in use, {used}, stays")
-    if used not in swept.records:
+    reason = f"the config in use, {used}, stays"
+    if used not in swept.records and chosen != used:
         reason = f"the config in use, {used}, has no time to compare with; see {swept.page}"
-        return result_of(item, swept, used, bench, "kept", reason)
-    if bench.predicts:
-        return _predicted(item, swept, chosen, bench)
-    verdict, *records = swept.compare(used, chosen)
-    before, after = records
-    if verdict is None or verdict.word != "FAST":
+    elif chosen != used and swept.predicts:
+        times_s = swept.times_s
+        if times_s[used] > times_s[chosen] * (1 + MODEL_SHARE):
+            ratio = times_s[used] / times_s[chosen]
+            words = f"{chosen} is predicted {ratio:.2f}x as fast as {used}"
+            result = result_of(item, swept, chosen, "predicted", words)
+            return replace(result, before_s=time_of(swept.records[used]))
+        reason += f": {chosen} is predicted within 2 %"
+    elif chosen != used:
+        verdict, before, after = swept.compare(used, chosen)
+        if verdict is not None and verdict.word == "FAST":
+            assert isinstance(before, Record) and isinstance(after, Record)  # both ran
+            words = f"{chosen} takes {percent(verdict.time.middle)} of the time of {used}"
+            result = result_of(item, swept, chosen, "faster", words)
+            times = time_of(before), time_of(after)
+            return replace(result, before_s=times[0], after_s=times[1], protocol=source_of(after))
         text = "did not run again" if verdict is None else f"gave {verdict.word}"
-        reason = f"the config in use, {used}, stays: against it {chosen} {text}"
-        return result_of(item, swept, used, bench, "kept", reason)
-    assert isinstance(before, Record) and isinstance(after, Record)  # a verdict needs both
-    reason = f"{chosen} takes {percent(verdict.time.middle)} of the time of {used}"
-    result = result_of(item, swept, chosen, bench, "faster", reason)
-    protocol = source_of(after)
-    return replace(result, before_s=time_of(before), after_s=time_of(after), protocol=protocol)
-
-
-def _predicted(item: WorkItem, swept: SweptLaunch, chosen: str, bench: Bench) -> TunedSignature:
-    used = swept.labels[0]
-    before, after = (swept.records[name].time_s for name in (used, chosen))
-    if before <= after * (1 + MODEL_SHARE):
-        reason = f"the config in use, {used}, stays: {chosen} is predicted within 2 %"
-        return result_of(item, swept, used, bench, "kept", reason)
-    reason = f"{chosen} is predicted {before / after:.2f}x as fast as {used}"
-    result = result_of(item, swept, chosen, bench, "predicted", reason)
-    return replace(result, before_s=MeasuredTime(before, before, before))
+        reason += f": against it {chosen} {text}"
+    return result_of(item, swept, used, "kept", reason)
 
 
 def result_of(
-    item: WorkItem, swept: SweptLaunch, name: str, bench: Bench, status: Status, reason: str
+    item: WorkItem, swept: SweptLaunch, name: str, status: Status, reason: str
 ) -> TunedSignature:
     """Return a result with the config of this name, and its time before and after."""
     config = swept.launch.configs[swept.labels.index(name)].all_kwargs()
     plain = {n: v for n, v in config.items() if isinstance(v, (int, str, type(None)))}
     record = swept.records.get(name)
-    time_s = protocol = band = None
-    if record is not None:
-        time_s, protocol = time_of(record), source_of(record)
-        band = None if record.measured else band_of(record)
+    band = None if record is None or record.measured else band_of(record)
+    time_s = None if record is None else time_of(record)
+    source = "" if record is None else source_of(record)
     return TunedSignature(
         item.digest,
         status,
@@ -223,12 +204,12 @@ def result_of(
         tuple(sorted(plain.items())),
         time_s,
         time_s,
-        f"{PREDICTED} by {protocol}" if protocol and bench.predicts else protocol or "",
+        f"{PREDICTED} by {source}" if source and swept.predicts else source,
         text_hash(swept.launch.kernel),
         swept.checked,
         timestamp(),
         str(swept.page),
-        bench.title,
+        swept.gpu,
         None if band is None else (band.low, band.high),
     )
 
