@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.commands.console import aloud, console_for
+from workbench.commands.console import Output, aloud, console_for
 from workbench.commands.options import WorkloadShowOptions
-from workbench.commands.output import Output
 from workbench.commands.result import write_result
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.units import duration, percent
