@@ -38,7 +38,7 @@ from workbench.traces.trace import (
 )
 from workbench.traces.trace_summary import summarise
 from workbench.workload import tuning_text
-from workbench.workload.entries import entries_of, with_middles
+from workbench.workload.entries import add_middles, entries_of
 from workbench.workload.plan import groups_of, work_list
 from workbench.workload.tuned_table import MeasuredTime
 from workbench.workload.tuning import TunedSignature
@@ -568,7 +568,7 @@ def workload_tuning() -> Rows:
         yield f"{seed} {predicts} {[len(g) for g in groups]} left {len(left)}"
         yield from (f"  {line}" for line in printed(to_console(print_plan, items, "NVIDIA H200")))
         yield from (f"  {line}" for line in printed(lambda to: print_done(to, done)))  # noqa: B023
-        served = with_middles(items, results)
+        served = add_middles(items, results)
         yield f"  {[(i.family, r.status) for i, r in served]}"
         writes, device = seed % 6 == 0 or not predicts, drawn_numbers.described("h200")
         entries = entries_of(served, used, device, predicts) if writes else []

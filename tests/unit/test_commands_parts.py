@@ -565,7 +565,7 @@ def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent(
 ):
     monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
     sweeper, (item,) = Sweeper(), items_of(1.0)
-    result = engine.decided(item, sweeper.swept({"old": before, "new": after}), "new")
+    result = engine.decide_config(item, sweeper.swept({"old": before, "new": after}), "new")
     assert result.status == status and (result.digest, result.gpu) == (item.digest, "node GPU 1")
     name = "new" if status == "predicted" else "old"
     assert result.config == (("NAME", name),) and result.protocol.startswith("predicted by ")
@@ -596,7 +596,7 @@ def test_what_is_decided_of_a_signature(monkeypatch, chosen, times_s, verdict, s
     half = SimpleNamespace(middle=0.5)
     sweeper = Sweeper(predicts=False, verdict=verdict and SimpleNamespace(word=verdict, time=half))
     (item,) = items_of(1.0)
-    result = engine.decided(item, sweeper.swept(times_s), chosen)
+    result = engine.decide_config(item, sweeper.swept(times_s), chosen)
     assert (result.status, result.reason) == (status, reason)
     if status == "faster":
         assert (result.before_s.median, result.after_s.median) == (2.0, 1.0)
@@ -637,14 +637,14 @@ def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
     one, _, said = tuning(items)
     same = {"old": 1.0, "new": 2.0}
     monkeypatch.setattr(engine, "gaps", lambda group, results: ())
-    decide = engine.decided
+    decide = engine.decide_config
 
-    def decided(item, *more):
+    def decide_config(item, *more):
         if item is items[2]:
             raise CommandError("lost")
         return decide(item, *more)
 
-    monkeypatch.setattr(engine, "decided", decided)
+    monkeypatch.setattr(engine, "decide_config", decide_config)
     one.tune(items, Sweeper([same, CommandError("no room"), same]))
     stays = "the config in use, old, stays"
     assert said == ["add: no room", f"add: {stays}", "add: lost"]

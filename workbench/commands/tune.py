@@ -489,7 +489,7 @@ def _swept(
     """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
     predicted."""
     console = SweepConsole(options.get("quiet", False))
-    command = sweep_adapted(path, call, options, console, prewarm=kept)
+    command = sweep_adapted_kernel(path, call, options, console, prewarm=kept)
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
@@ -501,7 +501,7 @@ def _swept(
     return configs[at], selection.predicted
 
 
-def sweep_adapted(
+def sweep_adapted_kernel(
     path: Path,
     call: Call,
     options: TuneOptions,

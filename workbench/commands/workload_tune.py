@@ -41,7 +41,7 @@ from workbench.commands.run import (
     resources,
 )
 from workbench.commands.spread import GpuLines, Job, Spread, cluster_of, wants_cluster
-from workbench.commands.tune import TuneOptions, sweep_adapted, take_over
+from workbench.commands.tune import TuneOptions, sweep_adapted_kernel, take_over
 from workbench.commands.workload_show import print_cells
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
@@ -54,7 +54,7 @@ from workbench.tuner.search import Budget
 from workbench.tuner.selection import TIE_SHARE, comparable_times
 from workbench.tuner.space import RecordFactory
 from workbench.workload.engine import SweptLaunch, WorkloadTuning
-from workbench.workload.entries import entries_of, with_middles
+from workbench.workload.entries import add_middles, entries_of
 from workbench.workload.file import RecordedWorkload, merged, read
 from workbench.workload.plan import (
     WorkItem,
@@ -158,7 +158,7 @@ class LaunchSweeper:
         if self.options.database is not None:
             wanted["database"] = self.options.database
         console = SweepConsole(True, stderr=True)
-        command = sweep_adapted(path, call, wanted, console, self._opener(path))
+        command = sweep_adapted_kernel(path, call, wanted, console, self._opener(path))
         records = {label(r.case.config): r for r in comparable_times(command.outcomes).values()}
         assert command.page is not None  # the sweep has ended
         if not records:
@@ -315,7 +315,7 @@ class TuningResult:
     def write(self, console: Console, code: int) -> int:
         """Write the table and the page, and print the results. Returns the exit code."""
         options, done, items = self.options, self.tuning.done, self.tuning.items
-        tuned = with_middles(items, self.tuning.journal.results)
+        tuned = add_middles(items, self.tuning.journal.results)
         writes = options.predicted or not self.predicts
         entries = entries_of(tuned, self.used, self.device, self.predicts) if writes else []
         if entries or not self.predicts:  # an empty one pins nothing, and says so

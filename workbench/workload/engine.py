@@ -109,26 +109,26 @@ class WorkloadTuning:
     def _tune_members(self, group: Sequence[WorkItem], sweep: Sweep) -> None:
         swept: dict[str, tuple[WorkItem, SweptLaunch]] = {}
         for item in group:
-            with self._failing_alone(item):
-                swept[item.digest] = item, self._swept(item, sweep)
+            with self._keep_failure(item):
+                swept[item.digest] = item, self._sweep_item(item, sweep)
         chosen = family_choices(
             {digest: each.times_s for digest, (_, each) in swept.items()},
             {digest: each.labels[0] for digest, (_, each) in swept.items()},
         )
         for digest, (item, each) in swept.items():
-            with self._failing_alone(item):
-                self._keep(item, decided(item, each, chosen[digest]))
+            with self._keep_failure(item):
+                self._keep(item, decide_config(item, each, chosen[digest]))
 
     def _tune_middle(self, between: Middle, sweep: Sweep) -> None:
         """Measure the configs of both sizes, and the one in use, at the size between them."""
         item = between.item
-        with self._failing_alone(item):
+        with self._keep_failure(item):
             with _REBUILDING:
                 launch = limited(rebuilt(item.signature, self.trust), between.configs)
             swept = sweep(launch, LEAST_S)
-            self._keep(item, decided(item, swept, swept.best))
+            self._keep(item, decide_config(item, swept, swept.best))
 
-    def _swept(self, item: WorkItem, sweep: Sweep) -> SweptLaunch:
+    def _sweep_item(self, item: WorkItem, sweep: Sweep) -> SweptLaunch:
         """Adopt the launch of an item and sweep its configs. Raises WorkbenchError."""
         seconds = self.time_of(item)
         with _REBUILDING:
@@ -146,7 +146,7 @@ class WorkloadTuning:
         return max(LEAST_S, min(remaining, own))
 
     @contextmanager
-    def _failing_alone(self, item: WorkItem) -> Iterator[None]:
+    def _keep_failure(self, item: WorkItem) -> Iterator[None]:
         """Return a context manager in which an error is the result of this item."""
         try:
             yield
@@ -160,7 +160,7 @@ class WorkloadTuning:
         self.say(f"{item.title}: {result.reason}")
 
 
-def decided(item: WorkItem, swept: SweptLaunch, chosen: str) -> TunedSignature:
+def decide_config(item: WorkItem, swept: SweptLaunch, chosen: str) -> TunedSignature:
     """Return the result of an item: the config in use, unless the chosen one is faster."""
     used = swept.labels[0]
     reason = f"the config in use, {used}, stays"

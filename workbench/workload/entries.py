@@ -13,7 +13,7 @@ from workbench.workload.tuned_table import PinnedEntry, argument_texts
 from workbench.workload.tuning import Tuned, TunedSignature, in_use
 
 
-def with_middles(items: Sequence[WorkItem], results: Mapping[str, TunedSignature]) -> list[Tuned]:
+def add_middles(items: Sequence[WorkItem], results: Mapping[str, TunedSignature]) -> list[Tuned]:
     """Return the items with their results and the sizes between members of families, each with its
     family in a table. A family that is not complete is none yet."""
     whole: list[WorkItem] = []
