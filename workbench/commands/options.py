@@ -1,7 +1,9 @@
 """The options of every command, each stated once.
 
 A command is a class here and a module of the same name with `run(options) -> exit code`. The
-command line (`workbench.cli`) is built from the fields: name, type, default and help.
+command line (`commands/parameters.py`) is built from the fields: name, type, default and help. The
+classes are not in the modules, whose imports take 50 ms to 4 s: `--help` and Tab need the classes
+of all commands, and a sweep starts its processes before its module is imported.
 """
 
 from __future__ import annotations
