@@ -75,7 +75,15 @@ def test_links_lead_somewhere():
 # Commands
 
 
-COMMAND_LINE = typer.main.get_command(cli.app).commands
+def command_line(group, before=()):
+    """Every command by its words: `workload tune` is one of a group."""
+    for name, command in group.commands.items():
+        yield " ".join((*before, name)), command
+        if hasattr(command, "commands"):
+            yield from command_line(command, (*before, name))
+
+
+COMMAND_LINE = dict(command_line(typer.main.get_command(cli.app)))
 
 
 def quoted(page):
@@ -100,6 +108,8 @@ QUOTED = [
 def wrong_with(words):
     """Return what is wrong with a quoted command, in a sentence, or None."""
     name, *arguments = words
+    if arguments and f"{name} {arguments[0]}" in COMMAND_LINE:
+        name = f"{name} {arguments.pop(0)}"
     cli._take_host(arguments)
     if name.startswith("--"):
         options = [o for p in typer.main.get_command(cli.app).params for o in p.opts]
@@ -130,13 +140,17 @@ def test_the_readme_lists_the_commands_as_help_does():
     named = {panel: set(re.findall(r"`([\w-]+)`", cells)) for panel, cells in rows}
     panels = {panel: set() for panel in PANELS}
     for name, options in commands().items():
-        panels[options.PANEL].add(name)
+        panels[options.PANEL].add(name.split()[0])
     assert named == panels and list(named) == list(PANELS)
 
 
 def section(name):
-    """What docs/commands.md says of one command."""
-    result = re.search(rf"^## workbench {name}\b.*?(?=^## )", text(COMMANDS), flags=re.M | re.S)
+    """What docs/commands.md says of one command, or of a group: `## workbench workload tune`."""
+    result = re.search(
+        rf"^## workbench {name}(?: [^\n]*[A-Z][^\n]*)?\n.*?(?=^## )",
+        text(COMMANDS),
+        flags=re.M | re.S,
+    )
     assert result, f"docs/commands.md has no section on `workbench {name}`"
     return result[0]
 
