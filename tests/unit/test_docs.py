@@ -31,6 +31,10 @@ LEARNING = [
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]
+CONTRIBUTORS = [
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("kernel_file", "extending", "testing", "releases")),
+]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
@@ -100,7 +104,7 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md", *LEARNING)
+    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, *CONTRIBUTORS, *LEARNING)
     for words in quoted(page)
 ]
 
@@ -203,6 +207,13 @@ def test_the_chart_is_of_the_figures_in_the_facts():
         assert drawn == PICTURES.chart(rows, scheme)
     # 147.7 s are the longest bar, and 15.7 s take 0.1063 of its 296 px
     assert 'width="296.0"' in drawn and 'width="31.5"' in drawn
+
+
+def test_the_picture_of_the_house_has_a_box_for_each_entry():
+    drawn = (PICTURES.IMAGES / "house.svg").read_text(encoding="utf-8")
+    names = [name for floor, _ in PICTURES.HOUSE for name in floor.split()]
+    assert drawn == PICTURES.house()
+    assert len(names) > 20 and not [name for name in names if f">{name}</text>" not in drawn]
 
 
 @pytest.mark.nightly  # a compiler and an interpreter: 20 s
