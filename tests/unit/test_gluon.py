@@ -17,7 +17,9 @@ from workbench.spec import AUTO
 
 IN_GLUON = {
     "attention.ping_pong",
+    "attention_backward.warp_groups",
     "causal_attention.ping_pong",
+    "causal_attention_backward.warp_groups",
     "fp8_matmul.warp_groups",
     "lora.warp_groups",
     "lora_delta.clusters",

@@ -333,7 +333,7 @@ ROWS, TILE = gl.constexpr(GROUP_ROWS), gl.constexpr(TILE_ROWS)
 
 
 @gluon.jit
-def _tile(t, grid_m, H, T, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
+def locate_tile(t, grid_m, H, T, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
     """Sequence, head and first query of a tile, and how many blocks of keys it meets."""
     head, m0 = t // grid_m, t % grid_m * TILE
     seen = m0 + TILE if CAUSAL else T
@@ -353,7 +353,7 @@ def _fetch_tiles(
     while t >= 0:
         table += gl.num_programs(0)
         following = gl.load(table)  # early, for its latency
-        b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
+        b, h, m0, blocks = locate_tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
         for w in gl.static_range(2):
             at = [b, m0 + w * ROWS, h, 0]
             fetch_parts(maps[0], at, rings[0], full[0], free[0], 2 * qi + w, q_phase)
@@ -371,7 +371,7 @@ def _fetch_tiles(
 
 
 @gluon.jit
-def _matrix(block):
+def as_matrix(block):
     """A block of one head in shared memory as a matrix; the copy engine's has four axes."""
     return block.reshape([block.shape[1], block.shape[3]])
 
@@ -424,10 +424,10 @@ def _attend(
     while t >= 0:
         table += gl.num_programs(0)
         following = gl.load(table)
-        b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
+        b, h, m0, blocks = locate_tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
         mine = 2 * qi + W
         mbarrier.wait(q_full.index(mine), q_phase)
-        queries = _matrix(q_s[0].index(mine))
+        queries = as_matrix(q_s[0].index(mine))
         q = queries.load(gl.DotOperandLayout(0, S_L, 2)) if HOLD else queries
         if PASSES:
             mbarrier.wait(k_full.index(ki), k_phase)
@@ -441,11 +441,11 @@ def _attend(
                 named_barrier("bar.sync", MINE, blocks)
                 named_barrier("bar.arrive", OTHER, blocks)
         mbarrier.wait(k_full.index(ki), k_phase)
-        keys = _matrix(k_s[0].index(ki)).permute((1, 0))
+        keys = as_matrix(k_s[0].index(ki)).permute((1, 0))
         s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
         if WIDE:
-            keys = _matrix(k_s[1].index(ki)).permute((1, 0))
-            s = warpgroup_mma(_matrix(q_s[1].index(mine)), keys, s, is_async=True)
+            keys = as_matrix(k_s[1].index(ki)).permute((1, 0))
+            s = warpgroup_mma(as_matrix(q_s[1].index(mine)), keys, s, is_async=True)
         s = warpgroup_mma_wait(0, deps=[s])
         mbarrier.arrive(k_free.index(ki))
         ki, k_phase = next_slot(ki, k_phase, STAGES)
@@ -462,16 +462,16 @@ def _attend(
             mbarrier.wait(k_full.index(ki), k_phase)
             if TURNS:
                 named_barrier("bar.sync", MINE, i)
-            keys = _matrix(k_s[0].index(ki)).permute((1, 0))
+            keys = as_matrix(k_s[0].index(ki)).permute((1, 0))
             s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
             if WIDE:
-                keys = _matrix(k_s[1].index(ki)).permute((1, 0))
-                s = warpgroup_mma(_matrix(q_s[1].index(mine)), keys, s, is_async=True)
+                keys = as_matrix(k_s[1].index(ki)).permute((1, 0))
+                s = warpgroup_mma(as_matrix(q_s[1].index(mine)), keys, s, is_async=True)
             mbarrier.wait(v_full.index(vi), v_phase)
-            acc = warpgroup_mma(weights, _matrix(v_s[0].index(vi)), acc, is_async=True)
+            acc = warpgroup_mma(weights, as_matrix(v_s[0].index(vi)), acc, is_async=True)
             if WIDE:
                 same = gl.convert_layout(weights, R_P_L)
-                rest = warpgroup_mma(same, _matrix(v_s[1].index(vi)), rest, is_async=True)
+                rest = warpgroup_mma(same, as_matrix(v_s[1].index(vi)), rest, is_async=True)
             if TURNS:
                 named_barrier("bar.arrive", OTHER, i)
             s = warpgroup_mma_wait(2 if WIDE else 1, deps=[s])
@@ -495,10 +495,10 @@ def _attend(
                 rest = rest * gl.convert_layout(keep, gl.SliceLayout(1, R_L))[:, None]
             weights = gl.convert_layout(p.to(DTYPE), P_L)
         mbarrier.wait(v_full.index(vi), v_phase)
-        acc = warpgroup_mma(weights, _matrix(v_s[0].index(vi)), acc, is_async=True)
+        acc = warpgroup_mma(weights, as_matrix(v_s[0].index(vi)), acc, is_async=True)
         if WIDE:
             same = gl.convert_layout(weights, R_P_L)
-            rest = warpgroup_mma(same, _matrix(v_s[1].index(vi)), rest, is_async=True)
+            rest = warpgroup_mma(same, as_matrix(v_s[1].index(vi)), rest, is_async=True)
             acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
         else:
             acc = warpgroup_mma_wait(0, deps=[acc])
@@ -508,7 +508,7 @@ def _attend(
         queries.store((acc * (1.0 / whole)[:, None]).to(DTYPE))  # in the place of the queries
         if WIDE:
             wide = gl.convert_layout(1.0 / whole, gl.SliceLayout(1, R_L))
-            _matrix(q_s[1].index(mine)).store((rest * wide[:, None]).to(DTYPE))
+            as_matrix(q_s[1].index(mine)).store((rest * wide[:, None]).to(DTYPE))
         fence_async_shared()
         copy_out(maps[3][0], [b, m0 + W * ROWS, h, 0], q_s[0].index(mine))
         if WIDE:

@@ -23,11 +23,36 @@ import torch
 from workbench.dsl import (
     TensorDescriptor,
     block_strides,
+    cores,
     normal,
     precision_of,
     strides,
     tl,
     triton,
+)
+from workbench.dsl.gluon import (
+    UNCHECKED,
+    barriers,
+    copy_out,
+    describe_blocks,
+    fence_async_shared,
+    fetch,
+    gl,
+    gluon,
+    mbarrier,
+    next_slot,
+    refuse_hopper,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from workbench.kernels.attention import (
+    GROUP_ROWS,
+    ROWS,
+    TILE_ROWS,
+    as_matrix,
+    locate_tile,
+    schedule,
 )
 from workbench.spec import (
     AUTO,
@@ -296,6 +321,178 @@ def _keys(
     tl.store(dv_ptr + to, dv.to(dv_ptr.dtype.element_ty), inside)
 
 
+# dq by two warp groups: `warp_groups`. As in the forward pass' `ping_pong` a program keeps a core
+# and works off a column of a table of tiles, one warp fetches, and blocks of keys go from the last
+# to the first, so that a group's first block alone is masked. The product for dq of one block runs
+# while the scores of the next are computed.
+
+KEYS = gl.constexpr(64)  # of a trip
+KEY_SLOTS, VALUE_SLOTS = gl.constexpr(3), gl.constexpr(2)  # a block of keys is used for longer
+
+
+@gluon.jit
+def _fetch_tiles(maps, rings, full, free, problem, G: gl.constexpr, CAUSAL: gl.constexpr):
+    qi, q_phase, ki, k_phase, vi, v_phase = 0, 1, 0, 1, 0, 1
+    table, T, H, grid_m = problem
+    table += gl.program_id(0)
+    t = gl.load(table)
+    while t >= 0:
+        table += gl.num_programs(0)
+        following = gl.load(table)  # early, for its latency
+        b, h, m0, blocks = locate_tile(t, grid_m, H, T, KEYS, CAUSAL)
+        for w in gl.static_range(2):
+            at = [b, m0 + w * ROWS, h, 0]
+            fetch(maps[0], at, rings[0], full[0], free[0], 2 * qi + w, q_phase)
+            fetch(maps[1], at, rings[1], full[1], free[0], 2 * qi + w, q_phase)
+        qi, q_phase = next_slot(qi, q_phase, 2)
+        for i in range(blocks):
+            at = [b, (blocks - 1 - i) * KEYS, h // G, 0]
+            fetch(maps[2], at, rings[2], full[2], free[1], ki, k_phase)
+            fetch(maps[3], at, rings[3], full[3], free[2], vi, v_phase)
+            ki, k_phase = next_slot(ki, k_phase, KEY_SLOTS)
+            vi, v_phase = next_slot(vi, v_phase, VALUE_SLOTS)
+        t = following
+
+
+@gluon.jit
+def _read_rows(do_s, ends, b, h, first, S, H, row_layout: gl.constexpr):
+    """lse in base 2 and sum(o do) of a warp group's queries, which it also writes."""
+    o_ptr, lse_ptr, rows_ptr, _, D, o_b, o_s, o_h, o_d, l_b, l_h, l_s = ends
+    WIDTH: gl.constexpr = do_s.shape[1]
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    m, d = gl.arange(0, ROWS, gl.SliceLayout(1, L)), gl.arange(0, WIDTH, gl.SliceLayout(0, L))
+    base = o_ptr + b.to(gl.int64) * o_b + h.to(gl.int64) * o_h
+    at = (first + m).to(gl.int64)[:, None] * o_s + d[None, :] * o_d
+    o = gl.load(base + at, (first + m < S)[:, None] & (d < D)[None, :], other=0.0)
+    sums = gl.sum(o.to(gl.float32) * do_s.load(L).to(gl.float32), 1)
+    along = gl.convert_layout(sums, row_layout)
+    rows = first + gl.arange(0, ROWS, row_layout)
+    logs = lse_ptr + b.to(gl.int64) * l_b + h * l_h
+    lse = gl.load(logs + rows.to(gl.int64) * l_s, rows < S, other=float("inf"))
+    lse *= 1.4426950408889634
+    to = rows_ptr + (b.to(gl.int64) * H + h) * 2 * S + rows
+    gl.store(to, lse, rows < S)
+    gl.store(to + S, along, rows < S)
+    return lse, along
+
+
+@gluon.jit
+def _differentiate(
+    W: gl.constexpr, maps, rings, full, free, problem, S, ends, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    q_s, do_s, k_s, v_s = rings
+    q_full, do_full, k_full, v_full = full
+    q_free, k_free, v_free = free
+    table, T, H, grid_m = problem
+    scale = ends[3]
+    WIDTH: gl.constexpr = k_s.shape[4]
+    DTYPE: gl.constexpr = k_s.dtype
+    S_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
+    O_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    P_L: gl.constexpr = gl.DotOperandLayout(0, O_L, 2)
+    R_L: gl.constexpr = gl.SliceLayout(1, S_L)
+    # the last block of a tile's keys is beyond the first group's queries
+    PASSES: gl.constexpr = CAUSAL and W == 0
+    qi, q_phase, ki, k_phase, vi, v_phase = 0, 0, 0, 0, 0, 0
+    zero = gl.zeros([ROWS, KEYS], gl.float32, S_L)  # use_acc=False needs an operand all the same
+    n = gl.arange(0, KEYS, gl.SliceLayout(0, S_L))
+    m = W * ROWS + gl.arange(0, ROWS, R_L)
+    table += gl.program_id(0)
+    t = gl.load(table)
+    while t >= 0:
+        table += gl.num_programs(0)
+        following = gl.load(table)
+        b, h, m0, blocks = locate_tile(t, grid_m, H, T, KEYS, CAUSAL)
+        mine = 2 * qi + W
+        mbarrier.wait(q_full.index(mine), q_phase)
+        mbarrier.wait(do_full.index(mine), q_phase)
+        q, do = as_matrix(q_s.index(mine)), as_matrix(do_s.index(mine))
+        lse, along = _read_rows(do, ends, b, h, m0 + W * ROWS, S, H, R_L)
+        if PASSES:
+            mbarrier.wait(k_full.index(ki), k_phase)
+            mbarrier.arrive(k_free.index(ki))
+            ki, k_phase = next_slot(ki, k_phase, KEY_SLOTS)
+            mbarrier.wait(v_full.index(vi), v_phase)
+            mbarrier.arrive(v_free.index(vi))
+            vi, v_phase = next_slot(vi, v_phase, VALUE_SLOTS)
+            blocks -= 1
+        mbarrier.wait(k_full.index(ki), k_phase)
+        keys = as_matrix(k_s.index(ki))
+        s = warpgroup_mma(q, keys.permute((1, 0)), zero, use_acc=False, is_async=True)
+        mbarrier.wait(v_full.index(vi), v_phase)
+        values = as_matrix(v_s.index(vi)).permute((1, 0))
+        dp = warpgroup_mma(do, values, zero, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(1, deps=[s])
+        n0 = (blocks - 1) * KEYS
+        last = m0 + m[:, None] - n0 if CAUSAL else T - 1 - n0
+        p = gl.where(n[None, :] <= last, gl.exp2(s * scale - lse[:, None]), 0.0)
+        dp = warpgroup_mma_wait(0, deps=[dp])
+        mbarrier.arrive(v_free.index(vi))
+        vi, v_phase = next_slot(vi, v_phase, VALUE_SLOTS)
+        change = gl.where(n[None, :] <= last, dp - along[:, None], 0.0)
+        ds = gl.convert_layout((p * change).to(DTYPE), P_L)  # moves nothing
+        dq = gl.zeros([ROWS, WIDTH], gl.float32, O_L)
+        dq = warpgroup_mma(ds, keys, dq, is_async=True)
+        used = ki
+        ki, k_phase = next_slot(ki, k_phase, KEY_SLOTS)
+        for _ in range(1, blocks):
+            mbarrier.wait(k_full.index(ki), k_phase)
+            keys = as_matrix(k_s.index(ki))
+            s = warpgroup_mma(q, keys.permute((1, 0)), zero, use_acc=False, is_async=True)
+            mbarrier.wait(v_full.index(vi), v_phase)
+            values = as_matrix(v_s.index(vi)).permute((1, 0))
+            dp = warpgroup_mma(do, values, zero, use_acc=False, is_async=True)
+            # `ds` is waited for too: the product reads it from registers until then
+            dq, ds, s = warpgroup_mma_wait(1, deps=[dq, ds, s])
+            mbarrier.arrive(k_free.index(used))
+            p = gl.exp2(s * scale - lse[:, None])
+            dp = warpgroup_mma_wait(0, deps=[dp])
+            mbarrier.arrive(v_free.index(vi))
+            vi, v_phase = next_slot(vi, v_phase, VALUE_SLOTS)
+            ds = gl.convert_layout((p * (dp - along[:, None])).to(DTYPE), P_L)
+            dq = warpgroup_mma(ds, keys, dq, is_async=True)
+            used = ki
+            ki, k_phase = next_slot(ki, k_phase, KEY_SLOTS)
+        dq, ds = warpgroup_mma_wait(0, deps=[dq, ds])
+        mbarrier.arrive(k_free.index(used))
+        q.store((dq * (scale * 0.6931471805599453)).to(DTYPE))  # in the place of the queries
+        fence_async_shared()
+        copy_out(maps[4], [b, m0 + W * ROWS, h, 0], q_s.index(mine))
+        tma.store_wait(0)
+        mbarrier.arrive(q_free.index(mine))
+        qi, q_phase = next_slot(qi, q_phase, 2)
+        t = following
+
+
+@gluon.jit(do_not_specialize=["S", "T", "H", "grid_m"])
+def _query_groups(
+    q, do, k, v, dq, o_ptr, lse_ptr, rows_ptr, table, S, T, H, grid_m, scale, D,
+    o_b, o_s, o_h, o_d, l_b, l_h, l_s, G: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    WIDTH: gl.constexpr = k.block_type.shape[3]
+    # queries of this tile and of the next, for two warp groups each; dq leaves from there
+    rings = (
+        gl.allocate_shared_memory(q.dtype, [4, 1, ROWS, 1, WIDTH], q.layout),
+        gl.allocate_shared_memory(do.dtype, [4, 1, ROWS, 1, WIDTH], do.layout),
+        gl.allocate_shared_memory(k.dtype, [KEY_SLOTS, 1, KEYS, 1, WIDTH], k.layout),
+        gl.allocate_shared_memory(v.dtype, [VALUE_SLOTS, 1, KEYS, 1, WIDTH], v.layout),
+    )
+    maps = (q, do, k, v, dq)
+    full = (barriers(4, 1), barriers(4, 1), barriers(KEY_SLOTS, 1), barriers(VALUE_SLOTS, 1))
+    free = (barriers(4, 1), barriers(KEY_SLOTS, 2), barriers(VALUE_SLOTS, 2))
+    problem = (table, T, H, grid_m)
+    ends = (o_ptr, lse_ptr, rows_ptr, scale, D, o_b, o_s, o_h, o_d, l_b, l_h, l_s)
+    gl.warp_specialize(
+        [
+            (_differentiate, (0, maps, rings, full, free, problem, S, ends, CAUSAL)),
+            (_differentiate, (1, maps, rings, full, free, problem, S, ends, CAUSAL)),
+            (_fetch_tiles, (maps, rings, full, free, problem, G, CAUSAL)),
+        ],
+        [4, 1],
+        [240, 24],  # the default partition gets the registers that are left: 240 too
+    )
+
+
 @dataclass(frozen=True)
 class TwoPasses:
     """The blocks, warps and stages of the launch for dk and dv, and those of the one for dq. Their
@@ -309,6 +506,16 @@ class TwoPasses:
     keys: int = tile(16, 128, default=AUTO)  # of a trip
     query_warps: int = threads(4, 8, default=AUTO)
     query_stages: int = stages(1, 3, default=AUTO)
+
+
+@dataclass(frozen=True)
+class WarpGroups:
+    """The blocks, warps and stages of the launch for dk and dv; that for dq has fixed ones."""
+
+    block_n: int = tile(16, 128, default=AUTO)  # keys of a program
+    block_m: int = tile(16, 128, default=AUTO)  # queries of a trip
+    num_warps: int = threads(4, 8, default=AUTO)
+    num_stages: int = stages(1, 3, default=AUTO)
 
 
 # The defaults, in the order of the fields, by the columns of a head and the bytes of a number. On
@@ -389,30 +596,38 @@ def fill(config, table, limits, columns, itemsize):
     known = table.get(limits.arch, table["sm_80"])
     width = max(64, triton.next_power_of_2(columns))
     numbers = known.get((width, itemsize), (16, 16, 8, 1) * 2)
-    chosen = {n: given(getattr(config, n), x) for n, x in zip(names, numbers, strict=True)}
-    return replace(config, **chosen)
+    chosen = dict(zip(names, numbers, strict=True))
+    own = [f.name for f in fields(config) if f.name in chosen]
+    return replace(config, **{n: given(getattr(config, n), chosen[n]) for n in own})
 
 
 def refuse_two_passes(config, limits, *, itemsize, D, **sizes):
-    width = triton.next_power_of_2(D)
+    width, Q, K = triton.next_power_of_2(D), config.queries, config.keys
+    held = Q * (width + 2 * K) // (config.query_warps * limits.warp_size)
+    reason = refuse_keys(config, limits, itemsize, D)
+    reason = reason or limits.refuse_held(held, 224, "numbers in registers")
+    blocks = (Q if limits.nvidia else 0), K, config.query_stages
+    return reason or refuse_blocks(*blocks, limits, width * itemsize)
+
+
+def refuse_keys(config, limits, itemsize, D):
+    """Return why a device cannot run the pass for dk and dv with this config, or None."""
+    width, BN, BM = triton.next_power_of_2(D), config.block_n, config.block_m
     if itemsize > 2 and width > 128 and limits.warp_size == 32:
         return f"in fp32 {width} columns spill, 128 do not"
     if limits.arch == "gfx1100" and width * itemsize > 256:
         return f"{width * itemsize} bytes of a head spill there, 256 do not"
-    lanes = limits.warp_size
-    BN, BM, Q, K = config.block_n, config.block_m, config.queries, config.keys
-    held = 2 * BN * (width + BM) // (config.num_warps * lanes)
+    held = 2 * BN * (width + BM) // (config.num_warps * limits.warp_size)
     reason = limits.refuse_held(held, 224, "numbers in registers")
-    held = Q * (width + 2 * K) // (config.query_warps * lanes)
-    reason = reason or limits.refuse_held(held, 224, "numbers in registers")
-    resident = (BN, Q) if limits.nvidia else (0, 0)
-    for own, walked, depth in zip(
-        resident, (BM, K), (config.num_stages, config.query_stages), strict=True
-    ):
-        buffers = max(1, limits.buffers(depth))
-        needed = 2 * (own + buffers * walked) * width * itemsize
-        reason = reason or limits.refuse_shared(needed, "blocks")
-    return reason
+    blocks = (BN if limits.nvidia else 0), BM, config.num_stages
+    return reason or refuse_blocks(*blocks, limits, width * itemsize)
+
+
+def refuse_blocks(own, walked, depth, limits, row_bytes):
+    """Return why shared memory has no room for a pass' own rows of two tensors and the rings of
+    those that it walks, or None."""
+    rows = 2 * (own + max(1, limits.buffers(depth)) * walked)
+    return limits.refuse_shared(rows * row_bytes, "blocks")
 
 
 def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
@@ -522,6 +737,52 @@ def copied(q, k, v, o, lse, do, *, config):
     """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
     registers for addresses."""
     return launch(q, k, v, o, lse, do, config, copied=True)
+
+
+def refuse_warp_groups(config, limits, *, itemsize, D, **at):
+    if reason := refuse_hopper(limits):
+        return reason
+    if itemsize != 2 or D > 128:
+        return "its products are of 16-bit inputs, of at most 128 columns"
+    return refuse_keys(config, limits, itemsize, D)
+
+
+def groups_work(config, limits, **sizes):
+    """Return the work of both launches, the first one by warp groups."""
+    plain = TwoPasses(**{f.name: getattr(config, f.name) for f in fields(WarpGroups)})
+    filled = replace(plain, queries=TILE_ROWS, keys=KEYS.value, query_stages=VALUE_SLOTS.value)
+    for_dq, for_keys = work(filled, limits, **sizes)
+    return replace(for_dq, overlapped=True), for_keys
+
+
+@attention_backward.impl(
+    WarpGroups,
+    resolve=size_copied,
+    refuse=refuse_warp_groups,
+    work=groups_work,
+    unchecked=UNCHECKED,
+)
+def warp_groups(q, k, v, o, lse, do, *, config):
+    """dq by persistent programs of two warp groups in Gluon; dk and dv as `copied` has them."""
+    return launch_warp_groups(q, k, v, o, lse, do, config)
+
+
+def launch_warp_groups(q, k, v, o, lse, do, config, causal=False):
+    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    dq, dk, dv = q.new_empty(B, S, H, D), k.new_empty(B, T, Hkv, D), v.new_empty(B, T, Hkv, D)
+    rows = q.new_empty(B * H, 2, S, dtype=torch.float32)
+    width, keys = max(64, triton.next_power_of_2(D)), KEYS.value
+    blocks = {"q": (q, GROUP_ROWS), "do": (do, GROUP_ROWS), "k": (k, keys), "v": (v, keys)}
+    blocks["dq"] = (dq, GROUP_ROWS)
+    maps = [describe_blocks(name, x, [1, n, 1, width]) for name, (x, n) in blocks.items()]
+    grid_m = triton.cdiv(S, TILE_ROWS)
+    grid = min(cores(q), B * H * grid_m)
+    table = schedule(q.device, B * H, grid_m, grid, config.group if causal else 0)
+    sizes = (S, T, H, grid_m, LOG2E * D**-0.5, D, *strides(o, lse))
+    constants = dict(G=H // Hkv, CAUSAL=causal, num_warps=4)
+    _query_groups[(grid,)](*maps, o, lse, rows, table, *sizes, **constants)
+    launch_keys(q, k, v, do, dk, dv, rows, config, causal, copied=True)
+    return dq, dk, dv
 
 
 # Libraries. They take o and lse, as ours do, so that nothing of the forward pass runs again.

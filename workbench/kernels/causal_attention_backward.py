@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.dsl import normal
+from workbench.dsl.gluon import UNCHECKED
 from workbench.kernels import attention_backward as unmasked
 from workbench.spec import Spec, Tensor, Tolerance, among
 
@@ -81,6 +82,11 @@ class TwoPasses(unmasked.TwoPasses):
     group: int = among(1, 4, 16, default=4)  # heads visited together
 
 
+@dataclass(frozen=True)
+class WarpGroups(unmasked.WarpGroups):
+    group: int = among(1, 4, 16, default=4)  # heads visited together
+
+
 # 128 queries a trip for dk and dv take 0.94 times the time at 64 columns, and spill 120 bytes a
 # thread on Triton 3.6, 216 on 3.9.
 COPIED = unmasked.COPIED | {
@@ -125,6 +131,28 @@ def copied(q, k, v, o, lse, do, *, config):
     """The same launches; the copy engine fetches the blocks that their loops walk, which takes no
     registers for addresses."""
     return unmasked.launch(q, k, v, o, lse, do, config, causal=True, copied=True)
+
+
+def groups_work(config, limits, *, S, **sizes):
+    for_dq, for_keys = unmasked.groups_work(config, limits, S=S, T=S, **sizes)
+    steps_dq = -(-(S + unmasked.TILE_ROWS) // (2 * unmasked.KEYS.value))
+    steps = sizes["G"] * -(-(S + config.block_n) // (2 * config.block_m))
+    return (
+        replace(for_dq, steps=steps_dq, band=config.group),
+        replace(for_keys, steps=steps, band=config.group),
+    )
+
+
+@causal_attention_backward.impl(
+    WarpGroups,
+    resolve=size_copied,
+    refuse=unmasked.refuse_warp_groups,
+    work=groups_work,
+    unchecked=UNCHECKED,
+)
+def warp_groups(q, k, v, o, lse, do, *, config):
+    """dq by persistent programs of two warp groups in Gluon; dk and dv as `copied` has them."""
+    return unmasked.launch_warp_groups(q, k, v, o, lse, do, config, causal=True)
 
 
 unmasked.add_libraries(causal_attention_backward, causal=True)
