@@ -11,6 +11,7 @@ import argparse
 import errno
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import sys
@@ -22,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metal_shim import compiler
 from metal_shim.compiler import find_compiler
 from metal_shim.emulate import (
     SCHEDULES,
@@ -38,8 +40,10 @@ from metal_shim.emulate import (
     run_corners,
 )
 from workbench import catalog
+from workbench.data.environment import installed
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
+from workbench.data.files import write_file
 from workbench.data.units import counted
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -60,6 +64,8 @@ What an emulated run cannot show:
 - private arrays past their end through a pointer, while the address stays on the thread's stack
 - more than one fault of a run: it ends at the first
 """
+
+UNCHANGED = "unchanged since this check was clean: nothing ran now; --again runs it"
 
 
 class NoMetalImpl(WorkbenchError, ValueError):
@@ -253,6 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kernel", nargs="?", help="name of an operation, the path of its file, or FILE.metal"
     )
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
+    parser.add_argument("--again", action="store_true", help="run what is unchanged and was clean")
     file = parser.add_argument_group("for a kernel of FILE.metal")
     file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
     file.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE",
@@ -295,6 +302,10 @@ def _answered(options: argparse.Namespace) -> int:
         return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
     if options.kernel.endswith(".metal"):
         return _of_a_file(options)
+    verdict = _verdict_file(options.kernel)
+    if verdict and verdict.exists() and not options.again:
+        print(verdict.read_text(encoding="utf-8") + UNCHANGED, flush=True)
+        return 0
     spec, report = catalog.spec_of(options.kernel), CheckReport()
     try:
         checked(spec, report, _progress)
@@ -304,8 +315,25 @@ def _answered(options: argparse.Namespace) -> int:
         raise
     finally:
         _progress("")
-    print("\n".join(lines(report, spec.name)), flush=True)
+    text = "\n".join(lines(report, spec.name)) + "\n"
+    print(text, end="", flush=True)
+    if verdict and report.is_clean and not report.not_ended:
+        write_file(verdict, text)
     return 0 if report.is_clean else 1
+
+
+def _verdict_file(kernel: str) -> Path | None:
+    """Return where the lines of a clean check are kept, under a hash of all that it depends on: the
+    files of this project, its libraries, and the compiler. None for a kernel of other files."""
+    if kernel not in catalog.names_in(catalog.METAL):
+        return None
+    folders = (compiler.HERE, Path(catalog.__file__).parents[1])
+    files = sorted(path for folder in folders for path in folder.rglob("*.*") if path.is_file())
+    files += sorted(compiler.INCLUDE.iterdir())
+    texts = [path.read_bytes() for path in files if path.suffix != ".pyc"]
+    versions = [installed(name) or "" for name in ("torch", "triton", "numpy")]
+    known = (sys.version, platform.machine(), find_compiler().version, *versions)
+    return compiler.entry(kernel, *known, *map(str, files), *texts, suffix=".txt")
 
 
 def _of_a_file(options: argparse.Namespace) -> int:

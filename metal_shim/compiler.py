@@ -177,7 +177,7 @@ def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> 
     """
     flags = (*_kernel_flags(), *more)
     library = _library(compiler, flags)
-    program = _entry(text, library.name, suffix=".so")
+    program = entry(text, library.name, suffix=".so")
     options = ("-Xclang", "-fno-pch-timestamp", "-include-pch", str(library), "-c")
 
     def build(built: Path) -> None:
@@ -222,7 +222,7 @@ def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]
 def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
-    path = _entry(*_texts(INCLUDE), *flags, compiler.version, suffix=".pch")
+    path = entry(*_texts(INCLUDE), *flags, compiler.version, suffix=".pch")
     # of a checkout anew, whose header has another time of change, it stays usable
     options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
     emit = ("-Xclang", "-emit-pch", "-c", str(INCLUDE / "metal_stdlib"))
@@ -272,12 +272,13 @@ def runner(compiler: MetalCompiler) -> Path:
     """Return the program that loads kernels and runs them, compiled now or taken from the cache."""
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
     libraries = ("-ldl",) if sys.platform == "linux" else ()
-    path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
+    path = entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
     command = (*compiler.native, *flags, str(RUNTIME), *libraries, "-o")
     return _built(path, lambda built: _run(*command, str(built)))
 
 
-def _entry(*parts: str, suffix: str = "") -> Path:
+def entry(*parts: str | bytes, suffix: str = "") -> Path:
+    """Return the path in the cache of what depends on these parts. Raises CacheUnusable."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +288,8 @@ def _entry(*parts: str, suffix: str = "") -> Path:
             f"{folder}, where compiled Metal kernels are kept, cannot be made ({reason}); make it, "
             "or name another folder by XDG_CACHE_HOME."
         ) from error
-    return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
+    known = b"\0".join(part.encode() if isinstance(part, str) else part for part in parts)
+    return folder / (hashlib.sha256(known).hexdigest()[:32] + suffix)
 
 
 def _run(*command: str) -> str:
