@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from typing import TypeVar
 
 from metal_shim import compiler, host, lint
 from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
+from workbench.data.units import counted
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -61,6 +63,16 @@ class EmulationFinding:
             index, group = self.thread
             who = f" [thread {index} of threadgroup {','.join(map(str, group))}]"
         return f"{place}{quoted}: {self.sentence}{who}"
+
+
+def finding_lines(found: Iterable[tuple[CheckName, str]]) -> Iterator[str]:
+    """Yield the number of different findings of each check, and each of them once."""
+    times = Counter(found)
+    for check in CheckName:
+        own = {sentence: n for (name, sentence), n in times.items() if name is check}
+        yield f"{check.value:<10} {counted(len(own), 'finding')}"
+        for sentence, number in own.items():
+            yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
 
 
 class EmulationError(WorkbenchError, RuntimeError):

@@ -30,6 +30,7 @@ from metal_shim.emulate import (
 )
 from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
+from workbench.spec import WorkbenchError
 
 _WORDS = {
     "float": "fp32", "half": "fp16", "bfloat": "bf16", "bfloat16_t": "bf16", "float16_t": "fp16",
@@ -166,7 +167,7 @@ def _value(
     if all(_NUMBER.fullmatch(part) for part in text.split(",")) and not (
         p.declaration.endswith("*") and _SHAPE.fullmatch(text)
     ):
-        numbers = [_number(part) for part in text.split(",")]
+        numbers = [number(part) for part in text.split(",")]
         word = _known(p, word, own)
         return ArrayType((len(numbers),), word), bytes_of(np.array(numbers), word)
     match = _SHAPE.fullmatch(text)
@@ -178,7 +179,7 @@ def _value(
     shape = tuple(map(int, match["shape"].split("x")))
     kind = ArrayType(shape, word)
     if match["fill"]:
-        return kind, bytes_of(np.full(prod(shape), _number(match["fill"])), word)
+        return kind, bytes_of(np.full(prod(shape), number(match["fill"])), word)
     if written:
         return kind, None
     is_float, most = word in ("fp32", "fp16", "bf16"), 2 if word == "bool" else 8
@@ -195,8 +196,53 @@ def _known(p: Parameter, word: str, own: str) -> str:
     return word
 
 
-def _number(text: str) -> float:
-    return {"true": 1.0, "false": 0.0}.get(text, float(text) if text[0] not in "tf" else 0.0)
+class NotANumber(WorkbenchError, ValueError):
+    """A value of the command line is no number."""
+
+
+def number(text: str) -> int | float:
+    """Return a number of the command line; `true` is 1. Raises NotANumber."""
+    try:
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text) if re.fullmatch(r"[-+]?\d+", text, flags=re.ASCII) else float(text)
+    except ValueError:
+        raise NotANumber(f"{text!r} is not a number.") from None
+
+
+def extents(text: str) -> tuple[int, int, int]:
+    """Return three extents; what is not named is 1. Raises NotANumber."""
+    if not re.fullmatch(r"\d+(,\d+){0,2}", text, flags=re.ASCII):
+        raise NotANumber(f"{text!r} is not one to three whole numbers, as in 64,2,1.")
+    x, y, z = [*map(int, text.split(",")), 1, 1][:3]
+    return x, y, z
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return `NAME=VALUE` as a mapping; a name alone is 1."""
+    return {name: value or "1" for name, _, value in (word.partition("=") for word in words)}
+
+
+def unexpected(outputs: Mapping[str, np.ndarray], expected: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each output that is not as its file says. Raises NotWhole."""
+    wrong = list[str]()
+    for name, path in expected.items():
+        if name not in outputs:
+            wrong.append(f"results    {name} has no values")
+            continue
+        one, other = outputs[name].astype(float), array_of(path.removeprefix("@")).astype(float)
+        if one.size != other.size:
+            wrong.append(f"results    {name} has {one.size} elements, and {path} {other.size}")
+            continue
+        other = other.reshape(one.shape)
+        far = np.argwhere(~np.isclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True))
+        if len(far):
+            at = tuple(map(int, far[0]))
+            wrong.append(
+                f"results    {name} is wrong in {len(far)} of {one.size} elements, "
+                f"first at {list(at)}: {one[at]:.6g} in place of {other[at]:.6g}"
+            )
+    return wrong
 
 
 def bytes_of(values: np.ndarray, word: str) -> bytes:
