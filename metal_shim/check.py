@@ -216,10 +216,8 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
         f"{run.traffic.threadgroup_bytes} bytes of threadgroup memory"
     )
     for buffer, bytes_ in run.traffic.buffers.items():
-        requested = bytes_.requested_read + bytes_.requested_written
-        unique = bytes_.unique_read + bytes_.unique_written
         yield (
-            f"    {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
+            f"    {buffer:<10} {bytes_.requested:>10} bytes requested, {bytes_.unique:>10} unique, "
             f"{32 * bytes_.sectors:>10} in sectors"
         )
 

@@ -10,36 +10,27 @@ its bytes.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metal_shim.emulate import (
-    SCHEDULES,
-    EmulatedRun,
-    EmulationError,
-    EmulationFinding,
-    EmulationOptions,
-    MetalLaunch,
-    emulated,
-    emulation,
-)
+from metal_shim import emulate
+from metal_shim.emulate import SCHEDULES, EmulatedRun, EmulationFinding, MetalLaunch
 from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
 from workbench.spec import WorkbenchError
 
-_WORDS = {
-    "float": "fp32", "half": "fp16", "bfloat": "bf16", "bfloat16_t": "bf16", "float16_t": "fp16",
-    "int": "int32", "uint": "uint32", "short": "int16", "ushort": "uint16", "char": "int8",
-    "uchar": "uint8", "long": "int64", "ulong": "uint64", "bool": "bool", "size_t": "uint64",
-    "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
+_WORDS = {name: word for word, name in TYPES.items()} | {
+    "half": "fp16", "bfloat": "bf16", "int": "int32", "uint": "uint32", "short": "int16",
+    "ushort": "uint16", "char": "int8", "uchar": "uint8", "long": "int64", "ulong": "uint64",
+    "size_t": "uint64", "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
     "msl_float": "fp32",
 }  # fmt: skip
-_WORDS |= {f"{word}_t": word for word in TYPES if "int" in word}
 _SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
 
@@ -77,33 +68,29 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
     for schedule in SCHEDULES:
+        first = schedule is SCHEDULES[0]
+        options = emulate.EmulationOptions(schedule, counting=True, unset=first)
         try:
-            first = schedule is SCHEDULES[0]
-            with emulation(EmulationOptions(schedule, counting=True, unset=first)) as done:
-                results = emulated(launch)
+            with emulate.emulation(options) as done:
+                results = emulate.emulated(launch)
                 contents, runs = contents or results, done
-        except EmulationError as error:
+        except emulate.EmulationError as error:
             findings[str(error.finding)] = error.finding
-    types = zip(source.outputs, launch.call.outputs, strict=True)
-    outputs = {
-        name: numbers_of(content, kind)
-        for (name, kind), content in zip(types, contents, strict=False)
-    }
+    named = zip(source.outputs, launch.call.outputs, contents, strict=False)  # none after a fault
+    outputs = {name: numbers_of(content, kind) for name, kind, content in named}
     return FileResult(list(findings.values()), runs, outputs)
 
 
 def _with_fields(arguments: FileArguments) -> WholeOptions:
     """Return the options with the fields of structures and the bytes of threadgroup memory, which
     stand among the arguments."""
-    fields, sizes = dict[str, dict[str, str]](), dict[str, int]()
-    for name, value in arguments.values.items():
+    fields, values = defaultdict[str, dict[str, str]](dict), arguments.values.items()
+    for name, value in values:
         structure, _, part = name.partition(".")
         if part:
-            fields.setdefault(structure, {})[part] = value
-        elif value.isdigit():
-            sizes[name] = int(value)
-    before = arguments.options
-    return WholeOptions(before.defines, before.folders, before.constants, sizes, fields)
+            fields[structure][part] = value
+    sizes = {n: int(v) for n, v in values if "." not in n and v.isdigit()}
+    return replace(arguments.options, threadgroup=sizes, fields=fields)
 
 
 def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
@@ -130,10 +117,8 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
         else:
             inputs.append((kind, content or b""))
     call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
-    contents = [content for _, content in inputs]
-    return MetalLaunch(
-        call, contents, arguments.grid, arguments.group, arguments.same_value, initial
-    )
+    contents, extents = [content for _, content in inputs], (arguments.grid, arguments.group)
+    return MetalLaunch(call, contents, *extents, arguments.same_value, initial)
 
 
 def array_of(path: str) -> Any:

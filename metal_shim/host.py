@@ -15,19 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
-from metal_shim.signature import (
-    NUMBERS,
-    POSITIONS,
-    SIZES,
-    TYPES,
-    MetalCall,
-    MetalSource,
-    TemplateValue,
-    attributes,
-    head,
-    parameters,
-    template_values,
-)
+from metal_shim import signature
+from metal_shim.signature import NUMBERS, TYPES, MetalCall, MetalSource, TemplateValue
 
 FILE_LINES = 1_000_000  # between the numbers of the lines of one file and of the next
 HEADER_LINE = FILE_LINES + 1  # number of the first line of the header in messages of the emulator
@@ -51,7 +40,7 @@ _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
 _WIDTH = re.compile(r"^(\w+?)([234])?$")
 _BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
 _BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
-_BYTES |= {name: SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
 
 
 def without_comments(text: str) -> str:
@@ -85,7 +74,7 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
             f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
             f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
         )
-    start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
+    start = re.sub(r"\[\[.*?\]\]", "", signature.head(call)).rstrip("\n")
     return (
         "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
         f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
@@ -205,9 +194,9 @@ def _marked(body: str, structure: str) -> str:
 
 
 def _entry(call: MetalCall) -> str:
-    values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
-    values += [_position(name) for name in attributes(call.source)]
-    chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
+    values = [_argument(i, p.declaration) for i, p in enumerate(signature.parameters(call))]
+    values += [_position(name) for name in signature.attributes(call.source)]
+    chosen = f"<{', '.join(signature.template_values(call.template))}>" if call.template else ""
     return _called(call.function + chosen, values)
 
 
@@ -216,7 +205,7 @@ def _whole_entry(call: MetalCall) -> str:
     source = call.source
     function = source.function or source.name
     if call.template and "<" not in function:
-        function += f"<{', '.join(template_values(call.template))}>"
+        function += f"<{', '.join(signature.template_values(call.template))}>"
     values, sizes, fields = list[str](), list[str](), ""
     for number, p in enumerate(source.whole):
         kind = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
@@ -271,7 +260,7 @@ def _position(name: str) -> str:
 
 
 def _axes(name: str) -> str:
-    return ", ".join(f"(uint)({POSITIONS[name].format(axis)})" for axis in range(3))
+    return ", ".join(f"(uint)({signature.POSITIONS[name].format(axis)})" for axis in range(3))
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:

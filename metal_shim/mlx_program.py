@@ -25,14 +25,7 @@ import numpy as np
 from metal_shim import emulate
 from metal_shim.emulate import SCHEDULES, CheckName, EmulationFinding, LaunchRejected, MetalLaunch
 from metal_shim.file_check import bytes_of, numbers_of
-from metal_shim.signature import (
-    LIBRARY_NAMES,
-    SIZES,
-    ArrayType,
-    MetalCall,
-    MetalSource,
-    TemplateValue,
-)
+from metal_shim.signature import LIBRARY_NAMES, SIZES, ArrayType, MetalCall, MetalSource
 from workbench.data.exits import COULD_NOT_RUN, FAILED
 from workbench.data.units import counted
 
@@ -217,7 +210,7 @@ class CheckedKernel:
             self._refuse(f"the emulator has no {dtype}, the dtype of {name}")
         return DTYPES[dtype]
 
-    def _value(self, value: Any, name: str) -> TemplateValue:
+    def _value(self, value: Any, name: str) -> bool | int | str:
         return value if isinstance(value, bool | int) else self._word(value, name)
 
     def _content(self, x: Any, name: str) -> tuple[ArrayType, bytes]:
