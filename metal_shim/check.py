@@ -51,6 +51,14 @@ What an emulated run cannot show:
 - more than one fault of a run: it ends at the first
 """
 
+REPEATED = (  # options that may be given several times
+    ("arg", "NAME=VALUE", "n=128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1"),
+    ("define", "NAME=VALUE", None),
+    ("constant", "NAME=VALUE", "value of a function constant"),
+    ("include", "FOLDER", None),
+    ("same-value", "NAME", "an output to which threads may write the same value"),
+    ("expect", "NAME=FILE.npy", "what an output must be, within 1e-3 of it"),
+)
 UNCHANGED = "unchanged since this check was clean: nothing ran now; --again runs it"
 
 
@@ -233,19 +241,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="run what is unchanged and was clean")
     file = parser.add_argument_group("for a kernel of FILE.metal")
     file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
-    file.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE",
-                      help="n=128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1")  # fmt: skip
     file.add_argument("--grid", metavar="X,Y,Z", help="threads of the grid")
     file.add_argument("--groups", metavar="X,Y,Z", help="threadgroups of the grid, in its place")
     file.add_argument("--group", default="32", metavar="X,Y,Z", help="threads of a threadgroup")
-    file.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
-    file.add_argument("--constant", action="append", default=[], metavar="NAME=VALUE",
-                      help="value of a function constant")  # fmt: skip
-    file.add_argument("--include", action="append", default=[], metavar="FOLDER")
-    file.add_argument("--same-value", action="append", default=[], metavar="NAME",
-                      help="an output to which threads may write the same value")  # fmt: skip
-    file.add_argument("--expect", action="append", default=[], metavar="NAME=FILE.npy",
-                      help="what an output must be, within 1e-3 of it")  # fmt: skip
+    for name, value, text in REPEATED:
+        file.add_argument(f"--{name}", action="append", default=[], metavar=value, help=text)
     parser.add_argument(
         "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
         help="run an MLX program (or -m MODULE) and check each of its custom kernels",
@@ -299,9 +299,9 @@ def _verdict_file(kernel: str) -> Path | None:
     if kernel not in catalog.names_in(catalog.METAL):
         return None
     folders = (compiler.HERE, Path(catalog.__file__).parents[1])
-    files = sorted(path for folder in folders for path in folder.rglob("*.*") if path.is_file())
-    files += sorted(compiler.INCLUDE.iterdir())
-    texts = [path.read_bytes() for path in files if path.suffix != ".pyc"]
+    paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
+    files = sorted(path for path in (*paths, *compiler.INCLUDE.iterdir()) if path.is_file())
+    texts = [path.read_bytes() for path in files]
     versions = [installed(name) or "" for name in ("torch", "triton", "numpy")]
     known = (sys.version, platform.machine(), find_compiler().version, *versions)
     return compiler.entry(kernel, *known, *map(str, files), *texts, suffix=".txt")
