@@ -222,7 +222,7 @@ def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]
 def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
-    path = entry(*_texts(INCLUDE), *flags, compiler.version, suffix=".pch")
+    path = entry(_digest(INCLUDE), *flags, compiler.version, suffix=".pch")
     # of a checkout anew, whose header has another time of change, it stays usable
     options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
     emit = ("-Xclang", "-emit-pch", "-c", str(INCLUDE / "metal_stdlib"))
@@ -230,9 +230,10 @@ def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     return _built(path, lambda built: _run(*command, str(built)))
 
 
-@cache  # each launch asks for them
-def _texts(folder: Path) -> list[str]:
-    return [(folder / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
+@cache  # each launch asks for it
+def _digest(folder: Path) -> bytes:
+    texts = [(folder / name).read_bytes() for name in ("metal_stdlib", "mlx_utils")]
+    return hashlib.sha256(b"\0".join(texts)).digest()
 
 
 _ONCE = defaultdict[Path, threading.Lock](threading.Lock)  # schedules run side by side

@@ -43,6 +43,7 @@ _BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atom
 _BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
 
 
+@cache
 def without_comments(text: str) -> str:
     """Return the text with blanks in place of comments; every line keeps its number."""
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
@@ -82,6 +83,7 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     )
 
 
+@cache
 def _rewritten(text: str, of_any: bool = False) -> str:
     text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
     text = re.sub(r"#include\s*<metal_\w+>", "", text)
