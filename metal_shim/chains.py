@@ -49,7 +49,8 @@ def chains_work(reads: int) -> Callable[..., Work]:
 def launch_chains(
     kernel: MetalKernel, config: ScalarChains, *inputs: torch.Tensor, **more: int
 ) -> Any:
-    """Launch `threads * chains` chains in each threadgroup, neighbours in neighbouring threads."""
+    """Launch `threads * chains` chains in each threadgroup, neighbours in neighbouring threads.
+    Returns the output."""
     x, TG, C = inputs[0], config.threads, config.chains
     grid = (TG * -(-x.shape[0] // (TG * C)), 1, 1)
     return kernel(*inputs, like=x, grid=grid, group=TG, T=x.dtype, TG=TG, CHAINS=C, **more)

@@ -170,13 +170,13 @@ def check_corners(spec: Spec, report: CheckReport, progress: Callable[[str], Any
         runs = [(case, pool.submit(emulate.run_corners, launch)) for case, launch in planned]
     report.corners += len(runs)
     for case, run in runs:
-        error = run.exception()
-        if isinstance(error, EndlessRun):
+        fault = run.exception()
+        if isinstance(fault, EndlessRun):
             report.not_ended.append(f"{case}, cut short")
-        elif isinstance(error, EmulationError):
-            report.findings[error.finding.check].append(error.finding)
-        elif isinstance(error, WorkbenchError):  # clang does not take the text with checked casts
-            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
+        elif isinstance(fault, EmulationError):
+            report.findings[fault.finding.check].append(fault.finding)
+        elif isinstance(fault, WorkbenchError):  # clang does not take the text with checked casts
+            report.not_ended.append(f"{case}, {first_sentence(fault).rstrip('.')}")
         else:
             run.result()
 

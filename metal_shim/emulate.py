@@ -65,9 +65,9 @@ class EmulationFinding:
         return f"{place}{quoted}: {self.sentence}{who}"
 
 
-def finding_lines(found: Iterable[tuple[CheckName, str]]) -> Iterator[str]:
+def finding_lines(findings: Iterable[tuple[CheckName, str]]) -> Iterator[str]:
     """Yield the number of different findings of each check, and each of them once."""
-    times = Counter(found)
+    times = Counter(findings)
     for check in CheckName:
         own = {sentence: n for (name, sentence), n in times.items() if name is check}
         yield f"{check.value:<10} {counted(len(own), 'finding')}"

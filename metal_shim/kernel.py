@@ -118,8 +118,8 @@ def _check(
     source: MetalSource, inputs: Sequence[torch.Tensor], models: Sequence[torch.Tensor]
 ) -> None:
     """Raise LaunchRejected where the tensors do not fit the kernel's declaration."""
-    sides = ("inputs", source.inputs, inputs), ("outputs", source.outputs, models)
-    for kind, names, given in sides:
+    arrays = ("inputs", source.inputs, inputs), ("outputs", source.outputs, models)
+    for kind, names, given in arrays:
         if len(names) != len(given):
             raise LaunchRejected(
                 f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
