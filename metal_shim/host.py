@@ -9,9 +9,8 @@ body count from 1, those of the header from `HEADER_LINE`.
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -37,10 +36,10 @@ _DECLARATION = re.compile(
 _DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
-_WIDTH = re.compile(r"^(\w+?)([234])?$")
 _BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
 _BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
 _BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES |= {f"{name}{n}": (n + n % 2) * size for name, size in _BYTES.items() for n in (2, 3, 4)}
 
 
 @cache
@@ -302,39 +301,27 @@ def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateV
 
 
 def _bytes_of(kind: str) -> int:
-    if kind in _BYTES:
-        return _BYTES[kind]
-    match = _WIDTH.match(kind)
-    if match is None or match[1] not in _BYTES:
+    if kind not in _BYTES:
         raise ValueError(f"the size of the threadgroup type {kind} is unknown; declare its parts")
-    return _BYTES[match[1]] * {"2": 2, "3": 4, "4": 4}.get(match[2] or "", 1)
+    return _BYTES[kind]
+
+
+_ARITHMETIC = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)
+_ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def _evaluated(text: str, names: Mapping[str, int]) -> int:
     """Return the value of a constant expression. Raises ValueError for anything else."""
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body, names)
-    except (SyntaxError, KeyError, ZeroDivisionError) as error:
-        raise ValueError(
-            f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
-            "constexpr int constants; write it so"
-        ) from error
-
-
-_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,  # of integers in MSL
-    ast.Mod: operator.mod,
-}
-
-
-def _value(node: ast.expr, names: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name):
-        return int(names[node.id])
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
-    raise KeyError(ast.dump(node))
+        # a division of integers in MSL
+        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
+        others = [node for node in ast.walk(tree) if not isinstance(node, _ARITHMETIC)]
+        values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        if not others and all(isinstance(value, int) for value in values):
+            return int(eval(compile(tree, "extent", "eval"), {"__builtins__": {}}, {**names}))
+    except (SyntaxError, NameError, ZeroDivisionError):
+        pass
+    raise ValueError(
+        f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
+        "constexpr int constants; write it so"
+    )
