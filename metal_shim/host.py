@@ -306,7 +306,7 @@ def _bytes_of(kind: str) -> int:
     return _BYTES[kind]
 
 
-_ARITHMETIC = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)
+_ARITHMETIC: tuple[type, ...] = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)
 _ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
