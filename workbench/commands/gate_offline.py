@@ -6,19 +6,16 @@ the branch runs, and all processes that ran that code have ended before the resu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.compilers import Compilers, FactsJob
+from workbench.backend.compilers import Compilers, CompileTask, FactsJob
 from workbench.backend.described import DefaultLaunch, DescribedImpl, Description
-from workbench.code.code_pair import CodePair, exit_code_of, paired
+from workbench.code.code_pair import exit_code_of
 from workbench.commands.code_configs import devices_of
-from workbench.commands.code_store import NAME, CodeStore, CompileTask
+from workbench.commands.code_run import CodeRun, code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say_result
 from workbench.commands.gate_checks import checked_code, say_checks
@@ -27,23 +24,21 @@ from workbench.commands.gate_files import GateFiles, both_described
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, require_triton
+from workbench.commands.stored import stored_runs
 from workbench.commands.supervisor import contained
-from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.compiled_code import CompiledCode
+from workbench.data.clock import timestamp
+from workbench.data.compiled_code import CodeVersions
+from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
-from workbench.data.record import Case
+from workbench.data.record import Case, Outcome
 from workbench.data.units import counted
 from workbench.device.hardware import METAL, Device, backend_of
-from workbench.reports.compilers import CodeChanges
 from workbench.revisions.changed_kernels import LeftOut, leave
 from workbench.revisions.worktree import WORKING
-from workbench.spec import label
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Facts = CompiledCode | str
 
 
 @dataclass
@@ -55,15 +50,14 @@ class OfflineGate:
     files: GateFiles
     left_out: list[LeftOut] = field(default_factory=list)
     unchanged: int = 0  # configs of files that are the baseline's: not compiled
-    interrupted: bool = False
 
     def go(self) -> int:
         """Compare the kernels. Returns 0, 1 where a result is wrong, 3 where something is suspected
         to be worse, 2 where something does not compile any more, or 130 after Ctrl-C. Raises
         CommandError for options that need a measurement, UnknownDevice, or CompilerError."""
         options = self.options
-        if options.strict or options.database is not None:
-            raise CommandError("--device measures nothing; leave out --strict and --database.")
+        if options.strict:
+            raise CommandError("--device measures nothing; leave out --strict.")
         apple = [name for name in options.device if backend_of(name) == METAL]
         if apple:
             raise CommandError(
@@ -74,61 +68,57 @@ class OfflineGate:
         devices = devices_of(options.device)
         check_outputs(options)
         require_triton()
-        started, run = time.monotonic(), run_id("gate", "code")
-        with contained():
-            checks, pairs, many = self._obtained(devices, run)
-        # here nothing that ran the branch's code runs any more
-        if not many:
-            return self._nothing(checks)
-        changes = CodeChanges(
-            title="Changed kernels",
-            before=options.baseline,
-            after=WORKING,
-            devices=[device.name for device in devices],
-            pairs=pairs,
-            left_out=[(f"{left.what}: {left.reason}", 1) for left in self.left_out],
-            command=options.command,
-            at=timestamp(),
-            seconds=time.monotonic() - started,
-            interrupted=self.interrupted,
-            of=many,
-            unchanged=self.unchanged,
-            checks=checks,
-        )
-        result = finish(self.console, changes, folder_of(options.out, run))
-        code = INTERRUPTED if self.interrupted else exit_code_of(pairs, self._is_broken)
+        with stored_runs(options.database, reading=False) as history:
+            with contained():
+                checks, stored = self._obtained(devices, history)
+            # here nothing that ran the branch's code runs any more
+            if stored is None:
+                return self._nothing(checks)
+            changes, result, run = finish(self.console, stored)
+        code = INTERRUPTED if changes.interrupted else exit_code_of(changes.pairs, self._is_broken)
         code = checked_code(checks, code)
         write_comment(options, code, self.left_out, checks, changes=changes)
-        return write_result(options, "gate", code, code_changes=result, **self._more(checks))
+        more = self._more(checks)
+        return write_result(options, "gate", code, [run], code_changes=result, **more)
 
     def _obtained(
-        self, devices: Sequence[Device], run: str
-    ) -> tuple[list[ImplCheck], list[CodePair], int]:
-        """Return the checks of results, the pairs of machine code, and how many of these there
-        would be after the last one."""
-        options = self.options
-        file = (options.events_file or options.out / NAME) if options.events else None
+        self, devices: Sequence[Device], history: History
+    ) -> tuple[list[ImplCheck], CodeRun | None]:
+        """Return the checks of results, and the run that compared machine code; None where none can
+        differ."""
+        options, started, baseline = self.options, timestamp(), CompiledBaseline(self.files.dtype)
         with ExitStack() as stack:
-            compiled = _BothVersions(stack, file, run, self.files)
             known = both_described(
-                self.files, tuple(devices), options.dtype, self.left_out, stack, compiled.baseline
+                self.files, tuple(devices), options.dtype, self.left_out, stack, baseline.compile
             )
             checks = say_checks(self.console, known.judges, known.changed, options.dtype)
             self.unchanged = known.unchanged
             both = [pair for one in known.kernels for pair in self._both(*one, devices)]
-            if both:
+            if not both:
+                return checks, None
+            with Compilers([None], here=self.files.root) as pools:
+                (compiler,) = pools.versions()
                 self.console.print(
-                    f"{compiled.title}: {counted(len(both), 'config')} of {options.baseline} and "
+                    f"{compiler.title}: {counted(len(both), 'config')} of {options.baseline} and "
                     f"{WORKING}, {counted(len(devices), 'device')}; nothing runs",
                     style="bold",
                 )
-            pairs: list[CodePair] = []
-            try:
-                for pair in compiled.pairs(both, options.threshold):
-                    pairs.append(pair)
-            except KeyboardInterrupt:
-                self.interrupted = True
-            return checks, pairs, len(both)
+                versions = CodeVersions(
+                    options.baseline, WORKING, tuple(device.name for device in devices),
+                    options.threshold, len(both), self.unchanged,
+                    tuple(f"{left.what}: {left.reason}" for left in self.left_out), tuple(checks),
+                )  # fmt: skip
+                cases = [one.after.case for one in both]
+                run = code_run(
+                    options, "gate", cases, versions, [compiler], self.files.root, started
+                )
+                with stored_code(options, run, history) as stored:
+                    tasks = [CompileTask(0, compiler, one.after, one.device) for one in both]
+                    for n, after in stored.obtain(pools, tasks, stored.known(tasks)):
+                        key = CompileTask(0, compiler, both[n].before, both[n].device).key
+                        before = replace(baseline.outcomes[key], run=run.id)
+                        stored.compare(stored.keep(before), after)
+            return checks, stored
 
     def _both(
         self, then: Description, now: Description, devices: Sequence[Device]
@@ -213,49 +203,28 @@ def _job(
     return FactsJob(kernel.file, case, impl.code, version, digest)
 
 
-class _BothVersions:
-    """The machine code of both versions: the baseline's is obtained first, in processes of its own,
-    which end before code of the branch runs."""
+@dataclass
+class CompiledBaseline:
+    """Outcomes of the baseline's configs. They are obtained first, in processes of their own, which
+    end before code of the branch runs; those that an earlier run stored are not taken, as code of
+    the branch may have run beside it and written to the database."""
 
-    def __init__(self, stack: ExitStack, file: Path | None, run: str, files: GateFiles) -> None:
-        self._stack, self._files, self._place = stack, files, (file, run)
-        self._before: dict[str, Facts] = {}
-        self.title = ""
+    dtype: str
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by key
 
-    @cached_property
-    def _store(self) -> CodeStore:  # whose file is created where something is compiled
-        return self._stack.enter_context(closing(CodeStore(*self._place)))
-
-    def baseline(self, described: Sequence[Description], devices: Sequence[Device]) -> None:
-        """Compile the baseline's configs of these kernels. What an earlier run stored of them is
-        not taken: code of the branch may have run beside it and written to that file."""
+    def compile(self, described: Sequence[Description], devices: Sequence[Device]) -> None:
+        """Compile the baseline's configs of these kernels."""
         if not described:
             return
         by_name = {device.name: device for device in devices}
         with Compilers([None]) as pools:
             (compiler,) = pools.versions()
-            self.title = compiler.title
-            jobs = [
-                CompileTask(0, compiler, _job(then, impl, launch, dtype, then.file, ""), device)
+            tasks = [
+                CompileTask(0, compiler, job, by_name[launch.device])
                 for then in described
                 for impl in then.impls
                 for launch in impl.launches
                 if launch.config is not None
-                for dtype, device in [(self._files.dtype, by_name[launch.device])]
+                for job in [_job(then, impl, launch, self.dtype, then.file, "")]
             ]
-            for n, facts in self._store.obtain(pools, jobs, again=True):
-                self._before[jobs[n].key] = facts
-
-    def pairs(self, both: Sequence[Both], threshold: float) -> Iterator[CodePair]:
-        """Compile the branch's configs, and yield each pair as it is compiled."""
-        if not both:
-            return
-        with Compilers([None], here=self._files.root) as pools:
-            (compiler,) = pools.versions()
-            tasks = [CompileTask(0, compiler, one.after, one.device) for one in both]
-            for n, after in self._store.obtain(pools, tasks):
-                one = both[n]
-                key = CompileTask(0, compiler, one.before, one.device).key
-                was, case = one.before.case, one.after.case
-                note = "" if dict(was.config) == dict(case.config) else f"was {label(was.config)}"
-                yield paired(case, self._before[key], after, threshold, note=note)
+            self.outcomes = {outcome.key: outcome for _, outcome in pools.compile(tasks, "")}

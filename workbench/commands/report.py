@@ -48,6 +48,7 @@ class StoredRun:
     findings: Sequence[Finding] = ()
     profiles: Sequence[Profile] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
+    state: str = "running"  # also if the process was killed
 
 
 def run(options: ReportOptions) -> int:
@@ -87,9 +88,8 @@ def make(options: ReportOptions) -> list[Path]:
             f"one, or ask for one of {', '.join(SEVERAL)}."
         )
     module = import_module(f"workbench.reports.{options.name}")
-    engines: tuple[str, ...] = getattr(module, "ENGINES", (options.name,))
     kind = RunKind(
-        f"run that the report {options.name} draws", lambda _, run: run.engine in engines
+        f"run that the report {options.name} draws", lambda _, run: _draws(options.name, run)
     )
     kept = _kept(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
     _refuse_another(options.name, kept.run, known)
@@ -242,18 +242,25 @@ def _also(report: str, kept: StoredRun) -> dict[str, object]:
             "findings": kept.findings,
         },
         "trace": {"findings": kept.findings, "profiles": kept.profiles},
+        "versions": {"comparisons": kept.comparisons, "state": kept.state},
     }
     return more.get(report, {})
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:
     """Raise ReportError where another report draws the runs of this engine."""
-    ours = {n: getattr(import_module(f"workbench.reports.{n}"), "ENGINES", (n,)) for n in known}
-    if run.engine in ours[report]:
+    if _draws(report, run):
         return
-    drawn = next((n for n, engines in ours.items() if run.engine in engines), None)
+    drawn = next((name for name in known if _draws(name, run)), None)
     then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
     raise ReportError(f"{run.id} is a run of `{run.engine}`, not of `{report}`; {then}.")
+
+
+def _draws(report: str, run: Run) -> bool:
+    """Return whether a report draws a run, by its engine and its kind."""
+    module = import_module(f"workbench.reports.{report}")
+    engines = getattr(module, "ENGINES", (report,))
+    return run.engine in engines and run.kind == getattr(module, "KIND", "times")
 
 
 # Reading runs
@@ -292,6 +299,7 @@ def _of_history(history: History, run: Run) -> StoredRun:
         history.comparisons(run.id),
         history.findings(run.id),
         history.profiles(run.id),
+        state=history.state(run.id),
     )
 
 
@@ -312,9 +320,9 @@ def _from_file(path: Path) -> list[StoredRun]:
         outcomes = [e for e in own if isinstance(e, (Record, Failure))]
         comparisons = [e for e in own if isinstance(e, Comparison)]
         findings = [e for e in own if isinstance(e, Finding)]
-        seconds = ends[-1].seconds if ends else {}
+        end = (ends[-1].seconds, ends[-1].state) if ends else ()
         profiles = [e for e in own if isinstance(e, Profile)]
-        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, seconds))
+        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, *end))
     return kept
 
 
@@ -323,8 +331,9 @@ def _lines(count: int) -> str:
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:
-    """Return all runs of a kernel, a device, or both. Raises ReportError where there is none."""
-    runs = history.runs(device=device, limit=_ALL)
+    """Return all runs of a kernel, a device, or both, without those by machine code. Raises
+    ReportError where there is none."""
+    runs = [run for run in history.runs(device=device, limit=_ALL) if run.kind != "code"]
     mine = [r for r in runs if kernel is None or kernel in r.kernel.split(", ")]
     if not mine:
         what = " on ".join(filter(None, (kernel or "any kernel", device)))

@@ -12,8 +12,7 @@ from workbench.backend.protocol import Problem
 from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimes
 from workbench.code.code_pair import CodePair
 from workbench.commands.options import CompareOptions
-from workbench.data.clock import timestamp
-from workbench.data.compiled_code import CompiledCode
+from workbench.data.clock import run_id, timestamp
 from workbench.data.events import RunState
 from workbench.data.project import project_id
 from workbench.data.record import Case, Comparison, Environment, Outcome, Run, key_of
@@ -21,17 +20,9 @@ from workbench.data.store import Store
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.reports.compare import COMPILERS, corrected
+from workbench.reports.compare import COMPILERS
 from workbench.spec import label
 from workbench.tuner.space import RecordFactory
-
-
-@dataclass(frozen=True)
-class MeasuredPair:
-    """A pair of the machine code of two versions, and the job that compiled it."""
-
-    pair: CodePair
-    job: FactsJob
 
 
 @dataclass
@@ -43,12 +34,12 @@ class VersionVerdicts:
     compilers: Sequence[Compiler]
     comparisons: list[Comparison] = field(default_factory=list)
 
-    def keep(self, measured: MeasuredPair, result: VersionTimes | NoVersionTimes) -> None:
+    def keep(self, pair: CodePair, job: FactsJob, result: VersionTimes | NoVersionTimes) -> None:
         """Store the outcomes of both versions and their comparison."""
         if not self.comparisons:
             self.store.begin(self.run)
-        left, right = self._outcomes(measured, result)
-        case = measured.job.case
+        left, right = self._outcomes(pair, job, result)
+        case = job.case
         verdict = result.verdict if isinstance(result, VersionTimes) else None
         before, after = (_name(case, compiler) for compiler in self.compilers)
         comparison = Comparison(
@@ -65,34 +56,18 @@ class VersionVerdicts:
             words = Counter(c.verdict.word if c.verdict else "none" for c in self.comparisons)
             self.store.end(state, words, {})
 
-    def corrected(self, pairs: Sequence[CodePair]) -> list[CodePair]:
-        """Return the pairs with the verdicts as the run's page shows them, corrected for their
-        number."""
-        verdicts = {
-            (c.kernel, c.right_key): c.verdict for c in corrected(self.comparisons) if c.verdict
-        }
-        result = []
-        for pair in pairs:
-            known = (
-                verdicts.get((pair.case.kernel, self._key(pair.case, 1))) if pair.measured else None
-            )
-            result.append(replace(pair, measured=known) if known else pair)
-        return result
-
     def _outcomes(
-        self, measured: MeasuredPair, result: VersionTimes | NoVersionTimes
+        self, pair: CodePair, job: FactsJob, result: VersionTimes | NoVersionTimes
     ) -> tuple[Outcome, Outcome]:
         """Return the outcome of each version, with the resources of its code."""
-        pair, job = measured.pair, measured.job
         spec = catalog.spec_of(job.kernel)
         problem = Problem(job.kernel, spec, job.case.sizes, job.case.dtype)
         factory = RecordFactory(self.run, problem, RULES.id)
         outcomes = []
-        for place, facts in enumerate((pair.before, pair.after)):
+        for place, compiled in enumerate((pair.before, pair.after)):
             candidate = Candidate(job.case, self._key(job.case, place), None, None)  # type: ignore[arg-type]
             outcome = factory.outcome(candidate, _result(result, place), "compare", None)
-            known = facts.resources if isinstance(facts, CompiledCode) else None
-            outcomes.append(replace(outcome, resources=known))
+            outcomes.append(replace(outcome, resources=compiled.resources))
         return outcomes[0], outcomes[1]
 
     def _key(self, case: Case, place: int) -> str:
@@ -113,19 +88,18 @@ def _name(case: Case, compiler: Compiler) -> str:
 
 def run_of_verdicts(
     options: CompareOptions,
-    identity: str,
     device: Device,
     environment: Environment,
-    measured: Sequence[MeasuredPair],
+    jobs: Sequence[FactsJob],
     compilers: Sequence[Compiler],
 ) -> Run:
     """Return the run of `compare` that holds the verdicts on these pairs."""
-    cases = [each.job.case for each in measured]
+    cases = [job.case for job in jobs]
     alike = all(case.kernel == cases[0].kernel and case.sizes == cases[0].sizes for case in cases)
     versions = {**environment.versions, "triton": " and ".join(c.version for c in compilers)}
     return Run(
         project=project_id(),
-        id=identity,
+        id=run_id("compare", COMPILERS),
         engine="compare",
         name=COMPILERS,
         command=options.command,
@@ -135,10 +109,7 @@ def run_of_verdicts(
         dtype=options.dtype,
         device=device.name,
         predicted=False,
-        vary=(),
-        tune=(),
-        impls={},
         ceilings=dict(hardware.ceilings(device, options.dtype)),
         environment=replace(environment, versions=versions),
-        source=", ".join(dict.fromkeys(each.job.kernel for each in measured)),
+        source=", ".join(dict.fromkeys(job.kernel for job in jobs)),
     )

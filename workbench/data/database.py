@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.data.checked import checked
-from workbench.data.clock import is_id
+from workbench.data.clock import epoch_of, is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
@@ -1147,15 +1146,6 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in row.items()
     }
-
-
-def epoch_of(at: str) -> float:
-    """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
-    try:
-        when = datetime.fromisoformat(at)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def since_epoch(

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.code.code_pair import MEANINGS, ORDER, CodePair, ranked
+from workbench.code.code_pair import MEANINGS, ORDER, CodePair, paired, prediction_of, ranked
+from workbench.data.clock import epoch_of
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.impl_check import WORDS, ImplCheck, worst_first
+from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import counted, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
+from workbench.reports.compare import corrected
 from workbench.spec import label, sizes_text
 
+ENGINES, KIND = ("compare", "gate", "bisect"), "code"  # of the runs that this page draws
+TITLES = {"compare": "Two compilers", "gate": "Changed kernels", "bisect": "Commits of a kernel"}
 BAD = ("FAILS", "WORSE")
 
 
@@ -33,16 +38,63 @@ class CodeChanges:
     at: str
     seconds: float
     interrupted: bool = False
-    of: int = 0  # configs to compile, where it was interrupted
+    of: int = 0  # configs to compile, where that is known before
     unchanged: int = 0  # configs that were not compiled, as their source is the same
     checks: Sequence[ImplCheck] = ()  # of the results of changed Impls
+    each: str = "config"  # what a pair is
 
 
-def page(changes: CodeChanges) -> str:
+def changes_of(
+    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str
+) -> CodeChanges:
+    """Return what a run of kind `code` compared, by its outcomes. Verdicts of a GPU are corrected
+    for their number."""
+    known = run.versions
+    assert known is not None
+    by_key = {o.key: o for o in outcomes}
+    timed = {
+        (c.left_key, c.right_key): c for c in corrected([c for c in comparisons if c.by == "time"])
+    }
+    pairs = []
+    for c in comparisons:
+        before, after = by_key.get(c.left_key), by_key.get(c.right_key)
+        if c.by == "code" and before and after:
+            commit = c.right.rpartition(" at ")[2] if run.engine == "bisect" else ""
+            pair = paired(before, after, known.threshold, c.tuned, commit)
+            if verdict := timed.get((c.left_key, c.right_key)):
+                pair = replace(pair, measured=verdict.verdict, unmeasured=verdict.reason)
+            pairs.append(pair)
+    ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
+    return CodeChanges(
+        title=TITLES[run.engine],
+        before=known.before,
+        after=known.after,
+        devices=known.devices,
+        pairs=pairs,
+        left_out=Counter(known.left_out).most_common(),
+        command=run.command,
+        at=run.started,
+        seconds=max(0.0, ended_s - epoch_of(run.started)),
+        interrupted=state != "complete",
+        of=known.configs,
+        unchanged=known.unchanged,
+        checks=known.checks,
+        each="commit" if run.engine == "bisect" else "config",
+    )
+
+
+def page(
+    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str
+) -> str:
+    """Return the page of a run as HTML."""
+    return changes_page(changes_of(run, outcomes, comparisons, state))
+
+
+def changes_page(changes: CodeChanges) -> str:
     """Return the page as HTML."""
     pairs = ranked(changes.pairs)
     return render(
-        "compilers.html.j2",
+        "versions.html.j2",
         changes=changes,
         checks=worst_first(changes.checks),
         word=first_word(changes, pairs),
@@ -77,21 +129,19 @@ def conclusion(changes: CodeChanges) -> str:
     counts = Counter(pair.word for pair in pairs)
     devices = counted(len({pair.case.device for pair in pairs}), "device")
     words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
-    text = f"{counted(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
+    text = f"{counted(len(pairs), changes.each)} on {devices}, {changes.before} to {changes.after}"
     text += f": {words}." if words else ": nothing to compare."
     if changes.unchanged:
         verb = "was" if changes.unchanged == 1 else "were"
         text += f" {counted(changes.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
         text += f" {counted(len(again), 'tuned config')} must be tuned again."
-    if changes.interrupted and len(pairs) == changes.of:
+    if changes.interrupted and len(pairs) == changes.of and changes.each == "config":
         known = counted(sum(pair.measured is not None for pair in pairs), "verdict")
         text += f" The measurement was stopped; {known} so far."
     elif changes.interrupted:
-        text += (
-            f" It was stopped after {len(pairs)} of {changes.of}; the same command goes on from "
-            "there."
-        )
+        so_far = f"{len(pairs)} of {changes.of}" if changes.of else f"{len(pairs)}"
+        text += f" It was stopped after {so_far}; the same command goes on from there."
     if was_measured(pairs):
         return text + _verdicts(pairs)
     return text + " Nothing ran: WORSE is suspected, and a GPU decides." * ("WORSE" in counts)
@@ -191,7 +241,7 @@ def case_name(pair: CodePair) -> str:
 def mix_text(pair: CodePair) -> str:
     """Return the instructions of both hot loops by kind: `matrix 8, integer 30 > 41`; those of all
     code, in brackets, where one has no loop."""
-    both = [f for f in (pair.before, pair.after) if isinstance(f, CompiledCode)]
+    both = [o.code for o in (pair.before, pair.after) if o.code]
     loops = [f.loop for f in both if f.loop]
     whole = len(loops) < len(both)
     mixes = [f.groups for f in both] if whole else [loop.groups for loop in loops]
@@ -220,32 +270,35 @@ def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
     return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
 
 
-def _both(pair: CodePair, cell: Callable[[CompiledCode], str]) -> str:
+def _both(pair: CodePair, cell: Callable[[CompiledCode, Resources], str]) -> str:
     """Return a cell before and after; one text where both are equal."""
-    texts = [cell(f) if isinstance(f, CompiledCode) else "-" for f in (pair.before, pair.after)]
-    return texts[0] if texts[0] == texts[1] else " > ".join(texts)
+    return _joined(
+        cell(o.code, o.resources) if o.code and o.resources else "-"
+        for o in (pair.before, pair.after)
+    )
 
 
-def _predicted(facts: CompiledCode) -> str:
-    return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"
+def _joined(each: Iterable[str]) -> str:
+    return " > ".join(dict.fromkeys(each))
+
+
+def _predicted(outcome: Outcome) -> str:
+    known = prediction_of(outcome)
+    return f"~{quantity(known.predicted_s, 's')}" if known else "-"
 
 
 COLUMNS = (
     PairColumn("", lambda pair: pair.word),
     PairColumn(KERNEL, impl_name, text=True),
     PairColumn("device", lambda pair: pair.case.device, text=True),
-    PairColumn("registers", lambda pair: _both(pair, lambda f: str(f.resources.registers))),
-    PairColumn("scratch, B", lambda pair: _both(pair, lambda f: str(f.resources.spill_bytes))),
+    PairColumn("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
+    PairColumn("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
+    PairColumn(SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
+    PairColumn("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
     PairColumn(
-        SHARED, lambda pair: _both(pair, lambda f: f"{f.resources.shared_bytes / 1024:.4g}")
+        "loop", lambda pair: _both(pair, lambda c, _: str(c.loop.instructions) if c.loop else "-")
     ),
-    PairColumn(
-        "occupancy, %", lambda pair: _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}")
-    ),
-    PairColumn(
-        "loop", lambda pair: _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-")
-    ),
-    PairColumn("predicted", lambda pair: _both(pair, _predicted)),
+    PairColumn("predicted", lambda pair: _joined(map(_predicted, (pair.before, pair.after)))),
     PairColumn(MEASURED, measured_text, text=True),
     PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),
