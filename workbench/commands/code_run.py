@@ -20,7 +20,15 @@ from workbench.data.events import EventLog, RunState
 from workbench.data.interrupts import Interrupts
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.project import project_id
-from workbench.data.record import Case, Comparison, Failure, Outcome, Run, Verdict
+from workbench.data.record import (
+    Case,
+    Comparison,
+    Environment,
+    Failure,
+    Outcome,
+    Run,
+    Verdict,
+)
 from workbench.data.store import Store
 from workbench.reports.versions import CodeChanges, changes_of
 
@@ -38,27 +46,39 @@ def code_run(
     versions: CodeVersions,
     compilers: Sequence[Compiler],
     repository: Path | None = None,
-    started: str = "",
 ) -> Run:
     """Return the run of an engine that compares these configs by their machine code."""
-    environment = fingerprint(None, repository)
-    triton = {"triton": " and ".join(dict.fromkeys(c.version for c in compilers))}
-    same = {tuple(case.sizes.items()) for case in cases}
+    about = f"{versions.before} to {versions.after}", ", ".join(versions.devices)
+    run = run_of_versions(options, engine, about, cases, compilers, fingerprint(None, repository))
+    return replace(run, kind="code", versions=versions)
+
+
+def run_of_versions(
+    options: CodeOptions,
+    engine: str,
+    about: tuple[str, str],
+    cases: Sequence[Case],
+    compilers: Sequence[Compiler],
+    environment: Environment,
+) -> Run:
+    """Return a run over these configs, compiled by one or two versions of Triton. `about` is its
+    name and its device."""
+    kernels = list(dict.fromkeys(case.kernel for case in cases))
+    sizes = [dict(case.sizes) for case in cases]
+    triton = " and ".join(dict.fromkeys(compiler.version for compiler in compilers))
     return Run(
         project=project_id(),
-        id=run_id(engine, "code"),
+        id=run_id(engine, *kernels) if len(kernels) == 1 else run_id(engine, "suite"),
         engine=engine,
-        name=f"{versions.before} to {versions.after}",
+        name=about[0],
         command=options.command,
-        started=started or timestamp(),
-        kernel=", ".join(dict.fromkeys(case.kernel for case in cases)),
-        sizes=dict(cases[0].sizes) if len(same) == 1 else {},
+        started=timestamp(),
+        kernel=", ".join(kernels),
+        sizes=sizes[0] if len(kernels) == 1 and sizes == sizes[:1] * len(sizes) else {},
         dtype=options.dtype,
-        device=", ".join(versions.devices),
-        predicted=True,
-        environment=replace(environment, versions={**environment.versions, **triton}),
-        kind="code",
-        versions=versions,
+        device=about[1],
+        predicted=environment.gpu is None,
+        environment=replace(environment, versions={**environment.versions, "triton": triton}),
     )
 
 
@@ -100,6 +120,21 @@ class CodeRun:
             self.store.keep(outcome)
         return self.outcomes.setdefault(outcome.key, outcome)
 
+    def pairs(
+        self,
+        pools: Compilers,
+        tasks: Sequence[tuple[CompileTask, CompileTask]],
+        known: Mapping[str, Outcome],
+    ) -> Iterator[tuple[int, CodePair]]:
+        """Yield the place of each pair of tasks with its pair when both are compiled."""
+        outcomes: dict[int, Outcome] = {}
+        for n, outcome in self.obtain(pools, [task for both in tasks for task in both], known):
+            outcomes[n] = outcome
+            if n ^ 1 in outcomes:  # the other one of the two
+                job = tasks[n // 2][1].job
+                before, after = outcomes.pop(n & ~1), outcomes.pop(n | 1)
+                yield n // 2, self.compare(before, after, job.tuned)
+
     def compare(
         self, before: Outcome, after: Outcome, tuned: str = "", commit: str = ""
     ) -> CodePair:
@@ -107,13 +142,10 @@ class CodeRun:
         versions = self.run.versions
         assert versions is not None
         word = "by" if self.run.engine == "compare" else "at"
-        names = (f"{before.case.label} {word} {versions.before}",
-                 f"{after.case.label} {word} {commit or versions.after}")  # fmt: skip
-        case = after.case
-        self._keep(
-            Comparison(self.run.id, timestamp(), case.kernel, dict(case.sizes), case.dtype, *names,
-                       before.key, after.key, None, by="code", tuned=tuned)
-        )  # fmt: skip
+        left = f"{before.case.label} {word} {versions.before}"
+        right = f"{after.case.label} {word} {commit or versions.after}"
+        entry = comparison_of(self.run, (before, left), (after, right))
+        self._keep(replace(entry, by="code", tuned=tuned))
         return paired(before, after, versions.threshold, tuned, commit)
 
     def measured(self, pair: CodePair, verdict: Verdict | None, reason: str) -> None:
@@ -135,6 +167,15 @@ class CodeRun:
         """Return the run with all that was stored of it, for the JSON document."""
         entries = list(self.outcomes.values()), self.comparisons
         return RunResult(self.run, *entries, state=self.state, page=page, events=self.events)
+
+
+def comparison_of(
+    run: Run, left: tuple[Outcome, str], right: tuple[Outcome, str], verdict: Verdict | None = None
+) -> Comparison:
+    """Return the comparison of two outcomes, each with its name."""
+    case, keys = right[0].case, (left[0].key, right[0].key)
+    at = timestamp(), case.kernel, dict(case.sizes), case.dtype
+    return Comparison(run.id, *at, left[1], right[1], *keys, verdict)
 
 
 def _says_all(outcome: Outcome) -> bool:

@@ -39,7 +39,6 @@ from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
 from workbench.data.events import RunState
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Outcome
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.device.hardware import Device
@@ -201,27 +200,22 @@ class CompilerComparison:
         """Compare each config when both versions have compiled it; then measure what is suspected
         on the GPU that is here."""
         tasks = [
-            CompileTask(place, compiler, each.job, each.device)
-            for each in configs
-            for place, compiler in enumerate(compilers)
-        ]
-        known = stored.known(tasks)
-        if known:
-            text = (
-                f"{len(known)} of {len(tasks)} are compiled already, by {stored.store.history.name}"
+            (
+                CompileTask(0, compilers[0], each.job, each.device),
+                CompileTask(1, compilers[1], each.job, each.device),
             )
-            self.console.print(text, soft_wrap=True)
-        outcomes: dict[int, Outcome] = {}
+            for each in configs
+        ]
+        known = stored.known([task for both in tasks for task in both])
+        if known:
+            many = f"{len(known)} of {2 * len(tasks)} are compiled already"
+            self.console.print(f"{many}, by {stored.store.history.name}", soft_wrap=True)
         pairs: list[CodePair] = []
         jobs: dict[str, FactsJob] = {}
-        for n, outcome in stored.obtain(pools, tasks, known):
-            outcomes[n] = outcome
-            config, left = configs[n // 2], n - n % 2
-            if left in outcomes and left + 1 in outcomes:
-                both = outcomes.pop(left), outcomes.pop(left + 1)
-                pairs.append(stored.compare(*both, config.tuned.at[:10] if config.tuned else ""))
-                jobs[pairs[-1].after.key] = config.job
-                self._say_progress(pairs, configs)
+        for n, pair in stored.pairs(pools, tasks, known):
+            pairs.append(pair)
+            jobs[pair.after.key] = configs[n].job
+            self._say_progress(pairs, configs)
         worse = [pair for pair in pairs if pair.word == "WORSE"]
         if worse and self.has_gpu():
             self._measure(stored, worse, jobs, compilers)
@@ -273,7 +267,7 @@ class CompilerComparison:
         configs: Sequence[ChosenConfig],
         devices: Sequence[Device],
     ) -> None:
-        tuned = sum(each.tuned is not None for each in configs)
+        tuned = sum(bool(each.job.tuned) for each in configs)
         self.console.print(
             f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
             f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs without a GPU",

@@ -6,12 +6,13 @@ the branch runs, and all processes that ran that code have ended before the resu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.compilers import Compilers, CompileTask, FactsJob
+from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.described import DefaultLaunch, DescribedImpl, Description
 from workbench.code.code_pair import exit_code_of
 from workbench.commands.code_configs import devices_of
@@ -33,7 +34,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case, Outcome
 from workbench.data.units import counted
-from workbench.device.hardware import METAL, Device, backend_of
+from workbench.device.hardware import METAL, Device, backend_of, device_named
 from workbench.revisions.changed_kernels import LeftOut, leave
 from workbench.revisions.worktree import WORKING
 
@@ -88,43 +89,39 @@ class OfflineGate:
         differ."""
         options, started, baseline = self.options, timestamp(), CompiledBaseline(self.files.dtype)
         with ExitStack() as stack:
-            known = both_described(
+            described = both_described(
                 self.files, tuple(devices), options.dtype, self.left_out, stack, baseline.compile
             )
-            checks = say_checks(self.console, known.judges, known.changed, options.dtype)
-            self.unchanged = known.unchanged
-            both = [pair for one in known.kernels for pair in self._both(*one, devices)]
-            if not both:
+            checks = say_checks(self.console, described.judges, described.changed, options.dtype)
+            self.unchanged = described.unchanged
+            tasks = [both for one in described.kernels for both in self._tasks(*one, baseline)]
+            if not tasks:
                 return checks, None
-            with Compilers([None], here=self.files.root) as pools:
-                (compiler,) = pools.versions()
-                self.console.print(
-                    f"{compiler.title}: {counted(len(both), 'config')} of {options.baseline} and "
-                    f"{WORKING}, {counted(len(devices), 'device')}; nothing runs",
-                    style="bold",
-                )
-                versions = CodeVersions(
-                    options.baseline, WORKING, tuple(device.name for device in devices),
-                    options.threshold, len(both), self.unchanged,
-                    tuple(f"{left.what}: {left.reason}" for left in self.left_out), tuple(checks),
-                )  # fmt: skip
-                cases = [one.after.case for one in both]
-                run = code_run(
-                    options, "gate", cases, versions, [compiler], self.files.root, started
-                )
-                with stored_code(options, run, history) as stored:
-                    tasks = [CompileTask(0, compiler, one.after, one.device) for one in both]
-                    for n, after in stored.obtain(pools, tasks, stored.known(tasks)):
-                        key = CompileTask(0, compiler, both[n].before, both[n].device).key
-                        before = replace(baseline.outcomes[key], run=run.id)
-                        stored.compare(stored.keep(before), after)
+            compiler = tasks[0][1].compiler
+            self.console.print(
+                f"{compiler.title}: {counted(len(tasks), 'config')} of {options.baseline} and "
+                f"{WORKING}, {counted(len(devices), 'device')}; nothing runs",
+                style="bold",
+            )
+            versions = CodeVersions(
+                options.baseline, WORKING, tuple(device.name for device in devices),
+                options.threshold, len(tasks), self.unchanged,
+                tuple(f"{left.what}: {left.reason}" for left in self.left_out), tuple(checks),
+            )  # fmt: skip
+            cases = [after.job.case for _, after in tasks]
+            run = code_run(options, "gate", cases, versions, [compiler], self.files.root)
+            with (
+                Compilers([None], here=self.files.root) as pools,
+                stored_code(options, replace(run, started=started), history) as stored,
+            ):
+                known = stored.known([after for _, after in tasks]) | baseline.outcomes
+                deque(stored.pairs(pools, tasks, known), maxlen=0)
             return checks, stored
 
-    def _both(
-        self, then: Description, now: Description, devices: Sequence[Device]
-    ) -> Iterator[Both]:
+    def _tasks(
+        self, then: Description, now: Description, baseline: CompiledBaseline
+    ) -> Iterator[tuple[CompileTask, CompileTask]]:
         """Yield the configs of one kernel that may differ, at both versions."""
-        by_name = {device.name: device for device in devices}
         for was in (impl for impl in then.impls if impl.backend == "triton"):
             if (impl := now.impl(was.name)) is None:
                 self._leave(f"{then.name}.{was.name}", f"removed since {self.options.baseline}")
@@ -138,10 +135,8 @@ class OfflineGate:
                 elif to is None or to.config is None:
                     self._leave(title, to.reason if to else "it names no config", broken=True)
                 else:
-                    before = _job(then, was, launch, self.options.dtype, then.file, "")
-                    digest = self.files.digest
-                    job = _job(now, impl, to, self.options.dtype, None, digest)
-                    yield Both(before, job, by_name[launch.device])
+                    before = baseline.task(then, was, launch)
+                    yield before, baseline.task(now, impl, to, self.files.digest)
         for impl in now.impls:
             if impl.backend == "triton" and then.impl(impl.name) is None:
                 self._leave(f"{now.name}.{impl.name}", f"new since {self.options.baseline}")
@@ -176,31 +171,8 @@ class OfflineGate:
         return write_result(options, "gate", code, **self._more(checks))
 
 
-@dataclass(frozen=True)
-class Both:
-    """One config at the baseline and as it is."""
-
-    before: FactsJob
-    after: FactsJob
-    device: Device
-
-
 def _place(launch: DefaultLaunch) -> tuple[Any, ...]:
     return launch.device, *sorted(launch.sizes.items())
-
-
-def _job(
-    kernel: Description,
-    impl: DescribedImpl,
-    launch: DefaultLaunch,
-    dtype: str,
-    version: str | None,
-    digest: str,
-) -> FactsJob:
-    config = dict(launch.config or {})
-    at = dict(launch.sizes)
-    case = Case(kernel.name, impl.name, impl.backend, config, at, dtype, launch.device)
-    return FactsJob(kernel.file, case, impl.code, version, digest)
 
 
 @dataclass
@@ -211,20 +183,29 @@ class CompiledBaseline:
 
     dtype: str
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by key
+    compiler: Compiler | None = None
 
     def compile(self, described: Sequence[Description], devices: Sequence[Device]) -> None:
         """Compile the baseline's configs of these kernels."""
         if not described:
             return
-        by_name = {device.name: device for device in devices}
         with Compilers([None]) as pools:
-            (compiler,) = pools.versions()
+            (self.compiler,) = pools.versions()
             tasks = [
-                CompileTask(0, compiler, job, by_name[launch.device])
+                self.task(then, impl, launch)
                 for then in described
                 for impl in then.impls
                 for launch in impl.launches
                 if launch.config is not None
-                for job in [_job(then, impl, launch, self.dtype, then.file, "")]
             ]
             self.outcomes = {outcome.key: outcome for _, outcome in pools.compile(tasks, "")}
+
+    def task(
+        self, kernel: Description, impl: DescribedImpl, launch: DefaultLaunch, digest: str = ""
+    ) -> CompileTask:
+        """Return the task of a config: of the baseline, or of the branch by its `digest`."""
+        assert self.compiler is not None
+        config, at = dict(launch.config or {}), dict(launch.sizes)
+        case = Case(kernel.name, impl.name, impl.backend, config, at, self.dtype, launch.device)
+        job = FactsJob(kernel.file, case, impl.code, None if digest else kernel.file, digest)
+        return CompileTask(0, self.compiler, job, device_named(launch.device))

@@ -11,17 +11,15 @@ from workbench.backend.compilers import Compiler, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimes
 from workbench.code.code_pair import CodePair
+from workbench.commands.code_run import comparison_of, run_of_versions
 from workbench.commands.options import CompareOptions
-from workbench.data.clock import run_id, timestamp
 from workbench.data.events import RunState
-from workbench.data.project import project_id
-from workbench.data.record import Case, Comparison, Environment, Outcome, Run, key_of
+from workbench.data.record import Comparison, Environment, Run, key_of
 from workbench.data.store import Store
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports.compare import COMPILERS
-from workbench.spec import label
 from workbench.tuner.space import RecordFactory
 
 
@@ -35,19 +33,26 @@ class VersionVerdicts:
     comparisons: list[Comparison] = field(default_factory=list)
 
     def keep(self, pair: CodePair, job: FactsJob, result: VersionTimes | NoVersionTimes) -> None:
-        """Store the outcomes of both versions and their comparison."""
+        """Store the outcomes of both versions, with the resources of their code, and their
+        comparison."""
         if not self.comparisons:
             self.store.begin(self.run)
-        left, right = self._outcomes(pair, job, result)
-        case = job.case
+        spec, case = catalog.spec_of(job.kernel), job.case
+        factory = RecordFactory(
+            self.run, Problem(job.kernel, spec, case.sizes, case.dtype), RULES.id
+        )
+        sides = []
+        for place, compiler in enumerate(self.compilers):
+            key = key_of(case, compiler=compiler.key, protocol=RULES.id)
+            candidate = Candidate(case, key, None, None)  # type: ignore[arg-type]
+            outcome = factory.outcome(candidate, _result(result, place), "compare", None)
+            compiled = (pair.before, pair.after)[place]
+            outcome = replace(outcome, resources=compiled.resources)
+            self.store.keep(outcome)
+            sides.append((outcome, f"{case.label} by {compiler.title}"))
         verdict = result.verdict if isinstance(result, VersionTimes) else None
-        before, after = (_name(case, compiler) for compiler in self.compilers)
-        comparison = Comparison(
-            self.run.id, timestamp(), case.kernel, dict(case.sizes), case.dtype,
-            before, after, left.key, right.key, verdict, RULES.looks,
-        )  # fmt: skip
-        for entry in (left, right, comparison):
-            self.store.keep(entry)
+        comparison = comparison_of(self.run, sides[0], sides[1], verdict)
+        self.store.keep(replace(comparison, looks=RULES.looks))
         self.comparisons.append(comparison)
 
     def end(self, state: RunState) -> None:
@@ -55,23 +60,6 @@ class VersionVerdicts:
         if self.comparisons:
             words = Counter(c.verdict.word if c.verdict else "none" for c in self.comparisons)
             self.store.end(state, words, {})
-
-    def _outcomes(
-        self, pair: CodePair, job: FactsJob, result: VersionTimes | NoVersionTimes
-    ) -> tuple[Outcome, Outcome]:
-        """Return the outcome of each version, with the resources of its code."""
-        spec = catalog.spec_of(job.kernel)
-        problem = Problem(job.kernel, spec, job.case.sizes, job.case.dtype)
-        factory = RecordFactory(self.run, problem, RULES.id)
-        outcomes = []
-        for place, compiled in enumerate((pair.before, pair.after)):
-            candidate = Candidate(job.case, self._key(job.case, place), None, None)  # type: ignore[arg-type]
-            outcome = factory.outcome(candidate, _result(result, place), "compare", None)
-            outcomes.append(replace(outcome, resources=compiled.resources))
-        return outcomes[0], outcomes[1]
-
-    def _key(self, case: Case, place: int) -> str:
-        return key_of(case, compiler=self.compilers[place].key, protocol=RULES.id)
 
 
 def _result(result: VersionTimes | NoVersionTimes, place: int) -> Timed | Refusal:
@@ -82,10 +70,6 @@ def _result(result: VersionTimes | NoVersionTimes, place: int) -> Timed | Refusa
     return Refusal("measure", "the other version could not run", own=False)
 
 
-def _name(case: Case, compiler: Compiler) -> str:
-    return f"{case.impl} {label(case.config)} by {compiler.title}"
-
-
 def run_of_verdicts(
     options: CompareOptions,
     device: Device,
@@ -94,22 +78,10 @@ def run_of_verdicts(
     compilers: Sequence[Compiler],
 ) -> Run:
     """Return the run of `compare` that holds the verdicts on these pairs."""
-    cases = [job.case for job in jobs]
-    alike = all(case.kernel == cases[0].kernel and case.sizes == cases[0].sizes for case in cases)
-    versions = {**environment.versions, "triton": " and ".join(c.version for c in compilers)}
-    return Run(
-        project=project_id(),
-        id=run_id("compare", COMPILERS),
-        engine="compare",
-        name=COMPILERS,
-        command=options.command,
-        started=timestamp(),
-        kernel=", ".join(dict.fromkeys(case.kernel for case in cases)),
-        sizes=dict(cases[0].sizes) if alike else {},
-        dtype=options.dtype,
-        device=device.name,
+    about, cases = (COMPILERS, device.name), [job.case for job in jobs]
+    return replace(
+        run_of_versions(options, "compare", about, cases, compilers, environment),
         predicted=False,
         ceilings=dict(hardware.ceilings(device, options.dtype)),
-        environment=replace(environment, versions=versions),
         source=", ".join(dict.fromkeys(job.kernel for job in jobs)),
     )
