@@ -933,7 +933,9 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
 
     class History:
         def run(self, text):
-            return SimpleNamespace(engine=runs[text], id=text, source=f"source {text[-4:]}")
+            kind = "times" if runs[text] == "sweep" else "trace"
+            about = {"id": text, "source": f"source {text[-4:]}"}
+            return SimpleNamespace(engine=runs[text], kind=kind, **about)
 
         findings = profiles = staticmethod(list)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.code.code_pair import CodePair, has_facts, paired
+from workbench.commands.comparison import comparison_of
 from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
 from workbench.commands.result import RunResult
 from workbench.data.clock import folder_of, run_id, timestamp
@@ -144,7 +145,7 @@ class CodeRun:
         word = "by" if self.run.engine == "compare" else "at"
         left = f"{before.case.label} {word} {versions.before}"
         right = f"{after.case.label} {word} {commit or versions.after}"
-        entry = comparison_of(self.run, (before, left), (after, right))
+        entry = comparison_of(self.run, ((before, left), (after, right)), None)
         self._keep(replace(entry, by="code", tuned=tuned))
         return paired(before, after, versions.threshold, tuned, commit)
 
@@ -167,15 +168,6 @@ class CodeRun:
         """Return the run with all that was stored of it, for the JSON document."""
         entries = list(self.outcomes.values()), self.comparisons
         return RunResult(self.run, *entries, state=self.state, page=page, events=self.events)
-
-
-def comparison_of(
-    run: Run, left: tuple[Outcome, str], right: tuple[Outcome, str], verdict: Verdict | None = None
-) -> Comparison:
-    """Return the comparison of two outcomes, each with its name."""
-    case, keys = right[0].case, (left[0].key, right[0].key)
-    at = timestamp(), case.kernel, dict(case.sizes), case.dtype
-    return Comparison(run.id, *at, left[1], right[1], *keys, verdict)
 
 
 def _says_all(outcome: Outcome) -> bool:

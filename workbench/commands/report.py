@@ -257,10 +257,11 @@ def _refuse_another(report: str, run: Run, known: list[str]) -> None:
 
 
 def _draws(report: str, run: Run) -> bool:
-    """Return whether a report draws a run, by its engine and its kind."""
+    """Return whether a report draws a run: by its kind, and if that is `times` by its engine."""
     module = import_module(f"workbench.reports.{report}")
-    engines = getattr(module, "ENGINES", (report,))
-    return run.engine in engines and run.kind == getattr(module, "KIND", "times")
+    if (kind := getattr(module, "KIND", "times")) != "times" or run.kind != "times":
+        return run.kind == kind
+    return run.engine in getattr(module, "ENGINES", (report,))
 
 
 # Reading runs

@@ -11,7 +11,8 @@ from workbench.backend.compilers import Compiler, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.backend.version_timing import RULES, NoVersionTimes, VersionTimes
 from workbench.code.code_pair import CodePair
-from workbench.commands.code_run import comparison_of, run_of_versions
+from workbench.commands.code_run import run_of_versions
+from workbench.commands.comparison import comparison_of
 from workbench.commands.options import CompareOptions
 from workbench.data.events import RunState
 from workbench.data.record import Comparison, Environment, Run, key_of
@@ -41,7 +42,7 @@ class VersionVerdicts:
         factory = RecordFactory(
             self.run, Problem(job.kernel, spec, case.sizes, case.dtype), RULES.id
         )
-        sides = []
+        operands = []
         for place, compiler in enumerate(self.compilers):
             key = key_of(case, compiler=compiler.key, protocol=RULES.id)
             candidate = Candidate(case, key, None, None)  # type: ignore[arg-type]
@@ -49,10 +50,10 @@ class VersionVerdicts:
             compiled = (pair.before, pair.after)[place]
             outcome = replace(outcome, resources=compiled.resources)
             self.store.keep(outcome)
-            sides.append((outcome, f"{case.label} by {compiler.title}"))
+            operands.append((outcome, f"{case.label} by {compiler.title}"))
         verdict = result.verdict if isinstance(result, VersionTimes) else None
-        comparison = comparison_of(self.run, sides[0], sides[1], verdict)
-        self.store.keep(replace(comparison, looks=RULES.looks))
+        comparison = comparison_of(self.run, operands, verdict, RULES.looks)
+        self.store.keep(comparison)
         self.comparisons.append(comparison)
 
     def end(self, state: RunState) -> None:

@@ -409,8 +409,8 @@ class Run:
     name: str  # "tile_size"
     command: str  # command line that repeats it
     started: str  # ISO 8601
-    # times: of kernels, measured or predicted; code: of two versions; trace: what a profiler
-    # recorded, of no kernel of the workbench
+    # times: measured or predicted; code: of two versions; trace: what a profiler recorded, of a
+    # kernel or, without one, of a program
     kind: Literal["times", "code", "trace"] = "times"
     kernel: str = ""  # or several: "copy, softmax"
     sizes: Mapping[str, int] = field(default_factory=dict)  # where all outcomes have the same

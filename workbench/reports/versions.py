@@ -19,7 +19,7 @@ from workbench.reports import render
 from workbench.reports.compare import corrected
 from workbench.spec import label, sizes_text
 
-ENGINES, KIND = ("compare", "gate", "bisect"), "code"  # of the runs that this page draws
+KIND = "code"  # of the runs that this page draws
 TITLES = {"compare": "Two compilers", "gate": "Changed kernels", "bisect": "Commits of a kernel"}
 BAD = ("FAILS", "WORSE")
 
