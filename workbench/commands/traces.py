@@ -400,8 +400,8 @@ def keep(
         store = Store(history, interrupts, log, run)
         if not kept.begun:
             store.begin(run)
-            store.keep_all(kept.records)
-        store.keep_all((*kept.findings, *kept.profiles))
+            store.keep(*kept.records)
+        store.keep(*kept.findings, *kept.profiles)
         path = write_run_page(folder, html)
         store.end("complete", {"profiles": len(kept.profiles)}, {})
     return path
