@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from workbench.backend.compilers import Compiler
 from workbench.code import code_pair
-from workbench.data.compiled_code import CompiledCode, HotLoop
-from workbench.data.record import Case, Failure, Predicted, Record, Resources
+from workbench.data.compiled_code import CodeVersions, CompiledCode, HotLoop
+from workbench.data.environment import UNKNOWN
+from workbench.data.record import Case, Failure, Predicted, Record, Resources, Run
+from workbench.reports.versions import CodeChanges
 
 CASE = Case("matmul", "tiles", "triton", {"block_m": 128}, {"M": 4096}, "bf16", "a100")
 RESOURCES = Resources(
@@ -48,6 +50,20 @@ def paired(case, before, after, *more, **named):
     """The pair of two outcomes, each of this case; a text is a failure's reason."""
     both = (replace(failed(o) if isinstance(o, str) else o, case=case) for o in (before, after))
     return code_pair.paired(*both, *more, **named)
+
+
+def changes(
+    title, before, after, devices, pairs, left_out, command, at, seconds, interrupted=False, of=0,
+    unchanged=0, checks=(),
+):  # fmt: skip
+    """What a run of `compare --triton` or of `gate --device` compared."""
+    reasons = tuple(text for text, many in left_out for _ in range(many))
+    rest = of, unchanged, reasons, tuple(checks)
+    versions = CodeVersions(before, after, tuple(devices), 0.01, *rest)
+    engine = "gate" if title == "Changed kernels" else "compare"
+    run = Run(id=RUN, engine=engine, name="", command=command, started=at, device="",
+              predicted=True, environment=UNKNOWN, kind="code", versions=versions)  # fmt: skip
+    return CodeChanges(run, pairs, seconds, interrupted)
 
 
 class Pools:

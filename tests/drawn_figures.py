@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import compiled_cases
 import synthetic
 from compiled_cases import CASE, failed, other, paired, predicted
 from table_text import text_of
@@ -22,6 +23,7 @@ from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
 from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
+from workbench.data.verdict import corrected
 from workbench.reports import calibration, compare, figure, run_index, versions
 from workbench.reports.experiment import _untold as untold
 from workbench.reports.experiment import failure_lines
@@ -160,7 +162,7 @@ def changes_of(dice: random.Random, count: int) -> CodeChanges:
     """Return changed code, perhaps of a run that was stopped."""
     pairs = pairs_of(dice, count)
     of = dice.choice((len(pairs), len(pairs) + 3))
-    return CodeChanges(
+    return compiled_cases.changes(
         "Two compilers", "3.6.0", "3.9.0", ["a100", "h200", "mi300x"], pairs, [("too large", 2)],
         "workbench compare", "2026-11-26T12:00", 1.0, dice.random() < 0.4, of,
         dice.choice((0, 1, 5)), checks_of(dice),
@@ -215,7 +217,7 @@ def comparisons() -> Rows:
         run, outcomes = make()
         shown = [compared_of(dice, run, list(outcomes)) for _ in range(count)]
         yield compare.conclusion(shown)
-        yield f"  {text_of(compare.corrected([c.comparison for c in shown]))}"
+        yield f"  {text_of(corrected([c.comparison for c in shown]))}"
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)

@@ -26,7 +26,6 @@ from workbench.commands.operators import operator_table
 from workbench.commands.spread import references_text
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
-from workbench.reports.versions import CodeChanges
 from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
@@ -289,7 +288,7 @@ def printed_code() -> Rows:
                     "2026-11-01" if n % 4 == 0 else "",
                 )
             )
-        changes = CodeChanges(
+        changes = compiled_cases.changes(
             "title",
             "Triton 3.6",
             "Triton 3.9",

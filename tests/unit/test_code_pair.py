@@ -4,6 +4,7 @@ import html
 import io
 from dataclasses import replace
 
+import compiled_cases
 import pytest
 from compiled_cases import CASE, FACTS, RESOURCES, failed, other, outcome, paired, predicted
 from hypothesis import given
@@ -25,7 +26,6 @@ from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import from_plain, to_plain
 from workbench.device.error_band import device_words
 from workbench.reports.versions import (
-    CodeChanges,
     changed,
     changes_page,
     conclusion,
@@ -189,8 +189,9 @@ def test_rows_beyond_the_first_have_their_heads_too(both):
 
 
 def changes_of(pairs, **more):
-    return CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"], pairs, [],
-                       "workbench compare", "2026-11-23T12:00", 1.0, **more)  # fmt: skip
+    names = "Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"]
+    about = "workbench compare", "2026-11-23T12:00", 1.0
+    return compiled_cases.changes(*names, pairs, [], *about, **more)
 
 
 @given(st.lists(st.tuples(either, either), max_size=4))

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import compiled_cases
 import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, other, paired, predicted
@@ -18,7 +19,6 @@ from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import Compared
 from workbench.reports.pull_request import MARKER, GateResult, escaped, markdown
-from workbench.reports.versions import CodeChanges
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment
@@ -31,8 +31,8 @@ SLOWER = other(
 
 def of_code(pairs, left_out=(), baseline="origin/main", broken=False):
     command = f"workbench gate {baseline} --device a100"
-    changes = CodeChanges("Changed kernels", baseline, "WORKING", ["a100"], pairs, [], command,
-                          "2026-11-23T12:00", 1.0)  # fmt: skip
+    names = "Changed kernels", baseline, "WORKING", ["a100"]
+    changes = compiled_cases.changes(*names, pairs, [], command, "2026-11-23T12:00", 1.0)
     return GateResult(baseline, exit_code_of(pairs, broken), command, left_out, changes)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import compiled_cases
 import pytest
 import synthetic
 from compiled_cases import CASE, FACTS, other, paired
@@ -54,7 +55,7 @@ from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
 from workbench.reports.trace import comparison_page
 from workbench.reports.trace import page as trace_page
-from workbench.reports.versions import CodeChanges, changes_page
+from workbench.reports.versions import changes_page
 from workbench.reports.workload import page as workload_page
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind, Trace
@@ -258,8 +259,10 @@ def compilers() -> str:
         for n in range(35) for device in ("h200", "rtx7900xtx")
     ]  # fmt: skip
     return changes_page(
-        CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["h200", "rtx7900xtx"],
-                    pairs, [], "workbench compare --triton 3.6.0 3.9.0", "2026-11-23T12:00", 1.0)
+        compiled_cases.changes(
+            "Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["h200", "rtx7900xtx"], pairs, [],
+            "workbench compare --triton 3.6.0 3.9.0", "2026-11-23T12:00", 1.0,
+        )
     )  # fmt: skip
 
 

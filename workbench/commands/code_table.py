@@ -68,8 +68,8 @@ def finish(console: Console, stored: CodeRun) -> tuple[CodeChanges, dict[str, An
     file = write_run_page(stored.folder, changes_page(changes)).resolve()
     say_page(console, file)
     plain = {
-        "before": changes.before,
-        "after": changes.after,
+        "before": changes.versions.before,
+        "after": changes.versions.after,
         "interrupted": changes.interrupted,
         "pairs": [plain_pair(pair) for pair in ranked(changes.pairs)],
         "tune_again": tune_again(changes.pairs),

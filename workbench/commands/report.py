@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,19 +36,6 @@ if TYPE_CHECKING:
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run with everything that was stored of it."""
-
-    run: Run
-    outcomes: Sequence[Outcome] = ()
-    comparisons: Sequence[Comparison] = ()
-    findings: Sequence[Finding] = ()
-    profiles: Sequence[Profile] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
-    state: str = "running"  # also if the process was killed
 
 
 def run(options: ReportOptions) -> int:
@@ -99,7 +86,7 @@ def make(options: ReportOptions) -> list[Path]:
 
 
 def _with_document(
-    options: ReportOptions, place: Path, text: str, every: Sequence[StoredRun]
+    options: ReportOptions, place: Path, text: str, every: Sequence[RunResult]
 ) -> list[Path]:
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
@@ -107,10 +94,7 @@ def _with_document(
         if options.out is None and place.name == PAGE:
             write_index(place.parent.parent)
         return written
-    runs = [
-        RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
-        for k in every
-    ]
+    runs = [replace(kept, page=place) for kept in every]
     content = json_text(document("report", PASSED, runs))
     return _written([("--out", place, text), ("--json", options.json, content)])
 
@@ -230,7 +214,7 @@ def _place(runs: Sequence[Run], name: str) -> Path:
     )
 
 
-def _also(report: str, kept: StoredRun) -> dict[str, object]:
+def _also(report: str, kept: RunResult) -> dict[str, object]:
     """Return the further arguments of a page beside a run and its outcomes."""
     more: dict[str, dict[str, object]] = {
         "compare": {"comparisons": kept.comparisons, "profiles": kept.profiles},
@@ -271,7 +255,7 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
+def _kept(which: str, database: str | None, kind: RunKind) -> list[RunResult]:
     """Return the run of the database that this names, or all runs of an events file, the last one
     last."""
     if _is_file(which):
@@ -279,7 +263,7 @@ def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
     return [stored_run(which, database, kind)]
 
 
-def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> StoredRun:
+def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> RunResult:
     """Return the run of the database with this id, or the last one of a kind in this
     project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
@@ -288,13 +272,13 @@ def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> Sto
         return _of_history(history, last_run(history, kind))
 
 
-def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[StoredRun]:
+def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[RunResult]:
     """Return what all of these name, or the last run of the kind if none is named."""
     return [each for which in runs or [LAST] for each in _kept(which, database, kind)]
 
 
-def _of_history(history: History, run: Run) -> StoredRun:
-    return StoredRun(
+def _of_history(history: History, run: Run) -> RunResult:
+    return RunResult(
         run,
         history.outcomes(run.id),
         history.comparisons(run.id),
@@ -304,7 +288,7 @@ def _of_history(history: History, run: Run) -> StoredRun:
     )
 
 
-def _from_file(path: Path) -> list[StoredRun]:
+def _from_file(path: Path) -> list[RunResult]:
     """Return the runs of an events file, from its good lines."""
     result = read(path)
     runs = [e for e in result.events if isinstance(e, Run)]
@@ -321,9 +305,11 @@ def _from_file(path: Path) -> list[StoredRun]:
         outcomes = [e for e in own if isinstance(e, (Record, Failure))]
         comparisons = [e for e in own if isinstance(e, Comparison)]
         findings = [e for e in own if isinstance(e, Finding)]
-        end = (ends[-1].seconds, ends[-1].state) if ends else ()
         profiles = [e for e in own if isinstance(e, Profile)]
-        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, *end))
+        one = RunResult(run, outcomes, comparisons, findings, profiles)
+        for end in ends[-1:]:
+            one = replace(one, state=end.state, seconds=end.seconds)
+        kept.append(one)
     return kept
 
 
@@ -343,7 +329,7 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     return mine
 
 
-def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
+def _of_kernel(kept: RunResult, kernel: str | None) -> Sequence[Outcome]:
     """Return the outcomes of this kernel; all of an experiment, whose variants count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes

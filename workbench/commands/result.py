@@ -20,7 +20,6 @@ import workbench
 from workbench.commands.console import say
 from workbench.commands.output import Output, is_stdout
 from workbench.data import stats
-from workbench.data.events import RunState
 from workbench.data.exits import (
     COULD_NOT_RUN,
     FAILED,
@@ -61,9 +60,10 @@ class RunResult:
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
     profiles: Sequence[Profile] = ()  # kernels of a trace
-    state: RunState | None = None  # None where it is not known
+    state: str | None = None  # None where it is not known, or where it was killed
     page: Path | None = None
     events: Path | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # wall time by part, where known
 
     def plain(self) -> dict[str, Any]:
         """Return the run as plain data; measured and predicted times are two lists."""
