@@ -189,6 +189,9 @@ GOALS = (
     *(attention(16, 1024, D, 0, 1.0, (16, 1)) for D in (72, 80, 96)),
     attention(4, 3001, 128, 0, 1.0, (16, 1)), attention(4, 3001, 128, 1, 1.0, (16, 1)),
     attention(2, 8192, 128, 0, 1.0, (8, 4)), attention(2, 8192, 128, 1, 1.0, (8, 4)),
+    *(attention(*at[:2], D, causal, 1.0, at[2:]) for D in (192, 256) for causal in (0, 1)
+      for at in ((2, 8192, 8, 1), (8, 2048, 8, 1), (2, 4096, 4, 4))),
+    attention(1, 12288, 256, 1, 1.0, (8, 1)), attention(8, 279, 256, 0, 1.0, (16, 1)),
     *(goal for at in ((2, 4096, 16, 1, 128), (4, 2048, 16, 1, 128), (2, 4096, 16, 1, 64),
                       (2, 4096, 8, 4, 128)) for goal in attention_gradients(*at)),
     Goal("decode_attention", {"B": 64, "Hkv": 8, "G": 4, "D": 128, "T": 8192},

@@ -1,7 +1,8 @@
 """Draw every picture of the README and the docs: pages of stored runs, photographed in Chromium,
-and a chart of the figures in docs/facts.md.
+a chart of the figures in docs/facts.md, and the floors of the house.
 
-    python docs/pictures.py
+    python docs/pictures.py          all of them
+    python docs/pictures.py house    only the floors, without Chromium
 
 The runs were measured on one NVIDIA H200 (`tests/golden/README.md`); nothing is measured here. It
 needs Chromium and playwright, as the web tests do. `docs/images/sources.json` holds a digest of
@@ -61,6 +62,30 @@ CHART = {
 # and the longest ends, a row, heads
 BROAD, LEFT, RIGHT, LINE, TOP = 600, 240, 536, 36, 50
 THUMBNAIL = 620  # px of the page of a sweep, from its top, at WIDTH: its tiles and the first figure
+# The house: its floors from the roof to the ground, each with its entries and what they do. An
+# entry imports only from entries on the floors below and to its right, which
+# tests/unit/test_layers.py checks.
+HOUSE = (
+    ("__main__ sweep cli", "read the command line"),
+    ("api", "offers the commands as functions"),
+    ("commands", "turn options into a run, and store it as it goes"),
+    ("experiments reports", "compare variants; draw pages"),
+    ("workload revisions ops adapted", "programs, commits, models, functions of users"),
+    ("tuner evaluation", "chooses a config; judges a kernel"),
+    ("backend", "compiles, measures or predicts in worker processes"),
+    ("compile code measurement", "compile; read machine code; check, then time"),
+    ("catalog traces device", "find kernels and devices; read and diagnose profiles"),
+    ("data", "holds records, events, database, statistics"),
+    ("variants sweeps kernels", "operations, and the knobs that vary"),
+    ("dsl spec", "Triton and launch helpers; Spec, Impl and knobs"),
+)
+# Entries that hold what contributors write, with the folders inside of them or beside.
+CONTRIBUTED = {
+    "kernels": "", "sweeps": "", "variants": "", "reports": "", "experiments": "", "commands": "",
+    "device": "devices/*.toml", "traces": "readers, profilers, rules",
+}  # fmt: skip
+# px of the house: its width, a floor, and the part of it that boxes may fill
+BREADTH, STOREY, BOXES = 880, 44, 480
 ROW = re.compile(
     r"^\| (?P<name>[^|]+) \| (?P<configs>\d+), \d+ \| cold \| (?P<other>[\d.]+) s \| [^|]+ \| "
     r"(?P<own>[\d.]+) s \((?P<ratio>[\d.]+x)\) \|",
@@ -119,6 +144,54 @@ def chart(rows: Sequence[tuple[str, float, float, str]], scheme: str) -> str:
     return "\n".join(parts) + "</svg>\n"
 
 
+def house() -> str:
+    """Return the floors of the house as SVG: a row of boxes a floor, and what it does."""
+    height = STOREY * len(HOUSE) + 64
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {BREADTH} {height}" '
+        f'width="{BREADTH}" height="{height}" role="img" font-family="system-ui, -apple-system, '
+        'Segoe UI, Roboto, Helvetica, Arial, sans-serif" font-size="13">',
+        "<title>The entries of workbench/, floor by floor</title>",
+        f'<rect width="{BREADTH}" height="{height}" rx="8" fill="#ffffff"/>',
+        f'<path d="M16 36 V{height - 40} m-4 -8 l4 8 l4 -8" stroke="#57606c" fill="none"/>',
+        '<text x="12" y="24" fill="#57606c" font-size="12">'
+        "imports lead down, and on a floor to the right</text>",
+    ]
+    for number, (names, meaning) in enumerate(HOUSE):
+        y = STOREY * number + 36
+        parts += boxes(names.split(), y)
+        parts.append(f'<text x="{BOXES + 20}" y="{y + 21}" fill="#1a1f26">{meaning}</text>')
+    parts.append(
+        f'<text x="30" y="{height - 14}" fill="#57606c" font-size="12">Green: one file a thing, '
+        "found by its name. "
+        "Beside the house: tests/, docs/, benchmarks/, examples/, metal_shim/.</text>"
+    )
+    return "\n".join(parts) + "\n</svg>\n"
+
+
+def boxes(names: Sequence[str], y: int) -> Iterator[str]:
+    """Yield the boxes of a floor, which share its width; green are those of contributors."""
+    wide = (BOXES - 30) / len(names)
+    for number, name in enumerate(names):
+        x, more = 30 + wide * number, CONTRIBUTED.get(name)
+        fill, edge = ("#eef1f4", "#c2c9d1") if more is None else ("#d9f0e3", "#3b8f63")
+        middle = x + (wide - 8) / 2
+        parts = [
+            (name, y + 21 if not more else y + 15, 13, "#1a1f26"),
+            (more, y + 28, 10, "#57606c"),
+        ]
+        yield (
+            f'<rect x="{x:.0f}" y="{y}" width="{wide - 8:.0f}" height="{STOREY - 10}" rx="4" '
+            f'fill="{fill}" stroke="{edge}"/>'
+        )
+        for text, line, size, ink in parts:
+            if text:
+                yield (
+                    f'<text x="{middle:.0f}" y="{line}" text-anchor="middle" fill="{ink}" '
+                    f'font-size="{size}">{text}</text>'
+                )
+
+
 def sources() -> Mapping[str, Sequence[Path]]:
     """Return the files that each picture is drawn from, by its path in docs/images."""
     named = {f"autotune_{scheme}.svg": (FACTS,) for scheme in CHART}
@@ -126,6 +199,7 @@ def sources() -> Mapping[str, Sequence[Path]]:
         data = [TRACES / file for file in OF_TRACES.get(name, ())] or [HISTORY]
         code = drawing_code(templates[0].partition(".")[0])
         named[f"gallery/{name}.png"] = (*data, *(REPORTS / file for file in templates), *code)
+    named["house.svg"] = ()
     return named | {f"thumbnail_{scheme}.png": named["gallery/sweep.png"] for scheme in CHART}
 
 
@@ -150,8 +224,10 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def digest(picture: str, files: Sequence[Path]) -> str:
-    """Return the digest of what a picture is drawn from: of the chart the figures alone, as other
+    """Return the digest of what a picture is drawn from: of the chart only the figures, as other
     parts of docs/facts.md change every day."""
+    if picture == "house.svg":
+        return hashlib.sha256(house().encode()).hexdigest()[:16]
     if picture.endswith(".svg"):
         return hashlib.sha256(repr(times()).encode()).hexdigest()[:16]
     contents = b"\0".join(file.read_bytes() for file in files)
@@ -193,8 +269,18 @@ def pages(folder: Path) -> Iterator[tuple[str, Path]]:
         yield name, next(out.rglob("report.html"))
 
 
+def draw_house() -> None:
+    """Draw the floors, and write down what they were drawn from."""
+    (IMAGES / "house.svg").write_text(house(), encoding="utf-8")
+    drawn = json.loads(DIGESTS.read_text()) | {"house.svg": digest("house.svg", ())}
+    DIGESTS.write_text(json.dumps(drawn, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     """Draw all pictures, and write down what they were drawn from. Returns the exit code."""
+    draw_house()
+    if sys.argv[1:] == ["house"]:
+        return 0
     from PIL import Image
     from playwright.sync_api import sync_playwright
 

@@ -21,9 +21,9 @@ from table_text import text_of
 from workbench.api import figures, frames
 from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
-from workbench.commands import workload_tune as tune
 from workbench.commands.operators import operator_table
 from workbench.commands.spread import references_text
+from workbench.commands.workload_tune import print_done, print_plan
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
 from workbench.traces.trace import (
@@ -37,7 +37,9 @@ from workbench.traces.trace import (
     TraceFile,
 )
 from workbench.traces.trace_summary import summarise
-from workbench.workload.plan import work_list
+from workbench.workload import tuning_text
+from workbench.workload.entries import add_middles, entries_of
+from workbench.workload.plan import groups_of, work_list
 from workbench.workload.tuned_table import MeasuredTime
 from workbench.workload.tuning import TunedSignature
 
@@ -539,7 +541,7 @@ def tuned(dice: random.Random, item: Any) -> TunedSignature:
     times = [MeasuredTime(t, 0.9 * t, 1.1 * t) for t in (2e-5, dice.choice((1e-5, 1.5e-5)))]
     has = status != "failed"
     return TunedSignature(
-        tune.digest_of(item),
+        item.digest,
         status,
         f"reason {status}",
         (("BLOCK_M", 64),),
@@ -561,33 +563,26 @@ def workload_tuning() -> Rows:
         dice = random.Random(seed)
         workload = both[seed % 2]
         items = work_list(workload, dice.choice((0.5, 0.9, 1.0)), 4e12)
-        one = tune.WorkloadTuning.__new__(tune.WorkloadTuning)
         predicts = seed % 3 == 0
-        one.options = SimpleNamespace(
-            out=None, device="h200" if predicts else None, predicted=seed % 6 == 0
-        )  # type: ignore[assignment]
-        one.items, one.device, one.spread, one.open_backend = (
-            items,
-            drawn_numbers.described("h200"),
-            None,
-            print,
-        )  # type: ignore[assignment]
-        one.used = [i for i in items[::2] if i.launch_s is not None]
+        used = [i for i in items[::2] if i.launch_s is not None]
         done = [(i, tuned(dice, i)) for i in items if dice.random() < 0.9]
-        one.journal = SimpleNamespace(results={r.digest: r for _, r in done})  # type: ignore[assignment]
-        yield f"{seed} {predicts} {[len(g) for g in one._groups()]} left {len(one._left)}"
-        yield from (
-            f"  {line}" for line in printed(to_console(tune.print_plan, items, "NVIDIA H200"))
-        )
-        yield from (f"  {line}" for line in printed(lambda to: tune.print_done(to, done)))  # noqa: B023
-        served = one._served(done)
+        results = {r.digest: r for _, r in done}
+        groups, left = groups_of(items), [i for i in items if i.digest not in results]
+        yield f"{seed} {predicts} {[len(g) for g in groups]} left {len(left)}"
+        yield from (f"  {line}" for line in printed(to_console(print_plan, items, "NVIDIA H200")))
+        yield from (f"  {line}" for line in printed(lambda to: print_done(to, done)))  # noqa: B023
+        served = add_middles(items, results)
         yield f"  {[(i.family, r.status) for i, r in served]}"
-        entries = one._entries(served)
+        writes, device = seed % 6 == 0 or not predicts, drawn_numbers.described("h200")
+        entries = entries_of(served, used, device, predicts) if writes else []
         yield f"  {[(e.function, e.key, e.family, e.after_s.median, e.protocol) for e in entries]}"
-        yield f"  {one._sentence(done, len(entries))}"
-        yield f"  {one._sentence(done[:1], 1)} {one._timed(done)}"
-        firsts = [sorted(tune.plain_item(i).items(), key=str)[0] for i in items[:2]]
-        yield f"  {firsts} {tune.weight_of(items)}"
+        timed = [i.signature.function.name for i, r in done if predicts and r.before_s]
+        for part, written, end in ((done, len(entries), ""), (done[:1], 1, f" {timed}")):
+            many = written if writes else None
+            text = tuning_text.result_sentence(items, part, device.title, predicts, many)
+            yield f"  {text}{end}"
+        firsts = [sorted(tuning_text.plain_item(i).items(), key=str)[0] for i in items[:2]]
+        yield f"  {firsts} {tuning_text.weight_of(items)}"
 
 
 TABLES: dict[str, Callable[[], Rows]] = {

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import codecs
 import errno
-import inspect
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import MISSING, Field, fields
 from functools import cache
-from importlib import import_module
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from workbench.commands.completion import completer
-from workbench.commands.options import PANELS, Options, commands
+from workbench.commands.options import Options, commands, module_of
+from workbench.commands.parameters import add_commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
@@ -37,8 +34,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-# What `--help` shows of a type in place of Typer's `<bool>` and `<list[str]>`
-METAVARS = {bool: "", tuple[str, ...]: "<str>"}
 RENAMED = {"--metrics": "--events-file", "--counters": "--metrics"}
 
 # What `workbench` alone prints: one command for each question, to be copied.
@@ -86,53 +81,6 @@ def workbench(
         typer.echo(BEGIN)
 
 
-def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
-    """Return a field of the options class of a command as a parameter for Typer."""
-    data, complete = field.metadata, completer(command, field.name)
-    if data["positional"]:
-        metavar = data["metavar"]
-        text = typer.Argument(help=data["help"], metavar=metavar, autocompletion=complete)
-    else:
-        names = [data["name"]] if data["name"] else []
-        limits: dict[str, Any] = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
-        limits |= data["limits"]
-        text = typer.Option(*names, help=data["help"], autocompletion=complete, **limits)
-    default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
-    if kind == tuple[str, ...]:
-        kind = list[str]
-        # an empty list is what no word gives; older click takes no default of several words
-        default = default if field.default is MISSING else list(default) or None
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, text],
-    )
-
-
-def _taken(value: Any, kind: Any) -> Any:
-    """Return a value of Typer as the options class takes it."""
-    return tuple(value or ()) if kind == tuple[str, ...] else value
-
-
-def _add(app: typer.Typer, options: type[Options], bare: bool) -> None:
-    """Add the command of an options class to the app, without its parameters if it is `bare`."""
-
-    kinds = {} if bare else get_type_hints(options)
-
-    def command(**values: Any) -> None:
-        values = {k: _taken(v, kinds[k]) for k, v in values.items()}
-        raise typer.Exit(_run(options(**values)))
-
-    shown = () if bare else fields(options)
-    parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in shown]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = text = options.__doc__ or ""
-    summary = " ".join(text.partition("\n\n")[0].split())
-    app.command(options.COMMAND, rich_help_panel=options.PANEL, short_help=summary)(command)
-
-
 def _run(options: Options) -> int:
     from workbench.data.environment import gpu_shown  # `--help` does not need it
 
@@ -152,19 +100,16 @@ def _run(options: Options) -> int:
             more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
         if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
             more["process_ends"] = True
-        module = import_module(f"workbench.commands.{options.COMMAND.replace('-', '_')}")
-        code: int = module.run(options, **more)
+        code: int = module_of(options).run(options, **more)
     return code
 
 
 @cache
 def app_of(shown: str | None = None) -> typer.Typer:
-    """Return the command line. With `shown`, options are those of this command alone, and of none
-    for `--help`, which lists commands: the options of all of them take 27 ms."""
+    """Return the command line, with the options of the command `shown`, or of all."""
     app = typer.Typer(name="workbench", add_completion=True, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(workbench)
-    for options in sorted(commands().values(), key=lambda each: PANELS.index(each.PANEL)):
-        _add(app, options, bare=shown not in (None, options.COMMAND))
+    add_commands(app, _run, shown)
     return app
 
 
@@ -256,16 +201,23 @@ def _run_on(host: str, words: Sequence[str]) -> int:
 
 
 def _run_here(words: list[str]) -> Any:
-    _keep_dashes(words)
-    shown = words[0] if words == ["--help"] or {*words[:1]} & {*commands()} else None
+    command = _command_of(words)
+    if command is not None and command.TAKES_PROGRAM:
+        _keep_dashes(words)
+    shown = command.COMMAND if command is not None else " ".join(words[:1]) or None
     return _parser(shown).main(args=words, prog_name="workbench", standalone_mode=False)
+
+
+def _command_of(words: Sequence[str]) -> type[Options] | None:
+    """Return the options class of the command that a command line begins with."""
+    named = commands()
+    return named.get(" ".join(words[:1])) or named.get(" ".join(words[:2]))
 
 
 def _keep_dashes(words: list[str]) -> None:
     """Double the first `--` of a command that takes a program: the parser takes one of them for the
     end of the options, and hands on the other with the program's words."""
-    command = commands().get(words[0]) if words else None
-    if command is not None and command.TAKES_PROGRAM and "--" in words:
+    if "--" in words:
         words.insert(words.index("--"), "--")
 
 

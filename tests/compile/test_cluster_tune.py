@@ -9,8 +9,8 @@ import workload_program
 from cluster_hosts import Hosts
 
 import workbench.workload
-from workbench.commands.options import WorkloadOptions
-from workbench.commands.workload_tune import tune_workload
+from workbench.commands.options import WorkloadTuneOptions
+from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history
 from workbench.workload.tuned_table import read
 
@@ -28,9 +28,8 @@ def recorded(tmp_path):
 
 
 def options(folder, name, **more):
-    return WorkloadOptions(
-        "tune",
-        target=(str(folder / "run.workload"),),
+    return WorkloadTuneOptions(
+        files=(str(folder / "run.workload"),),
         out=folder / name,
         tuned=folder / f"{name}.json",
         database=f"sqlite:///{folder / name}.db",

@@ -1,9 +1,11 @@
-"""The kernel and the rule that the pages explain pass all tests of their kind, in a copy."""
+"""The commands of the guide run to their end in a copy, and the kernel and the rule that the pages
+explain pass all tests of their kind there."""
 
 import re
+from pathlib import Path
 
 import pytest
-from contributed import PAGE, ROOT, blocks_of, copied, python
+from contributed import GUIDE, PAGES, ROOT, blocks_of, copied, python, shell
 
 pytestmark = pytest.mark.newest
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -11,12 +13,25 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 @pytest.fixture
 def with_kernel(tmp_path):
-    """A copy with the kernel of the page, and the kernel's name."""
+    """A copy with the kernel and the property of the page, and the kernel's name."""
     tree = copied(tmp_path)
-    (block,) = [b for b in blocks_of(PAGE) if b.heading == "Add a kernel"]
-    path = tree / block.path
-    path.write_text(block.text, encoding="utf-8")
-    return tree, path.stem
+    kernel, promise = blocks_of(PAGES["docs/kernel_file.md"])
+    for block in (kernel, promise):
+        (tree / block.path).write_text(block.text, encoding="utf-8")
+    return tree, Path(kernel.path).stem
+
+
+@pytest.mark.nightly  # a kernel tested, swept and evaluated: two minutes of CPU
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "```sh" in text])
+def test_a_page_is_followed_to_its_end(page, tmp_path):
+    """Its code is written to the files that it names, its commands run in their order."""
+    tree = copied(tmp_path)
+    for block in blocks_of(PAGES[page]):
+        if block.language != "sh":
+            (tree / block.path).write_text(block.text, encoding="utf-8")
+        elif block.is_run:
+            for line in filter(None, block.text.splitlines()):
+                shell(tree, line, limit_s=280, XDG_DATA_HOME=str(tmp_path / "data"))
 
 
 @pytest.mark.nightly
@@ -58,7 +73,10 @@ def test_the_rule_passes_all_tests_of_a_rule(tmp_path):
     for file, (table, entry) in ENTRIES.items():
         path = tree / "tests" / "unit" / file
         text = path.read_text(encoding="utf-8")
-        assert text.count(table) == 1 and file in PAGE, f"CONTRIBUTING.md does not name {file}"
+        name = table.partition(" ")[0]
+        assert text.count(table) == 1 and file in GUIDE and f"`{name}`" in GUIDE, (
+            f"CONTRIBUTING.md does not name {name} of {file}"
+        )
         path.write_text(text.replace(table, f"{table}\n    {entry}"), encoding="utf-8")
     files = [f"tests/unit/{file}" for file in ENTRIES]
     python(tree, *PYTEST, *files, "-m", "not nightly", "-k", "rule or planted or folded or healthy")

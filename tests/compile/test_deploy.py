@@ -12,8 +12,8 @@ import deployed_program
 import pytest
 from deployed_program import entry
 
-from workbench.commands.options import OptionError, WorkloadOptions
-from workbench.commands.workload import run
+from workbench.commands import workload_export, workload_run
+from workbench.commands.options import OptionError, WorkloadExportOptions, WorkloadRunOptions
 from workbench.workload.deployed import begin, counts_of, counts_text
 from workbench.workload.pinned import TableLookup
 from workbench.workload.ranks import difference
@@ -114,26 +114,21 @@ def test_a_wrong_variable_is_a_note_and_ends_the_program_under_the_policy_error(
     ("options", "error", "words"),
     [
         ({}, OptionError, "No program is named"),
-        ({"target": ("--", "a.py")}, OptionError, "No tuned table is named"),
         ({"target": ("t.json", "--", "a.py")}, OptionError, "one word too many"),
-        ({"target": ("--", "a.py"), "tuned": Path("no.json")}, WorkloadError, "cannot be read"),
-        (
-            {"target": ("--", "a.py"), "tuned": Path("no.json"), "policy": "best"},
-            WorkloadError,
-            "no policy 'best'",
-        ),
+        ({"target": ("--", "a.py")}, WorkloadError, "cannot be read"),
+        ({"target": ("--", "a.py"), "policy": "best"}, WorkloadError, "no policy 'best'"),
     ],
 )
 def test_mistaken_command_lines_of_run_are_sentences(options, error, words):
     with pytest.raises(error, match=words):
-        run(WorkloadOptions("run", **options))
+        workload_run.run(WorkloadRunOptions(Path("no.json"), **options))
 
 
 # Exports
 
 
 def exported(table, out, to, *, trust=True):
-    return run(WorkloadOptions("export", target=(str(table), str(out)), to=to, trust=trust))
+    return workload_export.run(WorkloadExportOptions(table, out, to, trust))
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "gfx942"])
@@ -169,18 +164,16 @@ def test_tritons_own_autotuner_reads_the_exported_cache(tmp_path, monkeypatch, a
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("out", "to", "words"),
     [
-        ({"target": ("t",), "to": "python"}, "takes a table and where to write"),
-        ({"target": ("t", "o"), "to": "pyton"}, "no format to export --to"),
-        ({"target": ("t", "o"), "to": "triton-cache"}, "add --trust"),
-        ({"target": ("t", "t"), "to": "python"}, "is the table itself"),
-        ({"target": ("t", "o", "--", "a.py"), "to": "python"}, "takes no program"),
+        ("o", "pyton", "no format to export --to"),
+        ("o", "triton-cache", "add --trust"),
+        ("t", "python", "is the table itself"),
     ],
 )
-def test_mistaken_command_lines_of_export_are_sentences(options, words):
+def test_mistaken_command_lines_of_export_are_sentences(out, to, words):
     with pytest.raises(OptionError, match=words):
-        run(WorkloadOptions("export", **options))
+        exported(Path("t"), Path(out), to, trust=False)
 
 
 def moe(batch, config=(64, 128, 64, 8, 4, 3), **changes):

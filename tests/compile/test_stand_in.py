@@ -13,7 +13,6 @@ from workbench.adapted.travel import AdaptedError, Place
 from workbench.compile.stand_in import HiddenTarget, answering_for_gpu, stand_in
 from workbench.device.hardware import device_named
 from workbench.workload import file as files
-from workbench.workload.options import RecordOptions
 
 pytestmark = pytest.mark.compile
 
@@ -132,8 +131,3 @@ def test_a_program_that_asks_for_a_gpu_is_recorded_with_a_device_that_answers(pr
     (one,) = recorded.signatures
     assert one.signature.grid == (108,), "the cores of an A100"
     assert recorded.processes[0].mode == "caught"
-
-
-def test_the_device_travels_to_the_processes_of_a_program():
-    options = RecordOptions(2, True, "h200")
-    assert RecordOptions.of(options.text()) == options

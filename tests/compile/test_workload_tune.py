@@ -13,8 +13,8 @@ import triton
 import workload_program
 
 import workbench.workload
-from workbench.commands.options import WorkloadOptions
-from workbench.commands.workload_tune import tune_workload
+from workbench.commands.options import WorkloadTuneOptions
+from workbench.commands.workload_tune import run as tune_workload
 from workbench.device.error_band import device_words
 from workbench.workload import families
 from workbench.workload.between import NoMiddle
@@ -42,9 +42,8 @@ def record_sizes(tmp_path, *sizes):
 
 
 def options(folder, **more):
-    return WorkloadOptions(
-        "tune",
-        target=(str(folder / "run.workload"),),
+    return WorkloadTuneOptions(
+        files=(str(folder / "run.workload"),),
         out=folder / "results",
         tuned=folder / "tuned.json",
         database=f"sqlite:///{folder / 'history.db'}",

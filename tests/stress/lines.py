@@ -233,9 +233,15 @@ def base(command: str, kernel: str) -> list[str]:
         "report": ["sweep"],
         "new-kernel": ["another"],
         "profile": [kernel, "--sizes", "N=1024", "--dry-run"],
-        "workload": ["show", "run.workload"],
+        "workload show": ["run.workload"],
+        "workload merge": ["run.workload"],
+        "workload tune": ["run.workload", "--dry-run", *tiny],
+        "workload compare": ["tuned.json", "--", "true"],
+        "workload export": ["tuned.json", "written", "--to", "python"],
+        "workload run": ["--tuned", "tuned.json", "--", "true"],
+        "workload record": ["--", "true"],
     }
-    return [command, *known.get(command, [])]
+    return [*command.split(), *known.get(command, [])]
 
 
 def words_of(draw: Draw) -> list[str]:

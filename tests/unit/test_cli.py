@@ -18,7 +18,7 @@ from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
-from workbench.commands.completion import completer
+from workbench.commands.parameters import completer
 from workbench.commands.stored import ANY_RUN, WITH_TIME, RunKind, last_run
 from workbench.data import exits
 from workbench.data.database import open_history

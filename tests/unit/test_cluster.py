@@ -21,10 +21,10 @@ from workbench.backend.cluster import cluster
 from workbench.backend.cluster.joining import alike, apart, files_hash
 from workbench.catalog.source import loaded
 from workbench.commands.console import SweepConsole
-from workbench.commands.options import OptionError, SweepOptions, WorkloadOptions
+from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
 from workbench.commands.spread import references_text
 from workbench.commands.sweep import SweepCommand
-from workbench.commands.workload import run as run_workload
+from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
 from workbench.reports.sweep import page
@@ -437,6 +437,6 @@ def test_gpus_of_a_host_are_those_that_are_visible(monkeypatch):
 
 
 def test_workload_tune_takes_the_same_options():
-    wanted = WorkloadOptions("tune", target=("run.workload",), workers=2, device="h200")
+    wanted = WorkloadTuneOptions(("run.workload",), workers=2, device="h200")
     with pytest.raises(OptionError, match="leave out --device or --workers"):
-        run_workload(wanted)
+        tune_workload(wanted)

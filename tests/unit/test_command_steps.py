@@ -24,7 +24,7 @@ from workbench.commands import (
     workload_program,
     workload_run,
 )
-from workbench.commands.options import OptionError
+from workbench.commands.options import OptionError, WorkloadRecordOptions
 from workbench.data.record import Record
 from workbench.revisions import bisection
 from workbench.workload.strict import WorkloadError
@@ -84,10 +84,10 @@ def test_a_program_is_there_and_its_processes_heed_the_startup(monkeypatch):
     assert workload_program.startup_variables({"A": "1"}) == {"PYTHONPATH": f"{own}:mine", "A": "1"}
     monkeypatch.delenv("PYTHONPATH")
     assert workload_program.startup_variables({}) == {"PYTHONPATH": own}
-    for program in ([], ["", "x"]):
+    for target in ((), ("--",), ("--", "", "x")):
         with pytest.raises(OptionError, match="No program is named; write: u"):
-            workload_program.check_program(SimpleNamespace(program=program), "u")
-    workload_program.check_program(SimpleNamespace(program=["x"]), "u")
+            workload_program.check_program(WorkloadRecordOptions(target=target), "u")
+    workload_program.check_program(WorkloadRecordOptions(target=("--", "x")), "u")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_program_is_there_and_its_processes_heed_the_startup(monkeypatch):
 def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ended, ranks, code):
     said, written = [], []
     table = Path("t.json")
-    monkeypatch.setattr(workload_run, "check_options", lambda options: table)
+    monkeypatch.setattr(workload_run, "check_options", lambda options: None)
     monkeypatch.setattr(workload_run, "program_words", list)
     monkeypatch.setattr(workload_run, "prints_aside", lambda options: False)
     monkeypatch.setattr(workload_run, "run_child", lambda words, **more: SimpleNamespace(
@@ -110,7 +110,7 @@ def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ende
     monkeypatch.setattr(workload_run, "write_result", lambda *words, **more: written.append(
         (words[2], more["difference"])) or words[2])  # fmt: skip
     monkeypatch.setattr(workload_run, "COULD_NOT_RUN", 2)
-    options = SimpleNamespace(program=["x"], policy="tune", verify=True)
+    options = SimpleNamespace(program=["x"], policy="tune", verify=True, tuned=table)
     assert workload_run.run(options) == code and written == [(code, ranks or None)]
     assert said == [
         "t.json: no key of an autotuned function was looked up.",
@@ -120,26 +120,7 @@ def test_a_run_ends_as_its_program_or_by_a_difference(monkeypatch, stopped, ende
     assert workload_run.run(options) == ("stopped by 2" if stopped else ended)
 
 
-def test_what_is_exported_where(monkeypatch, tmp_path):
-    def check(**more):
-        given = {
-            "program": [],
-            "files": ["a.json", "b"],
-            "to": "python",
-            "trust": False,
-            "json": None,
-        }
-        return workload_export.check_options(SimpleNamespace(**given | more))
-
-    assert check() == (Path("a.json"), Path("b"))
-    assert check(to="triton-cache", trust=True)[1] == Path("b")
-    for change, words in (({"program": ["x"]}, "takes no program"),
-                          ({"files": ["a"]}, "takes a table"),
-                          ({"files": ["a", "b", "c"]}, "takes a table"), ({"to": "odd"}, "format"),
-                          ({"to": None}, "format"), ({"to": "triton-cache"}, "add --trust"),
-                          ({"files": ["a", "./a"]}, "is the table itself")):  # fmt: skip
-        with pytest.raises(OptionError, match=words):
-            check(**change)
+def test_what_is_left_out_of_an_export_is_counted():
     entries = [SimpleNamespace(module="m", function=f) for f in "aab"]
     left = SimpleNamespace(left_out=[(e, "x") for e in entries])
     assert workload_export.reasons(left) == {("m.a", "x"): 2, ("m.b", "x"): 1}

@@ -7,16 +7,15 @@ from types import SimpleNamespace
 import pytest
 import synthetic
 from drawn_numbers import launch
-from rich.console import Console
 
 from workbench import catalog
 from workbench.api import progress
-from workbench.commands import operands, operators, problem, profile, workload_tune
+from workbench.commands import operands, operators, problem, profile
 from workbench.commands.operands import Operand, OperandError, knobs_of
 from workbench.data.record import Record
 from workbench.tuner.first_pass import SearchPlan
 from workbench.tuner.search import Budget, StopRule, Strategy
-from workbench.workload import plan
+from workbench.workload import engine, plan, tuning_text
 from workbench.workload.tuned_table import MeasuredTime
 from workbench.workload.tuning import TunedSignature
 
@@ -252,13 +251,13 @@ def test_cells_of_a_result():
         config = ("num_warps", 4), ("BLOCK", 64), ("num_ctas", 1)
         given = {"digest": "d", "status": "faster", "reason": "r", "config": config,
                  "before_s": time, "after_s": None, "protocol": "p"}  # fmt: skip
-        return workload_tune.done_cells(of, TunedSignature(**given | more))
+        return tuning_text.done_cells(of, TunedSignature(**given | more))
 
     first = row(item())
     assert first[0] == "add" and first[2:4] == ("25 %", "faster") and first[6] == "-"
     assert first[4] == "BLOCK 64, 4 warps" and first[5] == "40 µs"
     assert row(item(), status="predicted")[5] == "~40 µs"
-    assert row(item(), protocol=f"{workload_tune.PREDICTED} by x")[5] == "~40 µs"
+    assert row(item(), protocol=f"{tuning_text.PREDICTED} by x")[5] == "~40 µs"
     between = row(item(0), checked=False, config=())
     assert between[0] == "add, between: 64, 8" and between[2:5] == (
         "-",
@@ -267,23 +266,19 @@ def test_cells_of_a_result():
     )
 
 
-def test_a_plan_says_what_its_shares_are_of(capsys):
-    console = Console(width=300)
-    workload_tune.print_plan(console, [item(1500), item(2, None)], "H200")
-    out = capsys.readouterr().out
-    assert out.startswith("2 signatures for H200, by GPU time:") and "1,500" in out
-    workload_tune.print_plan(console, [item(1, None)], "H200")
-    assert "1 signature for H200, by launches x least time" in capsys.readouterr().out
-    assert workload_tune.weight_of([item()]) == "the recorded kernels' time"
-    assert workload_tune.weight_of([item(1, None)]).startswith(
-        "the recorded kernels' time, taken as"
-    )
+def test_a_plan_says_what_its_shares_are_of():
+    many = [item(1500), item(2, None)]
+    assert tuning_text.plan_line(many, "H200") == "2 signatures for H200, by GPU time:"
+    assert "1,500" in tuning_text.plan_cells(many[0])
+    line = tuning_text.plan_line([item(1, None)], "H200")
+    assert line.startswith("1 signature for H200, by launches x least time")
+    assert tuning_text.weight_of([item()]) == "the recorded kernels' time"
+    assert tuning_text.weight_of([item(1, None)]).startswith("the recorded kernels' time, taken as")
 
 
 def test_a_time_holds_its_median_between_its_ends():
     record = next(o for o in synthetic.matmul()[1] if isinstance(o, Record))
     timing = replace(record.timing, median_s=2.0, low_s=2.5, high_s=1.5)
-    assert workload_tune._time_of(replace(record, timing=timing)) == MeasuredTime(2.0, 2.0, 2.0)
+    assert engine.time_of(replace(record, timing=timing)) == MeasuredTime(2.0, 2.0, 2.0)
     timing = replace(timing, low_s=1.5, high_s=3.0)
-    assert workload_tune._time_of(replace(record, timing=timing)) == MeasuredTime(2.0, 1.5, 3.0)
-    assert workload_tune._band_of(record) is None is workload_tune._band_of(None)
+    assert engine.time_of(replace(record, timing=timing)) == MeasuredTime(2.0, 1.5, 3.0)

@@ -30,7 +30,6 @@ from workbench.commands import (
     tune_words,
     tuned,
     version_verdicts,
-    workload,
     workload_compare,
     workload_run,
     workload_runner,
@@ -41,7 +40,8 @@ from workbench.commands.options import (
     OptionError,
     ProfileOptions,
     SweepOptions,
-    WorkloadOptions,
+    WorkloadCompareOptions,
+    WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
@@ -50,6 +50,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.device.hardware import described
 from workbench.traces.trace import Dispatch, Trace
 from workbench.traces.trace_compare import TraceOperand, compared
+from workbench.workload import engine, plan
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
 
@@ -312,12 +313,11 @@ def runner(monkeypatch, tmp_path):
     clock = iter(range(100, 1000))
 
     def make(at_once, rounds=3):
-        options = SimpleNamespace(
-            at_once=at_once, rounds=rounds, policy="nearest", verify=False, json=None
+        options = WorkloadCompareOptions(
+            tmp_path / "t.json", "nearest", rounds=rounds, at_once=at_once
         )
         one = workload_runner.ProgramRunner(
             options,
-            tmp_path / "t.json",
             workload_runner.MarkOptions(""),
             ["python"],
             now=lambda: float(next(clock)),
@@ -482,141 +482,175 @@ def test_processes_that_choose_differently_are_named():
     assert "Processes 0 and 2" in workload_run.differing(other).replace("Process ", "Processes ")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"action": "record", "files": ("f",), "program": ("p",)}, "f is one word too many"),
-        ({"action": "record"}, "No program is named"),
-        ({"action": "record", "program": ("",)}, "No program"),
-        ({"action": "show", "files": ("f",), "program": ("p",)}, "takes files and no program"),
-        ({"action": "merge"}, "No file is named; write: workbench workload merge FILE"),
-        ({"action": "show", "files": ("f",), "out": Path("x")}, "`show` writes no file"),
-        ({"action": "merge", "files": ("f",), "profile_steps": -1}, "--profile-steps counts steps"),
-        ({"action": "merge", "files": ("f",), "profile_steps": 0}, None),
-        ({"action": "record", "program": ("p",), "profile_steps": 2}, None),
-    ],
-)
-def test_words_of_workload_fit_its_action(change, words):
-    options = SimpleNamespace(
-        **({"files": (), "program": (), "out": None, "profile_steps": 3, "device": None} | change)
-    )
-    if words is None:
-        workload.check_options(options)
-    else:
-        with pytest.raises(OptionError, match=words):
-            workload.check_options(options)
-
-
 # The tuning of a workload
 
 
-def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent():
-    one = workload_tune.WorkloadTuning.__new__(workload_tune.WorkloadTuning)
-    one._result = lambda swept, name, status, reason: SimpleNamespace(
-        name=name, status=status, reason=reason
-    )
-    found = []
-    for before, after in ((1.02, 1.0), (1.021, 1.0), (1.0, 1.0), (0.5, 1.0)):
-        swept = SimpleNamespace(times_s={"old": before, "new": after})
-        try:
-            found.append(one._predicted(swept, "old", "new").reason)
-        except TypeError:  # a faster one gets its times
-            found.append("faster")
-    assert (
-        found
-        == ["the config in use, old, stays: new is predicted within 2 %", "faster"]
-        + ["the config in use, old, stays: new is predicted within 2 %"] * 2
-    )
+class Sweeper:
+    """Sweeps give the times of `tables`, one after the other; comparisons give a verdict."""
+
+    def __init__(self, tables=(), predicts=True, verdict=None):
+        self.tables, self.predicts, self.verdict, self.seconds = list(tables), predicts, verdict, []
+
+    def swept(self, times_s):
+        launch = SimpleNamespace(
+            configs=[triton_config(name) for name in ("old", "new")], kernel=print
+        )
+        records = {name: recorded(time_s) for name, time_s in times_s.items()}
+        return engine.SweptLaunch(
+            launch,
+            records,
+            ["old", "new"],
+            True,
+            Path("page"),
+            self.predicts,
+            "node GPU 1",
+            self.compared,
+        )
+
+    def compared(self, used, chosen):
+        return self.verdict, recorded(2.0, measured=True), recorded(1.0, measured=True)
+
+    def __call__(self, launch, seconds):
+        self.seconds.append(seconds)
+        times_s = self.tables.pop(0)
+        if isinstance(times_s, Exception):
+            raise times_s
+        return self.swept(times_s)
 
 
-def test_what_is_decided_of_a_signature():
-    one = workload_tune.WorkloadTuning.__new__(workload_tune.WorkloadTuning)
-    one.spread, one.open_backend = None, print
-    one._result = lambda swept, name, status, reason: (name, status, reason)
-    one._predicted = lambda *args: "predicted"
-    one._measured = lambda *args: "measured"
-    swept = SimpleNamespace(labels=["old", "new"], records={"old": 1, "new": 2}, page="page")
-    one.options = SimpleNamespace(device="h200")
-    assert one._decided(swept, "old") == ("old", "kept", "the config in use, old, stays")
-    assert one._decided(swept, "new") == "predicted"
-    one.options.device = None
-    assert one._decided(swept, "new") == "measured"
-    swept.records = {"new": 2}
-    assert one._decided(swept, "new") == (
-        "old", "kept", "the config in use, old, has no time to compare with; see page")  # fmt: skip
+def triton_config(name):
+    return SimpleNamespace(all_kwargs=lambda: {"NAME": name, "pre_hook": print})
 
 
-def test_the_budget_of_a_workload_is_shared(monkeypatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(workload_tune, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    one = workload_tune.WorkloadTuning.__new__(workload_tune.WorkloadTuning)
-    items = [drawn_printed.drawn_numbers.launch("add", 8 * n, 8) for n in (1, 2)]
-    one.items = [
-        workload_tune.WorkItem(s, 1, share, None, 1e-6)
-        for s, share in zip(items, (0.75, 0.25), strict=True)
+def recorded(time_s, measured=False):
+    record = next(o for o in synthetic.matmul(predicted=not measured)[1] if isinstance(o, Record))
+    change = {"median_s": time_s} if measured else {"predicted_s": time_s}
+    return replace(record, timing=replace(record.timing, **change))
+
+
+def items_of(*shares):
+    launch = drawn_printed.drawn_numbers.launch
+    return [
+        plan.WorkItem(launch("add", 8 * (n + 1), 8), 1, share, None, 1e-6)
+        for n, share in enumerate(shares)
     ]
-    one.journal, one.started, one.seconds, one.spread = (
-        SimpleNamespace(results={}),
-        100.0,
-        400.0,
-        None,
-    )
-    assert one._time_for(one.items[0]) == 300.0 and one._time_for(one.items[1]) == 100.0
-    assert not one._is_spent
+
+
+@pytest.fixture
+def tuning(monkeypatch):
+    """A tuning of items whose launches need not be rebuilt, its clock, and what it says."""
+    clock, said = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(engine, "rebuilt", lambda signature, trust: signature)
+    monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
+
+    def make(items, seconds=400.0, **more):
+        results = {}
+        journal = SimpleNamespace(results=results, add=lambda r: results.update({r.digest: r}))
+        one = engine.WorkloadTuning(
+            items, journal, seconds, said.append, said.append, started=100.0, **more
+        )
+        return one, clock, said
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [(1.02, 1.0, "kept"), (1.021, 1.0, "predicted"), (1.0, 1.0, "kept"), (0.5, 1.0, "kept")],
+)
+def test_a_predicted_config_replaces_the_one_in_use_beyond_two_percent(
+    monkeypatch, before, after, status
+):
+    monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
+    sweeper, (item,) = Sweeper(), items_of(1.0)
+    result = engine.decide_config(item, sweeper.swept({"old": before, "new": after}), "new")
+    assert result.status == status and (result.digest, result.gpu) == (item.digest, "node GPU 1")
+    name = "new" if status == "predicted" else "old"
+    assert result.config == (("NAME", name),) and result.protocol.startswith("predicted by ")
+    if status == "kept":
+        assert result.reason == "the config in use, old, stays: new is predicted within 2 %"
+    else:
+        times_s = result.before_s.median, result.after_s.median
+        assert (
+            times_s == (before, after) and result.reason == "new is predicted 1.02x as fast as old"
+        )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "times_s", "verdict", "status", "reason"),
+    [
+        ("old", {"old": 1.0}, None, "kept", "the config in use, old, stays"),
+        ("new", {"new": 1.0}, None, "kept",
+         "the config in use, old, has no time to compare with; see page"),
+        ("new", {"old": 2.0, "new": 1.0}, None, "kept",
+         "the config in use, old, stays: against it new did not run again"),
+        ("new", {"old": 2.0, "new": 1.0}, "SAME", "kept",
+         "the config in use, old, stays: against it new gave SAME"),
+        ("new", {"old": 2.0, "new": 1.0}, "FAST", "faster", "new takes 50 % of the time of old"),
+    ],
+)  # fmt: skip
+def test_what_is_decided_of_a_signature(monkeypatch, chosen, times_s, verdict, status, reason):
+    monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
+    half = SimpleNamespace(middle=0.5)
+    sweeper = Sweeper(predicts=False, verdict=verdict and SimpleNamespace(word=verdict, time=half))
+    (item,) = items_of(1.0)
+    result = engine.decide_config(item, sweeper.swept(times_s), chosen)
+    assert (result.status, result.reason) == (status, reason)
+    if status == "faster":
+        assert (result.before_s.median, result.after_s.median) == (2.0, 1.0)
+    elif "old" not in times_s:
+        assert result.before_s is None and result.protocol == ""
+
+
+def test_the_budget_of_a_workload_is_shared(tuning):
+    items = items_of(0.75, 0.25)
+    one, clock, _ = tuning(items)
+    assert one.time_of(items[0]) == 300.0 and one.time_of(items[1]) == 100.0 and not one.is_spent
     clock.now = 499.9
-    assert not one._is_spent and one._time_for(one.items[0]) == workload_tune.LEAST_S
+    assert not one.is_spent and one.time_of(items[0]) == engine.LEAST_S
     clock.now = 500.0
-    assert one._is_spent
-    clock.now, one.spread = 100.0, SimpleNamespace(gpus=2)
-    assert one._time_for(one.items[0]) == 400.0 and one._time_for(one.items[1]) == 200.0
-    groups = []
-    one._tune_group = groups.append
-    one._tune_in_budget("group")
+    assert one.is_spent and one.left == items
+    many, clock, _ = tuning(items, gpus=lambda: 2)
+    clock.now = 100.0
+    assert many.time_of(items[0]) == 400.0 and many.time_of(items[1]) == 200.0
+    sweeper = Sweeper([{"old": 1.0}, {"old": 1.0}])
+    one.tune(items[:1], sweeper)
+    assert sweeper.seconds == [300.0] and [i for i, _ in one.done] == items[:1]
     clock.now = 600.0
-    one._tune_in_budget("late")
-    assert groups == ["group"]
+    one.tune(items[1:], sweeper)
+    assert sweeper.seconds == [300.0] and one.left == items[1:]
     for options, words in (
         ({"budget": "9"}, "--budget is shared as time"),
         ({"cover": 0.0}, "--cover is a share"),
         ({"cover": 1.01}, "--cover is a share"),
     ):
         with pytest.raises(OptionError, match=words):
-            workload_tune.check_tuning(
-                replace(WorkloadOptions(action="tune", dry_run=True), **options)
-            )
-    given = replace(WorkloadOptions(action="tune", dry_run=True), cover=1.0, budget="2m")
+            workload_tune.check_tuning(WorkloadTuneOptions(("f",), dry_run=True, **options))
+    given = WorkloadTuneOptions(("f",), dry_run=True, cover=1.0, budget="2m")
     assert workload_tune.check_tuning(given) == 120.0
 
 
-def test_members_that_fail_cost_themselves_alone():
-    one = workload_tune.WorkloadTuning.__new__(workload_tune.WorkloadTuning)
-    kept = []
-    launches = [drawn_printed.drawn_numbers.launch("add", 8 * n, 8) for n in (1, 2, 3)]
-    items = [workload_tune.WorkItem(s, 1, 0.3, None, 1e-6) for s in launches]
+def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
+    items = items_of(0.3, 0.3, 0.3)
+    one, _, said = tuning(items)
+    same = {"old": 1.0, "new": 2.0}
+    monkeypatch.setattr(engine, "gaps", lambda group, results: ())
+    decide = engine.decide_config
 
-    def sweep_of(item, seconds):
-        if item is items[1]:
-            raise CommandError("no room")
-        return SimpleNamespace(item=item, times_s={"a": 1.0, "b": 2.0}, labels=["a", "b"])
-
-    def decided(swept, chosen):
-        if swept.item is items[2]:
+    def decide_config(item, *more):
+        if item is items[2]:
             raise CommandError("lost")
-        return f"decided {chosen}"
+        return decide(item, *more)
 
-    one._sweep, one._decided, one._time_for = sweep_of, decided, lambda item: 1.0
-    one._keep = lambda result, item: kept.append(
-        (items.index(item), getattr(result, "reason", result))
-    )
-    one._tune_members(items)
-    assert kept == [(1, "no room"), (0, "decided a"), (2, "lost")]
-
-    def gone(item, seconds):
-        raise GpuGone("gone")
-
-    one._sweep = gone
+    monkeypatch.setattr(engine, "decide_config", decide_config)
+    one.tune(items, Sweeper([same, CommandError("no room"), same]))
+    stays = "the config in use, old, stays"
+    assert said == ["add: no room", f"add: {stays}", "add: lost"]
+    assert [result.status for _, result in one.done] == ["kept", "failed", "failed"]
+    one, _, _ = tuning(items)
     with pytest.raises(GpuGone):
-        one._tune_members(items)
+        one.tune(items, Sweeper([GpuGone("gone")]))
 
 
 # Supervised commands

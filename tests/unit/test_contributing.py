@@ -1,7 +1,8 @@
-"""What CONTRIBUTING.md says of an addition is enough to make one, in the files that it names.
+"""What the guide and its reference say of an addition is enough to make one, in the files that
+they name.
 
-Each kind is added to a copy of `workbench/` from the blocks of CONTRIBUTING.md alone, and used
-there in a process of its own.
+Each kind is added to a copy of `workbench/` from the blocks of the pages alone, and used there in a
+process of its own. `tests/compile/test_contributing.py` runs the commands of the pages.
 """
 
 import ast
@@ -9,37 +10,46 @@ import gzip
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
-from contributed import PAGE, ROOT, Block, blocks_of, python
+from contributed import GUIDE, PAGES, ROOT, blocks_of, python
 
 STORED = ROOT / "tests" / "golden" / "stored"
 
-# How many files of `workbench/` an addition touches.
-FILES = {
-    "kernel": 1,
-    "sweep": 1,
-    "experiment": 1,
-    "page": 1,
-    "device": 1,
-    "command": 2,  # its options and its module
-    "compiler metric": 2,  # a field with its column, and the place that fills it
+# The page and the heading that have the example of a kind, and how many files of `workbench/` it
+# touches.
+KINDS = {
+    "kernel": ("docs/kernel_file.md", "A complete file", 1),
+    "device": ("docs/extending.md", "Add a device", 1),
+    "reader": ("CONTRIBUTING.md", "Add a reader", 1),
+    "sweep": ("docs/extending.md", "Add a sweep", 1),
+    "experiment": ("docs/extending.md", "Add an experiment", 1),
+    "page": ("docs/extending.md", "Add a page", 1),
+    "command": ("docs/extending.md", "Add a command", 2),  # its options and its module
+    # a field with its column, and the place that fills it
+    "compiler metric": ("docs/extending.md", "Add a compiler metric", 2),
 }
+ELSEWHERE = {
+    "rule of diagnose": "docs/tutorials/add.md has the file, tests/compile runs it",
+    "profiler's tool": "no example: it would need the tool",
+    "Metal kernel": "docs/metal.md has the file, tests/emulated runs it",
+}
+# Code that adds nothing to `workbench/`: tests/compile runs the kernels' tests with it.
+PROPERTIES = {("CONTRIBUTING.md", "Add a kernel"), ("docs/kernel_file.md", "Properties")}
 
 pytestmark = pytest.mark.unit
-
-
-BLOCKS = blocks_of(PAGE)
 
 
 class Copy:
     """A copy of `workbench/` to which one kind is added."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self.folder, self.kind = folder, kind
-        self.blocks = [b for b in BLOCKS if re.fullmatch(rf"Add an? {kind}", b.heading)]
+        page, heading, self.count = KINDS[kind]
+        self.folder, blocks = folder, blocks_of(PAGES[page])
+        self.blocks = [b for b in blocks if b.heading == heading and b.language != "sh"]
         unnamed = [b.text for b in self.blocks if b.path is None]
         assert self.blocks and not unnamed, f"the text names no file for {unnamed}"
         shutil.copytree(ROOT / "workbench", folder / "workbench")  # with the bytecode: 1 s a test
@@ -60,15 +70,15 @@ class Copy:
         for block in self.blocks:
             path = self.folder / block.path
             if path.exists():
-                block = Block(block.heading, block.path, f"{path.read_text()}\n\n{block.text}")
+                block = replace(block, text=f"{path.read_text()}\n\n{block.text}")
             path.write_text(block.text, encoding="utf-8")
         return self.touched(before)
 
     def touched(self, before: dict[str, bytes]) -> list[str]:
-        """Files that are new or differ: as many as `FILES` allows."""
+        """Files that are new or differ: as many as `KINDS` says."""
         after = self.text
         paths = sorted(path for path, text in after.items() if before.get(path) != text)
-        assert before.keys() <= after.keys() and len(paths) == FILES[self.kind], paths
+        assert before.keys() <= after.keys() and len(paths) == self.count, paths
         return paths
 
     def python(self, *arguments: object) -> str:
@@ -96,11 +106,22 @@ def unpacked(name: str, folder: Path) -> Path:
     return path
 
 
-def test_every_kind_that_the_page_explains_is_added_here() -> None:
-    headings = re.findall(r"^## Add an? (.+)$", PAGE, flags=re.M)
-    assert headings == list(FILES)
-    rows = re.findall(r"^\| an? ([\w ]+) \|", PAGE, flags=re.M)
-    assert rows == list(FILES)
+def test_the_guide_is_short_and_its_table_has_every_kind() -> None:
+    assert len(GUIDE.split()) <= 1500
+    table = GUIDE.partition("## The house")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| an? ([\w' ]+) \|", table, flags=re.M)
+    assert set(rows) == {*KINDS, *ELSEWHERE} and len(rows) == len(set(rows))
+    headings = [line.strip("# ") for page in PAGES.values() for line in page.splitlines()]
+    assert {heading for _, heading, _ in KINDS.values()} <= set(headings)
+
+
+def test_every_example_is_run() -> None:
+    """Code is an addition or a property; commands have no other language, or they say why not."""
+    known = {place[:2] for place in KINDS.values()} | PROPERTIES
+    blocks = [(page, b) for page, text in PAGES.items() for b in blocks_of(text)]
+    code = {(page, b.heading) for page, b in blocks if b.language != "sh"}
+    assert code == known and all(b.is_run for _, b in blocks if b.language != "sh")
+    assert {b.language for _, b in blocks} == {"sh", "python", "toml"}
 
 
 def test_a_kernel(copy_for) -> None:
@@ -138,6 +159,32 @@ def test_a_sweep(copy_for) -> None:
         assert list(sweep.vary) == [threads] and not sweep.tune
         """,
         Path(path).stem,
+    )
+
+
+def test_a_reader(copy_for, tmp_path: Path) -> None:
+    copy = copy_for("reader")
+    (path,) = copy.write()
+    assert Path(path).parent == Path("workbench/traces/readers")
+    (tmp_path / "good.txt").write_text("TICKS\nadd 1500\nmul 40\n")
+    (tmp_path / "bad.txt").write_text("TICKS\nadd 1500\nmul\n")
+    copy.script(
+        """
+        import sys
+        from pathlib import Path
+        from workbench.traces.readers import ReadError, read
+        good, bad = map(Path, sys.argv[1:])
+        trace = read([good])
+        assert [(d.name, d.duration_ns) for d in trace.dispatches] == [("add", 1500), ("mul", 40)]
+        try:
+            read([bad])
+        except ReadError as error:
+            assert "line 3" in str(error), error
+        else:
+            raise AssertionError("a damaged file was read")
+        """,
+        tmp_path / "good.txt",
+        tmp_path / "bad.txt",
     )
 
 
@@ -264,7 +311,7 @@ def insert(path: Path, line: str, place: str) -> None:
 @pytest.mark.nightly
 def test_a_compiler_metric(copy_for, tmp_path: Path) -> None:
     copy = copy_for("compiler metric")
-    before, section = copy.text, PAGE.split("## Add a compiler metric")[1]
+    before, section = copy.text, PAGES["docs/extending.md"].split("## Add a compiler metric")[1]
     for block in copy.blocks:
         stated = next(p for p in re.split(r"^\d\. ", section, flags=re.M) if block.path in p)
         for line in block.text.splitlines():

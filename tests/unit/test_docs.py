@@ -31,6 +31,10 @@ LEARNING = [
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]
+CONTRIBUTORS = [
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("kernel_file", "extending", "testing", "releases")),
+]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
@@ -75,7 +79,15 @@ def test_links_lead_somewhere():
 # Commands
 
 
-COMMAND_LINE = typer.main.get_command(cli.app).commands
+def command_line(group, before=()):
+    """Every command by its words: `workload tune` is one of a group."""
+    for name, command in group.commands.items():
+        yield " ".join((*before, name)), command
+        if hasattr(command, "commands"):
+            yield from command_line(command, (*before, name))
+
+
+COMMAND_LINE = dict(command_line(typer.main.get_command(cli.app)))
 
 
 def quoted(page):
@@ -92,7 +104,7 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md", *LEARNING)
+    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, *CONTRIBUTORS, *LEARNING)
     for words in quoted(page)
 ]
 
@@ -100,6 +112,8 @@ QUOTED = [
 def wrong_with(words):
     """Return what is wrong with a quoted command, in a sentence, or None."""
     name, *arguments = words
+    if arguments and f"{name} {arguments[0]}" in COMMAND_LINE:
+        name = f"{name} {arguments.pop(0)}"
     cli._take_host(arguments)
     if name.startswith("--"):
         options = [o for p in typer.main.get_command(cli.app).params for o in p.opts]
@@ -130,13 +144,17 @@ def test_the_readme_lists_the_commands_as_help_does():
     named = {panel: set(re.findall(r"`([\w-]+)`", cells)) for panel, cells in rows}
     panels = {panel: set() for panel in PANELS}
     for name, options in commands().items():
-        panels[options.PANEL].add(name)
+        panels[options.PANEL].add(name.split()[0])
     assert named == panels and list(named) == list(PANELS)
 
 
 def section(name):
-    """What docs/commands.md says of one command."""
-    result = re.search(rf"^## workbench {name}\b.*?(?=^## )", text(COMMANDS), flags=re.M | re.S)
+    """What docs/commands.md says of one command, or of a group: `## workbench workload tune`."""
+    result = re.search(
+        rf"^## workbench {name}(?: [^\n]*[A-Z][^\n]*)?\n.*?(?=^## )",
+        text(COMMANDS),
+        flags=re.M | re.S,
+    )
     assert result, f"docs/commands.md has no section on `workbench {name}`"
     return result[0]
 
@@ -189,6 +207,13 @@ def test_the_chart_is_of_the_figures_in_the_facts():
         assert drawn == PICTURES.chart(rows, scheme)
     # 147.7 s are the longest bar, and 15.7 s take 0.1063 of its 296 px
     assert 'width="296.0"' in drawn and 'width="31.5"' in drawn
+
+
+def test_the_picture_of_the_house_has_a_box_for_each_entry():
+    drawn = (PICTURES.IMAGES / "house.svg").read_text(encoding="utf-8")
+    names = [name for floor, _ in PICTURES.HOUSE for name in floor.split()]
+    assert drawn == PICTURES.house()
+    assert len(names) > 20 and not [name for name in names if f">{name}</text>" not in drawn]
 
 
 @pytest.mark.nightly  # a compiler and an interpreter: 20 s

@@ -4,6 +4,7 @@ Nothing here imports the workbench into this process, except to ask the command 
 """
 
 import ast
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -152,6 +153,12 @@ def test_the_architecture_page_names_every_entry():
     ]
     assert not missing, f"docs/architecture.md does not name {missing}"
     assert len(entries) <= 29
+
+
+def test_the_picture_of_the_house_has_the_order_of_imports():
+    """From left to right and from the roof down: each entry imports from those that follow."""
+    house = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["HOUSE"]
+    assert [name for floor, _ in house for name in floor.split()] == ORDER[::-1]
 
 
 def test_imports_follow_the_rule():
@@ -436,5 +443,5 @@ def knobs():
 @pytest.mark.parametrize("node", list(knobs()), ids=lambda node: node.name)
 def test_every_knob_is_documented(node):
     assert ast.get_docstring(node)
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert f"`{node.name}(" in text, f"CONTRIBUTING.md does not explain the knob `{node.name}`"
+    text = (ROOT / "docs" / "kernel_file.md").read_text(encoding="utf-8")
+    assert f"`{node.name}(" in text, f"docs/kernel_file.md does not explain `{node.name}`"

@@ -68,7 +68,8 @@ def test_every_signal_comes_once_and_twice():
 
 
 def test_every_option_of_every_command_is_drawn(tmp_path):
-    drawn = {(w[0], p) for n in range(1200) if (w := command_line(n, tmp_path)) for p in w}
+    words = [command_line(n, tmp_path) for n in range(1200)]
+    drawn = {(" ".join(w[:n]), p) for w in words for n in (1, 2) for p in w}
     flags = {(n, p.flag) for n, c in commands().items() for p in lines.parameters(c) if p.takes}
     positional = {p.flag for c in commands().values() for p in lines.parameters(c) if p.positional}
     missing = {(name, flag) for name, flag in flags - drawn if flag not in positional}

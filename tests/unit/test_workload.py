@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_workloads import damaged, signatures, workloads
 
-from workbench.commands.options import OptionError, WorkloadOptions
-from workbench.commands.workload import check_options, run
+from workbench import cli
+from workbench.commands import workload_merge, workload_record
+from workbench.commands.options import OptionError, WorkloadMergeOptions, WorkloadRecordOptions
 from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files
@@ -258,19 +259,50 @@ def test_launches_beyond_the_kept_signatures_are_counted_and_named():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("target", "words"),
     [
-        (WorkloadOptions("recrod"), "no action of workload"),
-        (WorkloadOptions("record"), "No program is named"),
-        (WorkloadOptions("record", target=("a.py",)), "a program stands behind --"),
-        (WorkloadOptions("show"), "No file is named"),
-        (WorkloadOptions("merge", target=("--", "a.py")), "takes files and no program"),
-        (WorkloadOptions("record", profile_steps=-1, target=("--", "a.py")), "counts steps"),
+        ((), "No program is named"),
+        (("--", ""), "No program is named"),
+        (("a.py",), "a program stands behind --"),
+        (("a.py", "--", "b.py"), "a.py is one word too many"),
     ],
 )
-def test_mistaken_command_lines_are_sentences(options, words):
+def test_mistaken_command_lines_are_sentences(target, words):
     with pytest.raises(OptionError, match=words):
-        run(options) if options.action == "recrod" else check_options(options)
+        workload_record.run(WorkloadRecordOptions(target=target))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "Name what workload does: record, show, merge, tune, run, compare or export"),
+        ("tun", "No such command 'tun'"),
+        ("tune x --rounds 3", "No such option: --rounds"),
+        ("show", "Missing argument"),
+        ("merge --out x", "Missing argument"),
+        ("export t.json", "Missing argument 'OUT'"),
+        ("export t.json x", "Missing option '--to'"),
+        ("run -- x", "Missing option '--tuned'"),
+        ("record --profile-steps -1 -- x", "Invalid value for '--profile-steps'"),
+        ("compare t.json --rounds 1 -- x", "Invalid value for '--rounds'"),
+        ("compare -- x", "No table is named"),
+    ],
+)
+def test_mistaken_words_of_workload_are_one_sentence(words, sentence, capsys):
+    assert cli.main(["workload", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.startswith("error: ") and error.count("error") == 1
+
+
+def test_a_program_behind_two_dashes_keeps_its_own_options(monkeypatch):
+    taken = []
+    monkeypatch.setattr(workload_record, "run", lambda options: taken.append(options) or 0)
+    words = ["workload", "record", "--values", "--", "a.py", "--out", "x", "--", "--debug"]
+    assert cli.main(words) == 0
+    assert taken[0].program == ("a.py", "--out", "x", "--", "--debug") and taken[0].values
+    assert taken[0].command == (
+        "workbench workload record --profile-steps 3 --values -- a.py --out x -- --debug"
+    )
 
 
 def test_files_are_merged_and_shown(tmp_path, capsys):
@@ -279,7 +311,7 @@ def test_files_are_merged_and_shown(tmp_path, capsys):
         files.write(path, RecordedWorkload([], [launches("my_kernel", (4,), 3, 4)]))
     out, document = tmp_path / "both.workload", tmp_path / "both.json"
     named = tuple(map(str, paths))
-    assert run(WorkloadOptions("merge", out=out, json=document, target=named)) == 0
+    assert workload_merge.run(WorkloadMergeOptions(named, out, json=document)) == 0
     assert files.read(out).launches == 6
     printed = capsys.readouterr().out
     assert "my_kernel" in printed and "4 warps" in printed and "the call" in printed

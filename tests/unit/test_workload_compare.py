@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.commands import workload_runner
-from workbench.commands.options import OptionError, WorkloadOptions
-from workbench.commands.workload import run
-from workbench.commands.workload_compare import mark_of
+from workbench.commands.options import OptionError, WorkloadCompareOptions
+from workbench.commands.workload_compare import mark_of, run
 from workbench.commands.workload_runner import ProgramRunner
 from workbench.workload.gate import Gate, wait
 from workbench.workload.program_runs import (
@@ -188,8 +187,7 @@ def test_runs_that_do_not_reach_the_gpu_are_counted(tmp_path, monkeypatch, capsy
     """Each minute, as nothing else shows that the comparison waits."""
     polls = itertools.count()
     runner = ProgramRunner(
-        WorkloadOptions("compare", rounds=2, at_once=2),
-        tmp_path / "t.json",
+        WorkloadCompareOptions(tmp_path / "t.json", rounds=2, at_once=2),
         MarkOptions(""),
         ["x"],
         now=itertools.count(0, 50).__next__,
@@ -258,15 +256,15 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": ("t.json",)}, "No program is named"),
-        ({"target": ("--", "a.py")}, "takes one table"),
-        ({"target": ("t.json", "--", "a.py"), "rounds": 1}, "at least 2"),
-        ({"target": ("t.json", "--", "a.py"), "threshold": 1.0}, "not a share"),
+        ({"table": Path("t.json")}, "No program is named"),
+        ({"table": Path("--"), "target": ("a.py",)}, "No table is named"),
+        ({"table": Path("t.json"), "target": ("u.json", "--", "a.py")}, "one word too many"),
+        ({"table": Path("t.json"), "threshold": 1.0}, "not a share"),
     ],
 )
 def test_mistaken_command_lines_of_compare_are_sentences(options, words):
     with pytest.raises(OptionError, match=words):
-        run(WorkloadOptions("compare", **options))
+        run(WorkloadCompareOptions(**options))
 
 
 def test_a_step_mark_is_a_kernel_and_a_number_of_launches():

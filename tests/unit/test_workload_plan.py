@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_workloads import workloads
 
-from workbench.commands.options import OptionError, WorkloadOptions
+from workbench.commands.options import OptionError, WorkloadTuneOptions
 from workbench.commands.workload_tune import check_tuning
 from workbench.workload.file import (
     CountedSignature,
@@ -133,7 +133,7 @@ def test_a_file_that_is_not_the_recorded_one_is_not_imported(tmp_path):
 )
 def test_options_are_checked(change, words):
     with pytest.raises(OptionError, match=words):
-        check_tuning(WorkloadOptions("tune", target=("a",), dry_run=True, **change))
+        check_tuning(WorkloadTuneOptions(("a",), dry_run=True, **change))
 
 
 def test_predicted_entries_are_not_pinned(tmp_path, caplog):

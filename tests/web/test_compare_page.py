@@ -24,7 +24,6 @@ from workbench.code.partitions import specialisation
 from workbench.commands.ceilings import stated_run
 from workbench.commands.options import CeilingsOptions
 from workbench.commands.traces import as_run
-from workbench.commands.workload_tune import DONE_HEADINGS
 from workbench.data import stats
 from workbench.data.record import (
     Case,
@@ -62,6 +61,7 @@ from workbench.traces.trace import ActivityKind, Trace
 from workbench.traces.trace_compare import TraceOperand
 from workbench.traces.trace_compare import compared as compared_traces
 from workbench.traces.trace_summary import summarise
+from workbench.workload.tuning_text import DONE_HEADINGS
 
 pytestmark = pytest.mark.web
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from workbench.api.progress import progress_display
 from workbench.commands.in_process import main_unseen
-from workbench.commands.options import Options
+from workbench.commands.options import Options, module_of
 from workbench.commands.progress import redirected
 from workbench.commands.result import CommandResult, collecting
 from workbench.data.exits import INTERRUPTED
@@ -42,8 +41,7 @@ def call(options: Options, progress: bool | None) -> Called:
     Ctrl-C: the outcomes so far are stored.
     """
     name = options.COMMAND
-    module = import_module(f"workbench.commands.{name.replace('-', '_')}")
-    return call_in_process(options, name, partial(module.run, options), progress)
+    return call_in_process(options, name, partial(module_of(options).run, options), progress)
 
 
 def call_in_process(

@@ -408,7 +408,7 @@ def _spec_in(module: ModuleType, kernel: str, bare: bool = False) -> Spec:
     specs = [v for v in vars(module).values() if isinstance(v, Spec)]
     specs = list({id(s): s for s in specs}.values())
     mine = [s for s in specs if _declared_in(s, module)] or (specs if bare else [])
-    see = "see CONTRIBUTING.md, or `workbench new-kernel NAME` for a working file"
+    see = "see docs/kernel_file.md, or `workbench new-kernel NAME` for a working file"
     if not specs and (functions := _plain_functions(module)):
         raise CatalogError(_without_spec(kernel, functions))
     if not mine:

@@ -28,6 +28,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import WORKING, Worktrees
+from workbench.spec import Impl
 from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 
@@ -137,6 +138,13 @@ def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict
     return compiled, refusals
 
 
+def placed_candidate(factory: RecordFactory, impl: Impl, config: Any, place: str) -> Candidate:
+    """Return the candidate of one operand, whose key names its place: left or right."""
+    candidate = factory.candidate(impl, config, False)
+    key = key_of(candidate.case, of=candidate.key, operand=place)
+    return replace(candidate, key=key)
+
+
 @dataclass
 class PairMaker:
     """Create the candidates of the operands of one problem."""
@@ -154,9 +162,8 @@ class PairMaker:
             version = self._version(operand, file)
             spec = catalog.version_of(version) if version else problem.spec
             impl, config = operand.chosen(spec, self.limits, problem.dtype, problem.sizes)
-            candidate = self.factory.candidate(impl, config, False)
-            key = key_of(candidate.case, of=candidate.key, operand=place)
-            picked.append(replace(candidate, key=key, version=str(version) if version else None))
+            candidate = placed_candidate(self.factory, impl, config, place)
+            picked.append(replace(candidate, version=str(version) if version else None))
         left, right = picked
         names = titles(operands, (left.impl, right.impl), (left.config, right.config))
         return Pair(problem, left, right, names)

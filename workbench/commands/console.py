@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from workbench.commands.output import Output, is_stdout
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
+from workbench.data.files import is_output
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.units import console_microseconds
 from workbench.device import code_model
@@ -49,6 +49,23 @@ STEPS = {
 _COMMANDS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+
+class Output(Protocol):
+    """Options that say where a command's result goes."""
+
+    @property
+    def json(self) -> Path | None:
+        """File for the JSON document; `-` is standard output."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether to print only the result."""
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Return whether an option names standard output, which then is for its content alone."""
+    return path is not None and is_output(path)
 
 
 def clean(text: str) -> str:

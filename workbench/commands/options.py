@@ -1,14 +1,18 @@
 """The options of every command, each stated once.
 
 A command is a class here and a module of the same name with `run(options) -> exit code`. The
-command line (`workbench.cli`) is built from the fields: name, type, default and help.
+command line (`commands/parameters.py`) is built from the fields: name, type, default and help. The
+classes are not in the modules, whose imports take 50 ms to 4 s: `--help` and Tab need the classes
+of all commands, and a sweep starts its processes before its module is imported.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import MISSING, dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from workbench.spec import WorkbenchError
@@ -80,11 +84,6 @@ def energy() -> Any:
     return more(False, "Also measure the joules of a call, after the times.", "--energy")
 
 
-def events_file() -> Any:
-    """Return a field that declares `--events-file`."""
-    return to_file(None, "Events file (JSONL) to append to, not the run's own.", "--events-file")
-
-
 def events() -> Any:
     """Return a field that declares `--events/--no-events`."""
     return to_file(True, "Write dispatches and times as events.", EVENTS)
@@ -113,6 +112,12 @@ def sarif() -> Any:
 def database() -> Any:
     """Return a field that declares `--database`."""
     return to_file(None, "Database URL; SQLite in the user's data folder by default.")
+
+
+def fresh() -> Any:
+    """Return a field that declares `--fresh`."""
+    text = "Obtain again what the database already holds."
+    return more(False, text, "--fresh", stored=False)
 
 
 def workers() -> Any:
@@ -159,11 +164,15 @@ def check_threshold(value: float) -> None:
 class Options:
     """Options of a command, in the words of the command line."""
 
-    COMMAND: ClassVar[str] = ""
-    PANEL: ClassVar[str] = ""  # in which `workbench --help` lists it
+    COMMAND: ClassVar[str]  # two words where the first is a group: `workload tune`
+    PANEL: ClassVar[str]  # in which `workbench --help` lists it
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
-    TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
+    TAKES_PROGRAM: ClassVar[bool] = False
     IMPORTS_HERE: ClassVar[bool] = True  # modules of the current folder, after all others
+
+    def __init_subclass__(cls, command: str, panel: str) -> None:
+        """Take the name of the command, and its panel of `workbench --help`."""
+        cls.COMMAND, cls.PANEL = command, panel
 
     def resolved(self) -> Options:
         """Return the options as `run` of the command takes them."""
@@ -172,7 +181,7 @@ class Options:
     @property
     def command(self) -> str:
         """Command line that repeats this run, with the defaults written out."""
-        words = list(self.PROGRAM or ("workbench", self.COMMAND))
+        words = list(self.PROGRAM or ("workbench", *self.COMMAND.split()))
         for f in fields(self):
             value = getattr(self, f.name)
             if not f.metadata["stored"] or value is None or value is False:
@@ -191,12 +200,47 @@ class Options:
         return shlex.join(words)
 
 
+class TakesProgram:
+    """What options classes share whose command takes `--` and a program: the parser hands both on
+    in `target`."""
+
+    TAKES_PROGRAM: ClassVar[bool] = True
+    target: tuple[str, ...]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Words before the program."""
+        return self.target[: self._program_at]
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Command line of the program, or empty."""
+        return self.target[self._program_at + 1 :]
+
+    @property
+    def _program_at(self) -> int:
+        """Place of `--` among the words, or their number."""
+        return self.target.index("--") if "--" in self.target else len(self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput:
+    """Options of a command whose run is stored: what it writes and prints."""
+
+    out: Path = out()
+    events_file: Path | None = to_file(
+        None, "Events file (JSONL) to append to, not the run's own.", "--events-file"
+    )
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    database: str | None = database()
+
+
 @dataclass(frozen=True)
-class SweepOptions(Options):
+class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
     """Try the configs of a kernel, reject wrong results, time the others, write a page."""
 
-    COMMAND: ClassVar[str] = "sweep"
-    PANEL: ClassVar[str] = "Tune"
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
     name: str = argument(
@@ -224,23 +268,12 @@ class SweepOptions(Options):
     strict: bool = strict(stored=True)
     workers: int | None = workers()
     scheduler: str | None = scheduler()
-    out: Path = out("Folder for pages and events.")
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
-    fresh: bool = flag(
-        "Obtain again what the database already holds.",
-        "--fresh",
-        stored=False,
-        rich_help_panel=MORE,
-    )
-    retry_failures: bool = flag(
+    fresh: bool = fresh()
+    retry_failures: bool = more(
+        False,
         "Try configs again that have no time in the database.",
         "--retry-failures",
         stored=False,
-        rich_help_panel=MORE,
     )
 
     def resolved(self) -> SweepOptions:
@@ -271,11 +304,8 @@ def once(what: str, word: str, option: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
-class FunctionOptions(Options):
+class FunctionOptions(Options, command="tune", panel="Tune"):
     """Tune a @triton.jit function of a file, without a Spec, for arguments that are described."""
-
-    COMMAND: ClassVar[str] = "tune"
-    PANEL: ClassVar[str] = "Tune"
 
     function: str = argument("The function: path/to/mine.py:kernel.", MISSING, "FUNCTION")
     arg: tuple[str, ...] = option(
@@ -298,12 +328,7 @@ class FunctionOptions(Options):
     )
     device: str | None = option(None, DEVICE)
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
-    fresh: bool = flag(
-        "Obtain again what the database already holds.",
-        "--fresh",
-        stored=False,
-        rich_help_panel=MORE,
-    )
+    fresh: bool = fresh()
     out: Path = out("Folder for pages and events.")
     quiet: bool = quiet()
     database: str | None = database()
@@ -311,11 +336,8 @@ class FunctionOptions(Options):
 
 
 @dataclass(frozen=True)
-class PredictOptions(Options):
+class PredictOptions(Options, command="predict", panel="Tune"):
     """Name the fastest configs of a kernel by predicted time, without a GPU and without a sweep."""
-
-    COMMAND: ClassVar[str] = "predict"
-    PANEL: ClassVar[str] = "Tune"
 
     kernel: str = argument(f"{KERNEL} Or a function: path/to/mine.py:kernel.", MISSING, "KERNEL")
     impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
@@ -335,11 +357,8 @@ class PredictOptions(Options):
 
 
 @dataclass(frozen=True)
-class TunedOptions(Options):
+class TunedOptions(Options, command="tuned", panel="Tune"):
     """List the tuned configs, which launches without a config use."""
-
-    COMMAND: ClassVar[str] = "tuned"
-    PANEL: ClassVar[str] = "Tune"
 
     kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
@@ -354,11 +373,8 @@ class TunedOptions(Options):
 
 
 @dataclass(frozen=True)
-class CompareOptions(Options):
+class CompareOptions(RunOutput, Options, command="compare", panel="Check a change"):
     """Compare two operands: is the right one slower? SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
-
-    COMMAND: ClassVar[str] = "compare"
-    PANEL: ClassVar[str] = "Check a change"
 
     left: str = argument("tiles, tiles:block_m=128, a git revision, a run.", "")
     right: str = argument("The same; WORKING is the file as it is.", "")
@@ -380,25 +396,17 @@ class CompareOptions(Options):
     )
     energy: bool = energy()
     profile: bool = profile("both operands")
-    out: Path = out()
     strict: bool = strict()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
-class GateOptions(Options):
+class GateOptions(RunOutput, Options, command="gate", panel="Check a change"):
     """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
 
-    COMMAND: ClassVar[str] = "gate"
-    PANEL: ClassVar[str] = "Check a change"
     IMPORTS_HERE: ClassVar[bool] = False  # it decides on what lies there
 
     baseline: str = argument("A git revision to compare the files with.")
@@ -408,29 +416,20 @@ class GateOptions(Options):
     )
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
     markdown: Path | None = option(
         None, "Write the result as Markdown, for a comment on a pull request.", stored=False
     )
     annotate: bool = annotate()
     sarif: Path | None = sarif()
-    database: str | None = database()
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
-class MeasureOptions(Options):
+class MeasureOptions(RunOutput, Options, command="measure", panel="Time"):
     """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
-
-    COMMAND: ClassVar[str] = "measure"
-    PANEL: ClassVar[str] = "Time"
 
     kernel: str = argument("A kernel's name, package.module, or file.")
     impl: tuple[str, ...] = option(
@@ -448,21 +447,12 @@ class MeasureOptions(Options):
     )
     energy: bool = energy()
     profile: bool = profile("every Impl of ours")
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
 
 @dataclass(frozen=True)
-class EvaluateOptions(Options):
+class EvaluateOptions(Options, command="evaluate", panel="Check a change"):
     """Judge one kernel: is it correct, how fast is it, and which rule does it break?"""
-
-    COMMAND: ClassVar[str] = "evaluate"
-    PANEL: ClassVar[str] = "Check a change"
 
     kernel: str | None = argument("A kernel's name, package.module, or file.", None)
     spec: str | None = option(
@@ -488,11 +478,8 @@ class EvaluateOptions(Options):
 
 
 @dataclass(frozen=True)
-class ServeOptions(Options):
+class ServeOptions(Options, command="serve", panel="Check a change"):
     """Answer programs over the Model Context Protocol, or judge submissions in a folder in turn."""
-
-    COMMAND: ClassVar[str] = "serve"
-    PANEL: ClassVar[str] = "Check a change"
 
     mcp: bool = flag("Tools for programs, over standard input and output.", "--mcp")
     jobs: Path | None = option(None, "Judge each submission of this folder, and store verdicts.")
@@ -508,11 +495,8 @@ class ServeOptions(Options):
 
 
 @dataclass(frozen=True)
-class DiagnoseOptions(Options):
+class DiagnoseOptions(Options, command="diagnose", panel="Understand"):
     """Say what the time is lost to: a stored run, files of a profiler, a kernel's machine code."""
-
-    COMMAND: ClassVar[str] = "diagnose"
-    PANEL: ClassVar[str] = "Understand"
 
     targets: tuple[str, ...] = argument(
         "last or a run's id; files of a profiler; a kernel or file of machine code.",
@@ -538,12 +522,8 @@ TOOLS = (
 
 
 @dataclass(frozen=True)
-class ProfileOptions(Options):
+class ProfileOptions(TakesProgram, RunOutput, Options, command="profile", panel="Understand"):
     """Profile a kernel or your own program with a tool, and read what it leaves."""
-
-    COMMAND: ClassVar[str] = "profile"
-    PANEL: ClassVar[str] = "Understand"
-    TAKES_PROGRAM: ClassVar[bool] = True
 
     tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
     impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
@@ -564,12 +544,6 @@ class ProfileOptions(Options):
     list_metrics: bool = more(False, "Print ncu's counters that hold a pattern.", "--list-metrics")
     device: str | None = more(None, "Of --list-metrics, --metrics: names valid there.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
-    out: Path = out("Folder for the run's files.")
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
     target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 
     @property
@@ -580,26 +554,18 @@ class ProfileOptions(Options):
     @property
     def kernel(self) -> str | None:
         """Kernel as named, or None. Raises OptionError where there are several."""
-        named = self.target[: _program_at(self.target)]
-        if len(named) > 1:
+        words = self.operands
+        if len(words) > 1:
             raise OptionError(
-                f"{named[1]} is one word too many; a program stands behind --: workbench profile "
-                f"-- {shlex.join(named)[:200]}."
+                f"{words[1]} is one word too many; a program stands behind --: workbench profile "
+                f"-- {shlex.join(words)[:200]}."
             )
-        return named[0] if named else None
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """Command line of the program, or empty."""
-        return self.target[_program_at(self.target) + 1 :]
+        return words[0] if words else None
 
 
 @dataclass(frozen=True)
-class ExperimentOptions(Options):
+class ExperimentOptions(RunOutput, Options, command="experiment", panel="Understand"):
     """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
-
-    COMMAND: ClassVar[str] = "experiment"
-    PANEL: ClassVar[str] = "Understand"
 
     name: str | None = argument("A name, or path/to/mine.py; without it, list the names.", None)
     kernel: str | None = option(None, KERNEL)
@@ -607,39 +573,21 @@ class ExperimentOptions(Options):
     dtype: str | None = option(None, DTYPE)
     device: str | None = option(None, DEVICE)
     time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
 
 @dataclass(frozen=True)
-class CeilingsOptions(Options):
+class CeilingsOptions(RunOutput, Options, command="ceilings", panel="Understand"):
     """Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
     library."""
 
-    COMMAND: ClassVar[str] = "ceilings"
-    PANEL: ClassVar[str] = "Understand"
-
     device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
 
 @dataclass(frozen=True)
-class CalibrateOptions(Options):
+class CalibrateOptions(RunOutput, Options, command="calibrate", panel="Tune"):
     """Time configs of each kernel over many sizes, by which launches without a config choose."""
-
-    COMMAND: ClassVar[str] = "calibrate"
-    PANEL: ClassVar[str] = "Tune"
 
     kernel: tuple[str, ...] = option((), "A kernel of the workbench; repeated. Default: nine.")
     dtype: str | None = option(None, "fp32, fp16 or bf16; by default that of the kernel's models.")
@@ -651,21 +599,12 @@ class CalibrateOptions(Options):
         None, "Print the sizes and the calibration of this device; measure nothing."
     )
     to: Path | None = option(None, "File to write in place of the user's own.", stored=False)
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
 
 @dataclass(frozen=True)
-class ReportOptions(Options):
+class ReportOptions(Options, command="report", panel="Look back"):
     """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
-
-    COMMAND: ClassVar[str] = "report"
-    PANEL: ClassVar[str] = "Look back"
 
     name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
     runs: tuple[str, ...] = argument(
@@ -683,11 +622,8 @@ class ReportOptions(Options):
 
 
 @dataclass(frozen=True)
-class ReadOptions(Options):
+class ReadOptions(Options, command="read", panel="Understand"):
     """Read the files of any profiler: KPIs with their targets, and one row a kernel."""
-
-    COMMAND: ClassVar[str] = "read"
-    PANEL: ClassVar[str] = "Understand"
 
     files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
     range: str | None = option(None, "Only what was launched in host ranges of this name.")
@@ -701,78 +637,128 @@ class ReadOptions(Options):
     database: str | None = database()
 
 
+def program() -> Any:
+    """Return a field that declares `--` and a program."""
+    return argument("-- and the program.", (), "-- PROGRAM")
+
+
+def workload_files() -> Any:
+    """Return a field that declares workload files as arguments."""
+    return argument("Workload files, which `record` writes.")
+
+
+def policy() -> Any:
+    """Return a field that declares `--policy`."""
+    return option("tune", "For a key that the table lacks: nearest, first, tune or error.")
+
+
+def verify() -> Any:
+    """Return a field that declares `--verify`."""
+    return more(False, "Compare the choices of all ranks.", "--verify")
+
+
 @dataclass(frozen=True)
-class WorkloadOptions(Options):
-    """Record which Triton kernels a program launches, tune them, run it with them, and compare."""
+class WorkloadRecordOptions(TakesProgram, Options, command="workload record", panel="Tune"):
+    """Run a program, and record which Triton kernels it launches."""
 
-    COMMAND: ClassVar[str] = "workload"
-    PANEL: ClassVar[str] = "Tune"
-    TAKES_PROGRAM: ClassVar[bool] = True
-
-    action: str = argument("record, show, merge, tune, run, compare or export.")
-    out: Path | None = option(
-        None,
-        "Of record and merge: the workload file. Of tune and compare: a folder.",
-        stored=False,
-    )
-    profile_steps: int = more(3, "Of record: steps whose GPU time is recorded; 0 for none.")
-    values: bool = more(False, "Of record: keep the values of small integer tensors.", "--values")
-    tuned: Path | None = option(None, "The tuned table: of run to pin, of tune to write.")
-    budget: str = option("10m", "Of tune: time for all signatures: 30s, 10m, 2h.")
-    cover: float = more(0.95, "Of tune: share of the kernels' time that is tuned.")
-    device: str | None = option(
-        None,
-        "Of tune: predict for it, with no GPU. Of record: the device that stands in for a "
-        "missing GPU.",
-    )
-    dry_run: bool = flag("Of tune: print what would be tuned, and stop.", "--dry-run")
-    workers: int | None = more(None, "Of tune: GPUs of this host that share it.", min=1)
-    scheduler: str | None = more(None, "Of tune: a Dask cluster's, tcp://HOST:8786.")
-    widen: bool = more(
-        False, "Of tune: configs one step beyond, where the best is at an end.", "--widen"
-    )
-    predicted: bool = more(
-        False, "Of tune: write predicted entries, which no pin uses.", "--predicted"
-    )
-    policy: str = option("tune", "Of run and compare: nearest, first, tune or error, for a miss.")
-    verify: bool = more(False, "Of run and compare: compare the choices of all ranks.", "--verify")
-    rounds: int = more(6, "Of compare: runs with and without the table, each.")
-    at_once: int = more(1, "Of compare: runs that import at once, then take turns.", min=1)
-    step_mark: str | None = more(None, "Of compare: KERNEL or KERNEL:N, a step's launches.")
-    threshold: float = threshold()
-    to: str | None = more(None, "Of export: triton-cache, vllm-moe or python.")
-    trust: bool = more(
-        False,
-        "Of tune: import source files that differ from the record. Of export: import the table's.",
-        "--trust",
-    )
-    database: str | None = database()
+    out: Path = to_file(Path("run.workload"), "The workload file.")
+    profile_steps: int = more(3, "Steps whose GPU time is recorded; 0 for none.", min=0)
+    values: bool = more(False, "Keep the values of small integer tensors.", "--values")
+    device: str | None = option(None, "The device that stands in for a missing GPU: h200.")
     quiet: bool = quiet("Print only the table.")
     json: Path | None = json()
-    target: tuple[str, ...] = argument("Files; or -- and a program.", (), "FILE...|-- PROGRAM")
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Words before the program."""
-        return self.target[: _program_at(self.target)]
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """Command line of the program, or empty."""
-        return self.target[_program_at(self.target) + 1 :]
-
-
-def _program_at(target: tuple[str, ...]) -> int:
-    """Return the place of `--` among the words, or their number."""
-    return target.index("--") if "--" in target else len(target)
+    target: tuple[str, ...] = program()
 
 
 @dataclass(frozen=True)
-class CodeOptions(Options):
-    """Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
+class WorkloadShowOptions(Options, command="workload show", panel="Tune"):
+    """Print the kernels of a workload file, or of several as one."""
 
-    COMMAND: ClassVar[str] = "code"
-    PANEL: ClassVar[str] = "Understand"
+    files: tuple[str, ...] = workload_files()
+    quiet: bool = quiet("Print only the table.")
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadMergeOptions(Options, command="workload merge", panel="Tune"):
+    """Write several workload files as one."""
+
+    files: tuple[str, ...] = workload_files()
+    out: Path = to_file(Path("run.workload"), "The workload file to write.")
+    quiet: bool = quiet("Print only the table.")
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadTuneOptions(Options, command="workload tune", panel="Tune"):
+    """Tune the kernels of a workload, and write a tuned table."""
+
+    files: tuple[str, ...] = workload_files()
+    tuned: Path = option(Path("tuned.json"), "The tuned table to write.")
+    budget: str = option("10m", "Time for all signatures: 30s, 10m, 2h.")
+    cover: float = more(0.95, "Share of the kernels' time that is tuned.")
+    device: str | None = option(None, DEVICE)
+    dry_run: bool = flag("Print what would be tuned, and stop.", "--dry-run")
+    workers: int | None = workers()
+    scheduler: str | None = scheduler()
+    widen: bool = more(
+        False, "Add configs one step beyond, where the best is at an end.", "--widen"
+    )
+    predicted: bool = more(False, "Write predicted entries, which no pin uses.", "--predicted")
+    trust: bool = more(False, "Import source files that differ from the record.", "--trust")
+    out: Path = out()
+    database: str | None = database()
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class WorkloadRunOptions(TakesProgram, Options, command="workload run", panel="Tune"):
+    """Run a program with the configs of a tuned table."""
+
+    tuned: Path = option(MISSING, "The tuned table.")
+    policy: str = policy()
+    verify: bool = verify()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    target: tuple[str, ...] = program()
+
+
+@dataclass(frozen=True)
+class WorkloadCompareOptions(TakesProgram, Options, command="workload compare", panel="Tune"):
+    """Compare a program's step time with and without a tuned table."""
+
+    table: Path = argument("The tuned table.", metavar="TABLE")
+    policy: str = policy()
+    verify: bool = verify()
+    rounds: int = more(6, "Runs with and without the table, each; 6 can decide.", min=2)
+    at_once: int = more(1, "Runs that import at once, then take turns.", min=1)
+    step_mark: str | None = more(None, "KERNEL or KERNEL:N, a step's launches.")
+    threshold: float = threshold()
+    out: Path = out()
+    quiet: bool = quiet()
+    json: Path | None = json()
+    target: tuple[str, ...] = program()
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+
+@dataclass(frozen=True)
+class WorkloadExportOptions(Options, command="workload export", panel="Tune"):
+    """Write a tuned table as Triton, vLLM or a Python program reads it."""
+
+    table: Path = argument("The tuned table.", metavar="TABLE")
+    out: Path = argument("File or folder to write.", metavar="OUT")
+    to: str = option(MISSING, "triton-cache, vllm-moe or python.")
+    trust: bool = flag("Import the modules that the table names.", "--trust")
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
+class CodeOptions(Options, command="code", panel="Understand"):
+    """Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
 
     target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn, .ptx or .ncu-rep file.")
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first.")
@@ -791,11 +777,8 @@ class CodeOptions(Options):
 
 
 @dataclass(frozen=True)
-class HistoryOptions(Options):
+class HistoryOptions(Options, command="history", panel="Look back"):
     """List the outcomes of earlier runs."""
-
-    COMMAND: ClassVar[str] = "history"
-    PANEL: ClassVar[str] = "Look back"
 
     kernel: str | None = argument("This kernel only: its name, or path/to/mine.py.", None)
     impl: str | None = option(None, "This Impl only.")
@@ -820,11 +803,8 @@ class HistoryOptions(Options):
 
 
 @dataclass(frozen=True)
-class SiteOptions(Options):
+class SiteOptions(Options, command="site", panel="Look back"):
     """Write the history as a folder of pages: curves over commits, steps, regressions."""
-
-    COMMAND: ClassVar[str] = "site"
-    PANEL: ClassVar[str] = "Look back"
 
     out: Path = argument("Folder to write; one that `site` wrote before is replaced.")
     repository: Path | None = option(
@@ -837,11 +817,8 @@ class SiteOptions(Options):
 
 
 @dataclass(frozen=True)
-class BisectOptions(Options):
+class BisectOptions(RunOutput, Options, command="bisect", panel="Check a change"):
     """Find the commit that made a kernel slower, by git bisect and interleaved comparisons."""
-
-    COMMAND: ClassVar[str] = "bisect"
-    PANEL: ClassVar[str] = "Check a change"
 
     kernel: str = argument("A kernel's name, package.module, or file.")
     good: str = argument("A git revision at which it is fast.")
@@ -853,35 +830,23 @@ class BisectOptions(Options):
         None, "Run nothing: compare the machine code for this device with that of GOOD and BAD."
     )
     threshold: float = threshold()
-    out: Path = out()
     strict: bool = strict()
-    events_file: Path | None = events_file()
-    events: bool = events()
-    quiet: bool = quiet()
-    json: Path | None = json()
-    database: str | None = database()
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
-class DevicesOptions(Options):
+class DevicesOptions(Options, command="devices", panel="This machine"):
     """List the devices that --device can name: name, architecture, title."""
-
-    COMMAND: ClassVar[str] = "devices"
-    PANEL: ClassVar[str] = "This machine"
 
     quiet: bool = quiet("Print only the names.")
     json: Path | None = json("Write all figures to this file; - is standard output.")
 
 
 @dataclass(frozen=True)
-class DoctorOptions(Options):
+class DoctorOptions(Options, command="doctor", panel="This machine"):
     """Check the database and what this machine can do, and what to install for the rest."""
-
-    COMMAND: ClassVar[str] = "doctor"
-    PANEL: ClassVar[str] = "This machine"
 
     quiet: bool = quiet("Print only what is missing.")
     json: Path | None = json("Write the checks to this file; - is standard output.")
@@ -889,17 +854,29 @@ class DoctorOptions(Options):
 
 
 @dataclass(frozen=True)
-class NewKernelOptions(Options):
+class NewKernelOptions(Options, command="new-kernel", panel="Tune"):
     """Write a working kernel file to start from."""
-
-    COMMAND: ClassVar[str] = "new-kernel"
-    PANEL: ClassVar[str] = "Tune"
 
     name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
     like: str | None = option(
         None, "elements, rows, tiles, matmul or attention; what its name says otherwise."
     )
+
+
+# Commands whose name has two words, by the first of them, with the line of `--help`.
+GROUPS = {
+    "workload": "Record which Triton kernels a program launches, tune them, run it with them, and "
+    "compare."
+}
+
+
+def module_of(options: Options) -> ModuleType:
+    """Return the module of a command, which has its `run`; it is imported only then."""
+    return import_module(f"workbench.commands.{options.COMMAND.translate(_UNDERSCORES)}")
+
+
+_UNDERSCORES = str.maketrans("- ", "__")
 
 
 def commands() -> dict[str, type[Options]]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.catalog import names_in, unknown
-from workbench.commands.console import console_for, note
+from workbench.commands.console import console_for, is_stdout, note
 from workbench.commands.options import ReportOptions
-from workbench.commands.output import is_stdout
 from workbench.commands.result import RunResult, document, json_text
 from workbench.commands.stored import (
     ANY_RUN,

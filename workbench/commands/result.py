@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import workbench
-from workbench.commands.console import say
-from workbench.commands.output import Output, is_stdout
+from workbench.commands.console import Output, is_stdout, say
 from workbench.data import stats
 from workbench.data.exits import (
     COULD_NOT_RUN,

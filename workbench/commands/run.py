@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from workbench import catalog
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import say_result
+from workbench.commands.console import Output, is_stdout, say_result
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.options import DEFAULT_TARGET, CommandError
-from workbench.commands.output import Output, is_stdout
 from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled

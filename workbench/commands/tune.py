@@ -57,7 +57,7 @@ from workbench.commands.options import (
     SweepOptions,
 )
 from workbench.commands.result import collecting, write_result
-from workbench.commands.run import check_writable, gpu_present, require_triton
+from workbench.commands.run import Opener, check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.tune_options import TunedFunction, TuneOptions
 from workbench.commands.tune_words import arguments_of, config_of, function_of, grid_of
@@ -132,7 +132,7 @@ def tune(
         path, call, more = take_over(code, given, grid, chosen, options, pool=kept)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
-        config, predicted = _swept(path, call, chosen, out, options, kept)
+        config, predicted = _swept(path, call, chosen, options, kept)
     if tuner is not None and not predicted:  # a launch must never use what was only predicted
         autotuned.remember(tuner, given, config)
     return TunedFunction(config, path)
@@ -483,29 +483,13 @@ def _swept(
     path: Path,
     call: Call,
     configs: Sequence[Any],
-    out: Path,
     options: TuneOptions,
     kept: KeptProcesses | None,
 ) -> tuple[Any, bool]:
     """Sweep the adapted kernel. Returns the winner among the configs, and whether its time is
     predicted."""
-    device = options.get("device")
-    predicted = device is not None or not gpu_present()
-    every = str(len(call.entries)) if predicted else None
-    sweep = SweepOptions(
-        "full",
-        str(path),
-        dtype=call.dtype,
-        device=device,
-        out=out,
-        budget=options.get("budget", every),
-        database=options.get("database"),
-        fresh=options.get("fresh", False),
-    )
     console = SweepConsole(options.get("quiet", False))
-    command = SweepCommand(sweep, console, prewarm=kept)
-    if command.go() == INTERRUPTED:
-        raise KeyboardInterrupt
+    command = sweep_adapted_kernel(path, call, options, console, prewarm=kept)
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
@@ -515,6 +499,34 @@ def _swept(
         _log.warning("%s: %s", call.name, note)
     at = write.numbers_of(configs).index(dict(selection.winner.case.config))
     return configs[at], selection.predicted
+
+
+def sweep_adapted_kernel(
+    path: Path,
+    call: Call,
+    options: TuneOptions,
+    console: SweepConsole,
+    open_backend: Opener | None = None,
+    prewarm: KeptProcesses | None = None,
+) -> SweepCommand:
+    """Sweep an adapted kernel over its configs: in the budget, or over each where they are only
+    predicted. Returns the ended command. Raises KeyboardInterrupt after Ctrl-C."""
+    device = options.get("device")
+    every = str(len(call.entries)) if device is not None or not gpu_present() else None
+    sweep = SweepOptions(
+        "full",
+        str(path),
+        dtype=call.dtype,
+        device=device,
+        out=Path(options.get("out", "results")),
+        budget=options.get("budget", every),
+        database=options.get("database"),
+        fresh=options.get("fresh", False),
+    )
+    command = SweepCommand(sweep, console, open_backend, prewarm=prewarm)
+    if command.go() == INTERRUPTED:
+        raise KeyboardInterrupt
+    return command
 
 
 def _other_majority(outcomes: Sequence[Outcome]) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.commands.console import console_for, say_result
-from workbench.commands.options import OptionError, WorkloadOptions, check_threshold
+from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
 from workbench.commands.workload_program import check_program, program_words
@@ -93,21 +93,20 @@ class ProgramComparison:
         return COULD_NOT_RUN if self.failure or result is None else verdicts.EXIT[result.word]
 
 
-def run(options: WorkloadOptions) -> int:
+def run(options: WorkloadCompareOptions) -> int:
     """Compare. Returns the exit code of the verdict. Raises OptionError, WorkloadError and others,
     each of which is one sentence."""
-    table, marks = check_options(options)
+    marks = check_options(options)
     words = program_words(options.program)
-    out = options.out or Path("results")
-    check_writable(out)
-    folder = folder_of(out, run_id("workload-compare", title_of(options.program)))
+    check_writable(options.out)
+    folder = folder_of(options.out, run_id("workload-compare", title_of(options.program)))
     folder.mkdir(parents=True)
     comparison = ProgramComparison(
-        str(table), options.program, options.threshold, options.command, options.at_once
+        str(options.table), options.program, options.threshold, options.command, options.at_once
     )
     console = console_for(options)
     try:
-        with ProgramRunner(options, table, marks, words) as runner:
+        with ProgramRunner(options, marks, words) as runner:
             for number in range(options.rounds):
                 if not one_round(comparison, runner, folder, number):
                     break
@@ -123,20 +122,16 @@ def run(options: WorkloadOptions) -> int:
     return write_result(options, "workload", comparison.exit_code, **document(comparison, page))
 
 
-def check_options(options: WorkloadOptions) -> tuple[Path, MarkOptions]:
-    """Return the table, and what marks a step. Raises OptionError, and WorkloadError where the
-    table cannot be read or there is no such policy."""
+def check_options(options: WorkloadCompareOptions) -> MarkOptions:
+    """Return what marks a step. Raises OptionError, and WorkloadError where the table cannot be
+    read or there is no such policy."""
+    if str(options.table) == "--":
+        raise OptionError(f"No table is named; write: {USAGE}.")
     check_program(options, USAGE)
-    if len(options.files) != 1:
-        raise OptionError(f"`compare` takes one table; write: {USAGE}.")
-    if options.rounds < 2:
-        raise OptionError("--rounds is at least 2; 6 or more can decide.")
-    check_threshold(options.threshold)
     check_policy(options.policy)
     check_file(options.json, "--json")
-    table = Path(options.files[0])
-    read(table)
-    return table, mark_of(options.step_mark)
+    read(options.table)
+    return mark_of(options.step_mark)
 
 
 def mark_of(text: str | None) -> MarkOptions:

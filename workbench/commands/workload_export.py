@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workbench.catalog import unknown
 from workbench.commands.console import console_for, note, say_result
-from workbench.commands.options import OptionError, WorkloadOptions
+from workbench.commands.options import OptionError, WorkloadExportOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
 from workbench.data.exits import COULD_NOT_RUN, PASSED
@@ -25,16 +25,15 @@ FORMATS: Mapping[str, Export] = {
     "vllm-moe": export_vllm_moe,
     "python": export_python,
 }
-USAGE = "workbench workload export TABLE OUT --to triton-cache"
 
 
-def run(options: WorkloadOptions) -> int:
+def run(options: WorkloadExportOptions) -> int:
     """Write the files. Returns the exit code: 2 where no entry could be exported. Raises
     OptionError, WorkloadError and FileError, each of which is one sentence."""
-    table, out = check_options(options)
-    entries = read(table)
+    check_options(options)
+    entries, out = read(options.table), options.out
     try:
-        result = FORMATS[str(options.to)](entries, out)
+        result = FORMATS[options.to](entries, out)
     except OSError as error:
         raise WorkloadError(
             f"{out} cannot be written ({reason_of(error)}); name a folder that you may write."
@@ -62,21 +61,15 @@ def reasons(result: ExportResult) -> Mapping[tuple[str, str], int]:
     return Counter((f"{e.module}.{e.function}", reason) for e, reason in result.left_out)
 
 
-def check_options(options: WorkloadOptions) -> tuple[Path, Path]:
-    """Return the table and where to write. Raises OptionError."""
-    if options.program:
-        raise OptionError(f"`export` takes no program; write: {USAGE}.")
-    if len(options.files) != 2:
-        raise OptionError(f"`export` takes a table and where to write; write: {USAGE}.")
+def check_options(options: WorkloadExportOptions) -> None:
+    """Raise OptionError where the table cannot be written so."""
     if options.to not in FORMATS:
-        raise OptionError(unknown("format to export --to", options.to or "", list(FORMATS)))
+        raise OptionError(unknown("format to export --to", options.to, list(FORMATS)))
     if options.to == "triton-cache" and not options.trust:
         raise OptionError(
             "--to triton-cache imports the modules that the table names, as Triton hashes their "
             "source; add --trust if you trust them."
         )
-    table, out = map(Path, options.files)
-    if real_path(table) == real_path(out):
-        raise OptionError(f"{out} is the table itself; name another place to write to.")
+    if real_path(options.table) == real_path(options.out):
+        raise OptionError(f"{options.out} is the table itself; name another place to write to.")
     check_file(options.json, "--json")
-    return table, out

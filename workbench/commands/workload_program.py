@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workbench.commands.options import OptionError, WorkloadOptions
+from workbench.commands.options import OptionError, TakesProgram
 from workbench.traces.profilers.running.machine import machine_here
 from workbench.traces.profilers.running.workload import Workload, title_of, whole_command
 from workbench.workload.startup import sitecustomize
@@ -31,7 +31,12 @@ def startup_variables(more: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths), **more}
 
 
-def check_program(options: WorkloadOptions, usage: str) -> None:
-    """Raise OptionError where no program is named; `usage` is how to write the command."""
+def check_program(options: TakesProgram, usage: str) -> None:
+    """Raise OptionError where no program is named, or words before it that the command does not
+    take; `usage` is how to write the command."""
+    if options.operands:
+        raise OptionError(
+            f"{options.operands[0]} is one word too many; a program stands behind --: {usage}."
+        )
     if not any(options.program[:1]):
         raise OptionError(f"No program is named; write: {usage}.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from workbench.commands.console import console_for, prints_aside, say_result
-from workbench.commands.options import OptionError, WorkloadOptions
+from workbench.commands.options import WorkloadRunOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
 from workbench.commands.workload_program import check_program, program_words, startup_variables
@@ -24,11 +24,12 @@ from workbench.workload.tuned_table import read
 USAGE = "workbench workload run --tuned TABLE -- python serve.py"
 
 
-def run(options: WorkloadOptions) -> int:
+def run(options: WorkloadRunOptions) -> int:
     """Run the program. Returns its exit code; 2 where it ended well and `--verify` sees that its
     processes chose differently. Raises OptionError, WorkloadError and others, each of which is one
     sentence."""
-    table = check_options(options)
+    check_options(options)
+    table = options.tuned
     words = program_words(options.program)
     with tempfile.TemporaryDirectory(prefix="workbench-run-") as folder:
         deployment = Deployment(
@@ -57,18 +58,13 @@ def run(options: WorkloadOptions) -> int:
     )
 
 
-def check_options(options: WorkloadOptions) -> Path:
-    """Return the table. Raises OptionError where the words and options do not fit, and
-    WorkloadError where the table cannot be read or there is no such policy."""
-    if options.files:
-        raise OptionError(f"{options.files[0]} is one word too many; write: {USAGE}.")
+def check_options(options: WorkloadRunOptions) -> None:
+    """Raise OptionError where no program is named, and WorkloadError where the table cannot be read
+    or there is no such policy."""
     check_program(options, USAGE)
-    if options.tuned is None:
-        raise OptionError(f"No tuned table is named; write: {USAGE}.")
     check_policy(options.policy)
     read(options.tuned)
     check_file(options.json, "--json")
-    return options.tuned
 
 
 def differing(processes: Sequence[Sequence[TableLookup]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from workbench.commands.console import note, prints_aside
-from workbench.commands.options import WorkloadOptions
+from workbench.commands.options import WorkloadCompareOptions
 from workbench.commands.workload_program import startup_variables
 from workbench.data.exits import stopped_by
 from workbench.spec import WorkbenchError
@@ -53,8 +53,7 @@ class ProgramRunner:
     """Runs of the program, each in a fresh process, in the order of rounds. With `at_once` of the
     options so many import at the same time, and then take turns."""
 
-    options: WorkloadOptions
-    table: Path
+    options: WorkloadCompareOptions
     marks: MarkOptions
     words: list[str]
     now: Callable[[], float] = time.perf_counter
@@ -144,7 +143,7 @@ class ProgramRunner:
         more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
         if pinned:
             policy = cast(MissPolicy, options.policy)
-            table = str(self.table.absolute())
+            table = str(options.table.absolute())
             more[sitecustomize.TUNED] = Deployment(
                 table, policy, options.verify, str(folder)
             ).text()

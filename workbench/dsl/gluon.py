@@ -12,6 +12,7 @@ have read it. A phase bit tells one round of a ring from the next.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from workbench.dsl import block_strides
@@ -54,10 +55,14 @@ def describe_blocks(name: str, tensor: Any, block: list[int]) -> Any:
     """Return a descriptor of blocks of a tensor for the copy engine. Raises ValueError, which calls
     it `name`, where the tensor cannot have one."""
     strides = block_strides(name, tensor)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    kind = getattr(gl, RENAMED.get(dtype, dtype))
-    layout = gl.NVMMASharedLayout.get_default_for(block, kind)
+    layout = _block_layout(tuple(block), str(tensor.dtype).removeprefix("torch."))
     return TensorDescriptor(tensor, list(tensor.shape), strides, block, layout)
+
+
+@cache  # of the 32 us of a descriptor the layout takes 22
+def _block_layout(block: tuple[int, ...], dtype: str) -> Any:
+    kind = getattr(gl, RENAMED.get(dtype, dtype))
+    return gl.NVMMASharedLayout.get_default_for(list(block), kind)
 
 
 @gluon.jit
@@ -85,6 +90,21 @@ def fetch(descriptor, at, ring, full, free, slot, phase):
     mbarrier.wait(free.index(slot), phase)
     mbarrier.expect(full.index(slot), descriptor.block_type.nbytes)
     copy_in(descriptor, at, full.index(slot), ring.index(slot))
+
+
+@gluon.jit
+def fetch_parts(descriptors, at, rings, full, free, slot, phase):
+    """Fetch a block as `fetch` does, whose last axis lies in one part or in two: descriptors and
+    rings are pairs, and the second is None where there is one part."""
+    if descriptors[1] is None:
+        fetch(descriptors[0], at, rings[0], full, free, slot, phase)
+    else:
+        first, rest = descriptors
+        mbarrier.wait(free.index(slot), phase)
+        mbarrier.expect(full.index(slot), first.block_type.nbytes + rest.block_type.nbytes)
+        copy_in(first, at, full.index(slot), rings[0].index(slot))
+        beyond = [at[0], at[1], at[2], first.block_type.shape[3]]
+        copy_in(rest, beyond, full.index(slot), rings[1].index(slot))
 
 
 @gluon.jit

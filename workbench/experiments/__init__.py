@@ -233,7 +233,7 @@ def kernel_name(kernel: str) -> str:
     return catalog.spec_of(kernel).name if catalog.is_path(kernel) else kernel
 
 
-_HOW = "CONTRIBUTING.md shows how to write one"
+_HOW = "docs/extending.md shows how to write one"
 
 
 def _of_file(path: Path) -> Experiment:

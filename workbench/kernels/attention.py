@@ -37,7 +37,7 @@ from workbench.dsl.gluon import (
     copy_out,
     describe_blocks,
     fence_async_shared,
-    fetch,
+    fetch_parts,
     gl,
     gluon,
     mbarrier,
@@ -88,6 +88,8 @@ attention = Spec(
         {"B": 1, "S": 96, "Hkv": 2, "G": 1, "D": 96, "T": 80},
         {"B": 1, "S": 131, "Hkv": 1, "G": 1, "D": 128, "T": 128},
         {"B": 2, "S": 33, "Hkv": 1, "G": 1, "D": 64, "T": 40},
+        {"B": 1, "S": 130, "Hkv": 1, "G": 2, "D": 192, "T": 65},
+        {"B": 1, "S": 66, "Hkv": 1, "G": 1, "D": 256, "T": 129},
     ],
     bench=[
         {"B": 2, "S": 8192, "Hkv": 16, "G": 1, "D": 128, "T": 8192},
@@ -96,7 +98,7 @@ attention = Spec(
         {"B": 16, "S": 1024, "Hkv": 16, "G": 1, "D": 72, "T": 1024},
         {"B": 2, "S": 8192, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
     ],
-    extents={"D": Extent(among=(64, 72, 80, 96, 128, 256))},
+    extents={"D": Extent(among=(64, 72, 80, 96, 128, 192, 256))},
     refusable=lambda itemsize, D, **at: D > 128 or (itemsize > 2 and D > 64),
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
@@ -320,7 +322,11 @@ def _overlapped(
 # with the queries of its half of a tile. A group starts the scores of the next block of keys
 # together with the product of the present block's weights and v, and while its products run the
 # other group takes exponentials. Weights stay in registers. Blocks go from the last to the first,
-# so only a tile's first block, which stands before the loop, is ever masked.
+# so only a group's first block, which stands before the loop, is ever masked: with the mask and 64
+# keys the last block of a tile belongs to the second group, and the first one passes over it.
+#
+# Heads of more than 128 columns lie in two parts, of 128 and of 64 or 128 columns, since blocks are
+# powers of two: rings and descriptors are pairs of those of each part.
 
 GROUP_ROWS, TILE_ROWS = 64, 128  # queries of a warp group, the rows of its product, and of a tile
 ROWS, TILE = gl.constexpr(GROUP_ROWS), gl.constexpr(TILE_ROWS)
@@ -338,8 +344,8 @@ def _tile(t, grid_m, H, T, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
 def _fetch_tiles(
     maps, rings, full, free, problem, G: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    QUERIES: gl.constexpr = rings[0].shape[0] // 2
-    STAGES: gl.constexpr = rings[1].shape[0]
+    QUERIES: gl.constexpr = rings[0][0].shape[0] // 2
+    STAGES: gl.constexpr = rings[1][0].shape[0]
     qi, q_phase, ki, k_phase, vi, v_phase = 0, 1, 0, 1, 0, 1
     table, T, H, grid_m = problem
     table += gl.program_id(0)
@@ -350,16 +356,16 @@ def _fetch_tiles(
         b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
         for w in gl.static_range(2):
             at = [b, m0 + w * ROWS, h, 0]
-            fetch(maps[0], at, rings[0], full[0], free[0], 2 * qi + w, q_phase)
+            fetch_parts(maps[0], at, rings[0], full[0], free[0], 2 * qi + w, q_phase)
         qi, q_phase = next_slot(qi, q_phase, QUERIES)
         for i in range(blocks + 1):  # in the order of use: v one block after k
             if i < blocks:
                 at = [b, (blocks - 1 - i) * BLOCK_N, h // G, 0]
-                fetch(maps[1], at, rings[1], full[1], free[1], ki, k_phase)
+                fetch_parts(maps[1], at, rings[1], full[1], free[1], ki, k_phase)
                 ki, k_phase = next_slot(ki, k_phase, STAGES)
             if i > 0:
                 at = [b, (blocks - i) * BLOCK_N, h // G, 0]
-                fetch(maps[2], at, rings[2], full[2], free[2], vi, v_phase)
+                fetch_parts(maps[2], at, rings[2], full[2], free[2], vi, v_phase)
                 vi, v_phase = next_slot(vi, v_phase, STAGES)
         t = following
 
@@ -393,15 +399,20 @@ def _attend(
     scale, lse_ptr, S = ends
     q_full, k_full, v_full = full
     q_free, k_free, v_free = free
-    QUERIES: gl.constexpr = q_s.shape[0] // 2
-    STAGES: gl.constexpr = k_s.shape[0]
-    WIDTH: gl.constexpr = k_s.shape[4]
-    DTYPE: gl.constexpr = k_s.dtype
+    QUERIES: gl.constexpr = q_s[0].shape[0] // 2
+    STAGES: gl.constexpr = k_s[0].shape[0]
+    WIDTH: gl.constexpr = k_s[0].shape[4]
+    WIDE: gl.constexpr = maps[1][1] is not None
+    REST: gl.constexpr = k_s[1].shape[4]
+    DTYPE: gl.constexpr = k_s[0].dtype
     S_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    R_L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     P_L: gl.constexpr = gl.DotOperandLayout(0, O_L, 2)
+    R_P_L: gl.constexpr = gl.DotOperandLayout(0, R_L, 2)
     MINE: gl.constexpr = 8 + W  # the named barrier on which this warp group waits for its turn
     OTHER: gl.constexpr = 9 - W
+    PASSES: gl.constexpr = CAUSAL and BLOCK_N == ROWS and W == 0
     qi, q_phase, ki, k_phase, vi, v_phase = 0, 0, 0, 0, 0, 0
     if TURNS and W == 1:
         named_barrier("bar.arrive", OTHER, T)  # the other one begins
@@ -416,11 +427,25 @@ def _attend(
         b, h, m0, blocks = _tile(t, grid_m, H, T, BLOCK_N, CAUSAL)
         mine = 2 * qi + W
         mbarrier.wait(q_full.index(mine), q_phase)
-        queries = _matrix(q_s.index(mine))
+        queries = _matrix(q_s[0].index(mine))
         q = queries.load(gl.DotOperandLayout(0, S_L, 2)) if HOLD else queries
+        if PASSES:
+            mbarrier.wait(k_full.index(ki), k_phase)
+            mbarrier.arrive(k_free.index(ki))
+            ki, k_phase = next_slot(ki, k_phase, STAGES)
+            mbarrier.wait(v_full.index(vi), v_phase)
+            mbarrier.arrive(v_free.index(vi))
+            vi, v_phase = next_slot(vi, v_phase, STAGES)
+            blocks -= 1
+            if TURNS:
+                named_barrier("bar.sync", MINE, blocks)
+                named_barrier("bar.arrive", OTHER, blocks)
         mbarrier.wait(k_full.index(ki), k_phase)
-        keys = _matrix(k_s.index(ki)).permute((1, 0))
+        keys = _matrix(k_s[0].index(ki)).permute((1, 0))
         s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
+        if WIDE:
+            keys = _matrix(k_s[1].index(ki)).permute((1, 0))
+            s = warpgroup_mma(_matrix(q_s[1].index(mine)), keys, s, is_async=True)
         s = warpgroup_mma_wait(0, deps=[s])
         mbarrier.arrive(k_free.index(ki))
         ki, k_phase = next_slot(ki, k_phase, STAGES)
@@ -432,17 +457,24 @@ def _attend(
         total = _lane_sums(p)
         weights = gl.convert_layout(p.to(DTYPE), P_L)  # moves nothing
         acc = gl.zeros([ROWS, WIDTH], gl.float32, O_L)
+        rest = gl.zeros([ROWS, REST], gl.float32, R_L) if WIDE else acc
         for i in range(1, blocks):
             mbarrier.wait(k_full.index(ki), k_phase)
             if TURNS:
                 named_barrier("bar.sync", MINE, i)
-            keys = _matrix(k_s.index(ki)).permute((1, 0))
+            keys = _matrix(k_s[0].index(ki)).permute((1, 0))
             s = warpgroup_mma(q, keys, zero, use_acc=False, is_async=True)
+            if WIDE:
+                keys = _matrix(k_s[1].index(ki)).permute((1, 0))
+                s = warpgroup_mma(_matrix(q_s[1].index(mine)), keys, s, is_async=True)
             mbarrier.wait(v_full.index(vi), v_phase)
-            acc = warpgroup_mma(weights, _matrix(v_s.index(vi)), acc, is_async=True)
+            acc = warpgroup_mma(weights, _matrix(v_s[0].index(vi)), acc, is_async=True)
+            if WIDE:
+                same = gl.convert_layout(weights, R_P_L)
+                rest = warpgroup_mma(same, _matrix(v_s[1].index(vi)), rest, is_async=True)
             if TURNS:
                 named_barrier("bar.arrive", OTHER, i)
-            s = warpgroup_mma_wait(1, deps=[s])
+            s = warpgroup_mma_wait(2 if WIDE else 1, deps=[s])
             mbarrier.arrive(k_free.index(ki))
             ki, k_phase = next_slot(ki, k_phase, STAGES)
             higher = gl.maximum(high, gl.max(s, 1) * scale)
@@ -452,20 +484,35 @@ def _attend(
             sums = _lane_sums(p)
             total = total * _as_lane_sums(keep, sums) + sums
             # `weights` is waited for too: the product reads it from registers until then
-            acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
+            if WIDE:
+                acc, rest, weights = warpgroup_mma_wait(0, deps=[acc, rest, weights])
+            else:
+                acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
             mbarrier.arrive(v_free.index(vi))
             vi, v_phase = next_slot(vi, v_phase, STAGES)
             acc = acc * gl.convert_layout(keep, gl.SliceLayout(1, O_L))[:, None]
+            if WIDE:
+                rest = rest * gl.convert_layout(keep, gl.SliceLayout(1, R_L))[:, None]
             weights = gl.convert_layout(p.to(DTYPE), P_L)
         mbarrier.wait(v_full.index(vi), v_phase)
-        acc = warpgroup_mma(weights, _matrix(v_s.index(vi)), acc, is_async=True)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = warpgroup_mma(weights, _matrix(v_s[0].index(vi)), acc, is_async=True)
+        if WIDE:
+            same = gl.convert_layout(weights, R_P_L)
+            rest = warpgroup_mma(same, _matrix(v_s[1].index(vi)), rest, is_async=True)
+            acc, rest = warpgroup_mma_wait(0, deps=[acc, rest])
+        else:
+            acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_free.index(vi))
         vi, v_phase = next_slot(vi, v_phase, STAGES)
         whole = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), gl.SliceLayout(1, O_L))
         queries.store((acc * (1.0 / whole)[:, None]).to(DTYPE))  # in the place of the queries
+        if WIDE:
+            wide = gl.convert_layout(1.0 / whole, gl.SliceLayout(1, R_L))
+            _matrix(q_s[1].index(mine)).store((rest * wide[:, None]).to(DTYPE))
         fence_async_shared()
-        copy_out(maps[3], [b, m0 + W * ROWS, h, 0], q_s.index(mine))
+        copy_out(maps[3][0], [b, m0 + W * ROWS, h, 0], q_s[0].index(mine))
+        if WIDE:
+            copy_out(maps[3][1], [b, m0 + W * ROWS, h, WIDTH], q_s[1].index(mine))
         tma.store_wait(0)
         mbarrier.arrive(q_free.index(mine))
         qi, q_phase = next_slot(qi, q_phase, QUERIES)
@@ -477,19 +524,33 @@ def _attend(
         t = following
 
 
+@gluon.jit
+def _rings(first, rest, SLOTS: gl.constexpr):
+    """Rings of blocks of both parts of the columns; where there is one part, its ring twice."""
+    SHAPE: gl.constexpr = first.block_type.shape
+    ring = gl.allocate_shared_memory(first.dtype, [SLOTS] + SHAPE, first.layout)
+    beyond = ring
+    if rest is not None:
+        BEYOND: gl.constexpr = rest.block_type.shape
+        beyond = gl.allocate_shared_memory(rest.dtype, [SLOTS] + BEYOND, rest.layout)
+    return ring, beyond
+
+
 @gluon.jit(do_not_specialize=["S", "T", "H", "grid_m"])
 def _ping_pong(
-    q, k, v, o, lse_ptr, S, table, T, H, grid_m, scale, G: gl.constexpr, BLOCK_N: gl.constexpr,
-    CAUSAL: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
+    q, k, v, o, q_rest, k_rest, v_rest, o_rest, lse_ptr, S, table, T, H, grid_m, scale,
+    G: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, QUERIES: gl.constexpr,
+    STAGES: gl.constexpr, TURNS: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
-    WIDTH: gl.constexpr = k.block_type.shape[3]
-    # queries of this tile and of the next, for two warp groups each; the output leaves from there
-    q_s = gl.allocate_shared_memory(q.dtype, [4, 1, ROWS, 1, WIDTH], q.layout)
-    k_s = gl.allocate_shared_memory(k.dtype, [STAGES, 1, BLOCK_N, 1, WIDTH], k.layout)
-    v_s = gl.allocate_shared_memory(v.dtype, [STAGES, 1, BLOCK_N, 1, WIDTH], v.layout)
-    maps, rings = (q, k, v, o), (q_s, k_s, v_s)
-    full = (barriers(4, 1), barriers(STAGES, 1), barriers(STAGES, 1))
-    free = (barriers(4, 1), barriers(STAGES, 2), barriers(STAGES, 2))
+    # queries of QUERIES tiles, for two warp groups each; the output leaves from there
+    rings = (
+        _rings(q, q_rest, 2 * QUERIES),
+        _rings(k, k_rest, STAGES),
+        _rings(v, v_rest, STAGES),
+    )
+    maps = ((q, q_rest), (k, k_rest), (v, v_rest), (o, o_rest))
+    full = (barriers(2 * QUERIES, 1), barriers(STAGES, 1), barriers(STAGES, 1))
+    free = (barriers(2 * QUERIES, 1), barriers(STAGES, 2), barriers(STAGES, 2))
     problem = (table, T, H, grid_m)
     ends = (scale, lse_ptr, S)
     gl.warp_specialize(
@@ -499,7 +560,9 @@ def _ping_pong(
             (_fetch_tiles, (maps, rings, full, free, problem, G, BLOCK_N, CAUSAL)),
         ],
         [4, 1],
-        [240, 24],  # the default partition gets the registers that are left: 240 too
+        # The default partition gets the registers that are left: 240 too. Of heads of 256 columns
+        # 48 to 80 bytes a thread spill; with 232 registers it is twice that.
+        [240, 24],
     )
 
 
@@ -522,7 +585,7 @@ class Overlapped:
 
 @dataclass(frozen=True)
 class PingPong:
-    block_n: int = tile(64, 128, default=128)
+    block_n: int = tile(64, 128, default=AUTO)  # by the width of a head
     num_stages: int = stages(2, 3, default=2)
     turns: int = among(0, 1, default=1)  # the warp groups multiply one after the other
 
@@ -582,13 +645,24 @@ def refuse_ping_pong(config, limits, *, itemsize, D, **sizes):
         return reason
     if itemsize != 2:
         return "its products are of 16-bit inputs"
-    if D > 128:
-        return (
-            f"each thread would hold {D // 2} numbers of the output and as many scores; they spill"
-        )
-    width = max(64, triton.next_power_of_2(D))
+    if D > 256:
+        return f"each thread would hold {D // 2} numbers of the output, and they spill"
+    blocks = TILE_ROWS + 2 * config.num_stages * config.block_n
+    return limits.refuse_shared(blocks * sum(parts(D)) * itemsize + 1024, "blocks")
+
+
+def parts(D):
+    """Return the columns of the parts of a head, powers of two of at least 64; what they are more
+    than D is zeros."""
+    if D <= 128:
+        return (64 if D <= 64 else 128,)
+    return 128, 64 if D <= 192 else 128
+
+
+def query_slots(config, D):
+    """Return for how many tiles of queries a core's 227 KB have room beside keys and values."""
     blocks = 2 * TILE_ROWS + 2 * config.num_stages * config.block_n
-    return limits.refuse_shared(blocks * width * itemsize + 1024, "blocks")
+    return 2 if blocks * sum(parts(D)) * 2 + 1024 <= 227 * 1024 else 1
 
 
 def crowded(held, shared, limits):
@@ -616,7 +690,7 @@ def softmax_ops(rows, columns, width):
 
 
 def ping_pong_work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
-    width = max(64, 1 << (D - 1).bit_length())  # padded
+    width = sum(parts(D))  # padded
     return Work(
         tiles=B * Hkv * G * -(-S // TILE_ROWS),
         steps=-(-T // config.block_n),
@@ -705,7 +779,18 @@ def described(name, x, rows, columns):
     return TensorDescriptor(x, list(x.shape), block_strides(name, x), [1, rows, 1, columns])
 
 
-@attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
+def size_blocks(config, limits, *, D, **axes):
+    """Return the config with its block of keys chosen by the width of a head, by shared memory."""
+    return replace(config, block_n=given(config.block_n, 64 if D > 128 else 128))
+
+
+@attention.impl(
+    PingPong,
+    resolve=size_blocks,
+    refuse=refuse_ping_pong,
+    work=ping_pong_work,
+    unchecked=UNCHECKED,
+)
 def ping_pong(q, k, v, *, config, lse=False):
     """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
     programs, in Gluon."""
@@ -715,16 +800,18 @@ def ping_pong(q, k, v, *, config, lse=False):
 def launch_ping_pong(q, k, v, config, lse, causal=False):
     (B, S, H, D), T = q.shape, k.shape[1]
     o, logs = q.new_empty(B, S, H, D), q.new_empty(B, H, S, dtype=torch.float32) if lse else None
-    width = max(64, triton.next_power_of_2(D))  # columns beyond D are zeros
+    width, *rest = parts(D)
     keys = config.block_n
     rows = {"q": (q, GROUP_ROWS), "k": (k, keys), "v": (v, keys), "o": (o, GROUP_ROWS)}
     maps = [describe_blocks(name, x, [1, n, 1, width]) for name, (x, n) in rows.items()]
+    for name, (x, n) in rows.items():
+        maps.append(describe_blocks(name, x, [1, n, 1, rest[0]]) if rest else None)
     grid_m = triton.cdiv(S, TILE_ROWS)
     grid = min(cores(q), B * H * grid_m)
     group = config.group if causal else 0
     table = schedule(q.device, B * H, grid_m, grid, group)
-    constants = dict(G=H // k.shape[2], BLOCK_N=config.block_n, CAUSAL=causal)
-    constants |= dict(STAGES=config.num_stages, TURNS=bool(config.turns), HOLD=width == 64)
+    constants = dict(G=H // k.shape[2], BLOCK_N=keys, CAUSAL=causal, QUERIES=query_slots(config, D))
+    constants |= dict(STAGES=config.num_stages, TURNS=bool(config.turns), HOLD=D <= 64)
     scale = LOG2E * D**-0.5
     sizes = (S if lse else None, table, T, H, grid_m, scale)
     _ping_pong[(grid,)](*maps, logs, *sizes, **constants, num_warps=4)

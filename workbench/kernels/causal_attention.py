@@ -44,6 +44,8 @@ causal_attention = Spec(
         {"B": 1, "S": 65, "Hkv": 1, "G": 1, "D": 128},
         {"B": 2, "S": 128, "Hkv": 1, "G": 1, "D": 64},
         {"B": 2, "S": 33, "Hkv": 1, "G": 1, "D": 64},
+        {"B": 1, "S": 130, "Hkv": 1, "G": 2, "D": 192},
+        {"B": 1, "S": 66, "Hkv": 1, "G": 1, "D": 256},
     ],
     bench=[
         {"B": 2, "S": 8192, "Hkv": 16, "G": 1, "D": 128},
@@ -51,7 +53,7 @@ causal_attention = Spec(
         {"B": 8, "S": 2048, "Hkv": 16, "G": 1, "D": 128},
         {"B": 2, "S": 8192, "Hkv": 8, "G": 4, "D": 128},
     ],
-    extents={"D": Extent(among=(64, 72, 80, 96, 128, 256))},
+    extents={"D": Extent(among=(64, 72, 80, 96, 128, 192, 256))},
     refusable=lambda itemsize, D, **at: D > 128 or (itemsize > 2 and D > 64),
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself. For the first queries that is of a few values of size 1, which may cancel, while all
@@ -148,13 +150,13 @@ def overlapped(q, k, v, *, config, lse=False):
     return unmasked.launch_overlapped(q, k, v, config, lse, causal=True)
 
 
-def refuse_ping_pong(config, limits, **at):
-    if config.block_n != unmasked.TILE_ROWS:
-        return "the mask crosses one block of keys of each tile, so blocks have the tile's 128 rows"
-    return unmasked.refuse_ping_pong(config, limits, **at)
-
-
-@causal_attention.impl(PingPong, refuse=refuse_ping_pong, work=ping_pong_work, unchecked=UNCHECKED)
+@causal_attention.impl(
+    PingPong,
+    resolve=unmasked.size_blocks,
+    refuse=unmasked.refuse_ping_pong,
+    work=ping_pong_work,
+    unchecked=UNCHECKED,
+)
 def ping_pong(q, k, v, *, config, lse=False):
     """Two warp groups take turns: one multiplies while the other takes exponentials. Persistent
     programs, in Gluon."""

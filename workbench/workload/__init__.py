@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.workload.options import RecordOptions
-
 if TYPE_CHECKING:
     from workbench.workload.pinned import MissPolicy, PinnedTable
 
@@ -34,7 +32,7 @@ def record(file: str | Path, *, profile_steps: int = 3, values: bool = False) ->
     Without a GPU launches are recorded and not run. Raises WorkloadError where the file cannot be
     written, Triton is missing, or a recording is running already.
     """
-    from workbench.workload.recorder import LaunchRecorder
+    from workbench.workload.recorder import LaunchRecorder, RecordOptions
 
     options = RecordOptions(profile_steps, values)
     with LaunchRecorder(ranked(Path(file), os.environ.get("RANK")), options):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from workbench.workload.between import NoMiddle, middle
-from workbench.workload.plan import WorkItem, numbers_of, signature_digest
+from workbench.workload.plan import WorkItem, numbers_of
 from workbench.workload.tuned_table import ConfigValue
 from workbench.workload.tuning import TunedSignature
 
@@ -36,14 +36,14 @@ class SizeGap:
         """Return whether the sizes between the two were measured, or keep the config in use."""
         if self.middle is None:
             return not self.reason
-        result = results.get(signature_digest(self.middle.item.signature))
+        result = results.get(self.middle.item.digest)
         return result is not None and result.status != "failed"
 
 
 def gaps(members: Sequence[WorkItem], results: Results) -> Iterator[SizeGap]:
     """Yield the gaps of a family, by size, once all its members have results."""
     for first, second in pairwise(_by_size(members)):
-        tuned = [results[signature_digest(m.signature)] for m in (first, second)]
+        tuned = [results[m.digest] for m in (first, second)]
         if any(result.status == "failed" for result in tuned):
             yield SizeGap(first, second, reason="a size at its end could not be tuned")
         elif all(r.status == "kept" for r in tuned) and tuned[0].config == tuned[1].config:

@@ -39,6 +39,18 @@ class WorkItem:
             return self.share
         return self.share * max(LEAST_TO_WIN, 1 - self.least_s / self.launch_s)
 
+    @property
+    def digest(self) -> str:
+        """Digest of the signature."""
+        return signature_digest(self.signature)
+
+    @property
+    def title(self) -> str:
+        """Name of the kernel; of a size that no launch had, with its key."""
+        name = self.signature.function.name
+        key = ", ".join(self.signature.key or ())
+        return name if self.launches else f"{name}, between: {key}"
+
 
 def work_list(workload: RecordedWorkload, cover: float, bandwidth: float) -> list[WorkItem]:
     """Return the signatures that have `cover` of the time of the recorded kernels, the longest
@@ -141,6 +153,14 @@ def _with_families(items: Sequence[WorkItem]) -> list[WorkItem]:
             extents = "x".join(map(str, first[:3]))
             names |= dict.fromkeys(family, f"{function}-{len(family)}-{extents}")
     return [replace(item, family=names.get(number)) for number, item in enumerate(items)]
+
+
+def groups_of(items: Sequence[WorkItem]) -> list[list[WorkItem]]:
+    """Return the items of each family as one group, and each other one by itself, in order."""
+    groups: dict[str, list[WorkItem]] = {}
+    for number, item in enumerate(items):
+        groups.setdefault(item.family or f" {number}", []).append(item)
+    return list(groups.values())
 
 
 def _one_extent(items: Sequence[WorkItem], members: Sequence[int]) -> list[int]:

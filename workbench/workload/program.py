@@ -9,24 +9,24 @@ from __future__ import annotations
 import atexit
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.workload.options import RecordOptions
-from workbench.workload.recorder import LaunchRecorder
+from workbench.workload.recorder import LaunchRecorder, RecordOptions
 from workbench.workload.step_hooks import on_step
 
 
 def handed_on(folder: Path, options: RecordOptions) -> str:
     """Return the text by which processes learn where and what to record."""
-    return json.dumps({"folder": str(folder), "options": options.text()})
+    return json.dumps({"folder": str(folder), "options": asdict(options)})
 
 
 def begin(text: str) -> None:
     """Record this process until its end, by the text of `handed_on`."""
     given = json.loads(text)
     path = Path(given["folder"]) / f"process.{os.getpid()}.workload"
-    options = RecordOptions.of(given["options"])
+    options = RecordOptions(**given["options"])
     if options.device is not None:
         from workbench.compile.stand_in import stand_in
         from workbench.device.hardware import device_named

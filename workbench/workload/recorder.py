@@ -33,7 +33,6 @@ from workbench.workload.gpu_time import MOST_LAUNCHES, ProfiledWindow
 from workbench.workload.grids import grids_of
 from workbench.workload.identity import function_of
 from workbench.workload.observed import KeyFunction, describe, key_function, slow_key
-from workbench.workload.options import RecordOptions
 from workbench.workload.pinned import PinnedTable
 from workbench.workload.signature import (
     ConfigGrids,
@@ -82,6 +81,15 @@ class _Kernel:
     usual: dict[tuple[Any, ...], KeyFunction] = field(default_factory=dict)
     counters: dict[Any, _LaunchCounter] = field(default_factory=dict)  # by key
     identity: KernelFunction | None = None
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What is recorded."""
+
+    profile_steps: int = 3  # steps under torch.profiler; 0 for none
+    values: bool = False  # keep the values of small integer tensors
+    device: str | None = None  # that answers for the GPU, by its name
 
 
 class LaunchRecorder:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from workbench.data.clock import timestamp
 from workbench.tuner.portfolio import PortfolioError, portfolio
-from workbench.workload.plan import WorkItem, signature_digest
+from workbench.workload.plan import WorkItem
 from workbench.workload.signature import plain_value
 from workbench.workload.tuned_table import ConfigValue, MeasuredTime
 
@@ -45,6 +45,7 @@ class TunedSignature:
         return self.before_s.median / self.after_s.median
 
 
+Tuned = tuple[WorkItem, TunedSignature]
 RECORDED = "recorded, mean by torch.profiler"  # protocol of an entry that was not tuned
 
 
@@ -55,7 +56,7 @@ def in_use(item: WorkItem) -> TunedSignature:
     time = MeasuredTime(item.launch_s, item.launch_s, item.launch_s)
     config = {n: plain_value(v) for n, v in item.signature.config.items()}
     return TunedSignature(
-        signature_digest(item.signature),
+        item.digest,
         "kept",
         "the config in use stays: it was not tuned",
         tuple(sorted((n, v) for n, v in config.items() if isinstance(v, (int, str, type(None))))),

@@ -1,0 +1,178 @@
+"""Commands for Typer: each field of an options class becomes a parameter, whose words complete:
+kernels, devices, sweeps, runs and what else has names here."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from workbench.commands.options import (
+    FILES,
+    GROUPS,
+    MORE,
+    PANELS,
+    CommandError,
+    Options,
+    commands,
+)
+
+Run = Callable[[Options], int]
+
+# What `--help` shows of a type in place of Typer's `<bool>` and `<list[str]>`
+METAVARS = {bool: "", tuple[str, ...]: "<str>"}
+
+
+def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
+    """Add all commands to the app; each calls `run`. With `shown`, options are those of this
+    command alone, and of none for `--help`, which lists commands: those of all take 27 ms."""
+    groups: dict[str, typer.Typer] = {}
+    for options in sorted(commands().values(), key=lambda each: PANELS.index(each.PANEL)):
+        first, _, second = options.COMMAND.partition(" ")
+        if second and first not in groups:
+            groups[first] = _add_group(app, first, options.PANEL)
+        _add(groups.get(first, app), options, run, bare=shown not in (None, options.COMMAND))
+
+
+def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
+    """Return a field of the options class of a command as a parameter for Typer."""
+    data, complete = field.metadata, completer(command, field.name)
+    if data["positional"]:
+        metavar = data["metavar"]
+        text = typer.Argument(help=data["help"], metavar=metavar, autocompletion=complete)
+    else:
+        names = [data["name"]] if data["name"] else []
+        limits: dict[str, Any] = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
+        limits |= data["limits"]
+        text = typer.Option(*names, help=data["help"], autocompletion=complete, **limits)
+    default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
+    if kind == tuple[str, ...]:
+        kind = list[str]
+        # an empty list is what no word gives; older click takes no default of several words
+        default = default if field.default is MISSING else list(default) or None
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, text],
+    )
+
+
+def _panel_rank(field: Field[Any]) -> int:
+    """Return the place of the panel in which `--help` shows a field."""
+    return ("", MORE, FILES).index(field.metadata.get("limits", {}).get("rich_help_panel", ""))
+
+
+def _taken(value: Any, kind: Any) -> Any:
+    """Return a value of Typer as the options class takes it."""
+    return tuple(value or ()) if kind == tuple[str, ...] else value
+
+
+def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None:
+    """Add the command of an options class to the app, without its parameters if it is `bare`."""
+
+    kinds = {} if bare else get_type_hints(options)
+
+    def command(**values: Any) -> None:
+        values = {k: _taken(v, kinds[k]) for k, v in values.items()}
+        raise typer.Exit(run(options(**values)))
+
+    shown = () if bare else sorted(fields(options), key=_panel_rank)
+    parameters = [_parameter(options.COMMAND, f, kinds[f.name]) for f in shown]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = text = options.__doc__ or ""
+    summary = " ".join(text.partition("\n\n")[0].split())
+    name = options.COMMAND.split()[-1]
+    panel = None if name != options.COMMAND else options.PANEL
+    app.command(name, rich_help_panel=panel, short_help=summary)(command)
+
+
+def _add_group(app: typer.Typer, name: str, panel: str) -> typer.Typer:
+    """Add a group of commands to the app, and return it."""
+    group = typer.Typer()
+
+    def refuse_none(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            *first, last = context.command.commands  # type: ignore[attr-defined]
+            raise CommandError(
+                f"Name what {name} does: {', '.join(first)} or {last}; see `workbench {name} "
+                "--help`."
+            )
+
+    group.callback(invoke_without_command=True, help=GROUPS[name])(refuse_none)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+    return group
+
+
+# Completion
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_RUNS = 20  # the newest
+
+
+def _modules(folder: str) -> list[str]:
+    """Return the names of a folder's modules. Nothing is imported: a key was just pressed."""
+    return sorted(f[:-3] for f in os.listdir(ROOT / folder) if f.endswith(".py") and f[0] != "_")
+
+
+def kernels() -> list[str]:
+    """Return the built-in kernels and the Python files of the current folder."""
+    return [*_modules("kernels"), *sorted(f for f in os.listdir() if f.endswith(".py"))]
+
+
+def sweeps() -> list[str]:
+    """Return the sweeps."""
+    return _modules("sweeps")
+
+
+def devices() -> list[str]:
+    """Return the devices."""
+    return sorted(f[:-5] for f in os.listdir(ROOT / "devices") if f.endswith(".toml"))
+
+
+def runs() -> list[str]:
+    """Return `last` and the newest runs in `results`."""
+    names = (path.parent.name for path in Path("results").glob("*/events.jsonl"))
+    return ["last", *sorted(names, reverse=True)[:MOST_RUNS]]
+
+
+def dtypes() -> list[str]:
+    """Return the dtypes of kernels."""
+    return ["bf16", "fp16", "fp32"]
+
+
+# By option, or by command and option where a name means something of its own there.
+_SOURCES: Mapping[str, tuple[Callable[[], Iterable[str]], ...]] = {
+    "kernel": (kernels,),
+    "spec": (kernels,),
+    "device": (devices,),
+    "dtype": (dtypes,),
+    "vary": (sweeps,),
+    "sweep.name": (kernels, sweeps),
+    "report.name": (lambda: _modules("reports"),),
+    "report.runs": (runs,),
+    "experiment.name": (lambda: _modules("experiments"),),
+    "compare.left": (runs,),
+    "compare.right": (runs,),
+    "code.target": (kernels,),
+    "diagnose.targets": (runs, kernels),
+    "profile.target": (kernels,),
+    "new-kernel.like": (lambda: ["elements", "rows", "tiles", "matmul", "attention"],),
+}
+
+
+def completer(command: str, name: str) -> Callable[[str], list[str]] | None:
+    """Return what completes the words of an option of a command; None where nothing does."""
+    sources = _SOURCES.get(f"{command}.{name}", _SOURCES.get(name, ()))
+
+    def complete(incomplete: str) -> list[str]:
+        words = (word for source in sources for word in source())
+        return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+
+    return complete if sources else None
