@@ -6,12 +6,23 @@ WORSE is a suspicion until a GPU has measured it. SAME alone is certain: the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
-from workbench.data.record import Case, Failure, Outcome, Predicted, Record, Resources, Verdict
+from workbench.data.record import (
+    Case,
+    Comparison,
+    Failure,
+    Outcome,
+    Predicted,
+    Record,
+    Resources,
+    Run,
+    Verdict,
+)
+from workbench.data.verdict import corrected
 from workbench.spec import label
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
@@ -122,6 +133,26 @@ def paired(
     return CodePair(before, after, word, worse, better, tuned, commit=commit)
 
 
+def pairs_of(
+    run: Run, outcomes: Iterable[Outcome], comparisons: Sequence[Comparison]
+) -> list[CodePair]:
+    """Return the pairs of a run of kind `code`, with the verdicts of a GPU corrected for their
+    number."""
+    by_key = {o.key: o for o in outcomes}
+    timed = corrected([c for c in comparisons if c.by == "time"])
+    known = {(c.left_key, c.right_key): c for c in timed}
+    pairs = []
+    for c in comparisons:
+        before, after = by_key.get(c.left_key), by_key.get(c.right_key)
+        if run.versions and c.by == "code" and before and after:
+            commit = c.right.rpartition(" at ")[2] if run.engine == "bisect" else ""
+            pair = paired(before, after, run.versions.threshold, c.tuned, commit)
+            if verdict := known.get((c.left_key, c.right_key)):
+                pair = replace(pair, measured=verdict.verdict, unmeasured=verdict.reason)
+            pairs.append(pair)
+    return pairs
+
+
 def _known(outcome: Outcome) -> tuple[CompiledCode, Resources]:
     assert outcome.code is not None and outcome.resources is not None
     return outcome.code, outcome.resources
@@ -134,15 +165,14 @@ def _worse(
     `backwards` turns round."""
 
     def text(name: str, a: object, b: object, unit: str = "") -> str:
-        a, b = (b, a) if backwards else (a, b)
-        return f"{name} {a} to {b}{unit}"
+        return f"{name} {b} to {a}{unit}" if backwards else f"{name} {a} to {b}{unit}"
 
     (of_a, a), (of_b, b) = _known(one), _known(other)
     times = [known and known.predicted_s for known in map(prediction_of, (one, other))]
     if b.spill_bytes - a.spill_bytes >= SCRATCH_BYTES:
         yield text("scratch", a.spill_bytes, b.spill_bytes, " B")
     if b.occupancy < a.occupancy:
-        yield text("occupancy", _percent(a.occupancy), _percent(b.occupancy), " %")
+        yield text("occupancy", f"{100 * a.occupancy:.0f}", f"{100 * b.occupancy:.0f}", " %")
     # as many threads as ever are resident, and the predicted time is the same
     costs_nothing = b.occupancy >= 1 and times[0] is not None and times[0] == times[1]
     if b.registers > a.registers * (1 + REGISTERS) and b.registers > FEW and not costs_nothing:
@@ -163,10 +193,6 @@ def _worse(
         yield f"predicted time {'down' if backwards else 'up'} by {change}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}"
-
-
 def _bits(resources: Resources) -> float:
     """Return the width of loads; those by descriptor are wider than any other."""
     return 1e9 if resources.copy_engine else resources.load_bits
@@ -184,9 +210,8 @@ def loop_rates(one: HotLoop | None, other: HotLoop | None) -> tuple[float, float
         return None
     matrix = [loop.groups.get("matrix", 0) for loop in (one, other)]
     if all(matrix):
-        return (
-            one.instructions / matrix[0], other.instructions / matrix[1], "a matrix instruction",
-        )  # fmt: skip
+        rates = one.instructions / matrix[0], other.instructions / matrix[1]
+        return *rates, "a matrix instruction"
     if any(matrix) or not one.load_bytes or not other.load_bytes:
         return None
     return one.instructions / one.load_bytes, other.instructions / other.load_bytes, "a byte"

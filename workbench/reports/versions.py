@@ -5,16 +5,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from workbench.code.code_pair import MEANINGS, ORDER, CodePair, paired, prediction_of, ranked
+from workbench.code.code_pair import MEANINGS, ORDER, CodePair, pairs_of, prediction_of, ranked
 from workbench.data.clock import epoch_of
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
 from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import counted, quantity
-from workbench.data.verdict import corrected
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import label, sizes_text
@@ -48,26 +47,10 @@ class CodeChanges:
 def changes_of(
     run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str | None
 ) -> CodeChanges:
-    """Return what a run of kind `code` compared, by its outcomes. Verdicts of a GPU are corrected
-    for their number."""
-    known = run.versions
-    assert known is not None
-    by_key = {o.key: o for o in outcomes}
-    timed = {
-        (c.left_key, c.right_key): c for c in corrected([c for c in comparisons if c.by == "time"])
-    }
-    pairs = []
-    for c in comparisons:
-        before, after = by_key.get(c.left_key), by_key.get(c.right_key)
-        if c.by == "code" and before and after:
-            commit = c.right.rpartition(" at ")[2] if run.engine == "bisect" else ""
-            pair = paired(before, after, known.threshold, c.tuned, commit)
-            if verdict := timed.get((c.left_key, c.right_key)):
-                pair = replace(pair, measured=verdict.verdict, unmeasured=verdict.reason)
-            pairs.append(pair)
+    """Return what a run of kind `code` compared, by all that was stored of it."""
     ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
     seconds = max(0.0, ended_s - epoch_of(run.started))
-    return CodeChanges(run, pairs, seconds, state != "complete")
+    return CodeChanges(run, pairs_of(run, outcomes, comparisons), seconds, state != "complete")
 
 
 def page(
