@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from metal_shim.kernel import MetalKernel
-from workbench.spec import Limits, among, tile
+from workbench.spec import Limits, Work, among, tile
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,22 @@ def block_values(config: Any) -> dict[str, int]:
 
 
 def refuse_shared(
-    kernel: MetalKernel, config: Any, limits: Limits, itemsize: int, rank: Mapping[str, int] = {}
+    kernel: MetalKernel, config: Any, limits: Limits, *, itemsize: int, RANK: int = 0, **sizes: int
 ) -> str | None:
     """Return in one sentence why a block is not shared, or its sums or threadgroup memory do not
-    suffice, or None. `rank` is a further template value, of so many more columns of sums."""
+    suffice, or None. `RANK` is a further template value, of so many more columns of sums."""
     if reason := refuse_uneven(config):
         return reason
-    columns = config.block_n + sum(rank.values())
+    columns = config.block_n + RANK
     held = config.block_m * columns // (32 * config.simd_m * config.simd_n)
-    values = block_values(config) | dict(rank)
+    values = block_values(config) | ({"RANK": RANK} if RANK else {})
     kind = "fp32" if itemsize == 4 else "fp16"
     return limits.refuse_sums(held) or kernel.refuse_threadgroup(T=kind, **values)
+
+
+def block_work(config: Any, limits: Limits, *, itemsize: int, M: int, N: int, K: int) -> Work:
+    """Return the work of a product whose threadgroups have a block each."""
+    return Work.of_product(config, itemsize, M=M, N=N, K=K)
 
 
 def launch_blocks(

@@ -11,10 +11,10 @@ import argparse
 import errno
 import importlib.util
 import os
-import re
+import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,24 +22,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metal_shim import compiler, emulate
 from metal_shim.compiler import find_compiler
-from metal_shim.emulate import (
-    SCHEDULES,
-    CheckName,
-    EmulatedRun,
-    EmulationError,
-    EmulationFinding,
-    EmulationOptions,
-    EndlessRun,
-    MetalLaunch,
-    Schedule,
-    emulation,
-    planning,
-    run_corners,
-)
+from metal_shim.emulate import SCHEDULES, CheckName, EmulatedRun, EmulationError, EndlessRun
 from workbench import catalog
+from workbench.data.environment import installed
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
+from workbench.data.files import write_file
 from workbench.data.units import counted
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -61,13 +51,19 @@ What an emulated run cannot show:
 - more than one fault of a run: it ends at the first
 """
 
+REPEATED = (  # options that may be given several times
+    ("arg", "NAME=VALUE", "n=128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1"),
+    ("define", "NAME=VALUE", None),
+    ("constant", "NAME=VALUE", "value of a function constant"),
+    ("include", "FOLDER", None),
+    ("same-value", "NAME", "an output to which threads may write the same value"),
+    ("expect", "NAME=FILE.npy", "what an output must be, within 1e-3 of it"),
+)
+UNCHANGED = "unchanged since this check was clean: nothing ran now; --again runs it"
+
 
 class NoMetalImpl(WorkbenchError, ValueError):
     """A kernel has no Metal Impl to check."""
-
-
-class NotANumber(WorkbenchError, ValueError):
-    """A value of the command line is no number."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class CheckReport:
     dispatches of the last clean run of each Impl, in their order."""
 
     runs: int = 0
-    findings: dict[CheckName, list[EmulationFinding]] = field(
+    findings: dict[CheckName, list[emulate.EmulationFinding]] = field(
         default_factory=lambda: {name: [] for name in CheckName}
     )
     wrong: list[str] = field(default_factory=list)
@@ -104,9 +100,19 @@ class CheckReport:
         """Whether no run had a finding or a wrong answer."""
         return not self.wrong and not any(self.findings.values())
 
-
-def _silent(text: str) -> None:
-    pass
+    def enter(
+        self, case: MetalCase, fault: EmulationError | str | None, runs: list[EmulatedRun]
+    ) -> None:
+        """Enter a run: its fault or the sentence on its results, and its counted dispatches."""
+        self.runs += 1
+        if isinstance(fault, EmulationError):
+            self.findings[fault.finding.check].append(fault.finding)
+        elif fault:
+            self.wrong.append(f"{case}: {fault}")
+        if isinstance(fault, EndlessRun) and case.impl.name not in self.endless:
+            self.endless.append(case.impl.name)
+        if runs:
+            self.dispatches[case.impl.name] = (case, runs)
 
 
 def metal_impls(spec: Spec) -> list[Impl]:
@@ -130,7 +136,7 @@ def cases(spec: Spec, at_bench: bool = False) -> Iterator[MetalCase]:
                     yield MetalCase(impl, config, sizes, dtype)
 
 
-def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent) -> None:
+def checked(spec: Spec, report: CheckReport, progress: Callable[[str], Any] = str) -> None:
     """Run every case, its schedules side by side, and enter the findings into a report. Of an Impl
     with a run that does not end the further cases are left out. Raises CompilerMissing."""
     from workbench.measurement.correctness import PreparedProblem
@@ -138,73 +144,56 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _
     find_compiler()
     with ThreadPoolExecutor(len(SCHEDULES)) as pool:
         for case in cases(spec):
-            if case.impl.name not in report.endless:
-                progress(str(case))
-                problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
-                for outcome in pool.map(partial(_run, case, problem), SCHEDULES):
-                    _enter(outcome, case, report)
+            if case.impl.name in report.endless:
+                continue
+            progress(str(case))
+            problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+            for fault, runs in pool.map(partial(_run, case, problem), SCHEDULES):
+                report.enter(case, fault, runs)
 
 
-def check_corners(
-    spec: Spec, report: CheckReport, progress: Callable[[str], None] = _silent
-) -> None:
+def check_corners(spec: Spec, report: CheckReport, progress: Callable[[str], Any] = str) -> None:
     """Run the corner threadgroups of every dispatch at the bench sizes, on addresses alone, and
     enter what they show."""
     from workbench.measurement import inputs
 
-    planned = list[tuple[MetalCase, MetalLaunch]]()
+    planned = list[tuple[MetalCase, emulate.MetalLaunch]]()
     for case in cases(spec, at_bench=True):
         try:
-            with planning() as launches:
+            with emulate.planning() as launches:
                 case.impl(*inputs.shapes(spec, case.sizes, case.dtype), config=case.config)
             planned += [(case, launch) for launch in launches]
         except Exception as error:  # a launcher that reads its inputs, or a refused launch
             report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
     progress(f"{spec.name} at bench sizes")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = [(case, pool.submit(run_corners, launch)) for case, launch in planned]
+        runs = [(case, pool.submit(emulate.run_corners, launch)) for case, launch in planned]
     report.corners += len(runs)
     for case, run in runs:
-        try:
-            run.result()
-        except EndlessRun:
+        fault = run.exception()
+        if isinstance(fault, EndlessRun):
             report.not_ended.append(f"{case}, cut short")
-        except EmulationError as error:
-            report.findings[error.finding.check].append(error.finding)
-        except WorkbenchError as error:  # a text that clang does not take with checked casts
-            report.not_ended.append(f"{case}, {first_sentence(error).rstrip('.')}")
+        elif isinstance(fault, EmulationError):
+            report.findings[fault.finding.check].append(fault.finding)
+        elif isinstance(fault, WorkbenchError):  # clang does not take the text with checked casts
+            report.not_ended.append(f"{case}, {first_sentence(fault).rstrip('.')}")
+        else:
+            run.result()
 
 
 def _run(
-    case: MetalCase, problem: PreparedProblem, schedule: Schedule
-) -> EmulationError | tuple[str | None, list[EmulatedRun]]:
-    """Return the fault of a run, or what is wrong in its results and its counted dispatches."""
+    case: MetalCase, problem: PreparedProblem, schedule: emulate.Schedule
+) -> tuple[EmulationError | str | None, list[EmulatedRun]]:
+    """Return the fault of a run, or what is wrong in its results, and its dispatches if counted."""
     from workbench.measurement.correctness import check
 
     counting = schedule is SCHEDULES[-1]
+    options = emulate.EmulationOptions(schedule, counting, unset=counting)
     try:
-        with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
+        with emulate.emulation(options) as runs:
             return check(case.impl, case.config, problem).wrong, runs if counting else []
     except EmulationError as error:
-        return error
-
-
-def _enter(
-    outcome: EmulationError | tuple[str | None, list[EmulatedRun]],
-    case: MetalCase,
-    report: CheckReport,
-) -> None:
-    report.runs += 1
-    if isinstance(outcome, EmulationError):
-        report.findings[outcome.finding.check].append(outcome.finding)
-        if isinstance(outcome, EndlessRun) and case.impl.name not in report.endless:
-            report.endless.append(case.impl.name)
-        return
-    wrong, runs = outcome
-    if wrong:
-        report.wrong.append(f"{case}: {wrong}")
-    if runs:
-        report.dispatches[case.impl.name] = (case, runs)
+        return error, []
 
 
 def lines(report: CheckReport, name: str) -> Iterator[str]:
@@ -228,19 +217,15 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
 
 def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
     """Yield the geometry of a dispatch and the traffic of its buffers."""
-    grid, group = ("x".join(map(str, extents)) for extents in (run.grid, run.group))
-    used = run.traffic.threadgroup_bytes
-    if run.cut_from:
-        group += f", cut from {'x'.join(map(str, run.cut_from))} to the grid"
+    grid, group, before = ("x".join(map(str, n)) for n in (run.grid, run.group, run.cut_from or ()))
+    cut = before and f", cut from {before} to the grid"
     yield (
-        f"  {run.call.source.name}: grid of {grid} threads, threadgroups of {group}, "
-        f"{used} bytes of threadgroup memory"
+        f"  {run.call.source.name}: grid of {grid} threads, threadgroups of {group}{cut}, "
+        f"{run.traffic.threadgroup_bytes} bytes of threadgroup memory"
     )
     for buffer, bytes_ in run.traffic.buffers.items():
-        requested = bytes_.requested_read + bytes_.requested_written
-        unique = bytes_.unique_read + bytes_.unique_written
         yield (
-            f"    {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
+            f"    {buffer:<10} {bytes_.requested:>10} bytes requested, {bytes_.unique:>10} unique, "
             f"{32 * bytes_.sectors:>10} in sectors"
         )
 
@@ -253,21 +238,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kernel", nargs="?", help="name of an operation, the path of its file, or FILE.metal"
     )
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
+    parser.add_argument("--again", action="store_true", help="run what is unchanged and was clean")
     file = parser.add_argument_group("for a kernel of FILE.metal")
     file.add_argument("--kernel", dest="function", default="", metavar="NAME", help="which one")
-    file.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE",
-                      help="n=128, x=fp16:3x128, y=64=0, x=@x.npy, args.field=1")  # fmt: skip
     file.add_argument("--grid", metavar="X,Y,Z", help="threads of the grid")
     file.add_argument("--groups", metavar="X,Y,Z", help="threadgroups of the grid, in its place")
     file.add_argument("--group", default="32", metavar="X,Y,Z", help="threads of a threadgroup")
-    file.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
-    file.add_argument("--constant", action="append", default=[], metavar="NAME=VALUE",
-                      help="value of a function constant")  # fmt: skip
-    file.add_argument("--include", action="append", default=[], metavar="FOLDER")
-    file.add_argument("--same-value", action="append", default=[], metavar="NAME",
-                      help="an output to which threads may write the same value")  # fmt: skip
-    file.add_argument("--expect", action="append", default=[], metavar="NAME=FILE.npy",
-                      help="what an output must be, within 1e-3 of it")  # fmt: skip
+    for name, value, text in REPEATED:
+        file.add_argument(f"--{name}", action="append", default=[], metavar=value, help=text)
     parser.add_argument(
         "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
         help="run an MLX program (or -m MODULE) and check each of its custom kernels",
@@ -294,7 +272,11 @@ def _answered(options: argparse.Namespace) -> int:
     if options.kernel is None:
         return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
     if options.kernel.endswith(".metal"):
-        return _of_a_file(options)
+        return _check_file(options)
+    verdict = _verdict_file(options.kernel)
+    if verdict and verdict.exists() and not options.again:
+        print(verdict.read_text(encoding="utf-8") + UNCHANGED, flush=True)
+        return 0
     spec, report = catalog.spec_of(options.kernel), CheckReport()
     try:
         checked(spec, report, _progress)
@@ -304,87 +286,54 @@ def _answered(options: argparse.Namespace) -> int:
         raise
     finally:
         _progress("")
-    print("\n".join(lines(report, spec.name)), flush=True)
+    text = "\n".join(lines(report, spec.name)) + "\n"
+    print(text, end="", flush=True)
+    if verdict and report.is_clean and not report.not_ended:
+        write_file(verdict, text)
     return 0 if report.is_clean else 1
 
 
-def _of_a_file(options: argparse.Namespace) -> int:
+def _verdict_file(kernel: str) -> Path | None:
+    """Return where the lines of a clean check are kept, under a hash of all that it depends on: the
+    files of this project, its libraries, and the compiler. None for a kernel of other files."""
+    if kernel not in catalog.names_in(catalog.METAL):
+        return None
+    folders = (compiler.HERE, Path(catalog.__file__).parents[1])
+    paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
+    files = sorted(path for path in (*paths, *compiler.INCLUDE.iterdir()) if path.is_file())
+    texts = [path.read_bytes() for path in files]
+    versions = [installed(name) or "" for name in ("torch", "triton", "numpy")]
+    known = (sys.version, platform.machine(), find_compiler().version, *versions)
+    return compiler.entry(kernel, *known, *map(str, files), *texts, suffix=".txt")
+
+
+def _check_file(options: argparse.Namespace) -> int:
     """Check a kernel of a Metal file."""
+    from metal_shim import file_check, whole  # with numpy
+
     find_compiler()
-    path = Path(options.kernel)
+    path, pairs = Path(options.kernel), file_check.pairs
     if not path.is_file():
         return _failed(f"there is no file {path}.")
-    file_check, whole = import_module("metal_shim.file_check"), import_module("metal_shim.whole")
-    group = _extents(options.group)
+    group = file_check.extents(options.group)
+    grid = file_check.extents(options.groups or options.grid or "0")
     if options.groups:
-        grid = tuple(n * t for n, t in zip(_extents(options.groups), group, strict=True))
-    else:
-        grid = _extents(options.grid or "0")
-    constants = {n: _number(v) for n, v in _pairs(options.constant).items()}
+        grid = grid[0] * group[0], grid[1] * group[1], grid[2] * group[2]
+    constants = {n: file_check.number(v) for n, v in pairs(options.constant).items()}
     folders = [Path(folder) for folder in options.include]
-    needed = whole.WholeOptions(_pairs(options.define), folders, constants)
-    arguments = file_check.FileArguments(
-        _pairs(options.arg), grid, group, 0, tuple(options.same_value), needed
-    )
+    needed = whole.WholeOptions(pairs(options.define), folders, constants)
+    same = tuple(options.same_value)
+    arguments = file_check.FileArguments(pairs(options.arg), grid, group, 0, same, needed)
     result = file_check.check_file(path, options.function, arguments)
+    wrong = file_check.unexpected(result.outputs, pairs(options.expect))
     print(
         f"{path.name}, {options.function}: four schedules emulated on a CPU; "
-        "Apple's compiler and GPU took no part"
-    )
-    for name in CheckName:
-        findings = [finding for finding in result.findings if finding.check is name]
-        print(f"{name.value:<10} {counted(len(findings), 'finding')}")
-        for finding in findings:
-            print(f"  {finding}")
-    for run in result.runs:
-        print("\n".join(_dispatch_lines(run)))
-    wrong = _unexpected(result.outputs, _pairs(options.expect))
-    for sentence in wrong:
-        print(sentence)
-    sys.stdout.flush()
+        "Apple's compiler and GPU took no part",
+        *emulate.finding_lines((f.check, str(f)) for f in result.findings),
+        *(line for run in result.runs for line in _dispatch_lines(run)),
+        *wrong, sep="\n", flush=True,
+    )  # fmt: skip
     return 1 if result.findings or wrong else 0
-
-
-def _unexpected(outputs: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each output that is not as its file says."""
-    numpy, wrong = import_module("numpy"), list[str]()
-    array_of = import_module("metal_shim.file_check").array_of
-    for name, path in expected.items():
-        if name not in outputs:
-            wrong.append(f"results    {name} has no values")
-            continue
-        one, other = outputs[name].astype(float), array_of(path.removeprefix("@")).astype(float)
-        if one.size != other.size:
-            wrong.append(f"results    {name} has {one.size} elements, and {path} {other.size}")
-            continue
-        close = numpy.isclose(one, other.reshape(one.shape), rtol=1e-3, atol=1e-3, equal_nan=True)
-        if not close.all():
-            at = tuple(int(i) for i in numpy.argwhere(~close)[0])
-            wrong.append(
-                f"results    {name} is wrong in {int((~close).sum())} of {close.size} elements, "
-                f"first at {list(at)}: {one[at]:.6g} in place of {other.reshape(one.shape)[at]:.6g}"
-            )
-    return wrong
-
-
-def _extents(text: str) -> tuple[int, int, int]:
-    """Return three extents; what is not named is 1. Raises NotANumber."""
-    if not re.fullmatch(r"\d+(,\d+){0,2}", text, flags=re.ASCII):
-        raise NotANumber(f"{text!r} is not one to three whole numbers, as in 64,2,1.")
-    x, y, z = [*map(int, text.split(",")), 1, 1][:3]
-    return x, y, z
-
-
-def _number(text: str) -> int | float:
-    try:
-        return int(text) if re.fullmatch(r"[-+]?\d+", text, flags=re.ASCII) else float(text)
-    except ValueError:
-        raise NotANumber(f"{text!r} is not a number.") from None
-
-
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return `NAME=VALUE` as a mapping; a name alone is 1."""
-    return {name: value or "1" for name, _, value in (word.partition("=") for word in words)}
 
 
 def _program(words: Sequence[str]) -> int:

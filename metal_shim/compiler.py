@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,7 +60,9 @@ _WARNINGS = (
 )
 _CHECKS = (
     # DWARF 4: addr2line of binutils 2.40 names the wrong file after #line in DWARF 5
-    *("-O1", "-fPIC", "-g1", "-gdwarf-4", "-fno-finite-loops", "-fsanitize=thread"),
+    # and -g1 behind it, which it would raise: lines alone, in 9 % less time than all of it
+    *("-O1", "-fPIC", "-gdwarf-4", "-g1", "-gno-column-info"),
+    *("-fno-finite-loops", "-fsanitize=thread"),
     # VectorCombine would split vectors of integers before their loads are counted and checked
     *("-mllvm", "-disable-vector-combine", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
@@ -173,19 +177,18 @@ def compiled(text: str, compiler: MetalCompiler, more: tuple[str, ...] = ()) -> 
     """
     flags = (*_kernel_flags(), *more)
     library = _library(compiler, flags)
-    program = _entry(text, library.name, suffix=".so")
-    if not program.exists():
-        options = ("-Xclang", "-fno-pch-timestamp", "-include-pch", str(library), "-c")
-        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-            source, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.o")
-            source.write_text(text, encoding="utf-8")
-            if sys.platform == "darwin":  # its programs have their lines in the object file
-                built = program.with_suffix(".o")
-            _run(*compiler.kernel, *flags, *options, str(source), "-o", str(built))
-            linked = Path(folder, "kernel.so")
-            _run(*_linker(compiler), str(built), "-o", str(linked))
-            os.replace(linked, program)
-    return program
+    program = entry(text, library.name, suffix=".so")
+    options = ("-Xclang", "-fno-pch-timestamp", "-include-pch", str(library), "-c")
+
+    def build(built: Path) -> None:
+        source, part = built.with_name("kernel.cpp"), built.with_name("kernel.o")
+        source.write_text(text, encoding="utf-8")
+        if sys.platform == "darwin":  # its programs have their lines in the object file
+            part = program.with_suffix(".o")
+        _run(*compiler.kernel, *flags, *options, str(source), "-o", str(part))
+        _run(*_linker(compiler), str(part), "-o", str(built))
+
+    return _built(program, build)
 
 
 # Headers of Apple's: what they declare is in the library, and where it is not a use says so.
@@ -219,22 +222,31 @@ def preprocessed(path: Path, defines: Mapping[str, str], folders: Sequence[Path]
 def _library(compiler: MetalCompiler, flags: Sequence[str]) -> Path:
     """Return the Metal library as a precompiled header, made now or taken from the cache; parsing
     it is a quarter of a compilation. Its name stands for the header, flags and compiler."""
-    header = INCLUDE / "metal_stdlib"
-    texts = [(INCLUDE / name).read_text(encoding="utf-8") for name in ("metal_stdlib", "mlx_utils")]
-    path = _entry(*texts, *flags, compiler.version, suffix=".pch")
+    path = entry(_digest(INCLUDE), *flags, compiler.version, suffix=".pch")
     # of a checkout anew, whose header has another time of change, it stays usable
     options = ("-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp")
-    emit = ("-Xclang", "-emit-pch", "-c", str(header))
-    return _built(path, *compiler.kernel, *flags, *options, *emit)
+    emit = ("-Xclang", "-emit-pch", "-c", str(INCLUDE / "metal_stdlib"))
+    command = (*compiler.kernel, *flags, *options, *emit, "-o")
+    return _built(path, lambda built: _run(*command, str(built)))
 
 
-def _built(path: Path, *command: str) -> Path:
-    """Return the file that a command writes, made now or taken from the cache."""
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            built = Path(folder, path.name)
-            _run(*command, "-o", str(built))
-            os.replace(built, path)
+@cache  # each launch asks for it
+def _digest(folder: Path) -> bytes:
+    texts = [(folder / name).read_bytes() for name in ("metal_stdlib", "mlx_utils")]
+    return hashlib.sha256(b"\0".join(texts)).digest()
+
+
+_ONCE = defaultdict[Path, threading.Lock](threading.Lock)  # schedules run side by side
+
+
+def _built(path: Path, build: Callable[[Path], object]) -> Path:
+    """Return a file of the cache. What is not there is built in a folder of its own, by one thread
+    for all."""
+    with _ONCE[path]:
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                build(built := Path(folder, path.name))
+                os.replace(built, path)
     return path
 
 
@@ -261,11 +273,13 @@ def runner(compiler: MetalCompiler) -> Path:
     """Return the program that loads kernels and runs them, compiled now or taken from the cache."""
     flags = ("-std=c++17", "-O2", "-w", "-rdynamic")
     libraries = ("-ldl",) if sys.platform == "linux" else ()
-    path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
-    return _built(path, *compiler.native, *flags, str(RUNTIME), *libraries)
+    path = entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, *flags, *libraries)
+    command = (*compiler.native, *flags, str(RUNTIME), *libraries, "-o")
+    return _built(path, lambda built: _run(*command, str(built)))
 
 
-def _entry(*parts: str, suffix: str = "") -> Path:
+def entry(*parts: str | bytes, suffix: str = "") -> Path:
+    """Return the path in the cache of what depends on these parts. Raises CacheUnusable."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -275,7 +289,8 @@ def _entry(*parts: str, suffix: str = "") -> Path:
             f"{folder}, where compiled Metal kernels are kept, cannot be made ({reason}); make it, "
             "or name another folder by XDG_CACHE_HOME."
         ) from error
-    return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
+    known = b"\0".join(part.encode() if isinstance(part, str) else part for part in parts)
+    return folder / (hashlib.sha256(known).hexdigest()[:32] + suffix)
 
 
 def _run(*command: str) -> str:

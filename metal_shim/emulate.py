@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,11 @@ from enum import Enum
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import TypeVar
 
 from metal_shim import compiler, host, lint
 from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
+from workbench.data.record import BufferCounts
+from workbench.data.units import counted
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -61,6 +63,16 @@ class EmulationFinding:
             index, group = self.thread
             who = f" [thread {index} of threadgroup {','.join(map(str, group))}]"
         return f"{place}{quoted}: {self.sentence}{who}"
+
+
+def finding_lines(findings: Iterable[tuple[CheckName, str]]) -> Iterator[str]:
+    """Yield the number of different findings of each check, and each of them once."""
+    times = Counter(findings)
+    for check in CheckName:
+        own = {sentence: n for (name, sentence), n in times.items() if name is check}
+        yield f"{check.value:<10} {counted(len(own), 'finding')}"
+        for sentence, number in own.items():
+            yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
 
 
 class EmulationError(WorkbenchError, RuntimeError):
@@ -104,24 +116,12 @@ SCHEDULES = (
 
 
 @dataclass(frozen=True)
-class BufferTraffic:
-    """Bytes of one buffer. Requested bytes count each access, unique ones each byte once; `sectors`
-    are the 32-byte sectors that each instruction of a SIMD-group asked for (0 if not counted)."""
-
-    requested_read: int
-    requested_written: int
-    unique_read: int
-    unique_written: int
-    sectors: int
-
-
-@dataclass(frozen=True)
 class EmulatedTraffic:
     """Counts of one run, none of them a time. `bank_rounds` assumes 32 banks of 4 bytes, which
-    Apple does not publish: a hint. It and the accesses of SIMD-groups to threadgroup memory are 0
-    if not counted."""
+    Apple does not publish: a hint. It, sectors and the accesses of SIMD-groups to threadgroup
+    memory are 0 if not counted."""
 
-    buffers: Mapping[str, BufferTraffic]
+    buffers: Mapping[str, BufferCounts]
     threads: int
     barriers: int  # times that a thread reached one
     exchanges: int  # times that a lane took part in a function of its SIMD-group
@@ -212,35 +212,29 @@ class _Recording:
     runs: list[EmulatedRun] = field(default_factory=list)
 
 
-T = TypeVar("T")
 _RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
-
-
-@contextmanager
-def _set(variable: ContextVar[T | None], value: T) -> Iterator[T]:
-    token = variable.set(value)
-    try:
-        yield value
-    finally:
-        variable.reset(token)
+_PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
 
 
 @contextmanager
 def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
     """Emulate all launches inside with these options. Yields the list that their runs enter."""
-    with _set(_RECORDING, _Recording(options)) as recording:
+    token = _RECORDING.set(recording := _Recording(options))
+    try:
         yield recording.runs
-
-
-_PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
+    finally:
+        _RECORDING.reset(token)
 
 
 @contextmanager
 def planning() -> Iterator[list[MetalLaunch]]:
     """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
     the list that the launches enter."""
-    with _set(_PLANNING, list[MetalLaunch]()) as launches:
+    token = _PLANNING.set(launches := list[MetalLaunch]())
+    try:
         yield launches
+    finally:
+        _PLANNING.reset(token)
 
 
 def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, int, int]) -> bool:
@@ -278,9 +272,9 @@ def run_corners(launch: MetalLaunch) -> None:
     """
     options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
     program = _program(launch.call, options, compiler.WRAPPING)
-    line = _run(program, launch, options).decode("utf-8", "replace").partition("\n")[0]
-    if not line.startswith("counts "):
-        finding = _finding(program, launch.call, line)
+    lines, _ = _run(program, launch, options)
+    if not lines[0].startswith("counts "):
+        finding = _finding(program, launch.call, lines[0])
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
@@ -297,24 +291,18 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     if not source.whole and (faults := lint.faults(source, types)):  # its rules are for bodies
         raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
     program = _program(launch.call, options)
-    reply = _run(program, launch, options)
-    if (
-        options.unset
-        and reply.startswith(b"counts ")
-        and _LOCAL.search(source.body + source.header)
-    ):
-        other = _run(_program(launch.call, options, compiler.ZEROED), launch, options)
-        if other.partition(b"end\n")[2] != reply.partition(b"end\n")[2]:
+    lines, contents = _run(program, launch, options)
+    if not lines[0].startswith("counts "):
+        raise EmulationError(_finding(program, launch.call, lines[0]))
+    if options.unset and _LOCAL.search(source.body + source.header):
+        zeroed = _program(launch.call, options, compiler.ZEROED)
+        if _run(zeroed, launch, options)[1] != contents:
             sentence = "the results depend on a local array or field that nothing has set"
             raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
-    head, _, rest = reply.partition(b"end\n")
-    lines = head.decode("utf-8", "replace").splitlines()
-    if not lines or not lines[0].startswith("counts "):
-        raise EmulationError(_finding(program, launch.call, lines[0] if lines else ""))
-    traffic = _traffic(lines)
     cut_from = launch.group if launch.clamped != tuple(launch.group) else None
-    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic, cut_from))
-    return _split(rest, [array.bytes for array in launch.call.outputs])
+    run = EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from)
+    recording.runs.append(run)
+    return _split(contents, [array.bytes for array in launch.call.outputs])
 
 
 # A local array, or a structure, that is declared and not initialised; clang itself names scalars
@@ -386,23 +374,20 @@ LACKING = frozenset({
 # The request and the reply: see `main` of runtime.cpp
 
 
-def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes:
-    request = b"".join(_request(launch, options))
+def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> tuple[list[str], bytes]:
+    """Return the lines of a reply, one at least, and what follows them."""
+    request, limit_s = b"".join(_request(launch, options)), options.time_limit_s
+    command = (compiler.runner(compiler.find_compiler(options.compiler)), program)
     try:
-        done = subprocess.run(
-            [str(compiler.runner(compiler.find_compiler(options.compiler))), str(program)],
-            input=request,
-            capture_output=True,
-            timeout=options.time_limit_s,
-            check=False,
-        )
+        done = subprocess.run(command, input=request, capture_output=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        sentence = f"no end after {options.time_limit_s:g} s"
+        sentence = f"no end after {limit_s:g} s"
         raise EndlessRun(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
     if done.returncode:
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
         raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
-    return done.stdout
+    head, _, contents = done.stdout.partition(b"end\n")
+    return head.decode("utf-8", "replace").splitlines() or [""], contents
 
 
 _WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED, _EMPTY = 1, 2, 4, 8, 16
@@ -456,7 +441,8 @@ def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
 def _traffic(lines: Sequence[str]) -> EmulatedTraffic:
     counts = [int(word) for word in lines[0].split()[1:]]
     rows = [line.split() for line in lines[1:] if line.startswith("buffer ")]
-    return EmulatedTraffic({row[1]: BufferTraffic(*map(int, row[2:])) for row in rows}, *counts)
+    buffers = {name: BufferCounts(name, *map(int, numbers)) for _, name, *numbers in rows}
+    return EmulatedTraffic(buffers, *counts)
 
 
 def _finding(program: Path, call: MetalCall, line: str) -> EmulationFinding:

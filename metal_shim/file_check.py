@@ -10,35 +10,27 @@ its bytes.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metal_shim.emulate import (
-    SCHEDULES,
-    EmulatedRun,
-    EmulationError,
-    EmulationFinding,
-    EmulationOptions,
-    MetalLaunch,
-    emulated,
-    emulation,
-)
+from metal_shim import emulate
+from metal_shim.emulate import SCHEDULES, EmulatedRun, EmulationFinding, MetalLaunch
 from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
+from workbench.spec import WorkbenchError
 
-_WORDS = {
-    "float": "fp32", "half": "fp16", "bfloat": "bf16", "bfloat16_t": "bf16", "float16_t": "fp16",
-    "int": "int32", "uint": "uint32", "short": "int16", "ushort": "uint16", "char": "int8",
-    "uchar": "uint8", "long": "int64", "ulong": "uint64", "bool": "bool", "size_t": "uint64",
-    "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
+_WORDS = {name: word for word, name in TYPES.items()} | {
+    "half": "fp16", "bfloat": "bf16", "int": "int32", "uint": "uint32", "short": "int16",
+    "ushort": "uint16", "char": "int8", "uchar": "uint8", "long": "int64", "ulong": "uint64",
+    "size_t": "uint64", "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
     "msl_float": "fp32",
 }  # fmt: skip
-_WORDS |= {f"{word}_t": word for word in TYPES if "int" in word}
 _SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
 
@@ -76,33 +68,29 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
     for schedule in SCHEDULES:
+        first = schedule is SCHEDULES[0]
+        options = emulate.EmulationOptions(schedule, counting=True, unset=first)
         try:
-            first = schedule is SCHEDULES[0]
-            with emulation(EmulationOptions(schedule, counting=True, unset=first)) as done:
-                results = emulated(launch)
+            with emulate.emulation(options) as done:
+                results = emulate.emulated(launch)
                 contents, runs = contents or results, done
-        except EmulationError as error:
+        except emulate.EmulationError as error:
             findings[str(error.finding)] = error.finding
-    types = zip(source.outputs, launch.call.outputs, strict=True)
-    outputs = {
-        name: numbers_of(content, kind)
-        for (name, kind), content in zip(types, contents, strict=False)
-    }
+    named = zip(source.outputs, launch.call.outputs, contents, strict=False)  # none after a fault
+    outputs = {name: numbers_of(content, kind) for name, kind, content in named}
     return FileResult(list(findings.values()), runs, outputs)
 
 
 def _with_fields(arguments: FileArguments) -> WholeOptions:
     """Return the options with the fields of structures and the bytes of threadgroup memory, which
     stand among the arguments."""
-    fields, sizes = dict[str, dict[str, str]](), dict[str, int]()
-    for name, value in arguments.values.items():
+    fields, values = defaultdict[str, dict[str, str]](dict), arguments.values.items()
+    for name, value in values:
         structure, _, part = name.partition(".")
         if part:
-            fields.setdefault(structure, {})[part] = value
-        elif value.isdigit():
-            sizes[name] = int(value)
-    before = arguments.options
-    return WholeOptions(before.defines, before.folders, before.constants, sizes, fields)
+            fields[structure][part] = value
+    sizes = {n: int(v) for n, v in values if "." not in n and v.isdigit()}
+    return replace(arguments.options, threadgroup=sizes, fields=fields)
 
 
 def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
@@ -129,10 +117,8 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
         else:
             inputs.append((kind, content or b""))
     call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
-    contents = [content for _, content in inputs]
-    return MetalLaunch(
-        call, contents, arguments.grid, arguments.group, arguments.same_value, initial
-    )
+    contents, extents = [content for _, content in inputs], (arguments.grid, arguments.group)
+    return MetalLaunch(call, contents, *extents, arguments.same_value, initial)
 
 
 def array_of(path: str) -> Any:
@@ -166,7 +152,7 @@ def _value(
     if all(_NUMBER.fullmatch(part) for part in text.split(",")) and not (
         p.declaration.endswith("*") and _SHAPE.fullmatch(text)
     ):
-        numbers = [_number(part) for part in text.split(",")]
+        numbers = [number(part) for part in text.split(",")]
         word = _known(p, word, own)
         return ArrayType((len(numbers),), word), bytes_of(np.array(numbers), word)
     match = _SHAPE.fullmatch(text)
@@ -178,7 +164,7 @@ def _value(
     shape = tuple(map(int, match["shape"].split("x")))
     kind = ArrayType(shape, word)
     if match["fill"]:
-        return kind, bytes_of(np.full(prod(shape), _number(match["fill"])), word)
+        return kind, bytes_of(np.full(prod(shape), number(match["fill"])), word)
     if written:
         return kind, None
     is_float, most = word in ("fp32", "fp16", "bf16"), 2 if word == "bool" else 8
@@ -195,8 +181,53 @@ def _known(p: Parameter, word: str, own: str) -> str:
     return word
 
 
-def _number(text: str) -> float:
-    return {"true": 1.0, "false": 0.0}.get(text, float(text) if text[0] not in "tf" else 0.0)
+class NotANumber(WorkbenchError, ValueError):
+    """A value of the command line is no number."""
+
+
+def number(text: str) -> int | float:
+    """Return a number of the command line; `true` is 1. Raises NotANumber."""
+    try:
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text) if re.fullmatch(r"[-+]?\d+", text, flags=re.ASCII) else float(text)
+    except ValueError:
+        raise NotANumber(f"{text!r} is not a number.") from None
+
+
+def extents(text: str) -> tuple[int, int, int]:
+    """Return three extents; what is not named is 1. Raises NotANumber."""
+    if not re.fullmatch(r"\d+(,\d+){0,2}", text, flags=re.ASCII):
+        raise NotANumber(f"{text!r} is not one to three whole numbers, as in 64,2,1.")
+    x, y, z = [*map(int, text.split(",")), 1, 1][:3]
+    return x, y, z
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return `NAME=VALUE` as a mapping; a name alone is 1."""
+    return {name: value or "1" for name, _, value in (word.partition("=") for word in words)}
+
+
+def unexpected(outputs: Mapping[str, np.ndarray], expected: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each output that is not as its file says. Raises NotWhole."""
+    wrong = list[str]()
+    for name, path in expected.items():
+        if name not in outputs:
+            wrong.append(f"results    {name} has no values")
+            continue
+        one, other = outputs[name].astype(float), array_of(path.removeprefix("@")).astype(float)
+        if one.size != other.size:
+            wrong.append(f"results    {name} has {one.size} elements, and {path} {other.size}")
+            continue
+        other = other.reshape(one.shape)
+        far = np.argwhere(~np.isclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True))
+        if len(far):
+            at = tuple(map(int, far[0]))
+            wrong.append(
+                f"results    {name} is wrong in {len(far)} of {one.size} elements, "
+                f"first at {list(at)}: {one[at]:.6g} in place of {other[at]:.6g}"
+            )
+    return wrong
 
 
 def bytes_of(values: np.ndarray, word: str) -> bytes:

@@ -9,25 +9,13 @@ body count from 1, those of the header from `HEADER_LINE`.
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from metal_shim.signature import (
-    NUMBERS,
-    POSITIONS,
-    SIZES,
-    TYPES,
-    MetalCall,
-    MetalSource,
-    TemplateValue,
-    attributes,
-    head,
-    parameters,
-    template_values,
-)
+from metal_shim import signature
+from metal_shim.signature import NUMBERS, TYPES, MetalCall, MetalSource, TemplateValue
 
 FILE_LINES = 1_000_000  # between the numbers of the lines of one file and of the next
 HEADER_LINE = FILE_LINES + 1  # number of the first line of the header in messages of the emulator
@@ -48,12 +36,13 @@ _DECLARATION = re.compile(
 _DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
-_WIDTH = re.compile(r"^(\w+?)([234])?$")
 _BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
 _BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
-_BYTES |= {name: SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES |= {f"{name}{n}": (n + n % 2) * size for name, size in _BYTES.items() for n in (2, 3, 4)}
 
 
+@cache
 def without_comments(text: str) -> str:
     """Return the text with blanks in place of comments; every line keeps its number."""
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
@@ -85,7 +74,7 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
             f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
             f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
         )
-    start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
+    start = re.sub(r"\[\[.*?\]\]", "", signature.head(call)).rstrip("\n")
     return (
         "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
         f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
@@ -93,6 +82,7 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     )
 
 
+@cache
 def _rewritten(text: str, of_any: bool = False) -> str:
     text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
     text = re.sub(r"#include\s*<metal_\w+>", "", text)
@@ -205,9 +195,9 @@ def _marked(body: str, structure: str) -> str:
 
 
 def _entry(call: MetalCall) -> str:
-    values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
-    values += [_position(name) for name in attributes(call.source)]
-    chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
+    values = [_argument(i, p.declaration) for i, p in enumerate(signature.parameters(call))]
+    values += [_position(name) for name in signature.attributes(call.source)]
+    chosen = f"<{', '.join(signature.template_values(call.template))}>" if call.template else ""
     return _called(call.function + chosen, values)
 
 
@@ -216,7 +206,7 @@ def _whole_entry(call: MetalCall) -> str:
     source = call.source
     function = source.function or source.name
     if call.template and "<" not in function:
-        function += f"<{', '.join(template_values(call.template))}>"
+        function += f"<{', '.join(signature.template_values(call.template))}>"
     values, sizes, fields = list[str](), list[str](), ""
     for number, p in enumerate(source.whole):
         kind = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
@@ -271,7 +261,7 @@ def _position(name: str) -> str:
 
 
 def _axes(name: str) -> str:
-    return ", ".join(f"(uint)({POSITIONS[name].format(axis)})" for axis in range(3))
+    return ", ".join(f"(uint)({signature.POSITIONS[name].format(axis)})" for axis in range(3))
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:
@@ -311,39 +301,27 @@ def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateV
 
 
 def _bytes_of(kind: str) -> int:
-    if kind in _BYTES:
-        return _BYTES[kind]
-    match = _WIDTH.match(kind)
-    if match is None or match[1] not in _BYTES:
+    if kind not in _BYTES:
         raise ValueError(f"the size of the threadgroup type {kind} is unknown; declare its parts")
-    return _BYTES[match[1]] * {"2": 2, "3": 4, "4": 4}.get(match[2] or "", 1)
+    return _BYTES[kind]
+
+
+_ARITHMETIC: tuple[type, ...] = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)
+_ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def _evaluated(text: str, names: Mapping[str, int]) -> int:
     """Return the value of a constant expression. Raises ValueError for anything else."""
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body, names)
-    except (SyntaxError, KeyError, ZeroDivisionError) as error:
-        raise ValueError(
-            f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
-            "constexpr int constants; write it so"
-        ) from error
-
-
-_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,  # of integers in MSL
-    ast.Mod: operator.mod,
-}
-
-
-def _value(node: ast.expr, names: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name):
-        return int(names[node.id])
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
-    raise KeyError(ast.dump(node))
+        # a division of integers in MSL
+        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
+        others = [node for node in ast.walk(tree) if not isinstance(node, _ARITHMETIC)]
+        values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        if not others and all(isinstance(value, int) for value in values):
+            return int(eval(compile(tree, "extent", "eval"), {"__builtins__": {}}, {**names}))
+    except (SyntaxError, NameError, ZeroDivisionError):
+        pass
+    raise ValueError(
+        f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
+        "constexpr int constants; write it so"
+    )

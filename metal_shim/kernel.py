@@ -17,22 +17,9 @@ from typing import Any
 
 import torch
 
-from metal_shim import host
-from metal_shim.emulate import (
-    LaunchRejected,
-    MetalLaunch,
-    emulated,
-    is_planned,
-    is_planning,
-    is_requested,
-)
-from metal_shim.signature import (
-    LIBRARY_NAMES,
-    ArrayType,
-    MetalCall,
-    MetalSource,
-    TemplateValue,
-)
+from metal_shim import emulate, host
+from metal_shim.emulate import LaunchRejected, MetalLaunch
+from metal_shim.signature import LIBRARY_NAMES, ArrayType, MetalCall, MetalSource, TemplateValue
 
 # Words of the project and torch's dtypes
 DTYPES: Mapping[str, torch.dtype] = {w: getattr(torch, name) for w, name in LIBRARY_NAMES.items()}
@@ -72,21 +59,22 @@ class MetalKernel:
         _check(self.source, inputs, models)
         call = MetalCall(self.source, _types(inputs), _types(models), _values(template))
         size = (group, 1, 1) if isinstance(group, int) else group
-        if is_planned(call, grid, size):
+        if emulate.is_planned(call, grid, size):
             outputs = [torch.empty(tuple(m.shape), dtype=m.dtype, device="meta") for m in models]
-        elif metal_device() and not is_requested():
+        elif metal_device() and not emulate.is_requested():
             outputs = import_module("metal_shim.mlx_backend").launched(
                 call, inputs, grid, size, init_value
             )
         else:
             start = dict[str, bytes]()
             if init_value is not None:
-                for name, m in zip(self.source.outputs, models, strict=True):
-                    value = torch.full(tuple(m.shape), init_value, dtype=m.dtype, device="cpu")
-                    start[name] = _bytes(value)
+                full = (
+                    torch.full(m.shape, init_value, dtype=m.dtype, device="cpu") for m in models
+                )
+                start = dict(zip(self.source.outputs, map(_bytes, full), strict=True))
             given = [_bytes(x) for x in inputs]
             launch = MetalLaunch(call, given, grid, size, self.same_value, start)
-            contents = emulated(launch)
+            contents = emulate.emulated(launch)
             outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -130,16 +118,14 @@ def _check(
     source: MetalSource, inputs: Sequence[torch.Tensor], models: Sequence[torch.Tensor]
 ) -> None:
     """Raise LaunchRejected where the tensors do not fit the kernel's declaration."""
-    for kind, names, given in (
-        ("inputs", source.inputs, inputs),
-        ("outputs", source.outputs, models),
-    ):
+    arrays = ("inputs", source.inputs, inputs), ("outputs", source.outputs, models)
+    for kind, names, given in arrays:
         if len(names) != len(given):
             raise LaunchRejected(
                 f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
             )
     for name, x in zip(source.inputs, inputs, strict=True):
-        if x.device.type != "cpu" and not is_planning():
+        if x.device.type != "cpu" and not emulate.is_planning():
             raise LaunchRejected(
                 f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
                 "call .cpu() first."

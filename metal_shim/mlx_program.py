@@ -10,39 +10,22 @@ from __future__ import annotations
 import runpy
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import mlx.core as mx
 import numpy as np
 
-from metal_shim.emulate import (
-    SCHEDULES,
-    CheckName,
-    EmulatedRun,
-    EmulationError,
-    EmulationFinding,
-    EmulationOptions,
-    LaunchRejected,
-    MetalLaunch,
-    emulated,
-    emulation,
-)
+from metal_shim import emulate
+from metal_shim.emulate import SCHEDULES, CheckName, EmulationFinding, LaunchRejected, MetalLaunch
 from metal_shim.file_check import bytes_of, numbers_of
-from metal_shim.signature import (
-    LIBRARY_NAMES,
-    SIZES,
-    ArrayType,
-    MetalCall,
-    MetalSource,
-    TemplateValue,
-)
+from metal_shim.signature import LIBRARY_NAMES, SIZES, ArrayType, MetalCall, MetalSource
 from workbench.data.exits import COULD_NOT_RUN, FAILED
 from workbench.data.units import counted
 
@@ -91,11 +74,7 @@ class ProgramReport:
             f"{counted(len(launched), 'Metal kernel')}, {counted(launches, 'launch')} emulated "
             "on a CPU; Apple's compiler and GPU took no part"
         )
-        for check in CheckName:
-            times = Counter(str(f) for f in self.findings if f.finding.check is check)
-            yield f"{check.value:<10} {counted(len(times), 'finding')}"
-            for sentence, number in times.items():
-                yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
+        yield from emulate.finding_lines((f.finding.check, str(f)) for f in self.findings)
         for sentence in dict.fromkeys(self.refused):
             yield f"not checked: {sentence}"
         if launched:
@@ -144,12 +123,8 @@ class CheckedKernel:
         after one that ends a run the outputs are `init_value` or zeros. Raises LaunchRejected."""
         arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
         mx.eval(arrays)
-        models = [
-            ArrayType(tuple(shape), self._word(dtype, name))
-            for shape, dtype, name in zip(
-                output_shapes, output_dtypes, self.source.outputs, strict=True
-            )
-        ]
+        declared = zip(output_shapes, output_dtypes, self.source.outputs, strict=True)
+        models = [ArrayType(tuple(s), self._word(dtype, name)) for s, dtype, name in declared]
         given = [self._content(x, name) for x, name in zip(arrays, self.source.inputs, strict=True)]
         values = {n: self._value(v, n) for n, v in template or ()}
         call = MetalCall(self.source, tuple(t for t, _ in given), tuple(models), values)
@@ -157,13 +132,13 @@ class CheckedKernel:
         if init_value is not None:
             contents = [bytes_of(np.full(m.size, init_value), m.dtype) for m in models]
             start = dict(zip(self.source.outputs, contents, strict=True))
-        x, y, z = grid
-        across, down, deep = threadgroup
-        launch = MetalLaunch(
-            call, [c for _, c in given], (x, y, z), (across, down, deep), initial=start
-        )
-        contents = self._emulated(launch)
-        outputs = [_array(c, model) for c, model in zip(contents, models, strict=True)]
+        (x, y, z), (across, down, deep) = grid, threadgroup  # lists, too
+        extents = (x, y, z), (across, down, deep)
+        contents = self._emulated(MetalLaunch(call, [c for _, c in given], *extents, initial=start))
+        outputs = [
+            mx.array(numbers_of(content, model)).astype(MLX_DTYPES[model.dtype])
+            for content, model in zip(contents, models, strict=True)
+        ]
         # MLX gives custom kernels no gradient; without this a program would get zeros
         return list(_without_gradient(self.source.name, outputs)(*arrays))
 
@@ -181,9 +156,10 @@ class CheckedKernel:
         for schedule in schedules:
             counting = kind not in self.kinds and schedule is SCHEDULES[0]
             try:
-                with emulation(EmulationOptions(schedule, counting, unset=counting)) as runs:
-                    outputs = emulated(launch)
-            except EmulationError as error:
+                options = emulate.EmulationOptions(schedule, counting, unset=counting)
+                with emulate.emulation(options) as runs:
+                    outputs = emulate.emulated(launch)
+            except emulate.EmulationError as error:
                 self.report.findings.append(self._placed(error.finding))
                 kernel.runs += 1
                 return self._after(error.finding, launch, schedule)
@@ -193,7 +169,8 @@ class CheckedKernel:
             kernel.runs += 1
             results = results or outputs
             if counting:
-                self.kinds[kind] = _sectors(runs)
+                traffics = (run.traffic for run in runs)
+                self.kinds[kind] = sum(b.sectors for t in traffics for b in t.buffers.values())
         kernel.sectors += self.kinds.get(kind, 0)
         assert results is not None
         return results
@@ -202,11 +179,9 @@ class CheckedKernel:
         """Return the outputs of a launch with a finding. After a race or a read of memory that
         nothing has written a kernel goes on, here as on a GPU."""
         if finding.check in (CheckName.RACECHECK, CheckName.INITCHECK):
-            try:
-                with emulation(EmulationOptions(schedule, unchecked=True)):
-                    return emulated(launch)
-            except EmulationError:
-                pass
+            options = emulate.EmulationOptions(schedule, unchecked=True)
+            with suppress(emulate.EmulationError), emulate.emulation(options):
+                return emulate.emulated(launch)
         self.kernel.notes.add("the program got zeros for outputs of a run that a finding ended")
         outputs = zip(self.source.outputs, launch.call.outputs, strict=True)
         return [launch.initial.get(name, bytes(model.bytes)) for name, model in outputs]
@@ -235,7 +210,7 @@ class CheckedKernel:
             self._refuse(f"the emulator has no {dtype}, the dtype of {name}")
         return DTYPES[dtype]
 
-    def _value(self, value: Any, name: str) -> TemplateValue:
+    def _value(self, value: Any, name: str) -> bool | int | str:
         return value if isinstance(value, bool | int) else self._word(value, name)
 
     def _content(self, x: Any, name: str) -> tuple[ArrayType, bytes]:
@@ -258,14 +233,6 @@ class CheckedKernel:
     def _refuse(self, sentence: str) -> None:
         self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.kernel.place})")
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
-
-
-def _sectors(runs: Sequence[EmulatedRun]) -> int:
-    return sum(b.sectors for run in runs for b in run.traffic.buffers.values())
-
-
-def _array(content: bytes, model: ArrayType) -> Any:
-    return mx.array(numbers_of(content, model)).astype(MLX_DTYPES[model.dtype])
 
 
 def _without_gradient(name: str, outputs: Sequence[Any]) -> Any:
@@ -341,17 +308,12 @@ def checked_program() -> Iterator[ProgramReport]:
     """Return a context manager in which MLX's custom kernels are emulated and checked. A function
     that `mx.compile` wraps runs uncompiled: a kernel needs the values of its inputs."""
     report = ProgramReport()
-    before: list[tuple[ModuleType, str, Any]] = []
     mx.disable_compile()
-    try:
+    with ExitStack() as stack:
+        stack.callback(mx.enable_compile)
         for module, name, value in _replacements(report):
-            before.append((module, name, getattr(module, name)))
-            setattr(module, name, value)
+            stack.enter_context(patch.object(module, name, value))
         yield report
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
-        mx.enable_compile()
 
 
 def check_program(words: Sequence[str]) -> int:

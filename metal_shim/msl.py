@@ -104,7 +104,7 @@ ROW_PLACE = """
     constexpr int NSG = TG / 32;
     threadgroup float part[NSG];
     const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
-    const uint n = x_shape[1];
+    const uint lid = thread_index_in_threadgroup, n = x_shape[1];
     const size_t row = size_t(threadgroup_position_in_grid.x) * n;"""
 
 # One sub-block of 32 weights of a GGUF Q4_K block: 16 bytes of numbers, then 128 of nibbles, where

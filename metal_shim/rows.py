@@ -1,14 +1,33 @@
-"""Configs and launch of kernels that give each row to one threadgroup."""
+"""Text, configs, work and launch of kernels that give each row to one threadgroup."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from metal_shim.kernel import MetalKernel
-from workbench.spec import AUTO, Limits, among, given, threads
+from metal_shim.kernel import MetalKernel, metal_kernel
+from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
+from workbench.spec import AUTO, Impl, Limits, Spec, Work, among, given, threads
+
+
+def rows_kernel(name: str, inputs: str, body: str) -> MetalKernel:
+    """Return the kernel whose body goes on behind `ROW_PLACE`, with reductions over a row."""
+    return metal_kernel(
+        name, inputs=inputs, outputs="y", header=BLOCK_REDUCE, body=ROW_PLACE + body
+    )
+
+
+def rows_work(reads: int, steps: int = 1) -> Callable[..., Work]:
+    """Return the `work` of a kernel that in each step loads so many rows for one that it stores."""
+
+    def work(config: Any, limits: Limits, *, itemsize: int, M: int, N: int) -> Work:
+        load, store = reads * N * itemsize, N * itemsize
+        return Work(tiles=M, steps=steps, load_bytes=load, store_bytes=store)
+
+    return work
 
 
 @dataclass(frozen=True)
@@ -44,6 +63,13 @@ class LoopedRows:
     """Threads of a threadgroup that walks its row, of any length."""
 
     threads: int = threads(32, 1024, default=256)
+
+
+def held_impl(spec: Spec, reads: int) -> Callable[[Callable[..., Any]], Impl]:
+    """Return the decorator of a launcher that holds rows, and loads so many for one it stores."""
+    return spec.impl(
+        HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=rows_work(reads)
+    )
 
 
 def launch_rows(kernel: MetalKernel, config: HeldRows | LoopedRows, *inputs: torch.Tensor) -> Any:

@@ -9,7 +9,6 @@
 #include <sys/resource.h>
 #include <algorithm>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -167,29 +166,26 @@ uint64_t place(void* pc) {
 
 // Write a finding: `check place thread group group group sentence`, where `@place@` in the sentence
 // is that of another access.
-void describe(char* to, const char* check, void* pc, const char* format, va_list list) {
+template <class... A>
+void describe(char* to, const char* check, void* pc, const char* format, A... values) {
   MslThread none = {}; const MslThread& t = now ? now->ids : none;
   int n = snprintf(to, 200, "%s %llx %d %u %u %u ", check, (unsigned long long)place(pc),
                    now ? (int)t.index : -1, t.group[0], t.group[1], t.group[2]);
-  vsnprintf(to + n, sizeof finding - n, format, list);
+  snprintf(to + n, sizeof finding - n, format, values...);
 }
 
 // Keep the first finding and end the run.
-void fail(const char* check, void* pc, const char* format, ...) {
-  if (!failed) {
-    va_list list; va_start(list, format);
-    describe(finding, check, pc, format, list); va_end(list);
-    failed = true;
-  }
+template <class... A> void fail(const char* check, void* pc, const char* format, A... values) {
+  if (!failed) describe(finding, check, pc, format, values...);
+  failed = true;
   if (running) { now->state = DONE; leave(); }
 }
 
 // Keep what may be a fault and go on: a value of an inactive lane that nobody uses is none, and a
 // read of memory that nothing has written is a race if a thread writes there before the barrier.
-void keep(char* to, const char* check, void* pc, const char* format, ...) {
-  if (to[0] || request.unchecked) return;
-  va_list list; va_start(list, format);
-  describe(to, check, pc, format, list); va_end(list);
+template <class... A>
+void keep(char* to, const char* check, void* pc, const char* format, A... values) {
+  if (!to[0] && !request.unchecked) describe(to, check, pc, format, values...);
 }
 
 constexpr int RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

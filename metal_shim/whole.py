@@ -219,13 +219,10 @@ def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
         lambda m: f'#line {numbers.get(m[2], 0) * FILE_LINES + int(m[1])} "@.metal"', text
     )
     source = _source(marked, function, options)
-    texts = tuple((Path(name).name, _text(Path(name))) for name in files)
+    paths = [Path(name) for name in files]
+    texts = tuple((p.name, p.read_text("utf-8", "replace") if p.is_file() else "") for p in paths)
     body = source.body.replace('"@.metal"', f'"{source.name}.metal"')
     return replace(source, body=body, files=texts)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def kernel_names(path: Path, options: WholeOptions) -> list[str]:

@@ -12,18 +12,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import compiled_cases
 import synthetic
-from compiled_cases import CASE, FACTS, RESOURCES, predicted
+from compiled_cases import CASE, failed, other, paired, predicted
 from table_text import text_of
 
 from workbench import __version__
-from workbench.code.code_pair import CodePair, paired
+from workbench.code.code_pair import CodePair
 from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
 from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
-from workbench.reports import calibration, compare, compilers, figure, run_index
-from workbench.reports.compilers import CodeChanges
+from workbench.data.verdict import corrected
+from workbench.reports import calibration, compare, figure, run_index, versions
 from workbench.reports.experiment import _untold as untold
 from workbench.reports.experiment import failure_lines
 from workbench.reports.figures import (
@@ -38,6 +39,7 @@ from workbench.reports.figures import (
 )
 from workbench.reports.figures.compare import Operands, round_ratios
 from workbench.reports.pull_request import GateResult, escaped, markdown, table
+from workbench.reports.versions import CodeChanges
 from workbench.tuner.held_back import ErrorRange, HeldSize
 
 Rows = Iterator[str]
@@ -130,17 +132,15 @@ def pairs_of(dice: random.Random, count: int) -> list[CodePair]:
 
     def facts() -> Any:
         if dice.random() < 0.1:
-            return dice.choice(("ptxas: no room", "it needs more shared memory"))
-        resources = replace(
-            RESOURCES, registers=dice.choice((228, 255)), spill_bytes=dice.choice((0, 96)),
+            return failed(dice.choice(("ptxas: no room", "it needs more shared memory")))
+        resources = dict(
+            registers=dice.choice((228, 255)), spill_bytes=dice.choice((0, 96)),
             shared_bytes=dice.choice((1024, 1536)), occupancy=dice.choice((0.125, 0.25)),
         )  # fmt: skip
         loop = dice.choice((None, HotLoop(138, {"matrix": 64}, 396),
                             HotLoop(190, {"matrix": 64, "spills": 12}, 396)))  # fmt: skip
         time = dice.choice((None, predicted(1e-3), predicted(1.2e-3)))
-        return replace(
-            FACTS, code=dice.choice("ab"), resources=resources, loop=loop, predicted=time
-        )
+        return other(dice.choice("ab"), time, loop, **resources)
 
     result = []
     for n in range(count):
@@ -162,7 +162,7 @@ def changes_of(dice: random.Random, count: int) -> CodeChanges:
     """Return changed code, perhaps of a run that was stopped."""
     pairs = pairs_of(dice, count)
     of = dice.choice((len(pairs), len(pairs) + 3))
-    return CodeChanges(
+    return compiled_cases.changes(
         "Two compilers", "3.6.0", "3.9.0", ["a100", "h200", "mi300x"], pairs, [("too large", 2)],
         "workbench compare", "2026-11-26T12:00", 1.0, dice.random() < 0.4, of,
         dice.choice((0, 1, 5)), checks_of(dice),
@@ -182,13 +182,13 @@ def code_changes() -> Rows:
     for count in (0, 1, 1, 2, 3, 5, 8, 8, 12):
         changes = changes_of(dice, count)
         pairs = changes.pairs
-        yield compilers.conclusion(changes)
-        yield f"  {compilers.first_word(changes, compilers.changed(pairs))}"
-        yield f"  {text_of(compilers.word_table(changes))}"
-        yield from (f"  {line}" for line in compilers.tune_again(pairs))
-        yield from (f"  {line}" for line in compilers.code_errors(pairs))
-        for rows in (compilers.pair_rows(pairs, True, True), compilers.pair_rows(pairs, False),
-                     compilers.narrow_rows(pairs)):  # fmt: skip
+        yield versions.conclusion(changes)
+        yield f"  {versions.first_word(changes, versions.changed(pairs))}"
+        yield f"  {text_of(versions.word_table(changes))}"
+        yield from (f"  {line}" for line in versions.tune_again(pairs))
+        yield from (f"  {line}" for line in versions.code_errors(pairs))
+        for rows in (versions.pair_rows(pairs, True, True), versions.pair_rows(pairs, False),
+                     versions.narrow_rows(pairs)):  # fmt: skip
             yield f"  {text_of(rows)}"
 
 
@@ -217,7 +217,7 @@ def comparisons() -> Rows:
         run, outcomes = make()
         shown = [compared_of(dice, run, list(outcomes)) for _ in range(count)]
         yield compare.conclusion(shown)
-        yield f"  {text_of(compare.corrected([c.comparison for c in shown]))}"
+        yield f"  {text_of(corrected([c.comparison for c in shown]))}"
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)

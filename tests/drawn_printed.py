@@ -5,27 +5,27 @@ from __future__ import annotations
 import io
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import compiled_cases
 import drawn_data
 import drawn_numbers
 import synthetic
 from table_text import text_of
 
 from workbench.api import figures, frames
-from workbench.code.code_pair import MEANINGS, CodePair, plain_pair, ranked
+from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
 from workbench.commands.spread import references_text
 from workbench.commands.workload_tune import print_done, print_plan
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
-from workbench.reports.compilers import CodeChanges
 from workbench.traces.trace import (
     ActivityKind,
     CheckerRecord,
@@ -242,9 +242,9 @@ def printed_diagnoses() -> Rows:
 # Machine code
 
 
-def code_of(dice: random.Random) -> CompiledCode | str:
+def code_of(dice: random.Random, case: Case) -> Outcome:
     if dice.random() < 0.15:
-        return "CompileError: no"
+        return compiled_cases.failed("CompileError: no", case)
     base = next(o.resources for o in synthetic.softmax()[1] if isinstance(o, Record))
     assert base is not None
     resources = replace(
@@ -255,7 +255,12 @@ def code_of(dice: random.Random) -> CompiledCode | str:
         if dice.random() < 0.3
         else Predicted(dice.choice((1e-5, 1.2e-5)), "m", 1e-6, 1e-6, None, 0.0, 1e-6, "memory")
     )
-    return CompiledCode("code", resources, 1, {}, None, predicted, ())
+    return compiled_cases.outcome(CompiledCode("code", 1), resources, predicted, case)
+
+
+def expected_of(pair: CodePair) -> Mapping[str, Any]:
+    plain = code_table.plain_pair(pair)
+    return {"expected_s": {name: plain[name].get("expected_s") for name in ("before", "after")}}
 
 
 def printed_code() -> Rows:
@@ -277,16 +282,15 @@ def printed_code() -> Rows:
             )
             pairs.append(
                 CodePair(
-                    case,
-                    code_of(dice),
-                    code_of(dice),
+                    code_of(dice, case),
+                    code_of(dice, case),
                     word,
                     ("registers 32 to 64",) if n % 2 else (),
                     ("spills 8 to 0 B",) if n % 3 == 0 else (),
                     "2026-11-01" if n % 4 == 0 else "",
                 )
             )
-        changes = CodeChanges(
+        changes = compiled_cases.changes(
             "title",
             "Triton 3.6",
             "Triton 3.9",
@@ -306,11 +310,10 @@ def printed_code() -> Rows:
                 f"  {line}" for line in printed(to_console(code_table.say_changes, changes), width)
             )
         yield from (
-            f"  {text_of(code_table.expected_plain(p))} {p.predicted_ratio} "
-            f"{p.is_predicted} {p.reasons}"
+            f"  {text_of(expected_of(p))} {p.predicted_ratio} {p.is_predicted} {p.reasons}"
             for p in ranked(pairs)[:6]
         )
-        yield f"  {sorted(plain_pair(pairs[0]))}"
+        yield f"  {sorted(code_table.plain_pair(pairs[0]))}"
     yield f"{sorted(MEANINGS)}"
 
 

@@ -6,53 +6,42 @@ centred squares, without the cancellation of E[x^2] - E[x]^2. A longer row is re
 rule. The order of sums is not specified, so results agree within tolerances, not bit by bit.
 """
 
-from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
-from metal_shim.rows import HeldRows, LoopedRows, launch_rows, refuse_rows, size_rows
+from metal_shim import rows
+from metal_shim.rows import LoopedRows, launch_rows, rows_kernel
 from workbench.kernels.layer_norm import layer_norm
 from workbench.spec import Work
 
-SIMD_ROWS = metal_kernel(
+SIMD_ROWS = rows_kernel(
     "layer_norm_simd_rows",
-    inputs="x w b",
-    outputs="y",
-    header=BLOCK_REDUCE,
-    body=ROW_PLACE
-    + """
+    "x w b",
+    """
     float held[VALUES];
     float sum = 0, squares = 0;
-    for (uint k = 0; k < VALUES; k++) {
-        const uint i = thread_index_in_threadgroup + k * TG;
+    for (uint k = 0, i = lid; k < VALUES; k++, i += TG) {
         held[k] = i < n ? float(x[row + i]) : 0.0f;
         sum += held[k];
     }
     const float mean = block_sum<NSG>(sum, part, lane, sg) / float(n);
-    for (uint k = 0; k < VALUES; k++) {
-        const uint i = thread_index_in_threadgroup + k * TG;
+    for (uint k = 0, i = lid; k < VALUES; k++, i += TG) {
         held[k] = i < n ? held[k] - mean : 0.0f;
         squares += held[k] * held[k];
     }
     squares = block_sum<NSG>(squares, part, lane, sg);
     const float scale = precise::rsqrt(squares / float(n) + 1e-5f);
-    for (uint k = 0; k < VALUES; k++) {
-        const uint i = thread_index_in_threadgroup + k * TG;
+    for (uint k = 0, i = lid; k < VALUES; k++, i += TG)
         if (i < n) y[row + i] = T(held[k] * scale * float(w[i]) + float(b[i]));
-    }
 """,
 )
 
 # The total of the squares is the sum of each thread's own and of count * (mean - total mean)^2. All
 # is counted from the row's first element, so that a common level leaves no trace.
-WELFORD = metal_kernel(
+WELFORD = rows_kernel(
     "layer_norm_welford",
-    inputs="x w b",
-    outputs="y",
-    header=BLOCK_REDUCE,
-    body=ROW_PLACE
-    + """
+    "x w b",
+    """
     const float origin = float(x[row]);
     float count = 0, own = 0, squares = 0;
-    for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
+    for (uint i = lid; i < n; i += TG) {
         const float v = float(x[row + i]) - origin, before = v - own;
         count += 1;
         own += before / count;
@@ -62,19 +51,13 @@ WELFORD = metal_kernel(
     squares += count * (own - mean) * (own - mean);
     squares = block_sum<NSG>(squares, part, lane, sg);
     const float scale = precise::rsqrt(squares / float(n) + 1e-5f);
-    for (uint i = thread_index_in_threadgroup; i < n; i += TG)
+    for (uint i = lid; i < n; i += TG)
         y[row + i] = T((float(x[row + i]) - origin - mean) * scale * float(w[i]) + float(b[i]));
 """,
 )
 
 
-def simd_rows_work(config, limits, *, itemsize, M, N):
-    return Work(tiles=M, steps=1, load_bytes=3 * N * itemsize, store_bytes=N * itemsize)
-
-
-@layer_norm.impl(
-    HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work
-)
+@rows.held_impl(layer_norm, reads=3)
 def simd_rows(x, w, b, *, config):
     """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
     return launch_rows(SIMD_ROWS, config, x, w, b)

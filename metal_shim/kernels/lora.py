@@ -64,12 +64,12 @@ class Fused(Simdgroup):
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
-    return refuse_shared(FUSED, config, limits, itemsize, _rank(config, r))
+    return refuse_shared(FUSED, config, limits, itemsize=itemsize, RANK=_rank(config, r))
 
 
 def _rank(config, r):
-    """Return the template value of the rank, rounded up to whole blocks of all SIMD-groups."""
-    return {"RANK": r + -r % (8 * config.simd_n)}
+    """Return the rank, rounded up to whole blocks of all SIMD-groups."""
+    return r + -r % (8 * config.simd_n)
 
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):
@@ -82,5 +82,5 @@ def fused_work(config, limits, *, itemsize, M, N, K, r):
 @lora.impl(Fused, backend="metal", refuse=refuse_fused, work=fused_work)
 def fused(x, w, a, b, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n` and its rows of u."""
-    more = _rank(config, a.shape[0])
-    return launch_blocks(FUSED, config, w.shape[0], x, w, a, b, **more)
+    rank = _rank(config, a.shape[0])
+    return launch_blocks(FUSED, config, w.shape[0], x, w, a, b, RANK=rank)

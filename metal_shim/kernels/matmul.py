@@ -7,8 +7,9 @@ apart. simdgroup products may round inside a sum in any order: results agree wit
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
+from metal_shim.blocks import Simdgroup, block_work, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.matmul import matmul
@@ -89,15 +90,7 @@ def tiled(a, b, *, config):
     return TILED(a, b, like=c, grid=grid, group=(edge, edge, 1), T=a.dtype, TILE=edge)
 
 
-def refuse_simdgroup(config, limits, *, itemsize, M, N, K):
-    return refuse_shared(SIMDGROUP, config, limits, itemsize)
-
-
-def simdgroup_work(config, limits, *, itemsize, M, N, K):
-    return Work.of_product(config, itemsize, M=M, N=N, K=K)
-
-
-@matmul.impl(Simdgroup, backend="metal", refuse=refuse_simdgroup, work=simdgroup_work)
+@matmul.impl(Simdgroup, backend="metal", refuse=partial(refuse_shared, SIMDGROUP), work=block_work)
 def simdgroup(a, b, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n`."""
     return launch_blocks(SIMDGROUP, config, b.shape[1], a, b)

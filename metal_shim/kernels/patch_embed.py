@@ -8,6 +8,7 @@ within tolerances.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
@@ -49,17 +50,15 @@ SIMDGROUP = metal_kernel(
 )
 
 
-def refuse_simdgroup(config, limits, *, itemsize, M, N, K, P):
-    return refuse_shared(SIMDGROUP, config, limits, itemsize)
-
-
 def simdgroup_work(config, limits, *, itemsize, M, N, K, P):
     whole = Work.of_product(config, itemsize, M=M, N=N, K=K)
     # with the bias and the position that each output reads
     return replace(whole, store_bytes=3 * whole.store_bytes)
 
 
-@patch_embed.impl(Simdgroup, backend="metal", refuse=refuse_simdgroup, work=simdgroup_work)
+@patch_embed.impl(
+    Simdgroup, backend="metal", refuse=partial(refuse_shared, SIMDGROUP), work=simdgroup_work
+)
 def simdgroup(x, w, bias, position, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n`."""
     return launch_blocks(SIMDGROUP, config, w.shape[0], x, w, bias, position)

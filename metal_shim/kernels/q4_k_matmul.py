@@ -9,8 +9,9 @@ simd_sum's order and that inside a product are not specified: results agree with
 
 from dataclasses import dataclass
 
+from metal_shim.blocks import Simdgroup, block_values, launch_blocks
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_PRODUCT, Q4_K
+from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT, Q4_K
 from workbench.kernels.q4_k_matmul import q4_k_matmul
 from workbench.spec import Work, among, threads
 
@@ -50,27 +51,20 @@ LANES = metal_kernel(
 """,
 )
 
-# 32 columns of K a step: one sub-block of each row of w.
+# 32 columns of K a step: one sub-block of each row of w, of which a SIMD-group has 8.
 TILED = metal_kernel(
     "q4_k_matmul_tiled",
     inputs="x w",
     outputs="y",
     header=BLOCK_PRODUCT + Q4_K,
-    body="""
-    constexpr int NSG = BN / 8;
-    constexpr int NT = NSG * 32;
-    threadgroup T xs[BM * 32];
-    threadgroup T ws[32 * BN];
-    threadgroup float out[NSG * 64];
+    body=BLOCK_PLACE
+    + """
+    threadgroup T xs[BM * BK];
+    threadgroup T ws[BK * BN];
     const uint M = x_shape[0], K = x_shape[1], N = w_shape[0];
-    const uint lid = thread_index_in_threadgroup, lane = thread_index_in_simdgroup;
-    const uint sg = simdgroup_index_in_threadgroup;
-    const uint n0 = threadgroup_position_in_grid.x * BN, m0 = threadgroup_position_in_grid.y * BM;
-    simdgroup_matrix<float, 8, 8> sum[BM / 8];
-    for (int i = 0; i < BM / 8; i++) sum[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    for (uint k0 = 0; k0 < K; k0 += 32) {
-        stage_rows<BM, 32, NT>(xs, x, m0, M, k0, K, lid);
-        const uint n = n0 + lid / 4, part = lid % 4 * 8, j = k0 / 32 % 8;
+    for (uint k0 = 0; k0 < K; k0 += BK) {
+        stage_rows<BM, BK, NT>(xs, x, row0, M, k0, K, lid);
+        const uint n = column0 + lid / 4, part = lid % 4 * 8, j = k0 / 32 % 8;
         const device uchar* block = w + size_t(min(n, N - 1)) * w_shape[1] + k0 / 256 * 144;
         const float2 numbers = q4_k_numbers(block, j);
         for (uint e = 0; e < 8; e++) {
@@ -79,10 +73,10 @@ TILED = metal_kernel(
             ws[(part + e) * BN + lid / 4] = T(numbers.x * float(q) - numbers.y);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_products<BM / 8, 1, 32, false>(sum, xs, 32, ws + sg * 8, BN);
+        add_products<TM, TN, BK, false>(sum, xs, BK, ws + n0, BN);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    store_blocks<BM / 8, 1>(y, sum, out + sg * 64, m0, M, n0 + sg * 8, N, lane);
+    store_blocks<TM, TN>(y, sum, out + sg * 64, row0, M, column0 + n0, N, lane);
 """,
 )
 
@@ -113,10 +107,15 @@ class Tiled:
     block_m: int = among(8, 16, 32, default=16)
     block_n: int = among(16, 32, 64, default=32)
 
+    @property
+    def blocks(self):
+        """The same as blocks of a product, with a SIMD-group for 8 rows of w."""
+        return Simdgroup(self.block_m, self.block_n, block_k=32, simd_m=1, simd_n=self.block_n // 8)
+
 
 def refuse_tiled(config, limits, *, itemsize, M, N, K):
     kind = "fp32" if itemsize == 4 else "fp16"
-    return TILED.refuse_threadgroup(T=kind, BM=config.block_m, BN=config.block_n)
+    return TILED.refuse_threadgroup(T=kind, **block_values(config.blocks))
 
 
 def tiled_work(config, limits, *, itemsize, M, N, K):
@@ -129,9 +128,4 @@ def tiled_work(config, limits, *, itemsize, M, N, K):
 @q4_k_matmul.impl(Tiled, backend="metal", refuse=refuse_tiled, work=tiled_work)
 def tiled(x, w, *, config):
     """A SIMD-group for every 8 rows of w of a block."""
-    M, N = x.shape[0], w.shape[0]
-    BM, BN = config.block_m, config.block_n
-    group = BN * 4
-    grid = (group * -(-N // BN), -(-M // BM), 1)
-    y = x.new_empty(M, N, device="meta")
-    return TILED(x, w, like=y, grid=grid, group=group, T=x.dtype, BM=BM, BN=BN)
+    return launch_blocks(TILED, config.blocks, w.shape[0], x, w)

@@ -7,36 +7,27 @@ order in which simd_sum adds is not specified: results agree within tolerances, 
 
 from dataclasses import dataclass, replace
 
+from metal_shim import rows
 from metal_shim.kernel import metal_kernel
-from metal_shim.msl import BLOCK_REDUCE, ROW_PLACE
-from metal_shim.rows import HeldRows, LoopedRows, launch_rows, refuse_rows, reject_rows, size_rows
+from metal_shim.rows import LoopedRows, launch_rows, rows_kernel, rows_work
 from workbench.kernels.softmax import softmax
-from workbench.spec import AUTO, Work, among, given
+from workbench.spec import AUTO, among, given
 
-SIMD_ROWS = metal_kernel(
+SIMD_ROWS = rows_kernel(
     "softmax_simd_rows",
-    inputs="x",
-    outputs="y",
-    header=BLOCK_REDUCE,
-    body=ROW_PLACE
-    + """
+    "x",
+    """
     float held[VALUES];
     float high = -INFINITY, total = 0;
-    for (uint k = 0; k < VALUES; k++) {
-        const uint i = thread_index_in_threadgroup + k * TG;
+    for (uint k = 0, i = lid; k < VALUES; k++, i += TG) {
         held[k] = i < n ? float(x[row + i]) : -INFINITY;
         high = max(high, held[k]);
     }
     high = block_max<NSG>(high, part, lane, sg);
-    for (uint k = 0; k < VALUES; k++) {
-        held[k] = exp(held[k] - high);
-        total += held[k];
-    }
+    for (uint k = 0; k < VALUES; k++) total += held[k] = exp(held[k] - high);
     total = block_sum<NSG>(total, part, lane, sg);
-    for (uint k = 0; k < VALUES; k++) {
-        const uint i = thread_index_in_threadgroup + k * TG;
+    for (uint k = 0, i = lid; k < VALUES; k++, i += TG)
         if (i < n) y[row + i] = T(held[k] / total);
-    }
 """,
 )
 
@@ -49,48 +40,38 @@ LANES = metal_kernel(
     const size_t row = size_t(thread_position_in_grid.x / 32) * n;
     float held[VALUES];
     float high = -INFINITY, total = 0;
-    for (uint k = 0; k < VALUES; k++) {
-        held[k] = lane + 32 * k < n ? float(x[row + lane + 32 * k]) : -INFINITY;
+    for (uint k = 0, i = lane; k < VALUES; k++, i += 32) {
+        held[k] = i < n ? float(x[row + i]) : -INFINITY;
         high = max(high, held[k]);
     }
     high = simd_max(high);
-    for (uint k = 0; k < VALUES; k++) {
-        held[k] = exp(held[k] - high);
-        total += held[k];
-    }
+    for (uint k = 0; k < VALUES; k++) total += held[k] = exp(held[k] - high);
     total = simd_sum(total);
-    for (uint k = 0; k < VALUES; k++)
-        if (lane + 32 * k < n) y[row + lane + 32 * k] = T(held[k] / total);
+    for (uint k = 0, i = lane; k < VALUES; k++, i += 32)
+        if (i < n) y[row + i] = T(held[k] / total);
 """,
 )
 
 # The maximum starts at the least finite float: -inf - -inf would be NaN.
-ONLINE = metal_kernel(
+ONLINE = rows_kernel(
     "softmax_online",
-    inputs="x",
-    outputs="y",
-    header=BLOCK_REDUCE,
-    body=ROW_PLACE
-    + """
+    "x",
+    """
     float high = -FLT_MAX, total = 0;
-    for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
+    for (uint i = lid; i < n; i += TG) {
         const float v = float(x[row + i]), higher = max(high, v);
         total = total * exp(high - higher) + exp(v - higher);
         high = higher;
     }
     const float top = block_max<NSG>(high, part, lane, sg);
     total = block_sum<NSG>(total * exp(high - top), part, lane, sg);
-    for (uint i = thread_index_in_threadgroup; i < n; i += TG)
+    for (uint i = lid; i < n; i += TG)
         y[row + i] = T(exp(float(x[row + i]) - top) / total);
 """,
 )
 
 
-def rows_work(config, limits, *, itemsize, M, N):
-    return Work(tiles=M, steps=1, load_bytes=N * itemsize, store_bytes=N * itemsize)
-
-
-@softmax.impl(HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=rows_work)
+@rows.held_impl(softmax, reads=1)
 def simd_rows(x, *, config):
     """One threadgroup a row, held in registers: x is read once."""
     return launch_rows(SIMD_ROWS, config, x)
@@ -109,24 +90,20 @@ def size_lanes(config, limits, *, itemsize, M, N):
 
 
 def refuse_lanes(config, limits, *, itemsize, M, N):
-    return reject_rows(32 * config.values, N)
+    return rows.reject_rows(32 * config.values, N)
 
 
-@softmax.impl(Lanes, backend="metal", resolve=size_lanes, refuse=refuse_lanes, work=rows_work)
+@softmax.impl(Lanes, backend="metal", resolve=size_lanes, refuse=refuse_lanes, work=rows_work(1))
 def lanes(x, *, config):
     """One SIMD-group a row, without a barrier."""
     M, N = x.shape
-    if reason := reject_rows(32 * config.values, N):
+    if reason := rows.reject_rows(32 * config.values, N):
         raise ValueError(reason)
     group = 32 * config.rows
     return LANES(x, like=x, grid=(32 * M, 1, 1), group=group, T=x.dtype, VALUES=config.values)
 
 
-def online_work(config, limits, *, itemsize, M, N):
-    return Work(tiles=M, steps=2, load_bytes=N * itemsize, store_bytes=N * itemsize)
-
-
-@softmax.impl(LoopedRows, backend="metal", work=online_work)
+@softmax.impl(LoopedRows, backend="metal", work=rows_work(1, steps=2))
 def online(x, *, config):
     """One threadgroup a row of any length, with a running maximum: x is read twice."""
     return launch_rows(ONLINE, config, x)

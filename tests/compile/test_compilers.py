@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.data.events import read
+from workbench.data.database import open_history
 from workbench.device.error_band import device_words
 
 pytestmark = pytest.mark.newest  # it starts the older version by itself
@@ -20,15 +20,34 @@ ROOT = Path(__file__).parents[2]
 OLDER, NEWER = "3.6.0", version("triton")
 
 
+DATABASE = ("--database", "sqlite:///runs.db")
+
+
 def workbench(folder, *words):
-    """Run a command in a folder; returns its exit code and the JSON document."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "workbench", *words, "--json", "result.json"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    """Run a command in a folder; returns its exit code and the JSON document. The page of the run
+    is drawn again from what is stored."""
+    done = command(folder, *words, "--json", "result.json")
     assert done.returncode in (0, 1, 3), done.stdout + done.stderr
     document = json.loads((folder / "result.json").read_text())
     assert document["exit_code"] == done.returncode
+    for run in document.get("runs", ()):
+        again = command(folder, "report", "versions", run["run"]["id"], "--out", "again.html")
+        assert again.returncode == 0, again.stderr
+        assert (folder / "again.html").read_bytes() == Path(run["page"]).read_bytes()
     return done, document
+
+
+def command(folder, *words):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "workbench", *words, *DATABASE]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def stored(folder):
+    """The newest run of the folder's database, and its outcomes."""
+    with open_history(f"sqlite:///{folder / 'runs.db'}", reading=True) as history:
+        (run, *_) = history.runs()
+        return run, history.outcomes(run.id)
 
 
 @pytest.mark.nightly
@@ -39,17 +58,18 @@ def test_two_compilers_differ_in_the_registers_of_a_matmul(tmp_path):
     assert sorted(pairs) == ["a100", "mi300x"]
     tiles = pairs["a100"]
     registers = [tiles[n]["resources"]["registers"] for n in ("before", "after")]
-    assert tiles["before"]["code"] != tiles["after"]["code"]
+    assert tiles["before"]["code"]["digest"] != tiles["after"]["code"]["digest"]
     if NEWER == "3.9.0":
         assert registers == [228, 252] and tiles["word"] == "WORSE"
     for pair in pairs.values():
         for facts in (pair["before"], pair["after"]):
-            assert facts["predicted"]["predicted_s"] > 0 and facts["groups"]["matrix"] > 0
-            assert facts["loop"]["groups"]["matrix"] > 0
+            assert facts["timing"]["predicted_s"] > 0 and facts["code"]["groups"]["matrix"] > 0
+            assert facts["code"]["loop"]["groups"]["matrix"] > 0
     assert "matmul.tiles" in Path(document["code_changes"]["page"]).read_text()
     assert "~" in done.stdout and "matmul.tiles" in done.stdout
-    kept = read(tmp_path / "results" / "compiled.jsonl").events
-    assert len(kept) == 4 and {e.compiler for e in kept} == {f"Triton {OLDER}", f"Triton {NEWER}"}
+    run, outcomes = stored(tmp_path)
+    assert (run.versions.before, run.versions.after) == (f"Triton {OLDER}", f"Triton {NEWER}")
+    assert len(outcomes) == 4 and {o.phase for o in outcomes} == {"code"}
     again, _ = workbench(tmp_path, *words, "--device", "a100")
     assert "2 of 2 are compiled already" in again.stdout
 
@@ -98,6 +118,10 @@ def test_the_commit_that_changed_machine_code_is_located_without_a_gpu(repositor
     assert done.returncode == 0 and document["candidates"] == [commits[3]]
     assert "is the first bad commit" in done.stdout and "GOOD and BAD differ" in done.stdout
     assert len(document["steps"]) <= 3
+    run, outcomes = stored(repository)
+    assert (run.engine, run.kind, run.kernel) == ("bisect", "code", "copy")
+    assert 1 < len(outcomes) <= 1 + len(document["runs"][0]["comparisons"])
+    assert len(document["runs"][0]["comparisons"]) == 1 + len(document["steps"])
     trees = subprocess.run(["git", "-C", str(repository), "worktree", "list"], check=True,
                            capture_output=True, text=True)  # fmt: skip
     assert len(trees.stdout.splitlines()) == 1
@@ -139,22 +163,30 @@ def test_a_change_of_a_comment_compiles_nothing(repository):
 @pytest.mark.nightly
 def test_a_killed_run_goes_on_from_what_it_had(repository):
     change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
-    path = repository / "results" / "compiled.jsonl"
-    words = [sys.executable, "-m", "workbench", "gate", "HEAD", "--device", "all"]
+    words = [sys.executable, "-m", "workbench", "gate", "HEAD", "--device", "all", *DATABASE]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(words, cwd=repository, env=env, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 120
-    while not (path.exists() and path.read_bytes().count(b"\n") >= 2):
+    while len(_stored_keys(repository)) < 12:  # ten of the baseline, and two of the branch
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = {event.key for event in read(path).events}
-    done, document = workbench(repository, *words[3:])
+    before = _stored_keys(repository)
+    done, document = workbench(repository, "gate", "HEAD", "--device", "all")
     assert done.returncode == 0
-    events = read(path).events
-    assert len(events) == len({event.key for event in events}) == 20 > len(before) > 0
+    _, outcomes = stored(repository)
+    assert len(outcomes) == len({o.key for o in outcomes}) == 20 > len(before)
+    assert sum(o.at in before.values() for o in outcomes) >= 2  # those of the branch
     assert {p["word"] for p in document["code_changes"]["pairs"]} == {"SAME"}
+
+
+def _stored_keys(folder):
+    """Keys and times of the outcomes that the newest run has stored."""
+    try:
+        return {o.key: o.at for o in stored(folder)[1]}
+    except ValueError:  # no run yet
+        return {}
 
 
 # What a kernel's file does to the processes that import it, to be taken for a better one

@@ -226,7 +226,7 @@ def test_planted_changes_are_told_apart_and_the_comment_is_written_once(runner):
     other, body = runner.bodies
     assert other == others["body"]
     assert "suspected to be slower" in body and "3 WORSE, 1 SAME" in body
-    assert re.search(r"^\| WORSE \| spills\.blocks .* 0 &gt; \d+ ", body, re.M)
+    assert re.search(r"^\| WORSE \| spills\.blocks .*scratch 0 to \d+ B", body, re.M)
     assert "- gone.py: removed" in body and "- new: new since" in body
     assert (runner.temp / "STEP_SUMMARY").read_text() == body
     assert str(runner.repository.parent) not in body

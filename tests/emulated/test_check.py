@@ -1,6 +1,7 @@
 """The command `python -m metal_shim.check`, the compiler's lookup and the cache."""
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -60,15 +61,53 @@ def test_ctrl_c_is_130(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check.catalog, "spec_of", interrupted)
-    assert check.main(["softmax"]) == 130 and capsys.readouterr().err == "stopped\n"
+    assert check.main(["softmax", "--again"]) == 130 and capsys.readouterr().err == "stopped\n"
 
 
 def test_a_clean_kernel():
-    done = command("read_only")
+    done = command("read_only", "--again")
     assert done.returncode == 0 and not done.stderr  # no progress, as no terminal is there
     names = [line.split()[0] for line in done.stdout.splitlines()[1:6]]
     assert names == [*(name.value for name in CheckName), "results"]
     assert "emulated on a CPU; Apple's compiler and GPU took no part" in done.stdout
+
+
+def test_a_clean_check_is_kept_until_a_file_changes(monkeypatch, tmp_path, capsys):
+    """What is kept is printed without torch, whose import takes a second."""
+    ran = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(check, "checked", lambda *given: ran.append(given))
+    monkeypatch.setattr(check, "check_corners", lambda *given: None)
+    assert check.main(["read_only"]) == 0 and len(ran) == 1
+    kept = capsys.readouterr().out + check.UNCHANGED + "\n"
+    assert check.main(["read_only"]) == 0 and len(ran) == 1
+    assert capsys.readouterr().out == kept
+    line = (
+        "import sys; from metal_shim import check; assert not check.main(['read_only']); "
+        "assert 'torch' not in sys.modules"
+    )
+    again = subprocess.run([sys.executable, "-c", line], cwd=ROOT, capture_output=True, text=True)
+    assert again.stdout == kept, again.stderr
+    assert check.main(["read_only", "--again"]) == 0 and len(ran) == 2
+    headers = tmp_path / "include"
+    shutil.copytree(compiler.INCLUDE, headers)
+    monkeypatch.setattr(compiler, "INCLUDE", headers)
+    assert check.main(["read_only"]) == 0 and len(ran) == 3
+    (headers / "mlx_utils").write_text("// another")
+    assert check.main(["read_only"]) == 0 and len(ran) == 4
+
+
+def test_findings_and_kernels_of_other_files_are_not_kept(monkeypatch, tmp_path):
+    def find(spec, report, progress):
+        report.wrong = ["softmax.lanes: y is wrong"]
+        ran.append(spec.name)
+
+    ran = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(check, "checked", find)
+    monkeypatch.setattr(check, "check_corners", lambda *given: None)
+    assert [check.main(["read_only"]) for _ in range(2)] == [1, 1] and len(ran) == 2
+    assert check._verdict_file(str(ROOT / "workbench" / "kernels" / "softmax.py")) is None
 
 
 def test_each_dispatch_has_its_geometry():
@@ -120,7 +159,7 @@ def test_ctrl_c_prints_what_was_found(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check, "checked", interrupted)
-    assert check.main(["softmax"]) == 130
+    assert check.main(["softmax", "--again"]) == 130
     assert "results    1 wrong result: softmax.lanes: y is wrong" in capsys.readouterr().out
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metal_shim import check
+from metal_shim import check, file_check
 from metal_shim.emulate import LaunchRejected
 from metal_shim.file_check import FileArguments, array_of, check_file
 from metal_shim.whole import NotWhole, WholeOptions, declarations, kernel_names
@@ -202,9 +202,9 @@ def test_the_command_compares_an_output_with_a_file(file, tmp_path, capsys):
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1.5", "1,2,3,4", "a", "", "1,", "-3"])
 def test_extents_are_one_to_three_whole_numbers(text):
-    with pytest.raises(check.NotANumber, match="is not one to three whole numbers"):
-        check._extents(text)
-    assert check._extents("64,2") == (64, 2, 1)
+    with pytest.raises(file_check.NotANumber, match="is not one to three whole numbers"):
+        file_check.extents(text)
+    assert file_check.extents("64,2") == (64, 2, 1)
 
 
 def test_what_holds_no_array_is_one_sentence(tmp_path):
@@ -215,5 +215,5 @@ def test_what_holds_no_array_is_one_sentence(tmp_path):
         with pytest.raises(NotWhole, match=r"cannot be read \(.*\); name a file of numpy\.save"):
             array_of(str(path))
     np.save(tmp_path / "three.npy", np.ones(3))
-    words = check._unexpected({"y": np.ones(8)}, {"y": str(tmp_path / "three.npy")})
+    words = file_check.unexpected({"y": np.ones(8)}, {"y": str(tmp_path / "three.npy")})
     assert words == [f"results    y has 8 elements, and {tmp_path / 'three.npy'} 3"]

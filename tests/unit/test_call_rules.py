@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic import softmax
 
 from workbench.commands.diagnose_trace import of_run
-from workbench.commands.report import StoredRun
+from workbench.commands.result import RunResult
 from workbench.commands.traces import known_of_calls, of_kernel
 from workbench.data.record import Evidence, Profile, Record
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at
@@ -166,7 +166,7 @@ def test_a_call_of_several_launches_has_its_own_findings():
 def test_diagnose_evaluates_the_stored_call_and_lists_its_rules_no_more():
     kept, record = call_of_three(10**10)
     assert all(p.outcome == record.key for p in kept.profiles)
-    stored = StoredRun(kept.run, [record], (), kept.findings, kept.profiles)
+    stored = RunResult(kept.run, [record], (), kept.findings, kept.profiles)
     report = of_run(stored)
     (model,) = [each for each in report.results if each.rule == "model"]
     assert model.subject == "call of 3 launches" and "reads 444 MB" in model.sentence

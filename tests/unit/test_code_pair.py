@@ -4,8 +4,9 @@ import html
 import io
 from dataclasses import replace
 
+import compiled_cases
 import pytest
-from compiled_cases import CASE, FACTS, RESOURCES, predicted
+from compiled_cases import CASE, FACTS, RESOURCES, failed, other, outcome, paired, predicted
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -16,29 +17,22 @@ from workbench.code.code_pair import (
     REGISTERS,
     SCRATCH_BYTES,
     exit_code_of,
+    has_facts,
     loop_rates,
-    paired,
-    plain_pair,
     ranked,
 )
-from workbench.commands.code_table import say_changes
+from workbench.commands.code_table import plain_pair, say_changes
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import from_plain, to_plain
 from workbench.device.error_band import device_words
-from workbench.reports.compilers import (
-    CodeChanges,
+from workbench.reports.versions import (
     changed,
+    changes_page,
     conclusion,
     narrow_rows,
-    page,
     pair_rows,
     tune_again,
 )
-
-
-def with_resources(code="b", **more):
-    return replace(FACTS, code=code, resources=replace(RESOURCES, **more))
-
 
 resources = st.builds(
     replace,
@@ -56,27 +50,22 @@ loops = st.none() | st.builds(
     st.dictionaries(st.sampled_from(["matrix", "float"]), st.integers(1, 64)),
     st.none() | st.integers(0, 512),
 )
+codes = st.builds(CompiledCode, st.sampled_from("abc"), st.integers(1, 3), st.just({}), loops)
 facts = st.builds(
-    CompiledCode,
-    st.sampled_from("abc"),
-    resources,
-    st.integers(1, 3),
-    st.just({}),
-    loops,
-    st.none() | st.floats(1e-6, 1.0).map(predicted),
+    outcome, codes, resources, st.none() | st.floats(1e-6, 1.0).map(predicted), st.just(CASE)
 )
-either = facts | st.sampled_from(["it needs more shared memory", "ptxas failed"])
+either = facts | st.sampled_from(["it needs more shared memory", "ptxas failed"]).map(failed)
 
 
 @given(either, either)
 def test_the_word_follows_from_the_reasons(before, after):
     pair = paired(CASE, before, after)
     assert pair.word in ORDER and pair.word in MEANINGS
-    if isinstance(before, str) or isinstance(after, str):
-        assert (pair.word == "FAILS") == (isinstance(after, str) and not isinstance(before, str))
-        assert pair.reasons in (before, after)
+    if not (has_facts(before) and has_facts(after)):
+        assert (pair.word == "FAILS") == (has_facts(before) and not has_facts(after))
+        assert pair.reasons in [o.reason for o in (before, after) if not has_facts(o)]
     else:
-        assert (pair.word == "SAME") == (before.code == after.code)
+        assert (pair.word == "SAME") == (before.code.digest == after.code.digest)
         assert (pair.word == "WORSE") == bool(pair.worse)
         assert (pair.word == "BETTER") == bool(pair.better and not pair.worse)
     assert "\n" not in pair.reasons
@@ -90,18 +79,15 @@ def test_what_is_worse_one_way_is_better_the_other(one, other):
 
 @given(facts)
 def test_equal_facts_of_other_code_are_neither_worse_nor_better(one):
-    assert paired(CASE, one, replace(one, code=one.code + "x")).word == "CHANGED"
+    changed = replace(one, code=replace(one.code, digest=one.code.digest + "x"))
+    assert paired(CASE, one, changed).word == "CHANGED"
 
 
 def test_the_registers_of_the_matmul_of_the_issue_are_seen():
-    pair = paired(CASE, FACTS, with_resources(registers=252))
+    pair = paired(CASE, FACTS, other(registers=252))
     assert pair.word == "WORSE" and pair.reasons == "registers 228 to 252"
-    few = replace(RESOURCES, registers=10)
-    small = (
-        replace(FACTS, resources=few),
-        replace(FACTS, code="b", resources=replace(few, registers=14)),
-    )
-    assert paired(CASE, *small).word == "CHANGED"  # nothing is limited by 14 registers
+    few = other("a", registers=10), other(registers=14)  # nothing is limited by so few
+    assert paired(CASE, *few).word == "CHANGED"
 
 
 @pytest.mark.parametrize(
@@ -114,18 +100,18 @@ def test_the_registers_of_the_matmul_of_the_issue_are_seen():
     ],
 )
 def test_each_resource_that_got_worse_is_named(more, reason):
-    assert paired(CASE, FACTS, with_resources(**more)).worse == (reason,)
-    better = paired(CASE, with_resources(**more), FACTS)
+    assert paired(CASE, FACTS, other(**more)).worse == (reason,)
+    better = paired(CASE, other(**more), FACTS)
     assert better.word == "BETTER" and len(better.better) == 1
 
 
 def test_changes_below_the_thresholds_are_no_suspicion():
-    little = with_resources(registers=int(228 * (1 + REGISTERS)), spill_bytes=SCRATCH_BYTES - 1)
+    little = other(registers=int(228 * (1 + REGISTERS)), spill_bytes=SCRATCH_BYTES - 1)
     assert paired(CASE, FACTS, little).word == "CHANGED"
 
 
 def test_the_predicted_time_counts_beyond_the_threshold():
-    later = replace(FACTS, code="b", predicted=predicted(1.05e-3))
+    later = other(timing=predicted(1.05e-3))
     assert paired(CASE, FACTS, later).worse == ("predicted time up by 5 %",)
     assert paired(CASE, FACTS, later, threshold=0.1).word == "CHANGED"
     assert paired(CASE, later, FACTS).better == ("predicted time down by 5 %",)
@@ -151,9 +137,9 @@ def test_the_order_is_by_word_and_does_not_depend_on_the_order_before(both, rand
 
 
 def test_the_worst_of_a_word_comes_first():
-    slower = paired(CASE, FACTS, replace(FACTS, code="b", predicted=predicted(2e-3)))
-    wider = paired(CASE, FACTS, with_resources(registers=252))
-    spilled = paired(CASE, FACTS, with_resources(spill_bytes=512))
+    slower = paired(CASE, FACTS, other(timing=predicted(2e-3)))
+    wider = paired(CASE, FACTS, other(registers=252))
+    spilled = paired(CASE, FACTS, other(spill_bytes=512))
     assert ranked([wider, spilled, slower]) == [slower, spilled, wider]
 
 
@@ -176,7 +162,7 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
         paired(replace(CASE, impl=f"i{n}q"), a, b, tuned="2026-11-01")
         for n, (a, b) in enumerate(both)
     ]
-    drawn = page(changes_of(pairs))
+    drawn = changes_page(changes_of(pairs))
     assert drawn.count("matmul.i") == len(changed(pairs))
     assert all(f"--impl {p.case.impl} " in drawn for p in pairs if p.word != "SAME")
     assert len(tune_again(pairs)) == len(changed(pairs))
@@ -191,20 +177,21 @@ def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(b
     say_changes(console, changes)
     cells = [cell for row, _ in pair_rows(changed(pairs), config=True)["rows"] for cell in row]
     shown = any(cell.startswith("~") or "> ~" in cell for cell in cells)
-    for text in (console.file.getvalue(), html.unescape(page(changes))):
+    for text in (console.file.getvalue(), html.unescape(changes_page(changes))):
         assert text.count(device_words(device, CASE.kernel)) == shown
 
 
 @given(st.lists(st.tuples(either, either), min_size=70, max_size=75))
 def test_rows_beyond_the_first_have_their_heads_too(both):
     pairs = [paired(CASE, before, after) for before, after in both]
-    drawn = page(changes_of(pairs))
+    drawn = changes_page(changes_of(pairs))
     assert drawn.count(">what changed</th>") == (len(changed(pairs)) + 59) // 60
 
 
 def changes_of(pairs, **more):
-    return CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"], pairs, [],
-                       "workbench compare", "2026-11-23T12:00", 1.0, **more)  # fmt: skip
+    names = "Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"]
+    about = "workbench compare", "2026-11-23T12:00", 1.0
+    return compiled_cases.changes(*names, pairs, [], *about, **more)
 
 
 @given(st.lists(st.tuples(either, either), max_size=4))
@@ -217,12 +204,15 @@ def test_a_narrow_table_has_the_same_rows(both):
 
 
 def test_another_config_is_named():
-    pair = replace(paired(CASE, FACTS, with_resources(registers=252)), note="was 64x64, 4w")
-    assert pair.reasons == "registers 228 to 252; was 64x64, 4w"
+    pair = paired(CASE, FACTS, other(registers=252), commit="c0ffee")
+    was = replace(FACTS, case=replace(CASE, config={"block_m": 64, "num_warps": 4}))
+    assert pair.reasons == "registers 228 to 252; at c0ffee"
+    pair = replace(pair, before=was, commit="")
+    assert pair.reasons == "registers 228 to 252; was block_m 64, 4 warps"
 
 
 def test_the_conclusion_says_what_is_left():
-    pairs = [paired(CASE, FACTS, with_resources(registers=252))]
+    pairs = [paired(CASE, FACTS, other(registers=252))]
     text = conclusion(changes_of(pairs, interrupted=True, of=70))
     assert "1 WORSE" in text and "stopped after 1 of 70" in text and "a GPU decides" in text
     assert conclusion(changes_of([])).endswith("nothing to compare.")
@@ -230,5 +220,5 @@ def test_the_conclusion_says_what_is_left():
 
 def test_names_of_a_kernel_are_text_on_the_page():
     hostile = replace(CASE, kernel="<script>alert(1)</script>")
-    drawn = page(changes_of([paired(hostile, FACTS, "no <b>room</b>")]))
+    drawn = changes_page(changes_of([paired(hostile, FACTS, "no <b>room</b>")]))
     assert "<script>alert" not in drawn and "<b>room" not in drawn

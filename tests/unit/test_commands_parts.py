@@ -19,7 +19,6 @@ from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.measuring import GpuGone
 from workbench.commands import (
     calibrate,
-    code_table,
     gate_checks,
     problem,
     spread,
@@ -968,7 +967,9 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
 
     class History:
         def run(self, text):
-            return SimpleNamespace(engine=runs[text], id=text, source=f"source {text[-4:]}")
+            kind = "times" if runs[text] == "sweep" else "trace"
+            about = {"id": text, "source": f"source {text[-4:]}"}
+            return SimpleNamespace(engine=runs[text], kind=kind, **about)
 
         findings = profiles = staticmethod(list)
 
@@ -1074,27 +1075,6 @@ def test_counters_of_calls_are_known_where_every_call_is_the_same():
     assert known("aa", 2, records=()) is None and known("aa", 2, records=(record, record)) is None
     one = traces.COUNTS_ONE_OF_EACH
     assert known("ab", 5, 2, one) == (2.0, 1, False) and known("ab", 5, 3, one) is None
-
-
-def test_pairs_are_made_when_both_operands_are_compiled(monkeypatch):
-    def task(n):
-        return SimpleNamespace(job=SimpleNamespace(case=SimpleNamespace(config={"w": n // 4})))
-
-    both = [(task(2 * n), task(2 * n + 1)) for n in range(3)]
-    both[1] = (task(0), task(4))
-    order = [3, 0, 5, 2, 4, 1]
-    store = SimpleNamespace(obtain=lambda pools, tasks: [(n, f"code{n}") for n in order])
-    monkeypatch.setattr(
-        code_table,
-        "paired",
-        lambda case, before, after, threshold, *more: SimpleNamespace(of=(before, after, *more)),
-    )
-    found = [p.of for p in code_table.pairs_as_compiled(store, None, both, 0.01, ["a", "b", "c"])]
-    assert found == [
-        ("code2", "code3", "b", "was w 0"),
-        ("code4", "code5", "c", ""),
-        ("code0", "code1", "a", ""),
-    ]
 
 
 # Tuned configs
@@ -1258,11 +1238,11 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
     case = next(o for o in synthetic.softmax()[1]).case
 
     def of(*cases):
-        measured = [SimpleNamespace(job=SimpleNamespace(case=c, kernel="k.py")) for c in cases]
+        measured = [SimpleNamespace(case=c, kernel="k.py") for c in cases]
         options = SimpleNamespace(command="compare", dtype="bf16")
         compilers = [SimpleNamespace(version=v) for v in ("3.6", "3.9")]
         return version_verdicts.run_of_verdicts(
-            options, "id", described("h200"), run.environment, measured, compilers
+            options, described("h200"), run.environment, measured, compilers
         )
 
     other = replace(case, kernel="copy")

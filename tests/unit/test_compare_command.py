@@ -631,7 +631,7 @@ def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):
 
 
 def test_a_suite_is_corrected_for_its_number(monkeypatch):
-    from workbench.reports.compare import corrected
+    from workbench.data.verdict import corrected
 
     wide = verdict.verdict(Ratio(1.02, 1.0101, 1.031), None, 0.01, 0.0, 24)
     one = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", wide, looks=3)

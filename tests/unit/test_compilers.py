@@ -3,23 +3,34 @@
 import io
 import json
 import subprocess
-from contextlib import closing
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled_cases import CASE, FACTS, FakeCompilers, Pools
+from compiled_cases import CASE, FACTS, FakeCompilers, Pools, other
 
 from workbench.backend import compilers
-from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
+from workbench.backend.compilers import (
+    Compiler,
+    CompilerError,
+    Compilers,
+    CompileTask,
+    FactsJob,
+)
 from workbench.catalog.source import code_hash
 from workbench.commands import compiler_comparison
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
-from workbench.commands.code_store import CodeStore, CompileTask
+from workbench.commands.code_run import code_run, stored_code
 from workbench.commands.compare import CompareCommand
 from workbench.commands.compiler_comparison import CompilerComparison, folder_of_version
 from workbench.commands.console import plain_console
 from workbench.commands.options import CommandError, CompareOptions, GateOptions
-from workbench.data.events import ConfigCompiled, read
+from workbench.commands.report import draw
+from workbench.data.compiled_code import CodeVersions
+from workbench.data.database import open_history
+from workbench.data.events import read
+from workbench.data.record import Comparison, Failure, Record
 from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES, UnknownDevice
 from workbench.measurement.candidate import Refusal
@@ -162,8 +173,8 @@ def test_tuned_configs_come_before_defaults():
     ]
     chooser = ConfigChooser("bf16", Tuned({e.key: e for e in entries}))
     on = {c.device.name: c for c in chooser.of_kernel("copy", devices_of(("h200", "a100")))}
-    assert on["h200"].tuned == entries[0] and dict(on["h200"].job.case.config) == config
-    assert on["a100"].tuned is None and dict(on["a100"].job.case.config) != config
+    assert on["h200"].job.tuned == "2026-11-01" and dict(on["h200"].job.case.config) == config
+    assert on["a100"].job.tuned == "" and dict(on["a100"].job.case.config) != config
 
 
 def test_a_kernel_of_another_dtype_names_it():
@@ -182,64 +193,98 @@ def tasks(count):
     return [CompileTask(0, compiler, job, device) for job in jobs]
 
 
-RUN = "20261123-120000-compare-compilers-0000"
+@contextmanager
+def stored(folder):
+    """A run of its own in the database of the folder, at each use."""
+    options = CompareOptions(triton=("3.6.0", "3.9.0"), out=folder)
+    versions = CodeVersions("Triton 3.6.0", "Triton 3.9.0", ("a100",), 0.01, 4)
+    run = code_run(options, "compare", [CASE], versions, [])
+    with (
+        open_history(f"sqlite:///{folder / 'runs.db'}") as history,
+        stored_code(options, run, history) as one,
+    ):
+        yield one
+
+
+def obtained(folder, pools, some):
+    """What a run yields for these tasks, by place."""
+    results = {}
+    with stored(folder) as one:
+        for n, outcome in one.obtain(pools, some, one.known(some)):
+            results[n] = outcome
+    return results, one
+
+
+def events(one):
+    return read(one.events).events
 
 
 def test_what_is_compiled_is_not_compiled_again(tmp_path):
-    path = tmp_path / "compiled.jsonl"
     some = tasks(4)
-    first = Pools([FACTS, Refusal("compile", "no room"), KeyboardInterrupt()])
-    with closing(CodeStore(path, RUN)) as store, pytest.raises(KeyboardInterrupt):
-        list(store.obtain(first, some))
+    first = Pools([FACTS, Refusal("compile", "no\n room"), KeyboardInterrupt()])
+    results, one = obtained(tmp_path, first, some)
+    assert list(results) == [0, 1] and one.state == "interrupted"
     second = Pools([FACTS, FACTS])
-    with closing(CodeStore(path, RUN)) as store:
-        results = dict(store.obtain(second, some))
+    results, one = obtained(tmp_path, second, some)
     assert [job.code for job in second.compiled] == ["code 2", "code 3"]
-    assert results == {0: FACTS, 1: "no room", 2: FACTS, 3: FACTS}
-    kept = read(path)
-    assert not kept.bad and all(isinstance(e, ConfigCompiled) for e in kept.events)
-    assert len(kept.events) == 4
+    assert results[1].reason == "no room" and one.state == "complete"
+    assert [results[n].code for n in (0, 2, 3)] == [FACTS.code] * 3
+    assert {o.run for o in results.values()} == {one.run.id}
+    kept = [e for e in events(one) if isinstance(e, Record | Failure)]
+    assert kept == [results[n] for n in sorted(results)]
+    with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
+        assert history.outcomes(one.run.id) == kept and len(history.runs()) == 2
 
 
-def test_a_lost_process_is_tried_again_in_the_next_run(tmp_path):
-    path = tmp_path / "compiled.jsonl"
-    lost = Refusal("compile", "took longer than 60 s", cause="timeout")
-    with closing(CodeStore(path, RUN)) as store:
-        assert dict(store.obtain(Pools([lost]), tasks(1))) == {0: "took longer than 60 s"}
-    with closing(CodeStore(path, RUN)) as store:
-        assert not store.known
+@pytest.mark.parametrize(
+    "lost",
+    [
+        Refusal("compile", "took longer than 60 s", cause="timeout"),
+        Refusal("compile", "OSError: [Errno 28] No space left on device"),
+    ],
+)
+def test_what_the_machine_failed_at_is_tried_again_in_the_next_run(tmp_path, lost):
+    results, _ = obtained(tmp_path, Pools([lost]), tasks(1))
+    assert results[0].reason == lost.reason
+    results, _ = obtained(tmp_path, again := Pools([FACTS]), tasks(1))
+    assert results[0].code == FACTS.code and len(again.compiled) == 1
 
 
-def test_what_the_machine_failed_at_is_tried_again_in_the_next_run(tmp_path):
-    path = tmp_path / "compiled.jsonl"
-    full = Refusal("compile", "OSError: [Errno 28] No space left on device")
-    with closing(CodeStore(path, RUN)) as store:
-        assert dict(store.obtain(Pools([full]), tasks(1))) == {0: full.reason}
+def test_a_row_without_the_facts_is_compiled_again(tmp_path):
+    with stored(tmp_path) as one:
         (task,) = tasks(1)
-        store._keep(task, None, full.reason)  # as versions before this one did
-    with closing(CodeStore(path, RUN)) as store:
-        assert not store.known
+        for part in ("code", "resources"):
+            one.store.keep(replace(task.outcome(FACTS, one.run.id), **{part: None}))
+    with stored(tmp_path) as one:
+        assert one.known(tasks(1)) == {}
 
 
-def test_a_damaged_line_costs_itself_alone(tmp_path):
-    path = tmp_path / "compiled.jsonl"
-    with closing(CodeStore(path, RUN)) as store:
-        list(store.obtain(Pools([FACTS, FACTS]), tasks(2)))
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0][:-40] + b"\n" + lines[1] + b'{"type":"ConfigCompiled"')
-    with closing(CodeStore(path, RUN)) as store:
-        assert list(store.known) == [tasks(2)[1].key]
+def test_the_pairs_of_a_run_are_those_of_its_records(tmp_path):
+    """Of a config that two pairs share one outcome is stored; verdicts are kept beside."""
+    with stored(tmp_path) as one:
+        before, wide, fails = (
+            one.keep(task.outcome(result, one.run.id))
+            for task, result in zip(
+                tasks(3), (FACTS, other(registers=252), Refusal("compile", "no")), strict=True
+            )
+        )
+        pairs = [one.compare(one.keep(before), after) for after in (wide, fails)]
+        one.measured(pairs[0], None, "it broke")
+    assert [p.word for p in one.changes.pairs] == ["WORSE", "FAILS"] == [p.word for p in pairs]
+    assert one.changes.pairs[0] == replace(pairs[0], unmeasured="it broke")
+    assert len([e for e in events(one) if isinstance(e, Record)]) == 2
+    assert [e.by for e in events(one) if isinstance(e, Comparison)] == ["code", "code", "time"]
 
 
 def test_a_key_holds_compiler_code_device_and_config():
     (task,) = tasks(1)
     keys = {
-        task.job.key(compiler, device)
+        replace(task, compiler=compiler, device=device).key
         for compiler in (task.compiler, Compiler("3.9.0", "other", None))
         for device in (DEVICES["a100"], DEVICES["h100"])
     }
     assert len(keys) == 4 and task.key in keys
-    assert FactsJob("matmul", CASE, "other").key(task.compiler, task.device) not in keys
+    assert replace(task, job=FactsJob("matmul", CASE, "other")).key not in keys
 
 
 def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
@@ -247,8 +292,9 @@ def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, ca
     monkeypatch.setattr(compiler_comparison, "folder_of_version", lambda *a: None)
     document = tmp_path / "result.json"
     wanted = CompareOptions(
-        triton=("3.6.0", "3.9.0"), kernel=("copy",), out=tmp_path, json=document
-    )
+        triton=("3.6.0", "3.9.0"), kernel=("copy",), out=tmp_path, json=document,
+        database=f"sqlite:///{tmp_path / 'runs.db'}",
+    )  # fmt: skip
 
     def compare():
         code = CompilerComparison(
@@ -264,4 +310,17 @@ def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, ca
     code, plain, text = compare()
     assert code == plain["exit_code"] == 3 and "5 of 20 are compiled already" in text
     assert [p["word"] for p in plain["code_changes"]["pairs"]] == ["WORSE"] * 10
-    assert len(read(tmp_path / "compiled.jsonl").events) == 20
+    assert [len(run["predicted"]) for run in plain["runs"]] == [20]
+    assert drawn_again(wanted, plain) == Path(plain["code_changes"]["page"]).read_bytes()
+
+
+def drawn_again(options, plain):
+    """The page that `report` draws of the run's id, and the same of its events file."""
+    run = plain["runs"][0]
+    again = options.out / "again.html"
+    both = []
+    for which in (run["run"]["id"], run["events"]):
+        draw("versions", which, again, options.database)
+        both.append(again.read_bytes())
+    assert both[0] == both[1]
+    return both[0]

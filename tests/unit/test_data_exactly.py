@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import synthetic
+from compiled_cases import RESOURCES, outcome, predicted
 
 from workbench.code import code_pair
 from workbench.data import (
@@ -33,6 +34,7 @@ from workbench.data import (
     temporary,
     user_code,
 )
+from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.record import Evidence, Profile, Ratio, Record
 from workbench.revisions import change_points, series
@@ -777,13 +779,12 @@ def test_instructions_of_a_loop_are_for_the_same_work():
 def code_of(
     registers=100, spills=0, occupancy=0.5, bits=64, unit="", launches=1, loop=11, time=1.0
 ):
-    resources = SimpleNamespace(
-        registers=registers, spill_bytes=spills, occupancy=occupancy, load_bits=bits,
-        matrix_unit=unit, copy_engine=False,
+    code = CompiledCode("a", launches, {}, HotLoop(loop, {}, 10))
+    resources = replace(
+        RESOURCES, registers=registers, spill_bytes=spills, occupancy=occupancy, load_bits=bits,
+        matrix_unit=unit,
     )  # fmt: skip
-    hot = SimpleNamespace(instructions=loop, groups={}, load_bytes=10)
-    predicted = time and SimpleNamespace(predicted_s=time)
-    return SimpleNamespace(resources=resources, launches=launches, loop=hot, predicted=predicted)
+    return outcome(code, resources, time and predicted(time))
 
 
 @pytest.mark.parametrize(

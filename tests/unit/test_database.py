@@ -224,10 +224,8 @@ def aged(url, tmp_path, monkeypatch):
             at = days_ago(days)
             history.add_run(replace(RUN, id=name, started=at, environment=env))
             history.add(replace(RECORD, run=name, at=at))
-            history.add_comparison(
-                Comparison(name, at, "matmul", {}, "bf16", "a", "b", "k1", "k2", None)
-            )
-            history.add_finding(Finding(name, at, "x", "matmul", {}, "bf16", "w", "It is."))
+            history.add(Comparison(name, at, "matmul", {}, "bf16", "a", "b", "k1", "k2", None))
+            history.add(Finding(name, at, "x", "matmul", {}, "bf16", "w", "It is."))
             if name != "live":
                 history.finish_run(name, "complete")
         history.add(replace(RECORD, run="nobody", at=days_ago(300)))
@@ -380,7 +378,7 @@ def test_space_is_given_back_only_where_something_was_deleted(tmp_path, monkeypa
     run, outcomes = synthetic.softmax()
     with open_history(f"sqlite:///{tmp_path / 'h.db'}") as history:
         history.add_run(run)
-        history.add_all(outcomes[:1])
+        history.add(*outcomes[:1])
         history.finish_run(run.id, "complete")
         history.delete(history.old_runs(0.0))
         assert not compacted and history.stored_run(run.id)

@@ -11,7 +11,6 @@ import pytest
 import synthetic
 
 from workbench.catalog import spec_of
-from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Predicted
 from workbench.device import (
     bounds,
@@ -349,10 +348,6 @@ def test_a_band_ends_no_lower_than_the_least_bytes_take():
     assert E.expected_words(one) == "66 µs to 140 µs"
     assert E.expected_words(replace(one, timing=synthetic.measured(1e-4))) == ""
     assert E.expected_words(predicted(device="a100")) == E.NEVER
-    compiled = CompiledCode("", replace(CREATED, matrix_unit=None), 1, predicted=one.timing)
-    ends = E.expected_of_code(one.case, compiled)
-    assert ends == (pytest.approx(66e-6), pytest.approx(140e-6))
-    assert E.expected_of_code(one.case, replace(compiled, predicted=None)) is None
 
 
 def test_numbers_that_stand_in_one_table_share_their_bands():

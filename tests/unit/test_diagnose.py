@@ -22,7 +22,7 @@ from workbench.code.partitions import specialisation
 from workbench.commands.diagnose_model import ADVICE
 from workbench.commands.diagnose_trace import of_run, of_trace
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
-from workbench.commands.report import StoredRun
+from workbench.commands.result import RunResult
 from workbench.commands.traces import of_kernel
 from workbench.compile.facts import code_facts, next_step, product_of
 from workbench.data.code_facts import FACTS, CodeFacts
@@ -164,7 +164,7 @@ def profiled(time_s=200e-6):
     run, outcomes = softmax()
     record = replace(outcomes[0], timing=replace(outcomes[0].timing, median_s=time_s))
     kept = of_kernel(raw_summary(), replace(run, engine="profile"), [record], "mm")
-    return record, StoredRun(kept.run, (record,), (), kept.findings, kept.profiles)
+    return record, RunResult(kept.run, (record,), (), kept.findings, kept.profiles)
 
 
 @settings(max_examples=3, deadline=None)

@@ -53,9 +53,22 @@ ENVIRONMENT = Environment(
     {"torch": "2.13.0"}, {}, "c0ffee1234567890", True,
 )  # fmt: skip
 RUN = Run(
-    "r1", "sweep", "tile_size", "workbench sweep tile_size", AT, "matmul", {"M": 64}, "bf16",
-    "h200", False, ("tile",), (), {"tiles": {"knobs": {"block_m": "tile"}}}, {}, ENVIRONMENT,
-)  # fmt: skip
+    id="r1",
+    engine="sweep",
+    name="tile_size",
+    command="workbench sweep tile_size",
+    started=AT,
+    kernel="matmul",
+    sizes={"M": 64},
+    dtype="bf16",
+    device="h200",
+    predicted=False,
+    vary=("tile",),
+    tune=(),
+    impls={"tiles": {"knobs": {"block_m": "tile"}}},
+    ceilings={},
+    environment=ENVIRONMENT,
+)
 
 
 def at(minute: int, offset: str = "+00:00") -> str:

@@ -29,21 +29,21 @@ from workbench.sweeps import Sweep
 from workbench.tuner.space import RecordFactory, plan_sweep
 
 RUN = Run(
-    "r",
-    "sweep",
-    "tile_size",
-    "",
-    "2026-11-21T09:30:00+00:00",
-    "toy",
-    {"N": 1024},
-    "bf16",
-    "h200",
-    False,
-    (),
-    (),
-    {},
-    {},
-    replace(ENVIRONMENT, driver="580.65", versions={"torch": "2.13", "triton": "3.9"}),
+    id="r",
+    engine="sweep",
+    name="tile_size",
+    command="",
+    started="2026-11-21T09:30:00+00:00",
+    kernel="toy",
+    sizes={"N": 1024},
+    dtype="bf16",
+    device="h200",
+    predicted=False,
+    vary=(),
+    tune=(),
+    impls={},
+    ceilings={},
+    environment=replace(ENVIRONMENT, driver="580.65", versions={"torch": "2.13", "triton": "3.9"}),
 )
 RULES = Protocol()
 CASE = Case("toy", "blocks", "triton", {"block_n": 16}, {"N": 1024}, "bf16", "h200")

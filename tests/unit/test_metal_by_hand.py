@@ -11,7 +11,6 @@ import torch
 from metal_shim import check, compiler, emulate, host, rows, whole
 from metal_shim.blocks import refuse_uneven
 from metal_shim.emulate import (
-    BufferTraffic,
     CheckName,
     EmulatedTraffic,
     EmulationOptions,
@@ -22,6 +21,7 @@ from metal_shim.kernel import _check, metal_kernel
 from metal_shim.lint import findings
 from metal_shim.rows import HeldRows
 from metal_shim.signature import ArrayType, MetalCall, MetalSource, parameters
+from workbench.data.record import BufferCounts
 
 pytestmark = pytest.mark.unit
 
@@ -287,7 +287,7 @@ def test_contents_and_counts_of_a_reply_are_split():
     assert emulate._split(b"abcdef", [1, 3, 2]) == [b"a", b"bcd", b"ef"]
     lines = ["counts 10 20 30 40 50 60", "buffer x 1 2 3 4 5", "odd", "buffer y 6 7 8 9 10"]
     traffic = emulate._traffic(lines)
-    buffers = {"x": BufferTraffic(1, 2, 3, 4, 5), "y": BufferTraffic(6, 7, 8, 9, 10)}
+    buffers = {"x": BufferCounts("x", 1, 2, 3, 4, 5), "y": BufferCounts("y", 6, 7, 8, 9, 10)}
     assert traffic == EmulatedTraffic(buffers, 10, 20, 30, 40, 50, 60)
     assert (traffic.unique_read, traffic.unique_written) == (11, 13)
 
@@ -460,7 +460,7 @@ def test_a_check_prints_each_count_and_the_first_of_each():
     ]  # fmt: skip
     run = emulate.EmulatedRun(
         call_of((4,), (4,)), (64, 2, 1), (32, 1, 1),
-        EmulatedTraffic({"x": BufferTraffic(10, 1, 8, 2, 3)}, 1, 2, 3, 256, 5, 6),
+        EmulatedTraffic({"x": BufferCounts("x", 10, 1, 8, 2, 3)}, 1, 2, 3, 256, 5, 6),
     )  # fmt: skip
     report.findings[CheckName.RACECHECK] += ["one", "two"]
     assert not report.is_clean

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import synthetic
+from compiled_cases import CASE, FACTS
 
 from workbench import compile as compile_package
 from workbench.backend import (
@@ -250,7 +251,9 @@ def test_an_elf_is_whole_with_its_last_byte(name):
 
 def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
     made, given = [], []
-    results = {0: ["facts"], 1: [TimeoutError("late"), "late facts"], 2: [Refusal("refused", "no")]}
+    results = {
+        "0": [FACTS], "1": [TimeoutError("late"), FACTS], "2": [Refusal("refused", "no")],
+    }  # fmt: skip
 
     class Workers:
         def __init__(self, count, packages, here):
@@ -265,7 +268,9 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
         def submit(self, task, *args, timeout_s):
             given.append(timeout_s)
             future = Future()
-            value = versions.pop(0) if task is compilers.triton_here else results[args[0]].pop(0)
+            value = (
+                versions.pop(0) if task is compilers.triton_here else results[args[0].code].pop(0)
+            )
             (future.set_exception if isinstance(value, Exception) else future.set_result)(value)
             return future
 
@@ -274,8 +279,18 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
     versions = [("3.6", "key", "/opt/t36"), ("3.9", "k2", "/elsewhere")]
     with compilers.Compilers([None, compilers.Path("/opt/t36")], 10.0) as both:
         assert made == [(3, None), (3, compilers.Path("/opt/t36"))]
-        found = list(both.compile([(0, 0, H200), (1, 1, H200), (0, 2, H200)]))
-        assert found == [(0, "facts"), (2, Refusal("refused", "no")), (1, "late facts")]
+        tasks = [
+            compilers.CompileTask(
+                n % 2, compilers.Compiler("3.6", "k", None),
+                compilers.FactsJob("matmul", CASE, str(n)), H200,
+            )
+            for n in range(3)
+        ]  # fmt: skip
+        found = dict(both.compile(tasks, "r"))
+        assert list(found) == [0, 2, 1] and {o.run for o in found.values()} == {"r"}
+        assert [found[n].key for n in range(3)] == [task.key for task in tasks]
+        assert found[0].code == found[1].code == FACTS.code
+        assert (found[2].stage, found[2].reason) == ("refused", "no")
         assert given == [10.0, 10.0, 10.0, 30.0]
         with pytest.raises(compilers.CompilerError, match="/elsewhere was imported in its place"):
             both.versions()

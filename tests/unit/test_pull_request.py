@@ -6,36 +6,33 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import compiled_cases
 import pytest
 import synthetic
-from compiled_cases import CASE, FACTS, RESOURCES, predicted
+from compiled_cases import CASE, FACTS, other, paired, predicted
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import __version__
-from workbench.code.code_pair import exit_code_of, paired
+from workbench.code.code_pair import exit_code_of
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import Compared
-from workbench.reports.compilers import CodeChanges
 from workbench.reports.pull_request import MARKER, GateResult, escaped, markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment
 
-SLOWER = replace(
-    FACTS,
-    code="b",
-    resources=replace(RESOURCES, registers=255, spill_bytes=96, load_bits=32, shared_bytes=4096),
-    loop=HotLoop(190, {"matrix": 64, "spills": 12}, 396),
-    predicted=predicted(1.2e-3),
-)
+SLOWER = other(
+    timing=predicted(1.2e-3), loop=HotLoop(190, {"matrix": 64, "spills": 12}, 396),
+    registers=255, spill_bytes=96, load_bits=32, shared_bytes=4096,
+)  # fmt: skip
 
 
 def of_code(pairs, left_out=(), baseline="origin/main", broken=False):
     command = f"workbench gate {baseline} --device a100"
-    changes = CodeChanges("Changed kernels", baseline, "WORKING", ["a100"], pairs, [], command,
-                          "2026-11-23T12:00", 1.0)  # fmt: skip
+    names = "Changed kernels", baseline, "WORKING", ["a100"]
+    changes = compiled_cases.changes(*names, pairs, [], command, "2026-11-23T12:00", 1.0)
     return GateResult(baseline, exit_code_of(pairs, broken), command, left_out, changes)
 
 

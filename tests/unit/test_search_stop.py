@@ -63,9 +63,22 @@ def second(x, *, config):
 CONFIGS = 180
 TILES = Sweep(vary=[tile], tune=[threads, stages])
 RUN = Run(
-    "r", "sweep", "tile_size", "", "2026-11-26T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
-    False, (), (), {}, {}, ENVIRONMENT,
-)  # fmt: skip
+    id="r",
+    engine="sweep",
+    name="tile_size",
+    command="",
+    started="2026-11-26T09:30:00+00:00",
+    kernel="toy",
+    sizes={"N": 1024},
+    dtype="bf16",
+    device="h200",
+    predicted=False,
+    vary=(),
+    tune=(),
+    impls={},
+    ceilings={},
+    environment=ENVIRONMENT,
+)
 STOP = SearchPlan(Strategy.MODEL, until=StopRule())
 BEST = {"block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 3}
 

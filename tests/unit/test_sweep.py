@@ -26,9 +26,22 @@ from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan_sweep,
 
 H200 = device_named("h200")
 RUN = Run(
-    "r", "sweep", "tile_size", "", "2026-11-21T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
-    False, (), (), {}, {}, ENVIRONMENT,
-)  # fmt: skip
+    id="r",
+    engine="sweep",
+    name="tile_size",
+    command="",
+    started="2026-11-21T09:30:00+00:00",
+    kernel="toy",
+    sizes={"N": 1024},
+    dtype="bf16",
+    device="h200",
+    predicted=False,
+    vary=(),
+    tune=(),
+    impls={},
+    ceilings={},
+    environment=ENVIRONMENT,
+)
 TILES = Sweep(vary=[tile], tune=[threads])
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import compiled_cases
 import pytest
 import synthetic
-from compiled_cases import CASE, FACTS, WIDER
+from compiled_cases import CASE, FACTS, other, paired
 from compiled_cases import predicted as predicted_time
 from nightly import by_turns
 
-from workbench.code.code_pair import paired
 from workbench.code.code_reading import MachineCode
 from workbench.code.flow import flow_graph
 from workbench.code.listing import read_sass
@@ -50,12 +50,11 @@ from workbench.reports.ceilings import page as ceilings_page
 from workbench.reports.code import CodeView
 from workbench.reports.code import page as code_page
 from workbench.reports.compare import page as compare_page
-from workbench.reports.compilers import CodeChanges
-from workbench.reports.compilers import page as compilers_page
 from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
 from workbench.reports.trace import comparison_page
 from workbench.reports.trace import page as trace_page
+from workbench.reports.versions import changes_page
 from workbench.reports.workload import page as workload_page
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind, Trace
@@ -252,16 +251,18 @@ def two_traces() -> str:
 
 def compilers() -> str:
     """Two versions of Triton over configs with long names: 70 rows, ten of them folded."""
-    worse = replace(FACTS, code="b", resources=WIDER, predicted=predicted_time(1.2e-3))
+    worse = other(timing=predicted_time(1.2e-3), registers=252)
     config = {**CONFIG, "group_m": 8, "split_store": 1}
     pairs = [
         paired(replace(CASE, impl=f"persistent{n}", config=config, sizes=SIZES, device=device),
                FACTS, worse)
         for n in range(35) for device in ("h200", "rtx7900xtx")
     ]  # fmt: skip
-    return compilers_page(
-        CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["h200", "rtx7900xtx"],
-                    pairs, [], "workbench compare --triton 3.6.0 3.9.0", "2026-11-23T12:00", 1.0)
+    return changes_page(
+        compiled_cases.changes(
+            "Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["h200", "rtx7900xtx"], pairs, [],
+            "workbench compare --triton 3.6.0 3.9.0", "2026-11-23T12:00", 1.0,
+        )
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """Compile configs with several versions of Triton, each in processes of its own, or several
-versions of a kernel, and return the facts of their machine code."""
+versions of a kernel: outcomes with the facts of their machine code, and with predicted times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,17 +17,17 @@ from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
 from workbench.catalog.source import loaded
-from workbench.compile import Compiled, CompileError
+from workbench.compile import CompileError
 from workbench.compile.code_identity import compile_code
-from workbench.data.compiled_code import CompiledCode
+from workbench.data.clock import timestamp
 from workbench.data.errors import first_sentence
-from workbench.data.record import Case, Predicted, key_of
+from workbench.data.record import Case, Failure, Outcome, Record, key_of
 from workbench.data.triton_key import key_of_triton
 from workbench.device.correction import SizedConfig
 from workbench.device.cost_model import MODEL
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Refusal
-from workbench.spec import Impl, WorkbenchError
+from workbench.spec import WorkbenchError
 
 FACTS = "facts-1"  # part of every key: raised when facts are read in another way
 PROBE_S = 120.0  # to import Triton from a cold disk and hash its libraries, 300 MB
@@ -77,15 +77,35 @@ class FactsJob:
     code: str  # hash of the Impl's code, with which the worker's own must agree
     version: str | None = None  # path of the kernel's file where it is not the kernel's own
     digest: str = ""  # of the files, where the hash of the code is the word of that code
+    tuned: str = ""  # date of a tuned config; empty for a default
 
-    def key(self, compiler: Compiler, device: Device) -> str:
-        """Return the key of the facts: equal keys have equal facts."""
-        return key_of(
-            self.case,
-            code=self.digest or self.code,
-            by=compiler.key,
-            of=f"{FACTS} {MODEL} {device!r}",
-        )
+    def failure(self, refusal: Refusal, **known: Any) -> Failure:
+        """Return the failure of this config, without key and run."""
+        reason = " ".join(refusal.reason.split())
+        about = {"cause": refusal.cause, "attempts": refusal.attempts, **known}
+        return Failure(self.case, "", "", "", refusal.stage, reason, **about)
+
+
+@dataclass(frozen=True)
+class CompileTask:
+    """One config for one device and one version of the compiler, which is that of pool `pool`."""
+
+    pool: int
+    compiler: Compiler
+    job: FactsJob
+    device: Device
+
+    @property
+    def key(self) -> str:
+        """Return the key of its outcome: equal keys have equal facts."""
+        job = self.job
+        code, of = job.digest or job.code, f"{FACTS} {MODEL} {self.device!r}"
+        return key_of(job.case, code=code, by=self.compiler.key, of=of)
+
+    def outcome(self, result: Outcome | Refusal, run: str) -> Outcome:
+        """Return what a worker sent as an outcome of a run."""
+        known = self.job.failure(result) if isinstance(result, Refusal) else result
+        return replace(known, case=self.job.case, key=self.key, run=run, at=timestamp())
 
 
 def triton_here() -> tuple[str, str, str]:
@@ -96,32 +116,27 @@ def triton_here() -> tuple[str, str, str]:
     return str(triton.__version__), key, str(Path(triton.__file__).parent.parent)
 
 
-def facts_task(job: FactsJob, device: Device) -> CompiledCode | Refusal:
-    """Compile one config in a worker and return its facts with the predicted time, or a Refusal."""
+def facts_task(job: FactsJob, device: Device) -> Outcome:
+    """Compile one config in a worker and return its outcome, without key and run: a record with the
+    predicted time, or a failure; one that says why no time is predicted has the facts too."""
     case = job.case
     impl = loaded(job.kernel, job.version).impl(case.impl, job.code)
     config = impl.config(**case.config)
     if reason := impl.rejection_reason(config, device.limits, case.dtype, case.sizes):
-        return Refusal("refused", reason)
+        return job.failure(Refusal("refused", reason))
     try:
-        read = compile_code(impl, config, case.sizes, case.dtype, device)
+        compiled, code = compile_code(impl, config, case.sizes, case.dtype, device)
     except CompileError as error:
-        return Refusal("compile", str(error))
-    return _with_prediction(read.facts, impl, config, case, device, read.compiled)
-
-
-def _with_prediction(
-    facts: CompiledCode, impl: Impl, config: Any, case: Case, device: Device, compiled: Compiled
-) -> CompiledCode:
-    predicted: Predicted | None = None
-    notes = facts.notes
+        return job.failure(Refusal("compile", str(error)))
+    facts: dict[str, Any] = {"resources": compiled.resources, "code": code}
+    spec, at = impl.spec, (case.sizes, case.dtype)
     try:
         predicted = model_time(device, compiled, SizedConfig(impl, config, case.sizes), case.dtype)
+        costs = spec.flops(**case.sizes), spec.bytes(*at)
+        facts |= {"bytes_read": (read := spec.bytes_read(*at)), "bytes_written": costs[1] - read}
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
-        notes = (*notes, f"no prediction: {first_sentence(error)}")
-    return CompiledCode(
-        facts.code, facts.resources, facts.launches, facts.groups, facts.loop, predicted, notes
-    )
+        return job.failure(Refusal("measure", f"no prediction: {first_sentence(error)}"), **facts)
+    return Record(case, "", "", "", "code", predicted, *costs, "not here", None, **facts)
 
 
 class Compilers:
@@ -162,30 +177,28 @@ class Compilers:
             results.append(Compiler(version, key, folder))
         return results
 
-    def compile(
-        self, tasks: Sequence[tuple[int, FactsJob, Device]]
-    ) -> Iterator[tuple[int, CompiledCode | Refusal]]:
-        """Yield the place in `tasks` of each, whose first part is the place of its pool, with its
-        facts or a Refusal, in the order of completion."""
+    def compile(self, tasks: Sequence[CompileTask], run: str) -> Iterator[tuple[int, Outcome]]:
+        """Yield the place of each task with its outcome in a run, in the order of completion."""
         lost: list[int] = []
-        for n, result in self._run(tasks, range(len(tasks)), self._timeout_s):
-            if isinstance(result, Refusal) and result.cause is not None:
+        for n, outcome in self._run(tasks, run, range(len(tasks)), self._timeout_s):
+            if isinstance(outcome, Failure) and outcome.cause is not None:
                 lost.append(n)
             else:
-                yield n, result
-        yield from self._run(tasks, lost, PATIENCE * self._timeout_s)
+                yield n, outcome
+        yield from self._run(tasks, run, lost, PATIENCE * self._timeout_s)
 
     def _run(
-        self, tasks: Sequence[tuple[int, FactsJob, Device]], numbers: Sequence[int], limit_s: float
-    ) -> Iterator[tuple[int, CompiledCode | Refusal]]:
+        self, tasks: Sequence[CompileTask], run: str, numbers: Sequence[int], limit_s: float
+    ) -> Iterator[tuple[int, Outcome]]:
         done: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         for n in numbers:
-            pool, job, device = tasks[n]
-            future = self._pools[pool].submit(facts_task, job, device, timeout_s=limit_s)
+            task = tasks[n]
+            pool = self._pools[task.pool]
+            future = pool.submit(facts_task, task.job, task.device, timeout_s=limit_s)
             future.add_done_callback(lambda future, n=n: done.put((n, future)))  # type: ignore
         for _ in numbers:
             n, future = done.get()
-            yield n, outcome_of(future, "compile")
+            yield n, tasks[n].outcome(outcome_of(future, "compile"), run)
 
     def close(self) -> None:
         """End all processes."""

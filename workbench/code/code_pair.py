@@ -1,4 +1,4 @@
-"""Compare the machine code of one config before and after: one word, and the reasons for it.
+"""Compare two outcomes of one config by their machine code: one word, and the reasons for it.
 
 WORSE is a suspicion until a GPU has measured it. SAME alone is certain: the same instructions run.
 """
@@ -6,12 +6,24 @@ WORSE is a suspicion until a GPU has measured it. SAME alone is certain: the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
-from workbench.data.record import Case, Resources, Verdict, to_plain
+from workbench.data.record import (
+    Case,
+    Comparison,
+    Failure,
+    Outcome,
+    Predicted,
+    Record,
+    Resources,
+    Run,
+    Verdict,
+)
+from workbench.data.verdict import corrected
+from workbench.spec import label
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
 ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME")
@@ -40,23 +52,34 @@ UNITS = {None: 0, "mma": 1, "wmma": 1, "mfma": 1, "wgmma": 2, "tcgen05": 2}  # m
 
 @dataclass(frozen=True)
 class CodePair:
-    """One config compiled twice for one device: facts, or the sentence that says why not."""
+    """Two outcomes of one config, compiled twice for one device."""
 
-    case: Case
-    before: CompiledCode | str
-    after: CompiledCode | str
+    before: Outcome
+    after: Outcome
     word: Word
     worse: tuple[str, ...] = ()
     better: tuple[str, ...] = ()
     tuned: str = ""  # date of the tuned config; empty for a default
-    note: str = ""  # another difference: of the configs
     measured: Verdict | None = None  # of after against before, where a GPU decided
     unmeasured: str = ""  # why a GPU that is here gave no verdict
+    commit: str = ""  # of `after`, where the config is compiled at several
+
+    @property
+    def case(self) -> Case:
+        """Return the config as it is compiled after."""
+        return self.after.case
+
+    @property
+    def note(self) -> str:
+        """Return what differs beside the code: the config before, and the commit."""
+        was, now = self.before.case.config, self.case.config
+        config = "" if dict(was) == dict(now) else f"was {label(was)}"
+        return "; ".join(filter(None, (config, self.commit and f"at {self.commit}")))
 
     @property
     def reasons(self) -> str:
         """Return in one line what got worse, then what got better; or why it does not compile."""
-        failures = [facts for facts in (self.after, self.before) if isinstance(facts, str)]
+        failures = [missing_reason(o) for o in (self.after, self.before) if not has_facts(o)]
         if failures:
             return failures[0]
         better = f"better: {', '.join(self.better)}" if self.better and self.worse else ""
@@ -66,93 +89,108 @@ class CodePair:
     @property
     def is_predicted(self) -> bool:
         """Return whether a time is predicted of the code before or after."""
-        return bool(self._predicted_s)
+        return any(prediction_of(o) for o in (self.before, self.after))
 
     @property
     def predicted_ratio(self) -> float | None:
         """Return the predicted time after over that before, or None where one is not known."""
-        times = self._predicted_s
-        return times[1] / times[0] if len(times) == 2 else None
+        before, after = prediction_of(self.before), prediction_of(self.after)
+        return after.predicted_s / before.predicted_s if before and after else None
 
-    @property
-    def _predicted_s(self) -> list[float]:
-        return [
-            facts.predicted.predicted_s
-            for facts in (self.before, self.after)
-            if isinstance(facts, CompiledCode) and facts.predicted
-        ]
+
+def has_facts(outcome: Outcome) -> bool:
+    """Return whether an outcome has the facts of its machine code."""
+    return outcome.code is not None and outcome.resources is not None
+
+
+def missing_reason(outcome: Outcome) -> str:
+    """Return the reason why an outcome has no facts of its machine code."""
+    return outcome.reason if isinstance(outcome, Failure) else "its machine code is not stored"
+
+
+def prediction_of(outcome: Outcome) -> Predicted | None:
+    """Return the predicted time of an outcome, or None where there is none."""
+    timing = outcome.timing if isinstance(outcome, Record) else None
+    return timing if isinstance(timing, Predicted) else None
 
 
 def paired(
-    case: Case,
-    before: CompiledCode | str,
-    after: CompiledCode | str,
-    threshold: float = PREDICTED,
-    tuned: str = "",
-    note: str = "",
+    before: Outcome, after: Outcome, threshold: float = PREDICTED, tuned: str = "", commit: str = ""
 ) -> CodePair:
-    """Return the pair with its word. A string is the reason why there is no code; `threshold` is
-    the share up to which predicted times are the same."""
-    if isinstance(before, str) or isinstance(after, str):
-        both = isinstance(before, str) and isinstance(after, str)
-        word: Word = "NEITHER" if both else "FAILS" if isinstance(after, str) else "FIXED"
-        return CodePair(case, before, after, word, tuned=tuned, note=note)
-    if before.code == after.code:
-        return CodePair(case, before, after, "SAME", tuned=tuned, note=note)
-    worse = tuple(_worse(before, after, threshold))
-    better = tuple(_worse(after, before, threshold, backwards=True))
-    word = "WORSE" if worse else "BETTER" if better else "CHANGED"
-    return CodePair(case, before, after, word, worse, better, tuned, note)
+    """Return the pair with its word. `threshold` is the share up to which predicted times are the
+    same."""
+    word: Word
+    worse: tuple[str, ...] = ()
+    better: tuple[str, ...] = ()
+    if not (has_facts(before) and has_facts(after)):
+        word = "FIXED" if has_facts(after) else "FAILS" if has_facts(before) else "NEITHER"
+    elif _known(before)[0].digest == _known(after)[0].digest:
+        word = "SAME"
+    else:
+        worse = tuple(_worse(before, after, threshold))
+        better = tuple(_worse(after, before, threshold, backwards=True))
+        word = "WORSE" if worse else "BETTER" if better else "CHANGED"
+    return CodePair(before, after, word, worse, better, tuned, commit=commit)
+
+
+def pairs_of(
+    run: Run, outcomes: Iterable[Outcome], comparisons: Sequence[Comparison]
+) -> list[CodePair]:
+    """Return the pairs of a run of kind `code`, with the verdicts of a GPU corrected for their
+    number."""
+    by_key = {o.key: o for o in outcomes}
+    timed = corrected([c for c in comparisons if c.by == "time"])
+    known = {(c.left_key, c.right_key): c for c in timed}
+    pairs = []
+    for c in comparisons:
+        before, after = by_key.get(c.left_key), by_key.get(c.right_key)
+        if run.versions and c.by == "code" and before and after:
+            commit = c.right.rpartition(" at ")[2] if run.engine == "bisect" else ""
+            pair = paired(before, after, run.versions.threshold, c.tuned, commit)
+            if verdict := known.get((c.left_key, c.right_key)):
+                pair = replace(pair, measured=verdict.verdict, unmeasured=verdict.reason)
+            pairs.append(pair)
+    return pairs
+
+
+def _known(outcome: Outcome) -> tuple[CompiledCode, Resources]:
+    assert outcome.code is not None and outcome.resources is not None
+    return outcome.code, outcome.resources
 
 
 def _worse(
-    one: CompiledCode, other: CompiledCode, threshold: float, backwards: bool = False
+    one: Outcome, other: Outcome, threshold: float, backwards: bool = False
 ) -> Iterable[str]:
     """Yield what is worse in `other` than in `one`; each text goes from before to after, which
     `backwards` turns round."""
 
     def text(name: str, a: object, b: object, unit: str = "") -> str:
-        a, b = (b, a) if backwards else (a, b)
-        return f"{name} {a} to {b}{unit}"
+        return f"{name} {b} to {a}{unit}" if backwards else f"{name} {a} to {b}{unit}"
 
-    a, b = one.resources, other.resources
+    (of_a, a), (of_b, b) = _known(one), _known(other)
+    times = [known and known.predicted_s for known in map(prediction_of, (one, other))]
     if b.spill_bytes - a.spill_bytes >= SCRATCH_BYTES:
         yield text("scratch", a.spill_bytes, b.spill_bytes, " B")
     if b.occupancy < a.occupancy:
-        yield text("occupancy", _percent(a.occupancy), _percent(b.occupancy), " %")
-    if b.registers > a.registers * (1 + REGISTERS) and _scarce(b) and not _harmless(one, other):
+        yield text("occupancy", f"{100 * a.occupancy:.0f}", f"{100 * b.occupancy:.0f}", " %")
+    # as many threads as ever are resident, and the predicted time is the same
+    costs_nothing = b.occupancy >= 1 and times[0] is not None and times[0] == times[1]
+    if b.registers > a.registers * (1 + REGISTERS) and b.registers > FEW and not costs_nothing:
         yield text("registers", a.registers, b.registers)
     if _bits(b) < _bits(a):
         yield text("load width", _loads(a), _loads(b))
     if UNITS.get(b.matrix_unit, 0) < UNITS.get(a.matrix_unit, 0):
         yield text("matrix unit", a.matrix_unit or "none", b.matrix_unit or "none")
-    if other.launches > one.launches:
-        yield text("launches", one.launches, other.launches)
-    rates = loop_rates(one.loop, other.loop)
+    if of_b.launches > of_a.launches:
+        yield text("launches", of_a.launches, of_b.launches)
+    rates = loop_rates(of_a.loop, of_b.loop)
     if rates is not None and rates[1] > rates[0] * (1 + LOOP):
         counts = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
         yield text("instructions in the hot loop", *counts, f" {rates[2]}")
-    times = [facts.predicted.predicted_s if facts.predicted else None for facts in (one, other)]
     if times[0] and times[1] and times[1] > times[0] * (1 + threshold):
         share = 100 * (times[1] / times[0] - 1)
         change = f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
         yield f"predicted time {'down' if backwards else 'up'} by {change}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}"
-
-
-def _scarce(resources: Resources) -> bool:
-    return resources.registers > FEW
-
-
-def _harmless(one: CompiledCode, other: CompiledCode) -> bool:
-    """Return whether more registers cost nothing: as many threads as ever are resident, and the
-    predicted time is the same."""
-    if one.predicted is None or other.predicted is None or other.resources.occupancy < 1:
-        return False
-    return one.predicted.predicted_s == other.predicted.predicted_s
 
 
 def _bits(resources: Resources) -> float:
@@ -172,9 +210,8 @@ def loop_rates(one: HotLoop | None, other: HotLoop | None) -> tuple[float, float
         return None
     matrix = [loop.groups.get("matrix", 0) for loop in (one, other)]
     if all(matrix):
-        return (
-            one.instructions / matrix[0], other.instructions / matrix[1], "a matrix instruction",
-        )  # fmt: skip
+        rates = one.instructions / matrix[0], other.instructions / matrix[1]
+        return *rates, "a matrix instruction"
     if any(matrix) or not one.load_bytes or not other.load_bytes:
         return None
     return one.instructions / one.load_bytes, other.instructions / other.load_bytes, "a byte"
@@ -189,9 +226,9 @@ def ranked(pairs: Iterable[CodePair]) -> list[CodePair]:
 def _severity(pair: CodePair) -> tuple[object, ...]:
     case = pair.case
     name = case.kernel, case.impl, case.device, sorted(case.sizes.items())
-    if isinstance(pair.before, str) or isinstance(pair.after, str):
+    if not (has_facts(pair.before) and has_facts(pair.after)):
         return ORDER.index(pair.word), 0.0, 0, 0.0, 0.0, name
-    a, b = pair.before.resources, pair.after.resources
+    (_, a), (_, b) = _known(pair.before), _known(pair.after)
     return (
         ORDER.index(pair.word),
         -(pair.predicted_ratio or 1.0),
@@ -212,20 +249,3 @@ def exit_code_of(pairs: Sequence[CodePair], broken: bool = False) -> int:
     if "SLOW" in words:
         return FAILED
     return UNDECIDED if words & {"", "INCONCLUSIVE"} else PASSED
-
-
-def plain_pair(pair: CodePair) -> dict[str, object]:
-    """Return a pair as plain data, with `null` for code that there is not."""
-    both = {"before": pair.before, "after": pair.after}
-    return {
-        "case": to_plain(pair.case),
-        "word": pair.word,
-        "tuned": pair.tuned,
-        "worse": list(pair.worse),
-        "better": list(pair.better),
-        "predicted_ratio": pair.predicted_ratio,
-        "measured": to_plain(pair.measured) if pair.measured else None,
-        "unmeasured": pair.unmeasured,
-        **{n: None if isinstance(facts, str) else to_plain(facts) for n, facts in both.items()},
-        **{f"{n}_failure": s if isinstance(s, str) else "" for n, s in both.items()},
-    }

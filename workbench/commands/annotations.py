@@ -60,7 +60,7 @@ def _of_gate(document: Mapping[str, Any]) -> Iterator[Annotation]:
             yield at(level, word, one["kernel"], one["impl"], reason)
     for pair in (document.get("code_changes") or {}).get("pairs", ()):
         case = pair["case"]
-        reason = pair["after_failure"] or ", ".join(pair["worse"])
+        reason = ", ".join(pair["worse"]) or pair["after"].get("reason", "")
         if level := COMPILED.get(pair["word"]):
             yield at(
                 level, pair["word"], case["kernel"], case["impl"], f"{case['device']}: {reason}"

@@ -5,32 +5,36 @@ Code that is GOOD's is as fast as GOOD for sure, and BAD's as slow as BAD; any o
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import catalog
-from workbench.backend.compilers import Compiler, Compilers, FactsJob
+from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.protocol import Problem
 from workbench.catalog.source import loaded
+from workbench.code.code_pair import has_facts, missing_reason, paired
 from workbench.commands.code_configs import devices_of
-from workbench.commands.code_store import NAME, CodeStore, CompileTask
+from workbench.commands.code_run import CodeRun, code_run, stored_code
 from workbench.commands.console import say_result
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError
-from workbench.commands.run import require_triton
-from workbench.data.clock import run_id
-from workbench.data.compiled_code import CompiledCode
+from workbench.commands.run import require_triton, say_page
+from workbench.commands.stored import stored_runs
+from workbench.data.compiled_code import CodeVersions
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED
-from workbench.data.record import Case
+from workbench.data.record import Case, Outcome
 from workbench.device.hardware import METAL, Device, backend_of
+from workbench.reports.run_index import write_run_page
+from workbench.reports.versions import changes_page
 from workbench.revisions.bisection import Bisection, Decision
 from workbench.revisions.worktree import Repository, WorktreeError, Worktrees
 from workbench.spec import ResolveError, values
 
 if TYPE_CHECKING:
     from workbench.commands.bisect import BisectCommand
+
+SHORT = 12  # digits of a commit in names
 
 
 @dataclass
@@ -50,8 +54,8 @@ class OfflineBisect:
         2 where GOOD and BAD have the same machine code, or 130 after Ctrl-C. Raises CommandError
         where one of them does not compile."""
         options = self.command.options
-        if options.strict or options.database is not None:
-            raise CommandError("--device measures nothing; leave out --strict and --database.")
+        if options.strict:
+            raise CommandError("--device measures nothing; leave out --strict.")
         assert options.device is not None
         if backend_of(options.device) == METAL:
             raise CommandError(
@@ -59,19 +63,24 @@ class OfflineBisect:
             )
         (device,) = devices_of([options.device])
         require_triton()
-        file = (options.events_file or options.out / NAME) if options.events else None
         with (
+            stored_runs(options.database, reading=False) as history,
             Worktrees(self.repository) as trees,
             Compilers([None]) as pools,
-            closing(CodeStore(file, run_id("bisect", "code"))) as store,
         ):
             (compiler,) = pools.versions()
-            compiling = Compiling(self, trees, pools, compiler, store, device)
-            try:
-                code = compiling.search()
-            except KeyboardInterrupt:
-                code = INTERRUPTED
-        return self.command.write(code, [])
+            names = options.good, options.bad
+            versions = CodeVersions(*names, (device.name,), options.threshold, configs=0)
+            case = Case(self.problem.spec.name, "", "triton", {}, self.problem.sizes,
+                        self.problem.dtype, device.name)  # fmt: skip
+            root = self.repository.root
+            run = code_run(options, "bisect", [case], versions, [compiler], root)
+            code = INTERRUPTED
+            with stored_code(options, run, history) as stored:
+                code = Compiling(self, trees, pools, compiler, stored, device).search()
+        page = write_run_page(stored.folder, changes_page(stored.changes)).resolve()
+        say_page(self.command.console, page)
+        return self.command.write(code, [stored.result(page)])
 
 
 @dataclass
@@ -82,7 +91,7 @@ class Compiling:
     trees: Worktrees
     pools: Compilers
     compiler: Compiler
-    store: CodeStore
+    stored: CodeRun
     device: Device
 
     def search(self) -> int:
@@ -90,7 +99,7 @@ class Compiling:
         of, command = self.of, self.of.command
         options = command.options
         good, bad = self._must(of.good, options.good), self._must(of.bad, options.bad)
-        if good == bad:
+        if self.stored.compare(good, bad, commit=of.bad[:SHORT]).word == "SAME":
             text = (
                 f"{options.good} and {options.bad} have the same machine code for "
                 f"{self.device.name}, so none of the commits between made it slower there."
@@ -104,14 +113,17 @@ class Compiling:
 
         def decide(commit: str) -> Decision:
             try:
-                code = self._code(commit)
+                outcome = self._outcome(commit)
             finally:
                 self.trees.drop(commit)
-            if not isinstance(code, CompiledCode):
-                return Decision("skip", code)
-            if code.code == good:
+            if isinstance(outcome, str):
+                return Decision("skip", outcome.rstrip("."))
+            pair = self.stored.compare(good, outcome, commit=commit[:SHORT])
+            if pair.word == "FAILS":
+                return Decision("skip", pair.reasons.rstrip("."))
+            if pair.word == "SAME":
                 return Decision("good", "the machine code of GOOD")
-            if code.code == bad:
+            if paired(bad, outcome).word == "SAME":
                 return Decision("bad", "the machine code of BAD")
             return Decision("skip", "other machine code than both: undecided without a GPU")
 
@@ -120,23 +132,26 @@ class Compiling:
         command.result["bad_against_good"] = "other machine code than GOOD's; nothing was measured"
         return command.conclude(search, candidates, of.file)
 
-    def _must(self, commit: str, named: str) -> str:
-        code = self._code(commit)
-        if not isinstance(code, CompiledCode):
-            raise CommandError(f"{named} cannot be compiled ({code}); name another commit.")
-        return code.code
+    def _must(self, commit: str, named: str) -> Outcome:
+        outcome = self._outcome(commit)
+        if isinstance(outcome, str) or not has_facts(outcome):
+            reason = outcome if isinstance(outcome, str) else missing_reason(outcome)
+            raise CommandError(
+                f"{named} cannot be compiled ({reason.rstrip('.')}); name another commit."
+            )
+        return outcome
 
-    def _code(self, commit: str) -> CompiledCode | str:
-        """Return the facts of a commit, or why there are none, without a dot."""
+    def _outcome(self, commit: str) -> Outcome | str:
+        """Return the outcome of a commit, or why it has no config to compile."""
         try:
             job = self._job(commit)
         except (catalog.CatalogError, OperandError, WorktreeError, ResolveError) as error:
-            return f"it cannot be loaded: {str(error).rstrip('.')}"
+            return f"it cannot be loaded: {error}"
         if isinstance(job, str):
-            return job.rstrip(".")
-        task = CompileTask(0, self.compiler, job, self.device)
-        ((_, result),) = self.store.obtain(self.pools, [task])
-        return result.rstrip(".") if isinstance(result, str) else result
+            return job
+        tasks = [CompileTask(0, self.compiler, job, self.device)]
+        ((_, outcome),) = self.stored.obtain(self.pools, tasks, self.stored.known(tasks))
+        return outcome
 
     def _job(self, commit: str) -> FactsJob | str:
         problem, device = self.of.problem, self.device

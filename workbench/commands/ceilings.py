@@ -271,9 +271,6 @@ def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
         started=timestamp(),
         device=device.name,
         predicted=True,
-        vary=(),
-        tune=(),
-        impls={},
         environment=fingerprint(None, repository_of("copy")),
     )
 

@@ -22,11 +22,10 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class ChosenConfig:
-    """One config to compile for one device; `tuned` is its entry if it was tuned."""
+    """One config to compile for one device."""
 
     job: FactsJob
     device: Device
-    tuned: Entry | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class ConfigChooser:
         entries = self._entries(impl, spec, device)
         for entry in entries:
             chosen = self._chosen(kernel, impl, entry.config, entry.sizes, device)
-            yield replace(chosen, tuned=entry)
+            yield replace(chosen, job=replace(chosen.job, tuned=entry.at[:10]))
         if not entries:
             yield self._default(kernel, spec, impl, device)
 

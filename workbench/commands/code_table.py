@@ -1,58 +1,32 @@
-"""Print and write what became of machine code: shared by `compare --triton` and `gate --device`."""
+"""Print and write what became of machine code, for the commands that compare two versions by it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from workbench.code.code_pair import CodePair, paired, plain_pair, ranked
-from workbench.commands.code_store import CodeStore, CompileTask
+from workbench.code.code_pair import CodePair, ranked
+from workbench.commands.code_run import CodeRun
 from workbench.commands.console import say_result
+from workbench.commands.result import RunResult, plain_record
 from workbench.commands.run import say_page
-from workbench.data.compiled_code import CompiledCode
-from workbench.device.error_band import expected_of_code
-from workbench.reports.compilers import (
+from workbench.data.record import Record, to_plain
+from workbench.reports.run_index import write_run_page
+from workbench.reports.versions import (
     CodeChanges,
     changed,
+    changes_page,
     code_errors,
     conclusion,
     narrow_rows,
-    page,
     pair_rows,
     tune_again,
 )
-from workbench.reports.run_index import write_run_page
-from workbench.spec import label
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.backend.compilers import Compilers
-
 SHOWN = 40  # rows in the terminal; the page has all
 WIDE, WIDEST = 150, 200  # columns of a terminal that has room for the reasons, and for configs
-
-
-def pairs_as_compiled(
-    store: CodeStore,
-    pools: Compilers,
-    both: Sequence[tuple[CompileTask, CompileTask]],
-    threshold: float,
-    tuned: Sequence[str],
-) -> Iterator[CodePair]:
-    """Yield the pair of each config when both operands are compiled. `tuned` is the date of each
-    that was tuned, empty for the others."""
-    tasks = [task for pair in both for task in pair]
-    results: dict[int, Any] = {}
-    for n, result in store.obtain(pools, tasks):
-        results[n] = result
-        left = n - n % 2
-        if left in results and left + 1 in results:
-            was, case = tasks[left].job.case, tasks[left + 1].job.case
-            before, after = results.pop(left), results.pop(left + 1)
-            note = "" if dict(was.config) == dict(case.config) else f"was {label(was.config)}"
-            yield paired(case, before, after, threshold, tuned[left // 2], note)
 
 
 def say_changes(console: Console, changes: CodeChanges) -> None:
@@ -86,28 +60,36 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     say_result(console, conclusion(changes), "bold", whole=False)
 
 
-def expected_plain(pair: CodePair) -> dict[str, object]:
-    """Return the seconds between which measured times of a pair are expected, as plain data: two
-    numbers of each operand, or null."""
-    each = {"before": pair.before, "after": pair.after}
-    ends = {
-        name: expected_of_code(pair.case, code) if isinstance(code, CompiledCode) else None
-        for name, code in each.items()
-    }
-    return {"expected_s": {name: list(s) if s else None for name, s in ends.items()}}
-
-
-def finish(console: Console, changes: CodeChanges, folder: Path) -> dict[str, Any]:
-    """Print the result, write the page, and return what the JSON document holds of it."""
+def finish(console: Console, stored: CodeRun) -> tuple[CodeChanges, dict[str, Any], RunResult]:
+    """Print the result of a run that has ended and write its page. Returns what was compared, what
+    the JSON document holds of it, and the run."""
+    changes = stored.changes
     say_changes(console, changes)
-    file = write_run_page(folder, page(changes))
+    file = write_run_page(stored.folder, changes_page(changes)).resolve()
     say_page(console, file)
-    return {
-        "before": changes.before,
-        "after": changes.after,
+    plain = {
+        "before": changes.versions.before,
+        "after": changes.versions.after,
         "interrupted": changes.interrupted,
-        "pairs": [plain_pair(pair) | expected_plain(pair) for pair in ranked(changes.pairs)],
+        "pairs": [plain_pair(pair) for pair in ranked(changes.pairs)],
         "tune_again": tune_again(changes.pairs),
         "left_out": [{"reason": reason, "configs": many} for reason, many in changes.left_out],
-        "page": str(file.resolve()),
+        "page": str(file),
+    }
+    return changes, plain, stored.result(file)
+
+
+def plain_pair(pair: CodePair) -> dict[str, Any]:
+    """Return a pair as plain data, with both outcomes."""
+    both = {"before": pair.before, "after": pair.after}
+    return {
+        "case": to_plain(pair.case),
+        "word": pair.word,
+        "tuned": pair.tuned,
+        "worse": list(pair.worse),
+        "better": list(pair.better),
+        "predicted_ratio": pair.predicted_ratio,
+        "measured": to_plain(pair.measured) if pair.measured else None,
+        "unmeasured": pair.unmeasured,
+        **{n: plain_record(o) if isinstance(o, Record) else to_plain(o) for n, o in both.items()},
     }

@@ -22,7 +22,7 @@ from workbench.commands.run import (
 )
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
-from workbench.data.record import Comparison, Profile, Run, Verdict, key_of
+from workbench.data.record import Comparison, Outcome, Profile, Run, Verdict, key_of
 from workbench.device.hardware import METAL
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
@@ -77,19 +77,8 @@ def compare_pair(
         factory.outcome(c, result, "compare", compiled.get(c.key))
         for c, result in zip((pair.left, pair.right), results, strict=True)
     )
-    problem = pair.problem
-    comparison = Comparison(
-        recorder.run.id,
-        timestamp(),
-        problem.spec.name,
-        dict(problem.sizes),
-        problem.dtype,
-        *pair.names,
-        left.key,
-        right.key,
-        verdict,
-        backend.rules.looks,
-    )
+    operands = (left, pair.names[0]), (right, pair.names[1])
+    comparison = comparison_of(recorder.run, operands, verdict, backend.rules.looks)
     for outcome, place in ((left, "left"), (right, "right")):
         recorder.keep(outcome, place)
     recorder.keep(comparison)
@@ -97,6 +86,17 @@ def compare_pair(
     if stopped is not None:
         raise stopped
     return Compared(comparison, left, right)
+
+
+def comparison_of(
+    run: Run, operands: Sequence[tuple[Outcome, str]], verdict: Verdict | None, looks: int = 1
+) -> Comparison:
+    """Return the comparison of two outcomes, each with its name."""
+    (left, left_name), (right, right_name) = operands
+    case = right.case
+    at = timestamp(), case.kernel, dict(case.sizes), case.dtype
+    names = left_name, right_name, left.key, right.key
+    return Comparison(run.id, *at, *names, verdict, looks)
 
 
 def _with_energy(

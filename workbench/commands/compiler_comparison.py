@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +18,7 @@ from workbench import catalog
 from workbench.backend.compilers import (
     Compiler,
     Compilers,
+    CompileTask,
     FactsJob,
     folders_beside,
     installed_version,
@@ -27,24 +26,23 @@ from workbench.backend.compilers import (
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
 from workbench.code.code_pair import ORDER, CodePair, exit_code_of
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
-from workbench.commands.code_store import NAME, CodeStore, CompileTask
-from workbench.commands.code_table import finish, pairs_as_compiled
+from workbench.commands.code_run import CodeRun, code_run, stored_code
+from workbench.commands.code_table import finish
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, gpu_present, require_triton
 from workbench.commands.stored import stored_runs
-from workbench.commands.version_verdicts import MeasuredPair, VersionVerdicts, run_of_verdicts
-from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.commands.version_verdicts import VersionVerdicts, run_of_verdicts
+from workbench.data.compiled_code import CodeVersions
+from workbench.data.database import History
 from workbench.data.events import RunState
 from workbench.data.exits import INTERRUPTED
-from workbench.data.interrupts import Interrupts
-from workbench.data.store import Store
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.device.hardware import Device
-from workbench.reports.compilers import CodeChanges, measured_text
+from workbench.reports.versions import measured_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,7 +134,6 @@ class CompilerComparison:
         require_triton()
         assert options.triton is not None
         folders = [folder_of_version(text, is_interactive()) for text in options.triton]
-        started = time.monotonic()
         with Compilers(folders) as pools:
             compilers = pools.versions()
             if compilers[0].key == compilers[1].key:
@@ -144,7 +141,8 @@ class CompilerComparison:
                     f"{options.triton[0]} and {options.triton[1]} are one compiler, "
                     f"{compilers[0].title}; name two."
                 )
-            return self._go(pools, compilers, chooser, devices, started)
+            with stored_runs(options.database, reading=False) as history:
+                return self._go(pools, compilers, chooser, devices, history)
 
     def _check(self) -> None:
         """Raise CommandError for options that need a measurement, or an operand."""
@@ -172,108 +170,85 @@ class CompilerComparison:
         compilers: Sequence[Compiler],
         chooser: ConfigChooser,
         devices: Sequence[Device],
-        started: float,
+        history: History,
     ) -> int:
         options = self.options
         kernels = list(options.kernel) or catalog.kernel_names()
         every = [config for kernel in kernels for config in chooser.of_kernel(kernel, devices)]
         configs = [each for each in every if isinstance(each, ChosenConfig)]
-        run = run_id("compare", "compilers")
         self._say_begin(compilers, configs, devices)
-        pairs, interrupted = self._pairs(pools, compilers, configs, run)
-        changes = CodeChanges(
-            title="Two compilers",
-            before=compilers[0].title,
-            after=compilers[1].title,
-            devices=[device.name for device in devices],
-            pairs=pairs,
-            left_out=left_out(every),
-            command=options.command,
-            at=timestamp(),
-            seconds=time.monotonic() - started,
-            interrupted=interrupted,
-            of=len(configs),
-        )
-        result = finish(self.console, changes, folder_of(options.out, run))
-        code = INTERRUPTED if interrupted else exit_code_of(pairs)
-        return write_result(options, "compare", code, code_changes=result)
+        versions = CodeVersions(
+            compilers[0].title, compilers[1].title, tuple(device.name for device in devices),
+            options.threshold, len(configs), left_out=tuple(left_out(every)),
+        )  # fmt: skip
+        cases = [each.job.case for each in configs]
+        with stored_code(
+            options, code_run(options, "compare", cases, versions, compilers), history
+        ) as stored:
+            self._compare(stored, pools, compilers, configs)
+        changes, result, run = finish(self.console, stored)
+        code = INTERRUPTED if changes.interrupted else exit_code_of(changes.pairs)
+        return write_result(options, "compare", code, [run], code_changes=result)
 
-    def _pairs(
+    def _compare(
         self,
+        stored: CodeRun,
         pools: Compilers,
         compilers: Sequence[Compiler],
         configs: Sequence[ChosenConfig],
-        run: str,
-    ) -> tuple[list[CodePair], bool]:
-        """Return the pairs, those of the GPU that is here with a verdict where they are suspected;
-        and whether Ctrl-C ended it early."""
-        options, has_gpu = self.options, self.has_gpu()
-        file = (options.events_file or options.out / NAME) if options.events else None
+    ) -> None:
+        """Compare each config when both versions have compiled it; then measure what is suspected
+        on the GPU that is here."""
+        tasks = [
+            (
+                CompileTask(0, compilers[0], each.job, each.device),
+                CompileTask(1, compilers[1], each.job, each.device),
+            )
+            for each in configs
+        ]
+        known = stored.known([task for both in tasks for task in both])
+        if known:
+            many = f"{len(known)} of {2 * len(tasks)} are compiled already"
+            self.console.print(f"{many}, by {stored.store.history.name}", soft_wrap=True)
         pairs: list[CodePair] = []
-        with ExitStack() as stack:
-            # opened before the first config, so that a database that cannot be loses no work
-            history = stack.enter_context(stored_runs(options.database, False)) if has_gpu else None
-            store = stack.enter_context(closing(CodeStore(file, run)))
-            both = [
-                (
-                    CompileTask(0, compilers[0], each.job, each.device),
-                    CompileTask(1, compilers[1], each.job, each.device),
-                )
-                for each in configs
-            ]
-            self._say_known(store, both)
-            dates = [each.tuned.at[:10] if each.tuned else "" for each in configs]
-            try:
-                for pair in pairs_as_compiled(store, pools, both, options.threshold, dates):
-                    pairs.append(pair)
-                    self._say_progress(pairs, configs)
-                if history is not None and any(pair.word == "WORSE" for pair in pairs):
-                    jobs = [each.job for each in configs]
-                    with Interrupts() as interrupts:
-                        kept = Store(history, interrupts, store.log)
-                        self._measure(pairs, jobs, compilers, kept, run)
-            except KeyboardInterrupt:
-                return pairs, True
-        return pairs, False
+        jobs: dict[str, FactsJob] = {}
+        for n, pair in stored.pairs(pools, tasks, known):
+            pairs.append(pair)
+            jobs[pair.after.key] = configs[n].job
+            self._say_progress(pairs, configs)
+        worse = [pair for pair in pairs if pair.word == "WORSE"]
+        if worse and self.has_gpu():
+            self._measure(stored, worse, jobs, compilers)
 
     def _measure(
         self,
-        pairs: list[CodePair],
-        jobs: Sequence[FactsJob],
+        stored: CodeRun,
+        worse: Sequence[CodePair],
+        jobs: Mapping[str, FactsJob],
         compilers: Sequence[Compiler],
-        store: Store,
-        run: str,
     ) -> None:
-        """Put the verdict of the GPU that is here into each WORSE pair of its device, and store it
-        at once. After Ctrl-C those so far stay."""
-        by_case = {str(job.case): job for job in jobs}
+        """Store the verdict of the GPU that is here on each pair of its device, at once. After
+        Ctrl-C those so far stay."""
         folders = [compiler.folder for compiler in compilers]
         with self.timer(folders, lambda text: say(text, err=True)) as timer:
             device = timer.device()
-            if device is None or timer.environment is None:
+            todo = [pair for pair in worse if device and pair.case.device == device.name]
+            if device is None or timer.environment is None or not todo:
                 return
-            todo = {
-                n: MeasuredPair(pair, by_case[str(pair.case)])
-                for n, pair in enumerate(pairs)
-                if pair.word == "WORSE" and pair.case.device == device.name
-            }
-            if not todo:
-                return
-            about = run_of_verdicts(
-                self.options, run, device, timer.environment, list(todo.values()), compilers
-            )
-            verdicts = VersionVerdicts(store, about, compilers)
+            mine = [jobs[pair.after.key] for pair in todo]
+            run = run_of_verdicts(self.options, device, timer.environment, mine, compilers)
+            verdicts = VersionVerdicts(replace(stored.store), run, compilers)
             state: RunState = "interrupted"
             try:
-                for n, each in todo.items():
-                    result = timer.compare(each.job, self.options.threshold)
-                    verdicts.keep(each, result)
-                    pairs[n] = _with_result(each.pair, result)
-                    self._say_measured(pairs[n])
+                for pair, job in zip(todo, mine, strict=True):
+                    result = timer.compare(job, self.options.threshold)
+                    verdicts.keep(pair, job, result)
+                    known = _with_result(pair, result)
+                    stored.measured(pair, known.measured, known.unmeasured)
+                    self._say_measured(known)
                 state = "complete"
             finally:
                 verdicts.end(state)
-                pairs[:] = verdicts.corrected(pairs)
                 self._say_stored(verdicts)
 
     def _say_measured(self, pair: CodePair) -> None:
@@ -292,20 +267,13 @@ class CompilerComparison:
         configs: Sequence[ChosenConfig],
         devices: Sequence[Device],
     ) -> None:
-        tuned = sum(each.tuned is not None for each in configs)
+        tuned = sum(bool(each.job.tuned) for each in configs)
         self.console.print(
             f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
             f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )
-
-    def _say_known(self, store: CodeStore, both: Sequence[tuple[CompileTask, CompileTask]]) -> None:
-        known = sum(task.key in store.known for pair in both for task in pair)
-        if known:
-            self.console.print(
-                f"{known} of {2 * len(both)} are compiled already, by {store.path}", soft_wrap=True
-            )
 
     def _say_progress(self, pairs: Sequence[CodePair], configs: Sequence[ChosenConfig]) -> None:
         """Print a line when all configs of a kernel are compiled."""
@@ -323,9 +291,6 @@ def _with_result(pair: CodePair, result: VersionTimes | NoVersionTimes) -> CodeP
     return replace(pair, measured=result.verdict)
 
 
-def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[tuple[str, int]]:
-    """Return what is not compiled: reason and number, the most frequent first."""
-    counts = Counter(
-        f"{each.what}: {each.reason}" for each in every if isinstance(each, NotCompiled)
-    )
-    return counts.most_common()
+def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[str]:
+    """Return what is not compiled, with its reason."""
+    return [f"{each.what}: {each.reason}" for each in every if isinstance(each, NotCompiled)]

@@ -167,7 +167,7 @@ def _store(profiles: Sequence[Profile], place: ProfilePlace) -> None:
         Interrupts() as interrupts,
         EventLog(place.events) as log,
     ):
-        Store(history, interrupts, log, place.run).keep_all(profiles)
+        Store(history, interrupts, log, place.run).keep(*profiles)
 
 
 def print_profiled(

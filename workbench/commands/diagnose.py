@@ -40,7 +40,7 @@ TITLES = {
 
 DIAGNOSABLE = RunKind(
     "run with a profile or predicted times",
-    lambda history, run: run.predicted or WITH_PROFILE.test(history, run),
+    lambda history, run: run.kind != "code" and (run.predicted or WITH_PROFILE.test(history, run)),
 )
 
 

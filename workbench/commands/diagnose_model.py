@@ -12,7 +12,7 @@ from workbench.commands.diagnosed import (
     without_counters,
     without_timeline,
 )
-from workbench.commands.report import StoredRun
+from workbench.commands.result import RunResult
 from workbench.data.record import Case, Evidence, Predicted, Record, Resources, grouped
 from workbench.data.units import percent, rough
 from workbench.device.bounds import bound_s
@@ -62,7 +62,7 @@ def of_predicted(
     )
 
 
-def of_predicted_run(kept: StoredRun) -> DiagnosisReport:
+def of_predicted_run(kept: RunResult) -> DiagnosisReport:
     """Return what limits the best config of each problem of a run whose times are predicted."""
     run = kept.run
     known = [o for o in kept.outcomes if isinstance(o, Record) and isinstance(o.timing, Predicted)]
@@ -76,7 +76,7 @@ def of_predicted_run(kept: StoredRun) -> DiagnosisReport:
     return DiagnosisReport(title, (), tuple(results), missing, more={"run": run.id})
 
 
-def _winner(kept: StoredRun, some: Sequence[Record]) -> Record:
+def _winner(kept: RunResult, some: Sequence[Record]) -> Record:
     """Return the winner of a sweep; else the fastest."""
     won = select(kept.run, some).winner if kept.run.engine == "sweep" else None
     return won or min(some, key=lambda record: record.time_s)

@@ -22,7 +22,7 @@ from workbench.commands.diagnosed import (
     without_timeline,
 )
 from workbench.commands.options import CommandError
-from workbench.commands.report import StoredRun
+from workbench.commands.result import RunResult
 from workbench.commands.traces import (
     HEALTHY,
     MOST_KERNELS,
@@ -137,7 +137,7 @@ def _once(missing: Sequence[NotEvaluable]) -> list[NotEvaluable]:
 # Stored runs
 
 
-def of_run(kept: StoredRun) -> DiagnosisReport:
+def of_run(kept: RunResult) -> DiagnosisReport:
     """Return the diagnoses of a stored run of a profiler: of counters evaluated anew, of a timeline
     as they were stored, since the activities are not. Raises CommandError where the run holds
     neither."""
@@ -219,7 +219,7 @@ def _of_profile(profile: Profile, name: str) -> CountedLaunch:
     return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
 
-def _whole_call(kept: StoredRun, counted: Sequence[Profile]) -> CountedLaunch | None:
+def _whole_call(kept: RunResult, counted: Sequence[Profile]) -> CountedLaunch | None:
     """Return the first call of the kernel, where it has several launches and all are stored."""
     records = [o for o in kept.outcomes if isinstance(o, Record)]
     own = sorted((p for p in counted if p.outcome), key=launch_order)
@@ -230,7 +230,7 @@ def _whole_call(kept: StoredRun, counted: Sequence[Profile]) -> CountedLaunch | 
     return CountedLaunch(call_title(len(calls[0])), metrics, True)
 
 
-def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:
+def _plain_of(kept: RunResult, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
     records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
     profiled_s = math.fsum(each.spent_s for each in launches if each.config)

@@ -322,7 +322,7 @@ class GateCommand:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""
         if (result := measured.result) is None:
             return self._nothing(measured.nothing)
-        verdicts = [c.verdict for c in compare.corrected(result.comparisons)]
+        verdicts = [c.verdict for c in verdict.corrected(result.comparisons)]
         broken = [None for left in self.left_out if left.broken]
         code = verdict.exit_code([*verdicts, *broken])
         code = INTERRUPTED if result.state == "interrupted" else code

@@ -190,7 +190,7 @@ class _PlainRun:
             self._options, sizes=sizes_text(self._problem.sizes), dtype=self._problem.dtype
         )
         run = new_run("profile", self._impl.title, whole.command, backend, [self._problem])
-        self.run = run
+        self.run = run = replace(run, kind="trace")
         if backend.predicts and self._impl.backend == "torch":
             return True  # nothing to compile or to predict: the library is taken as it is
         how = "in Triton's interpreter" if backend.predicts else "and timed without a profiler"

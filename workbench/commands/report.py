@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,18 +35,6 @@ if TYPE_CHECKING:
 
 SEVERAL = ("roofline", "findings")  # reports of any number of runs; the others draw one
 _ALL = 1_000_000  # runs: more than a database holds
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run with everything that was stored of it."""
-
-    run: Run
-    outcomes: Sequence[Outcome] = ()
-    comparisons: Sequence[Comparison] = ()
-    findings: Sequence[Finding] = ()
-    profiles: Sequence[Profile] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
 
 
 def run(options: ReportOptions) -> int:
@@ -86,9 +74,8 @@ def make(options: ReportOptions) -> list[Path]:
             f"one, or ask for one of {', '.join(SEVERAL)}."
         )
     module = import_module(f"workbench.reports.{options.name}")
-    engines: tuple[str, ...] = getattr(module, "ENGINES", (options.name,))
     kind = RunKind(
-        f"run that the report {options.name} draws", lambda _, run: run.engine in engines
+        f"run that the report {options.name} draws", lambda _, run: _draws(options.name, run)
     )
     kept = _kept(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
     _refuse_another(options.name, kept.run, known)
@@ -98,7 +85,7 @@ def make(options: ReportOptions) -> list[Path]:
 
 
 def _with_document(
-    options: ReportOptions, place: Path, text: str, every: Sequence[StoredRun]
+    options: ReportOptions, place: Path, text: str, every: Sequence[RunResult]
 ) -> list[Path]:
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
@@ -106,10 +93,7 @@ def _with_document(
         if options.out is None and place.name == PAGE:
             write_index(place.parent.parent)
         return written
-    runs = [
-        RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
-        for k in every
-    ]
+    runs = [replace(kept, page=place) for kept in every]
     content = json_text(document("report", PASSED, runs))
     return _written([("--out", place, text), ("--json", options.json, content)])
 
@@ -229,7 +213,7 @@ def _place(runs: Sequence[Run], name: str) -> Path:
     )
 
 
-def _also(report: str, kept: StoredRun) -> dict[str, object]:
+def _also(report: str, kept: RunResult) -> dict[str, object]:
     """Return the further arguments of a page beside a run and its outcomes."""
     more: dict[str, dict[str, object]] = {
         "compare": {"comparisons": kept.comparisons, "profiles": kept.profiles},
@@ -241,18 +225,26 @@ def _also(report: str, kept: StoredRun) -> dict[str, object]:
             "findings": kept.findings,
         },
         "trace": {"findings": kept.findings, "profiles": kept.profiles},
+        "versions": {"comparisons": kept.comparisons, "state": kept.state},
     }
     return more.get(report, {})
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:
     """Raise ReportError where another report draws the runs of this engine."""
-    ours = {n: getattr(import_module(f"workbench.reports.{n}"), "ENGINES", (n,)) for n in known}
-    if run.engine in ours[report]:
+    if _draws(report, run):
         return
-    drawn = next((n for n, engines in ours.items() if run.engine in engines), None)
+    drawn = next((name for name in known if _draws(name, run)), None)
     then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
     raise ReportError(f"{run.id} is a run of `{run.engine}`, not of `{report}`; {then}.")
+
+
+def _draws(report: str, run: Run) -> bool:
+    """Return whether a report draws a run: by its kind, and if that is `times` by its engine."""
+    module = import_module(f"workbench.reports.{report}")
+    if (kind := getattr(module, "KIND", "times")) != "times" or run.kind != "times":
+        return run.kind == kind
+    return run.engine in getattr(module, "ENGINES", (report,))
 
 
 # Reading runs
@@ -262,7 +254,7 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
+def _kept(which: str, database: str | None, kind: RunKind) -> list[RunResult]:
     """Return the run of the database that this names, or all runs of an events file, the last one
     last."""
     if _is_file(which):
@@ -270,7 +262,7 @@ def _kept(which: str, database: str | None, kind: RunKind) -> list[StoredRun]:
     return [stored_run(which, database, kind)]
 
 
-def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> StoredRun:
+def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> RunResult:
     """Return the run of the database with this id, or the last one of a kind in this
     project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
@@ -279,22 +271,23 @@ def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> Sto
         return _of_history(history, last_run(history, kind))
 
 
-def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[StoredRun]:
+def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[RunResult]:
     """Return what all of these name, or the last run of the kind if none is named."""
     return [each for which in runs or [LAST] for each in _kept(which, database, kind)]
 
 
-def _of_history(history: History, run: Run) -> StoredRun:
-    return StoredRun(
+def _of_history(history: History, run: Run) -> RunResult:
+    return RunResult(
         run,
         history.outcomes(run.id),
         history.comparisons(run.id),
         history.findings(run.id),
         history.profiles(run.id),
+        state=history.state(run.id),
     )
 
 
-def _from_file(path: Path) -> list[StoredRun]:
+def _from_file(path: Path) -> list[RunResult]:
     """Return the runs of an events file, from its good lines."""
     result = read(path)
     runs = [e for e in result.events if isinstance(e, Run)]
@@ -311,9 +304,11 @@ def _from_file(path: Path) -> list[StoredRun]:
         outcomes = [e for e in own if isinstance(e, (Record, Failure))]
         comparisons = [e for e in own if isinstance(e, Comparison)]
         findings = [e for e in own if isinstance(e, Finding)]
-        seconds = ends[-1].seconds if ends else {}
         profiles = [e for e in own if isinstance(e, Profile)]
-        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, seconds))
+        one = RunResult(run, outcomes, comparisons, findings, profiles)
+        for end in ends[-1:]:
+            one = replace(one, state=end.state, seconds=end.seconds)
+        kept.append(one)
     return kept
 
 
@@ -322,8 +317,9 @@ def _lines(count: int) -> str:
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:
-    """Return all runs of a kernel, a device, or both. Raises ReportError where there is none."""
-    runs = history.runs(device=device, limit=_ALL)
+    """Return all runs of a kernel, a device, or both, without those by machine code. Raises
+    ReportError where there is none."""
+    runs = [run for run in history.runs(device=device, limit=_ALL) if run.kind != "code"]
     mine = [r for r in runs if kernel is None or kernel in r.kernel.split(", ")]
     if not mine:
         what = " on ".join(filter(None, (kernel or "any kernel", device)))
@@ -332,7 +328,7 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     return mine
 
 
-def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
+def _of_kernel(kept: RunResult, kernel: str | None) -> Sequence[Outcome]:
     """Return the outcomes of this kernel; all of an experiment, whose variants count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes

@@ -19,7 +19,6 @@ from typing import Any
 import workbench
 from workbench.commands.console import Output, is_stdout, say
 from workbench.data import stats
-from workbench.data.events import RunState
 from workbench.data.exits import (
     COULD_NOT_RUN,
     FAILED,
@@ -60,9 +59,10 @@ class RunResult:
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
     profiles: Sequence[Profile] = ()  # kernels of a trace
-    state: RunState | None = None  # None where it is not known
+    state: str | None = None  # None where it is not known, or where it was killed
     page: Path | None = None
     events: Path | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # wall time by part, where known
 
     def plain(self) -> dict[str, Any]:
         """Return the run as plain data; measured and predicted times are two lists."""

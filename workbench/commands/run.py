@@ -28,13 +28,13 @@ from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.database import History
+from workbench.data.database import Entry, History
 from workbench.data.events import EventLog, RunState
 from workbench.data.files import STDOUT, real_path
 from workbench.data.interrupts import Interrupts
 from workbench.data.project import project_id
 from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
-from workbench.data.store import Entry, Store
+from workbench.data.store import Store
 from workbench.device import hardware
 from workbench.reports import drawn_at_least
 
@@ -329,9 +329,6 @@ def new_run(
         dtype=", ".join(dtypes),
         device=backend.device.name,
         predicted=backend.predicts,
-        vary=(),
-        tune=(),
-        impls={},
         ceilings=_stated_ceilings(backend, dtypes),
         environment=backend.environment,
         source=", ".join(dict.fromkeys(p.kernel for p in problems)),

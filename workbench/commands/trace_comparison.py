@@ -40,7 +40,6 @@ from workbench.traces.trace_summary import summarise
 if TYPE_CHECKING:
     from rich.console import Console
 
-ENGINES = ("read", "profile")
 TOP = 15  # kernels
 
 
@@ -62,7 +61,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
         return None
     with stored_runs(options.database) as history:
         runs = [history.run(text) for text in texts]
-        if all(run.engine in ENGINES for run in runs):
+        if all(run.kind == "trace" for run in runs):
             left, right = (
                 TraceOperand(
                     f"{run.source} ({run.id})", history.findings(run.id), history.profiles(run.id)
@@ -70,7 +69,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
                 for run in runs
             )
             return left, right
-    if any(run.engine in ENGINES for run in runs):
+    if any(run.kind == "trace" for run in runs):
         raise CommandError(
             f"{runs[0].id} is a run of `{runs[0].engine}` and {runs[1].id} of `{runs[1].engine}`; "
             "profiled times are never compared with measured ones. Name two runs of one kind."

@@ -76,17 +76,11 @@ def as_run(
         id=identity or run_id(engine, Path(name).name.split(".")[0] or trace.tool),
         engine=engine,
         name=trace.tool,
+        kind="trace",
         command=command,
         started=timestamp(),
-        kernel="",
-        sizes={},
-        dtype="",
         device=device_title(trace),
         predicted=False,
-        vary=(),
-        tune=(),
-        impls={},
-        ceilings={},
         environment=UNKNOWN,
         source=", ".join(file.name for file in trace.files),
         files=tuple(asdict(file) for file in trace.files),
@@ -406,8 +400,8 @@ def keep(
         store = Store(history, interrupts, log, run)
         if not kept.begun:
             store.begin(run)
-            store.keep_all(kept.records)
-        store.keep_all((*kept.findings, *kept.profiles))
+            store.keep(*kept.records)
+        store.keep(*kept.findings, *kept.profiles)
         path = write_run_page(folder, html)
         store.end("complete", {"profiles": len(kept.profiles)}, {})
     return path

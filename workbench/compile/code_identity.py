@@ -7,7 +7,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -28,17 +27,11 @@ DESCRIPTOR = 64  # bytes of AMD's kernel descriptor, all that .rodata holds in a
 ENTRY = slice(16, 24)  # of the descriptor: distance to .text, which moves with other sections
 
 
-@dataclass(frozen=True)
-class ReadCode:
-    """A compiled config with its facts, without a predicted time."""
-
-    compiled: Compiled
-    facts: CompiledCode
-
-
-def compile_code(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> ReadCode:
-    """Compile a call for `device` and return its facts; nothing runs. Raises CompileError, and
-    ChildProcessError if the compiler's process was ended from outside."""
+def compile_code(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
+) -> tuple[Compiled, CompiledCode]:
+    """Compile a call for `device` and return it with its facts; nothing runs. Raises
+    CompileError, and ChildProcessError if the compiler's process was ended from outside."""
     started = time.perf_counter()
     launches, key = compile_launches(impl, config, sizes, dtype, device)
     compiled = read_launches(impl, launches, device, key, started)
@@ -50,16 +43,8 @@ def compile_code(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Devi
         groups, loop = _instructions(_image(largest.kernel.asm), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         notes.append(f"the machine code could not be disassembled: {error}")
-    assert compiled.resources is not None  # Triton compiled it
-    facts = CompiledCode(
-        code=hash_of_code(launches),
-        resources=compiled.resources,
-        launches=compiled.launches,
-        groups=groups,
-        loop=loop,
-        notes=tuple(notes),
-    )
-    return ReadCode(compiled, facts)
+    digest = hash_of_code(launches)
+    return compiled, CompiledCode(digest, compiled.launches, groups, loop, tuple(notes))
 
 
 def _image(asm: Mapping[str, Any]) -> bytes | str:

@@ -15,6 +15,15 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+def epoch_of(at: str) -> float:
+    """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
+    try:
+        when = datetime.fromisoformat(at)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def run_id(*words: str) -> str:
     """Return the id of a run that begins now: `20261121-214153-tile_size-matmul-0f5b`."""
     while (created := _created_id(words)) in _created:

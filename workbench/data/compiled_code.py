@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workbench.data.record import Predicted, Resources, register
+from workbench.data.impl_check import ImplCheck
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,25 @@ class HotLoop:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """Machine code of one config, compiled for one device. `resources`, `groups` and `loop` are
-    those of the largest launch."""
+    """Machine code of one config, compiled for one device. `groups` and `loop` are those of the
+    largest launch."""
 
-    code: str  # sha256 of the machine code, grid, threads and arguments of all launches
-    resources: Resources
+    digest: str  # sha256 of the machine code, grid, threads and arguments of all launches
     launches: int  # of one call
     groups: Mapping[str, int] = field(default_factory=dict)  # instructions by kind
     loop: HotLoop | None = None
-    predicted: Predicted | None = None
     notes: tuple[str, ...] = ()  # facts that are not known, a sentence each
 
 
-register(HotLoop, CompiledCode)
+@dataclass(frozen=True)
+class CodeVersions:
+    """Two versions of the compiler or of kernels, which a run compares by their machine code."""
+
+    before: str  # "Triton 3.6.0", or a revision
+    after: str
+    devices: tuple[str, ...]
+    threshold: float  # share up to which predicted times are the same
+    configs: int  # that are to be compared
+    unchanged: int = 0  # configs that are not compiled, as their source is the same
+    left_out: tuple[str, ...] = ()  # what cannot be compared, a sentence each
+    checks: tuple[ImplCheck, ...] = ()  # of the results of changed Impls

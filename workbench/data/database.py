@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.data.checked import checked
-from workbench.data.clock import is_id
+from workbench.data.clock import epoch_of, is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.files import history_file
@@ -90,20 +89,32 @@ _RUNS = sa.Table(
 
 _FILTERS = ("kernel", "impl", "device", "dtype", "stage")
 
-_OUTCOMES = sa.Table(
+
+def _entries(name: str, *more: Any) -> sa.Table:
+    """Return the table of one kind of entries of runs: what all kinds have, and its own columns."""
+    return sa.Table(
+        name,
+        _METADATA,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("digest", sa.Text, nullable=False, unique=True),  # of the payload: no row twice
+        # Not a foreign key: entries are kept even when the line of their run was damaged.
+        sa.Column("run", sa.Text, nullable=False, index=True),
+        sa.Column("kernel", sa.Text, nullable=False),
+        sa.Column("dtype", sa.Text, nullable=False),
+        sa.Column("sizes", sa.JSON, nullable=False),
+        sa.Column("at", sa.Text, nullable=False),
+        sa.Column("at_epoch_s", sa.Double, nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
+        *more,
+    )
+
+
+_OUTCOMES = _entries(
     "outcomes",
-    _METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.Text, nullable=False, unique=True),  # of the payload: no row twice
     sa.Column("key", sa.Text, nullable=False),
-    # Not a foreign key: outcomes are kept even when the line of their run was damaged.
-    sa.Column("run", sa.Text, nullable=False, index=True),
-    sa.Column("kernel", sa.Text, nullable=False),
     sa.Column("impl", sa.Text, nullable=False),
     sa.Column("backend", sa.Text, nullable=False),
-    sa.Column("dtype", sa.Text, nullable=False),
     sa.Column("device", sa.Text, nullable=False),
-    sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("config", sa.JSON, nullable=False),
     sa.Column("phase", sa.Text),  # of a record
     sa.Column("stage", sa.Text),  # of a failure
@@ -112,9 +123,6 @@ _OUTCOMES = sa.Table(
     sa.Column("flops", sa.Double),  # an integer in the payload; it may pass 64 bits
     sa.Column("bytes", sa.Double),
     sa.Column("reason", sa.Text),
-    sa.Column("at", sa.Text, nullable=False),
-    sa.Column("at_epoch_s", sa.Double, nullable=False),
-    sa.Column("payload", sa.Text, nullable=False),
     sa.Index("ix_outcomes_key_at", "key", "at_epoch_s"),
     # Each holds all that `search` filters by, so that no row is read that does not match: the
     # payloads make rows long. With all filters in one index, every combination of them is fast.
@@ -134,51 +142,24 @@ _OUTCOMES = sa.Table(
 _OBSOLETE = ("ix_outcomes_kernel_at", "ix_outcomes_at_epoch_s")
 
 # This and the next two tables were added later; opening an older database creates them.
-_COMPARISONS = sa.Table(
+_COMPARISONS = _entries(
     "comparisons",
-    _METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.Text, nullable=False, unique=True),
-    sa.Column("run", sa.Text, nullable=False, index=True),
-    sa.Column("kernel", sa.Text, nullable=False, index=True),
-    sa.Column("dtype", sa.Text, nullable=False),
-    sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("left_side", sa.Text, nullable=False),
     sa.Column("right_side", sa.Text, nullable=False),
     sa.Column("word", sa.Text),  # None where an operand gave no time
     sa.Column("ratio", sa.Double),  # right over left, in time
-    sa.Column("at", sa.Text, nullable=False),
-    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
-    sa.Column("payload", sa.Text, nullable=False),
 )
 
-_FINDINGS = sa.Table(
+_FINDINGS = _entries(
     "findings",
-    _METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.Text, nullable=False, unique=True),
-    sa.Column("run", sa.Text, nullable=False, index=True),
     sa.Column("experiment", sa.Text, nullable=False, index=True),
-    sa.Column("kernel", sa.Text, nullable=False, index=True),
-    sa.Column("dtype", sa.Text, nullable=False),
-    sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("word", sa.Text, nullable=False),
-    sa.Column("at", sa.Text, nullable=False),
-    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
-    sa.Column("payload", sa.Text, nullable=False),
 )
 
-_PROFILES = sa.Table(
+_PROFILES = _entries(  # their kernel is empty for kernels of others
     "profiles",
-    _METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.Text, nullable=False, unique=True),
-    sa.Column("run", sa.Text, nullable=False, index=True),
-    sa.Column("kernel", sa.Text, nullable=False, index=True),  # empty for kernels of others
     sa.Column("impl", sa.Text, nullable=False),
     sa.Column("config", sa.JSON, nullable=False),
-    sa.Column("sizes", sa.JSON, nullable=False),
-    sa.Column("dtype", sa.Text, nullable=False),
     sa.Column("device", sa.Text, nullable=False),
     sa.Column("tool", sa.Text, nullable=False),
     sa.Column("version", sa.Text, nullable=False),
@@ -186,9 +167,15 @@ _PROFILES = sa.Table(
     sa.Column("launch", sa.Text, nullable=False),
     sa.Column("launches", sa.Integer, nullable=False),
     sa.Column("duration_s", sa.Double),  # of all launches, while a profiler watched
-    sa.Column("at", sa.Text, nullable=False),
-    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
-    sa.Column("payload", sa.Text, nullable=False),
+)
+
+# The kinds of entries, in the order in which they are added.
+Entry = Record | Failure | Comparison | Finding | Profile
+_KINDS: tuple[tuple[sa.Table, Any], ...] = (
+    (_OUTCOMES, (Record, Failure)),
+    (_COMPARISONS, Comparison),
+    (_FINDINGS, Finding),
+    (_PROFILES, Profile),
 )
 
 _BUSY_S = 120  # how long to wait for another process that is writing: a backup took 45 s
@@ -347,28 +334,9 @@ class History:
             if not _set_state(db, run_id, state):
                 raise HistoryError(f"{self._name} holds no run {run_id}; add the run first")
 
-    def add(self, outcome: Outcome) -> None:
-        """Store an outcome; it is committed on return. The same outcome twice is stored once."""
-        with self._writing() as db:
-            _insert_once(db, _OUTCOMES, _outcome_row(outcome))
-
-    def add_comparison(self, result: Comparison) -> None:
-        """Store the comparison of two operands of a run; the same twice is stored once."""
-        with self._writing() as db:
-            _insert_once(db, _COMPARISONS, _comparison_row(result))
-
-    def add_finding(self, result: Finding) -> None:
-        """Store the finding of an experiment; the same twice is stored once."""
-        with self._writing() as db:
-            _insert_once(db, _FINDINGS, _finding_row(result))
-
-    def add_profile(self, result: Profile) -> None:
-        """Store a kernel as a profiler saw it; the same twice is stored once."""
-        with self._writing() as db:
-            _insert_once(db, _PROFILES, _profile_row(result))
-
-    def add_all(self, entries: Sequence[Outcome | Comparison | Finding | Profile]) -> None:
-        """Store outcomes, comparisons, findings and profiles in one transaction."""
+    def add(self, *entries: Entry) -> None:
+        """Store entries of runs in one transaction; it is committed on return. The same entry twice
+        is stored once."""
         with self._writing() as db:
             self._import(db, entries)
 
@@ -424,8 +392,8 @@ class History:
         for run in (e for e in events if isinstance(e, Run)):
             self._insert_run(db, run)
             kept += 1
-        for table, kinds, row_of in _ROW_OF:
-            rows = [row_of(e) for e in events if isinstance(e, kinds)]
+        for table, kinds in _KINDS:
+            rows = [_entry_row(table, e) for e in events if isinstance(e, kinds)]
             if rows:
                 _insert_all(db, table, rows)
                 kept += len(rows)
@@ -520,23 +488,25 @@ class History:
 
     def outcomes(self, run_id: str) -> list[Outcome]:
         """Return all outcomes of a run, in the order in which they were added."""
-        query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.run == run_id)
-        return self._all(query.order_by(_OUTCOMES.c.id), (Record, Failure))
+        return self._of_run(_OUTCOMES, run_id)
 
     def comparisons(self, run_id: str) -> list[Comparison]:
         """Return all comparisons of a run, in the order in which they were added."""
-        query = sa.select(_COMPARISONS.c.payload).where(_COMPARISONS.c.run == run_id)
-        return self._all(query.order_by(_COMPARISONS.c.id), Comparison, _COMPARISONS)
+        return self._of_run(_COMPARISONS, run_id)
 
     def findings(self, run_id: str) -> list[Finding]:
         """Return all findings of a run, in the order in which they were added."""
-        query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
-        return self._all(query.order_by(_FINDINGS.c.id), Finding, _FINDINGS)
+        return self._of_run(_FINDINGS, run_id)
 
     def profiles(self, run_id: str) -> list[Profile]:
         """Return all profiles of a run, in the order in which they were added."""
-        query = sa.select(_PROFILES.c.payload).where(_PROFILES.c.run == run_id)
-        return self._all(query.order_by(_PROFILES.c.id), Profile, _PROFILES)
+        return self._of_run(_PROFILES, run_id)
+
+    def _of_run(self, table: sa.Table, run_id: str) -> list[Any]:
+        if table.name in self._absent:
+            return []
+        query = sa.select(table.c.payload).where(table.c.run == run_id).order_by(table.c.id)
+        return self._all(query, dict(_KINDS)[table])
 
     def run_facts(self) -> dict[str, RunFacts]:
         """Return what all runs have in common, by id. One without an environment that can be read
@@ -686,10 +656,8 @@ class History:
             lines = db.exec_driver_sql("PRAGMA integrity_check(20)").scalars().all()
         return [str(line) for line in lines if line != "ok"]
 
-    def _all(self, query: sa.Select[Any], kinds: Any, table: sa.Table | None = None) -> list[Any]:
+    def _all(self, query: sa.Select[Any], kinds: Any) -> list[Any]:
         """Return the objects of the payloads that can be read."""
-        if table is not None and table.name in self._absent:
-            return []
         with self._reading() as db:
             loaded = [self._loaded(payload, kinds) for payload in db.scalars(query)]
         return [each for each in loaded if each is not None]
@@ -902,7 +870,7 @@ def _without_samples(payload: str) -> Any:
 
 
 # Tables whose rows belong to a run.
-_OF_A_RUN = (_OUTCOMES, _COMPARISONS, _FINDINGS, _PROFILES)
+_OF_A_RUN = tuple(table for table, _ in _KINDS)
 
 
 def _compact(connection: sa.Connection) -> None:
@@ -1036,106 +1004,24 @@ def _run_row(run: Run) -> dict[str, Any]:
     )
 
 
-def _outcome_row(outcome: Outcome) -> dict[str, Any]:
-    case, payload = outcome.case, dumps(outcome)
-    record = outcome if isinstance(outcome, Record) else None
-    return _storable(
-        {
-            "digest": hashlib.sha256(payload.encode()).hexdigest(),
-            "key": outcome.key,
-            "run": outcome.run,
-            "kernel": case.kernel,
-            "impl": case.impl,
-            "backend": case.backend,
-            "dtype": case.dtype,
-            "device": case.device,
-            "sizes": dict(case.sizes),
-            "config": dict(case.config),
-            "phase": record and record.phase,
-            "stage": None if isinstance(outcome, Record) else outcome.stage,
-            "predicted": record and not record.measured,
-            "time_s": record and record.time_s,
-            "flops": record and float(record.flops),
-            "bytes": record and float(record.bytes),
-            "reason": None if isinstance(outcome, Record) else outcome.reason,
-            "at": outcome.at,
-            "at_epoch_s": epoch_of(outcome.at),
-            "payload": payload,
-        }
-    )
+# Columns whose names in the entry are others.
+_NAMES = {"left_side": "left", "right_side": "right", "launches": "count", "duration_s": "total_s"}
 
 
-def _comparison_row(result: Comparison) -> dict[str, Any]:
-    return _common_row(
-        result,
-        {
-            "kernel": result.kernel,
-            "dtype": result.dtype,
-            "sizes": dict(result.sizes),
-            "left_side": result.left,
-            "right_side": result.right,
-            "word": result.verdict and result.verdict.word,
-            "ratio": result.verdict and result.verdict.time.middle,
-        },
-    )
-
-
-def _finding_row(result: Finding) -> dict[str, Any]:
-    return _common_row(
-        result,
-        {
-            "experiment": result.experiment,
-            "kernel": result.kernel,
-            "dtype": result.dtype,
-            "sizes": dict(result.sizes),
-            "word": result.word,
-        },
-    )
-
-
-def _profile_row(result: Profile) -> dict[str, Any]:
-    return _common_row(
-        result,
-        {
-            "kernel": result.kernel,
-            "impl": result.impl,
-            "config": dict(result.config),
-            "sizes": dict(result.sizes),
-            "dtype": result.dtype,
-            "device": result.device,
-            "tool": result.tool,
-            "version": result.version,
-            "name": result.name,
-            "launch": result.launch,
-            "launches": result.count,
-            "duration_s": result.total_s,
-        },
-    )
-
-
-def _common_row(
-    result: Comparison | Finding | Profile, columns: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a row with the columns that all have: run, time, payload and its digest."""
-    payload = dumps(result)
-    return _storable(
-        {
-            "digest": hashlib.sha256(payload.encode()).hexdigest(),
-            "run": result.run,
-            **columns,
-            "at": result.at,
-            "at_epoch_s": epoch_of(result.at),
-            "payload": payload,
-        }
-    )
-
-
-_ROW_OF: tuple[tuple[sa.Table, Any, Callable[[Any], dict[str, Any]]], ...] = (
-    (_OUTCOMES, (Record, Failure), _outcome_row),
-    (_COMPARISONS, Comparison, _comparison_row),
-    (_FINDINGS, Finding, _finding_row),
-    (_PROFILES, Profile, _profile_row),
-)
+def _entry_row(table: sa.Table, entry: Any) -> dict[str, Any]:
+    """Return the row of an entry: the columns of its table, from its own fields and its case."""
+    payload = dumps(entry)
+    values = {**(vars(entry.case) if isinstance(entry, (Record, Failure)) else {}), **vars(entry)}
+    if isinstance(entry, Record):
+        values |= {"predicted": not entry.measured, "time_s": entry.time_s}
+        values |= {"flops": float(entry.flops), "bytes": float(entry.bytes)}
+    elif isinstance(entry, Comparison) and (verdict := entry.verdict):
+        values |= {"word": verdict.word, "ratio": verdict.time.middle}
+    values |= {"digest": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload}
+    values["at_epoch_s"] = epoch_of(entry.at)
+    names = [column.name for column in table.c if column.name != "id"]
+    row = {name: values.get(_NAMES.get(name, name)) for name in names}
+    return _storable({n: dict(v) if isinstance(v, Mapping) else v for n, v in row.items()})
 
 
 def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -1147,15 +1033,6 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in row.items()
     }
-
-
-def epoch_of(at: str) -> float:
-    """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
-    try:
-        when = datetime.fromisoformat(at)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def since_epoch(

@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from workbench.data.checked import checked
-from workbench.data.compiled_code import CompiledCode
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
 from workbench.data.record import (
-    Case,
     Comparison,
     Failure,
     Finding,
@@ -78,20 +76,6 @@ class OpCompleted:
 
 
 @dataclass(frozen=True)
-class ConfigCompiled:
-    """One config compiled by one version of the compiler, with nothing run. A stopped comparison
-    resumes from these: equal keys have equal facts."""
-
-    at: str
-    run: str
-    key: str  # hash of the case, the Impl's code, the compiler, and the device's figures
-    compiler: str  # "Triton 3.9.0"
-    case: Case
-    facts: CompiledCode | None  # None where it does not compile
-    failure: str = ""  # the reason, one sentence
-
-
-@dataclass(frozen=True)
 class RunFinished:
     """The end of a run that was not killed; a killed run has no such line."""
 
@@ -111,13 +95,10 @@ Event = (
     | Profile
     | KernelDispatched
     | OpCompleted
-    | ConfigCompiled
     | RunFinished
 )
 
-_OWN: Mapping[str, type] = {
-    t.__name__: t for t in (KernelDispatched, OpCompleted, ConfigCompiled, RunFinished)
-}
+_OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpCompleted, RunFinished)}
 _RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding, Profile))
 
 

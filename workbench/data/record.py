@@ -15,11 +15,14 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+from workbench.data.compiled_code import CodeVersions, CompiledCode, HotLoop
+from workbench.data.impl_check import ImplCheck
 from workbench.spec import label
 
-Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
+# "code": compiled alone, to be compared by its machine code
+Phase = Literal["first_pass", "final", "hot", "predict", "compare", "code"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
-# What the outputs were compared on; "not here" where nothing on this machine can run the config.
+# What the outputs were compared on; "not here" where nothing on this machine ran the config.
 Checked = Literal["gpu", "interpreter", "library", "emulated", "rehearsal", "not here"]
 State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
@@ -336,6 +339,7 @@ class Record:
     winner_s: float | None = None
     # programs of the launch whose results were compared; None: all
     checked_programs: int | None = None
+    code: CompiledCode | None = None  # facts of the machine code, of the phase `code`
 
     def __post_init__(self) -> None:
         """Raise ValueError for a measured time of what ran on the CPU in place of the device."""
@@ -371,6 +375,7 @@ class Failure:
     attempts: int = 1  # that ended in the same cause; the last one alone, with a larger limit
     traffic: CountedTraffic | None = None  # see `Record.traffic`
     gpu: str = ""  # see `Record.gpu`
+    code: CompiledCode | None = None  # of a config that compiles and has no predicted time
 
 
 Outcome = Record | Failure
@@ -395,7 +400,7 @@ class Environment:
     dirty: bool | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One invocation of an engine: its options and its environment."""
 
@@ -404,15 +409,18 @@ class Run:
     name: str  # "tile_size"
     command: str  # command line that repeats it
     started: str  # ISO 8601
-    kernel: str
-    sizes: Mapping[str, int]
-    dtype: str
+    # times: measured or predicted; code: of two versions; trace: what a profiler recorded, of a
+    # kernel or, without one, of a program
+    kind: Literal["times", "code", "trace"] = "times"
+    kernel: str = ""  # or several: "copy, softmax"
+    sizes: Mapping[str, int] = field(default_factory=dict)  # where all outcomes have the same
+    dtype: str = ""
     device: str  # "h200": its file in `devices/`, or a live GPU's own name
     predicted: bool  # times are predicted: no GPU took part
-    vary: tuple[str, ...]  # knob words
-    tune: tuple[str, ...]
-    impls: Mapping[str, Mapping[str, Any]]  # name -> {"choices": .., "knobs": ..}
-    ceilings: Mapping[str, Mapping[str, Any]]  # see `hardware.ceilings`
+    vary: tuple[str, ...] = ()  # knob words, of a sweep
+    tune: tuple[str, ...] = ()
+    impls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # choices and knobs
+    ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # `hardware.ceilings`
     environment: Environment
     source: str = ""  # file of the kernel, as the user named it
     # by Impl, the best config of an earlier run of the same problem; it wins ties
@@ -426,6 +434,7 @@ class Run:
     # differ by more than 3 % are not ranked together
     references: Mapping[str, float] = field(default_factory=dict)
     project: str = ""  # `project_id` where it began; empty in older runs
+    versions: CodeVersions | None = None  # that a run of kind `code` compares
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
@@ -470,6 +479,9 @@ class Comparison:
     right_key: str
     verdict: Verdict | None  # None where an operand gave no time
     looks: int = 1  # how often it could have stopped, which widens its interval
+    by: Literal["time", "code"] = "time"  # by code the outcomes themselves say the result
+    tuned: str = ""  # date of a tuned config; empty for a default
+    reason: str = ""  # why there is no verdict, where no outcome says it
 
 
 # `profiled` numbers were taken while a profiler watched: never a measured time.
@@ -589,6 +601,10 @@ def register(*types: type) -> None:
 
 
 register(
+    HotLoop,
+    CompiledCode,
+    ImplCheck,
+    CodeVersions,
     Mode,
     Energy,
     Measured,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workbench.data.clock import timestamp
-from workbench.data.database import History
+from workbench.data.database import Entry, History
 from workbench.data.events import EventLog, RunFinished, RunState
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Comparison, Finding, Outcome, Profile, Run
-
-Entry = Outcome | Comparison | Finding | Profile
+from workbench.data.record import Run
 
 
 @dataclass
@@ -30,31 +28,13 @@ class Store:
             self.log.write(run)
             self.history.add_run(run)
 
-    def keep(self, entry: Entry) -> None:
-        """Store an outcome, a comparison, a finding or a profile; it is in both stores on return.
-        The database comes first, since a run that goes on reads that one: a kill between the two
-        costs nothing. Where it cannot be written the events file still has the entry."""
+    def keep(self, *entries: Entry) -> None:
+        """Store entries, those that were obtained at once in one transaction; they are in both
+        stores on return. The database comes first, since a run that goes on reads that one: a kill
+        between the two costs nothing. Where it cannot be written the events file still has them."""
         with self.interrupts.later():
             try:
-                self._add(entry)
-            finally:
-                self.log.write(entry)
-
-    def _add(self, entry: Entry) -> None:
-        if isinstance(entry, Comparison):
-            self.history.add_comparison(entry)
-        elif isinstance(entry, Finding):
-            self.history.add_finding(entry)
-        elif isinstance(entry, Profile):
-            self.history.add_profile(entry)
-        else:
-            self.history.add(entry)
-
-    def keep_all(self, entries: Sequence[Entry]) -> None:
-        """Store entries that were all obtained at once, in one transaction."""
-        with self.interrupts.later():
-            try:
-                self.history.add_all(entries)
+                self.history.add(*entries)
             finally:
                 for entry in entries:
                     self.log.write(entry)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from workbench.data import stats
 from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
-from workbench.data.record import Measured, Ratio, Record, Verdict, Word
+from workbench.data.record import Comparison, Measured, Ratio, Record, Verdict, Word
 from workbench.spec import WorkbenchError
 
 EXIT: Mapping[Word, int] = {
@@ -265,3 +265,13 @@ def _exit_code(result: Verdict | Suspicion | None) -> int:
     if result is None:
         return COULD_NOT_RUN
     return result.exit_code if isinstance(result, Suspicion) else EXIT[result.word]
+
+
+def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return comparisons, their verdicts corrected for their number (`holm`) if several."""
+    decided = [c for c in comparisons if c.verdict is not None]
+    if len(decided) < 2:
+        return list(comparisons)
+    looks = max(c.looks for c in decided)
+    held = iter(holm([c.verdict for c in decided if c.verdict is not None], looks))
+    return [c if c.verdict is None else replace(c, verdict=next(held)) for c in comparisons]

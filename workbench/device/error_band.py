@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Measured, Predicted, Record, Resources
 from workbench.data.units import rough
 from workbench.device import code_model
@@ -109,17 +108,6 @@ def error_words(case: Case, timing: Predicted, resources: Resources | None) -> s
     """Return the error of a predicted time, as `factor_words` does of records."""
     band = _band(case, _kind(timing.predicted_s, resources, timing.model))
     return f"measured times are {_range(band)} times the predicted" if band else NEVER
-
-
-def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | None:
-    """Return the seconds between which a measured time of compiled code is expected; None where no
-    time is predicted of it, and where the device was never compared."""
-    if code.predicted is None:
-        return None
-    predicted_s = code.predicted.predicted_s
-    return ends_of(
-        _band(case, _kind(predicted_s, code.resources, code.predicted.model)), predicted_s
-    )
 
 
 def expected_words(record: Record) -> str:

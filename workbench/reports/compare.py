@@ -6,7 +6,7 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.data import verdict
@@ -77,18 +77,8 @@ def compared_of(
     """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
     Without `corrects` each stands as it was decided: the steps of a bisection are not a suite."""
     by_key = {o.key: o for o in outcomes}
-    shown = corrected(comparisons) if corrects else comparisons
+    shown = verdict.corrected(comparisons) if corrects else comparisons
     return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]
-
-
-def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return comparisons, their verdicts corrected for their number (`verdict.holm`) if several."""
-    decided = [c for c in comparisons if c.verdict is not None]
-    if len(decided) < 2:
-        return list(comparisons)
-    looks = max(c.looks for c in decided)
-    held = iter(verdict.holm([c.verdict for c in decided if c.verdict is not None], looks))
-    return [c if c.verdict is None else replace(c, verdict=next(held)) for c in comparisons]
 
 
 def page(

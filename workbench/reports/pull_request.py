@@ -19,7 +19,7 @@ from workbench.data.impl_check import ImplCheck, worst_first
 from workbench.data.units import counted, quantity
 from workbench.reports import compare
 from workbench.reports.compare import Compared
-from workbench.reports.compilers import (
+from workbench.reports.versions import (
     CHANGED,
     MEASURED,
     MIX,
@@ -28,7 +28,7 @@ from workbench.reports.compilers import (
     code_errors,
     pair_rows,
 )
-from workbench.reports.compilers import conclusion as code_conclusion
+from workbench.reports.versions import conclusion as code_conclusion
 from workbench.spec import sizes_text
 
 MARKER = "<!-- kernel-workbench gate -->"  # by which the comment is found again

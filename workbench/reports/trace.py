@@ -25,7 +25,7 @@ from workbench.traces.trace_compare import (
 )
 from workbench.traces.trace_summary import DeviceSummary, TraceSummary
 
-ENGINES = ("read", "profile")  # whose runs this page draws
+KIND = "trace"  # of the runs that this page draws
 TOP = 20  # kernels that are shown at once; the others are folded
 FOLDED = 200
 PIECES = {"host wait": "waiting for a launch", "dependency": "waiting for other work",

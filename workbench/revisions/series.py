@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from workbench.data import stats
-from workbench.data.database import RunFacts, epoch_of
+from workbench.data.clock import epoch_of
+from workbench.data.database import RunFacts
 from workbench.data.record import Environment, Measured, Ratio, Record
 from workbench.revisions.change_points import (
     LEAST_POINTS,

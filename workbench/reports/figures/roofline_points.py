@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Role = Literal["", "winner", "default", "library", "best", "left", "right"]
 Chosen = tuple[Record, Run, Role]
-_RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "first_pass": 1}
+_RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "code": 0, "first_pass": 1}
 
 
 @dataclass(frozen=True)

@@ -8,43 +8,68 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.code.code_pair import MEANINGS, ORDER, CodePair, ranked
-from workbench.data.compiled_code import CompiledCode
-from workbench.data.impl_check import WORDS, ImplCheck, worst_first
+from workbench.code.code_pair import MEANINGS, ORDER, CodePair, pairs_of, prediction_of, ranked
+from workbench.data.clock import epoch_of
+from workbench.data.compiled_code import CodeVersions, CompiledCode
+from workbench.data.impl_check import WORDS, worst_first
+from workbench.data.record import Comparison, Outcome, Resources, Run
 from workbench.data.units import counted, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import label, sizes_text
 
+KIND = "code"  # of the runs that this page draws
+TITLES = {"compare": "Two compilers", "gate": "Changed kernels", "bisect": "Commits of a kernel"}
 BAD = ("FAILS", "WORSE")
 
 
 @dataclass(frozen=True)
 class CodeChanges:
-    """Everything that a page shows."""
+    """What a run of kind `code` compared."""
 
-    title: str
-    before: str  # "Triton 3.6.0", or a revision
-    after: str
-    devices: Sequence[str]
+    run: Run
     pairs: Sequence[CodePair]
-    left_out: Sequence[tuple[str, int]]  # reason, number of configs
-    command: str
-    at: str
     seconds: float
     interrupted: bool = False
-    of: int = 0  # configs to compile, where it was interrupted
-    unchanged: int = 0  # configs that were not compiled, as their source is the same
-    checks: Sequence[ImplCheck] = ()  # of the results of changed Impls
+
+    @property
+    def versions(self) -> CodeVersions:
+        """Return the two versions, and what was to be compared."""
+        assert self.run.versions is not None
+        return self.run.versions
+
+    @property
+    def left_out(self) -> list[tuple[str, int]]:
+        """Return what cannot be compared and how often, the most frequent first."""
+        return Counter(self.versions.left_out).most_common()
 
 
-def page(changes: CodeChanges) -> str:
+def changes_of(
+    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str | None
+) -> CodeChanges:
+    """Return what a run of kind `code` compared, by all that was stored of it."""
+    ended_s = max((epoch_of(each.at) for each in (*outcomes, *comparisons)), default=0.0)
+    seconds = max(0.0, ended_s - epoch_of(run.started))
+    return CodeChanges(run, pairs_of(run, outcomes, comparisons), seconds, state != "complete")
+
+
+def page(
+    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], state: str | None
+) -> str:
+    """Return the page of a run as HTML."""
+    return changes_page(changes_of(run, outcomes, comparisons, state))
+
+
+def changes_page(changes: CodeChanges) -> str:
     """Return the page as HTML."""
     pairs = ranked(changes.pairs)
     return render(
-        "compilers.html.j2",
+        "versions.html.j2",
         changes=changes,
-        checks=worst_first(changes.checks),
+        run=changes.run,
+        versions=changes.versions,
+        title=TITLES[changes.run.engine],
+        checks=worst_first(changes.versions.checks),
         word=first_word(changes, pairs),
         conclusion=conclusion(changes),
         words=word_table(changes),
@@ -52,7 +77,6 @@ def page(changes: CodeChanges) -> str:
         rows=pair_rows(changed(pairs), config=True, whole=True),
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
-        left_out=changes.left_out,
         measured=was_measured(pairs),
         errors=code_errors(changed(pairs)),
     )
@@ -61,7 +85,7 @@ def page(changes: CodeChanges) -> str:
 def first_word(changes: CodeChanges, pairs: Sequence[CodePair]) -> str:
     """Return the worst word of the page: WRONG before all words of code, of pairs that are
     ranked."""
-    if any(check.state == "wrong" for check in changes.checks):
+    if any(check.state == "wrong" for check in changes.versions.checks):
         return WORDS["wrong"]
     return next((pair.word for pair in pairs), "SAME")
 
@@ -73,25 +97,24 @@ def changed(pairs: Sequence[CodePair]) -> list[CodePair]:
 
 def conclusion(changes: CodeChanges) -> str:
     """Return the result in two or three sentences."""
-    pairs = changes.pairs
+    pairs, versions = changes.pairs, changes.versions
     counts = Counter(pair.word for pair in pairs)
     devices = counted(len({pair.case.device for pair in pairs}), "device")
     words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
-    text = f"{counted(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
+    each = "commit" if changes.run.engine == "bisect" else "config"
+    text = f"{counted(len(pairs), each)} on {devices}, {versions.before} to {versions.after}"
     text += f": {words}." if words else ": nothing to compare."
-    if changes.unchanged:
-        verb = "was" if changes.unchanged == 1 else "were"
-        text += f" {counted(changes.unchanged, 'config')} of the same source {verb} not compiled."
+    if versions.unchanged:
+        verb = "was" if versions.unchanged == 1 else "were"
+        text += f" {counted(versions.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
         text += f" {counted(len(again), 'tuned config')} must be tuned again."
-    if changes.interrupted and len(pairs) == changes.of:
+    if changes.interrupted and len(pairs) == versions.configs and each == "config":
         known = counted(sum(pair.measured is not None for pair in pairs), "verdict")
         text += f" The measurement was stopped; {known} so far."
     elif changes.interrupted:
-        text += (
-            f" It was stopped after {len(pairs)} of {changes.of}; the same command goes on from "
-            "there."
-        )
+        so_far = f"{len(pairs)} of {versions.configs}" if versions.configs else f"{len(pairs)}"
+        text += f" It was stopped after {so_far}; the same command goes on from there."
     if was_measured(pairs):
         return text + _verdicts(pairs)
     return text + " Nothing ran: WORSE is suspected, and a GPU decides." * ("WORSE" in counts)
@@ -143,7 +166,7 @@ def word_table(changes: CodeChanges) -> dict[str, Any]:
     """Return how many configs of each device have which word."""
     present = [w for w in ORDER if any(pair.word == w for pair in changes.pairs)]
     rows = []
-    for device in changes.devices:
+    for device in changes.versions.devices:
         counts = Counter(pair.word for pair in changes.pairs if pair.case.device == device)
         rows.append(([device, *(str(counts[word]) for word in present)], False))
     return {"heads": ["device", *present], "rows": rows}
@@ -191,7 +214,7 @@ def case_name(pair: CodePair) -> str:
 def mix_text(pair: CodePair) -> str:
     """Return the instructions of both hot loops by kind: `matrix 8, integer 30 > 41`; those of all
     code, in brackets, where one has no loop."""
-    both = [f for f in (pair.before, pair.after) if isinstance(f, CompiledCode)]
+    both = [o.code for o in (pair.before, pair.after) if o.code]
     loops = [f.loop for f in both if f.loop]
     whole = len(loops) < len(both)
     mixes = [f.groups for f in both] if whole else [loop.groups for loop in loops]
@@ -209,43 +232,42 @@ NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "p
 def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
     """Return the same rows for a narrow terminal: no config, no reasons, and the ratio of the
     predicted times."""
-    wide = pair_rows(pairs, config=False)
-    rows = []
-    for pair, (cells, bad) in zip(pairs, wide["rows"], strict=True):
+    measured, rows = was_measured(pairs), []
+    for pair, (cells, bad) in zip(pairs, pair_rows(pairs, config=False)["rows"], strict=True):
         ratio = pair.predicted_ratio
-        verdict = [measured_text(pair)] if was_measured(pairs) else []
+        verdict = [measured_text(pair)] if measured else []
         rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x", *verdict], bad))
-    if was_measured(pairs):
-        return {"heads": [*NARROW, "measured"], "rows": rows, "text": (1, 2, 8)}
-    return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
+    more = ["measured"] if measured else []
+    return {"heads": [*NARROW, *more], "rows": rows, "text": (1, 2, *(8 for _ in more))}
 
 
-def _both(pair: CodePair, cell: Callable[[CompiledCode], str]) -> str:
+def _both(pair: CodePair, cell: Callable[[CompiledCode, Resources], str]) -> str:
     """Return a cell before and after; one text where both are equal."""
-    texts = [cell(f) if isinstance(f, CompiledCode) else "-" for f in (pair.before, pair.after)]
-    return texts[0] if texts[0] == texts[1] else " > ".join(texts)
+    both = pair.before, pair.after
+    texts = [cell(o.code, o.resources) if o.code and o.resources else "-" for o in both]
+    return " > ".join(dict.fromkeys(texts))
 
 
-def _predicted(facts: CompiledCode) -> str:
-    return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"
+def _predicted(pair: CodePair) -> str:
+    known = [prediction_of(o) for o in (pair.before, pair.after)]
+    texts = [f"~{quantity(one.predicted_s, 's')}" if one else "-" for one in known]
+    return " > ".join(dict.fromkeys(texts))
+
+
+def _loop(code: CompiledCode, _: Resources) -> str:
+    return str(code.loop.instructions) if code.loop else "-"
 
 
 COLUMNS = (
     PairColumn("", lambda pair: pair.word),
     PairColumn(KERNEL, impl_name, text=True),
     PairColumn("device", lambda pair: pair.case.device, text=True),
-    PairColumn("registers", lambda pair: _both(pair, lambda f: str(f.resources.registers))),
-    PairColumn("scratch, B", lambda pair: _both(pair, lambda f: str(f.resources.spill_bytes))),
-    PairColumn(
-        SHARED, lambda pair: _both(pair, lambda f: f"{f.resources.shared_bytes / 1024:.4g}")
-    ),
-    PairColumn(
-        "occupancy, %", lambda pair: _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}")
-    ),
-    PairColumn(
-        "loop", lambda pair: _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-")
-    ),
-    PairColumn("predicted", lambda pair: _both(pair, _predicted)),
+    PairColumn("registers", lambda pair: _both(pair, lambda _, r: str(r.registers))),
+    PairColumn("scratch, B", lambda pair: _both(pair, lambda _, r: str(r.spill_bytes))),
+    PairColumn(SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
+    PairColumn("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
+    PairColumn("loop", lambda pair: _both(pair, _loop)),
+    PairColumn("predicted", _predicted),
     PairColumn(MEASURED, measured_text, text=True),
     PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),

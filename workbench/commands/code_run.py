@@ -1,0 +1,195 @@
+"""Store a run that compares two versions by their machine code, and resume what was compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.code.code_pair import CodePair, has_facts, paired
+from workbench.commands.comparison import comparison_of
+from workbench.commands.options import BisectOptions, CompareOptions, GateOptions
+from workbench.commands.result import RunResult
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.compiled_code import CodeVersions
+from workbench.data.database import History
+from workbench.data.environment import fingerprint
+from workbench.data.events import EventLog, RunState
+from workbench.data.interrupts import Interrupts
+from workbench.data.machine_failure import is_of_machine
+from workbench.data.project import project_id
+from workbench.data.record import (
+    Case,
+    Comparison,
+    Environment,
+    Failure,
+    Outcome,
+    Run,
+    Verdict,
+)
+from workbench.data.store import Store
+from workbench.reports.versions import CodeChanges, changes_of
+
+if TYPE_CHECKING:
+    from workbench.backend.compilers import Compiler, Compilers, CompileTask
+
+
+CodeOptions = BisectOptions | CompareOptions | GateOptions
+
+
+def code_run(
+    options: CodeOptions,
+    engine: str,
+    cases: Sequence[Case],
+    versions: CodeVersions,
+    compilers: Sequence[Compiler],
+    repository: Path | None = None,
+) -> Run:
+    """Return the run of an engine that compares these configs by their machine code."""
+    about = f"{versions.before} to {versions.after}", ", ".join(versions.devices)
+    run = run_of_versions(options, engine, about, cases, compilers, fingerprint(None, repository))
+    return replace(run, kind="code", versions=versions)
+
+
+def run_of_versions(
+    options: CodeOptions,
+    engine: str,
+    about: tuple[str, str],
+    cases: Sequence[Case],
+    compilers: Sequence[Compiler],
+    environment: Environment,
+) -> Run:
+    """Return a run over these configs, compiled by one or two versions of Triton. `about` is its
+    name and its device."""
+    kernels = list(dict.fromkeys(case.kernel for case in cases))
+    sizes = [dict(case.sizes) for case in cases]
+    triton = " and ".join(dict.fromkeys(compiler.version for compiler in compilers))
+    return Run(
+        project=project_id(),
+        id=run_id(engine, *kernels) if len(kernels) == 1 else run_id(engine, "suite"),
+        engine=engine,
+        name=about[0],
+        command=options.command,
+        started=timestamp(),
+        kernel=", ".join(kernels),
+        sizes=sizes[0] if len(kernels) == 1 and sizes == sizes[:1] * len(sizes) else {},
+        dtype=options.dtype,
+        device=about[1],
+        predicted=environment.gpu is None,
+        environment=replace(environment, versions={**environment.versions, "triton": triton}),
+    )
+
+
+@dataclass
+class CodeRun:
+    """One run, whose outcomes are in both stores before the next is obtained; see `stored_code`."""
+
+    run: Run
+    store: Store
+    folder: Path  # of the page
+    events: Path
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by key
+    comparisons: list[Comparison] = field(default_factory=list)
+    state: RunState = "interrupted"
+
+    def known(self, tasks: Sequence[CompileTask]) -> dict[str, Outcome]:
+        """Return the outcomes of earlier runs by key. What the machine failed at is left out, and
+        tried again."""
+        earlier = self.store.history.find(task.key for task in tasks)
+        return {key: outcome for key, outcome in earlier.items() if _says_all(outcome)}
+
+    def obtain(
+        self, pools: Compilers, tasks: Sequence[CompileTask], known: Mapping[str, Outcome]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield the place of each task with its outcome: those known first, then the others as they
+        are compiled."""
+        todo = []
+        for n, task in enumerate(tasks):
+            if (outcome := known.get(task.key)) is None:
+                todo.append(n)
+            else:
+                yield n, self.keep(replace(outcome, run=self.run.id))
+        for place, outcome in pools.compile([tasks[n] for n in todo], self.run.id):
+            yield todo[place], self.keep(outcome)
+
+    def keep(self, outcome: Outcome) -> Outcome:
+        """Store an outcome, once, and return it."""
+        if outcome.key not in self.outcomes:
+            self.store.keep(outcome)
+        return self.outcomes.setdefault(outcome.key, outcome)
+
+    def pairs(
+        self,
+        pools: Compilers,
+        tasks: Sequence[tuple[CompileTask, CompileTask]],
+        known: Mapping[str, Outcome],
+    ) -> Iterator[tuple[int, CodePair]]:
+        """Yield the place of each pair of tasks with its pair when both are compiled."""
+        outcomes: dict[int, Outcome] = {}
+        for n, outcome in self.obtain(pools, [task for both in tasks for task in both], known):
+            outcomes[n] = outcome
+            if n ^ 1 in outcomes:  # the other one of the two
+                job = tasks[n // 2][1].job
+                before, after = outcomes.pop(n & ~1), outcomes.pop(n | 1)
+                yield n // 2, self.compare(before, after, job.tuned)
+
+    def compare(
+        self, before: Outcome, after: Outcome, tuned: str = "", commit: str = ""
+    ) -> CodePair:
+        """Store that two outcomes are compared by their code, and return the pair."""
+        versions = self.run.versions
+        assert versions is not None
+        word = "by" if self.run.engine == "compare" else "at"
+        left = f"{before.case.label} {word} {versions.before}"
+        right = f"{after.case.label} {word} {commit or versions.after}"
+        entry = comparison_of(self.run, ((before, left), (after, right)), None)
+        self._keep(replace(entry, by="code", tuned=tuned))
+        return paired(before, after, versions.threshold, tuned, commit)
+
+    def measured(self, pair: CodePair, verdict: Verdict | None, reason: str) -> None:
+        """Store what a GPU said of a pair: its verdict, or the reason why it has none."""
+        keys = pair.before.key, pair.after.key
+        mine = next(c for c in self.comparisons if (c.left_key, c.right_key) == keys)
+        self._keep(replace(mine, at=timestamp(), by="time", verdict=verdict, reason=reason))
+
+    def _keep(self, comparison: Comparison) -> None:
+        self.store.keep(comparison)
+        self.comparisons.append(comparison)
+
+    @property
+    def changes(self) -> CodeChanges:
+        """Return what was compared so far."""
+        return changes_of(self.run, list(self.outcomes.values()), self.comparisons, self.state)
+
+    def result(self, page: Path) -> RunResult:
+        """Return the run with all that was stored of it, for the JSON document."""
+        entries = list(self.outcomes.values()), self.comparisons
+        return RunResult(self.run, *entries, state=self.state, page=page, events=self.events)
+
+
+def _says_all(outcome: Outcome) -> bool:
+    """Return whether an outcome of an earlier run stands for this one."""
+    if has_facts(outcome):
+        return True
+    failed = isinstance(outcome, Failure) and outcome.code is None
+    return failed and not (outcome.cause or is_of_machine(outcome.reason))  # type: ignore[union-attr]
+
+
+@contextmanager
+def stored_code(options: CodeOptions, run: Run, history: History) -> Iterator[CodeRun]:
+    """Return a context manager that stores the run, and at its end how it ended. Ctrl-C ends the
+    block early: the state is "interrupted" then."""
+    folder = folder_of(options.out, run.id)
+    file = options.events_file or folder / "events.jsonl"
+    with Interrupts() as interrupts, EventLog(file) as log:
+        stored = CodeRun(run, Store(history, interrupts, log), folder, file)
+        stored.store.begin(run)
+        try:
+            yield stored
+            stored.state = "complete"
+        except KeyboardInterrupt:
+            pass
+        stored.store.end(stored.state, Counter(p.word for p in stored.changes.pairs), {})
