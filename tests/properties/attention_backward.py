@@ -4,7 +4,8 @@ import torch
 from attention_gradients import PROMISES, consistent
 from kernel_properties import NAN, ROUNDING, Subject, of, refuses
 
-refuses("attention_backward.copied attention_backward.warp_groups", "q k v do", "offset transposed every_second")
+COPIED = "attention_backward.copied attention_backward.warp_groups"
+refuses(COPIED, "q k v do", "offset transposed every_second")
 
 
 def _near(actual, expected, dtype) -> bool:

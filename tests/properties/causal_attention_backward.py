@@ -4,7 +4,8 @@ import torch
 from attention_gradients import PROMISES
 from kernel_properties import NAN, Subject, bits, of, refuses
 
-refuses("causal_attention_backward.copied", "q k v do", "offset transposed every_second")
+COPIED = "causal_attention_backward.copied causal_attention_backward.warp_groups"
+refuses(COPIED, "q k v do", "offset transposed every_second")
 
 
 for promise in PROMISES:
