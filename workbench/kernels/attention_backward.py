@@ -579,9 +579,6 @@ COPIED = POINTED | {
 
 
 def size_pointed(config, limits, *, itemsize, D, table=POINTED, **sizes):
-    """Return the config with a number of the table in place of every AUTO. Pointers to columns that
-    are no power of two take registers: in bf16 on sm_90 a thread spills 0.8 KB at 72 with the blocks
-    of 128."""
     columns = D if D & (D - 1) == 0 else 256
     return fill(config, table, limits, columns, itemsize)
 
