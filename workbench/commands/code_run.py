@@ -181,7 +181,7 @@ def _says_all(outcome: Outcome) -> bool:
 @contextmanager
 def stored_code(options: CodeOptions, run: Run, history: History) -> Iterator[CodeRun]:
     """Return a context manager that stores the run, and at its end how it ended. Ctrl-C ends the
-    block early: the state is "interrupted" then."""
+    block early: the state is "interrupted" then, and after an error, which is raised again."""
     folder = folder_of(options.out, run.id)
     file = options.events_file or folder / "events.jsonl"
     with Interrupts() as interrupts, EventLog(file) as log:
@@ -192,4 +192,5 @@ def stored_code(options: CodeOptions, run: Run, history: History) -> Iterator[Co
             stored.state = "complete"
         except KeyboardInterrupt:
             pass
-        stored.store.end(stored.state, Counter(p.word for p in stored.changes.pairs), {})
+        finally:  # an error leaves what was compiled, too
+            stored.store.end(stored.state, Counter(p.word for p in stored.changes.pairs), {})
