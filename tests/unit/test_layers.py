@@ -228,8 +228,9 @@ def test_the_foundation_needs_the_standard_library_only(name):
     assert outside <= {"workbench"} | more
 
 
-# Kernels whose device code is that of another one: the two files go together.
+# Kernels whose device code is in part that of another one: their files go together.
 TOGETHER = {
+    "attention_backward": "attention",
     "causal_attention": "attention",
     "causal_attention_backward": "attention_backward",
     "fp8_matmul": "matmul",

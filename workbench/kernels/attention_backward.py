@@ -46,14 +46,7 @@ from workbench.dsl.gluon import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from workbench.kernels.attention import (
-    GROUP_ROWS,
-    ROWS,
-    TILE_ROWS,
-    as_matrix,
-    locate_tile,
-    schedule,
-)
+from workbench.kernels import attention as forward
 from workbench.spec import (
     AUTO,
     Extent,
@@ -68,6 +61,9 @@ from workbench.spec import (
 )
 
 LOG2E = 1.4426950408889634
+# of the forward pass' warp groups
+GROUP_ROWS, ROWS, TILE_ROWS = forward.GROUP_ROWS, forward.ROWS, forward.TILE_ROWS
+locate_tile, as_matrix, schedule = forward.locate_tile, forward.as_matrix, forward.schedule
 WIDTHS = (64, 72, 80, 96, 128, 192, 256)
 
 
