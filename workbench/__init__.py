@@ -17,6 +17,7 @@ __version__ = "0.2.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workbench import ops as ops
+    from workbench import workload as workload
     from workbench.api import *  # noqa: F403
 
 
@@ -38,8 +39,8 @@ if not TYPE_CHECKING:  # a checker knows the names, and reports any other
         # API, whose import takes as long as that of the rest of a worker process
         if name.startswith("_") or name == "catalog":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "ops":  # needs torch, and most of the package does not
-            return _imported("workbench.ops")
+        if name in ("ops", "workload"):  # most of the package needs neither
+            return _imported(f"workbench.{name}")
         api = _imported("workbench.api")
         if name not in api.__all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -48,7 +49,7 @@ if not TYPE_CHECKING:  # a checker knows the names, and reports any other
 
 def __dir__() -> list[str]:
     """Return the names of the API."""
-    return sorted({*_imported("workbench.api").__all__, "ops", "step"})
+    return sorted({*_imported("workbench.api").__all__, "ops", "step", "workload"})
 
 
 def _imported(name: str) -> ModuleType:

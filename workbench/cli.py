@@ -24,6 +24,7 @@ from workbench.commands.parameters import add_commands
 from workbench.data.bytecode import keep_bytecode, prewarm_bytecode
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import STOPS, Interrupts
+from workbench.data.parts import named_parts
 
 
 def _print_version(wanted: bool) -> None:
@@ -100,7 +101,8 @@ def _run(options: Options) -> int:
             more["prewarm"] = begin_prewarm(getattr(options, "kernel", ""))
         if options.COMMAND == "predict":  # then it may spare the imports of torch and Triton
             more["process_ends"] = True
-        code: int = module_of(options).run(options, **more)
+        with named_parts():
+            code: int = module_of(options).run(options, **more)
     return code
 
 

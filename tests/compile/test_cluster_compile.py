@@ -9,8 +9,8 @@ from workbench import catalog
 from workbench.backend.cluster import cluster
 from workbench.backend.cluster import worker as cluster_worker
 from workbench.backend.cluster.cluster import Cluster, ClusterGpu
-from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.cluster.remote import ClusterPool
+from workbench.backend.measuring import WorkerRefused
 from workbench.backend.processes import CompileJob, compile_all
 from workbench.backend.protocol import Problem
 from workbench.catalog.source import loaded

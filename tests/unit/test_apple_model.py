@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.backend import offline
-from workbench.backend.metal.emulated import counted_sizes, refusal_of
+from workbench.backend.metal.emulated import counted_sizes
 from workbench.backend.protocol import Problem
+from workbench.backend.refusal import refusal_of
 from workbench.catalog import names_in, spec_of
 from workbench.commands.problem import CommandError, check_sweep, own_impls, sweep_named
 from workbench.data.record import BufferCounts, Case, CountedTraffic, Predicted

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from workbench.backend.cluster.arrivals import Arrivals
+from workbench.backend.arrivals import Arrivals
 
 
 def test_all_arrive_in_order_and_are_taken_before_anybody_waits():

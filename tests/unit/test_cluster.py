@@ -18,7 +18,7 @@ from nullside import Place
 
 from workbench import catalog
 from workbench.backend.cluster import cluster
-from workbench.backend.cluster.joining import alike, apart, files_hash
+from workbench.backend.cluster.joining import files_hash
 from workbench.catalog.source import loaded
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
@@ -27,6 +27,7 @@ from workbench.commands.sweep import SweepCommand
 from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
+from workbench.data.references import alike, apart
 from workbench.reports.sweep import page
 from workbench.tuner.selection import select
 from workbench.tuner.space import Earlier

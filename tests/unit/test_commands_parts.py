@@ -15,11 +15,11 @@ import synthetic
 from rich.console import Console
 
 from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
-from workbench.backend.cluster.joining import WorkerRefused
-from workbench.backend.measuring import GpuGone
+from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
     calibrate,
     gate_checks,
+    operands,
     problem,
     spread,
     supervisor,
@@ -44,6 +44,7 @@ from workbench.commands.options import (
     WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
+from workbench.commands.run import wants_cluster
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
@@ -246,8 +247,8 @@ def test_options_of_clusters_exclude_each_other():
     def options(**more):
         return SimpleNamespace(**({"workers": None, "scheduler": None, "device": None} | more))
 
-    assert not spread.wants_cluster(options()) and spread.wants_cluster(options(workers=2))
-    assert spread.wants_cluster(options(scheduler="tcp://a:1", sanitize=False))
+    assert not wants_cluster(options()) and wants_cluster(options(workers=2))
+    assert wants_cluster(options(scheduler="tcp://a:1", sanitize=False))
     for more, words in (
         ({"workers": 1, "scheduler": "x"}, "write one of them"),
         (
@@ -260,7 +261,7 @@ def test_options_of_clusters_exclude_each_other():
         ),
     ):
         with pytest.raises(OptionError, match=words):
-            spread.wants_cluster(options(**more))
+            wants_cluster(options(**more))
 
 
 def test_lines_of_gpus_name_the_problem():
@@ -956,12 +957,10 @@ def test_a_wrong_result_decides_a_gate_whatever_its_speed():
 
 def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path):
     (tmp_path / "a.json").write_text("{}")
-    assert trace_comparison._is_file(str(tmp_path / "a.json")) and trace_comparison._is_file(
-        str(tmp_path)
-    )
+    assert operands._is_file(str(tmp_path / "a.json")) and operands._is_file(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert not trace_comparison._is_file("folder") and trace_comparison._is_file("./folder")
+    assert not operands._is_file("folder") and operands._is_file("./folder")
     runs = {"20261121-093000-read-a-1111": "read", "20261121-093000-sweep-b-2222": "sweep",
             "20261121-093000-profile-c-3333": "profile"}  # fmt: skip
 
@@ -981,29 +980,30 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
 
     History.findings = History.profiles = lambda self, run: [run]
     monkeypatch.setattr(trace_comparison, "stored_runs", lambda database: History())
-    monkeypatch.setattr(trace_comparison, "is_run", lambda text: text in runs)
+    monkeypatch.setattr(operands, "open_history", lambda database, reading: History())
+    for module in (operands, trace_comparison):
+        monkeypatch.setattr(module, "is_run", lambda text: text in runs)
 
-    def operands(left, right, energy=False):
-        return trace_comparison.trace_operands(
-            SimpleNamespace(left=left, right=right, energy=energy, database=None)
-        )
+    def operands_named(left, right, energy=False):
+        named = SimpleNamespace(left=left, right=right, energy=energy, database=None)
+        return trace_comparison.trace_operands(named) if operands.are_traces(named) else None
 
     read, measured, profiled = runs
-    left, right = operands(read, profiled)
+    left, right = operands_named(read, profiled)
     assert left.name == f"source 1111 ({read})" and right.findings == [profiled]
-    assert operands(measured, measured) is None and operands(read, profiled, True) is None
-    assert operands(read, "tiles") is None and operands("tiles", "rows") is None
+    assert not operands_named(measured, measured) and not operands_named(read, profiled, True)
+    assert operands_named(read, "tiles") is None and operands_named("tiles", "rows") is None
     for pair in ((read, measured), (measured, profiled)):
         with pytest.raises(
             CommandError, match="profiled times are never compared with measured ones"
         ):
-            operands(*pair)
+            operands_named(*pair)
     for pair, words in (
         (("./folder", read), "is a file and .* a stored run"),
         (("tiles", "./folder"), "folder is a file and tiles is none"),
     ):
         with pytest.raises(CommandError, match=words):
-            operands(*pair)
+            operands_named(*pair)
 
 
 def test_what_was_expected_of_traces_decides_the_code():

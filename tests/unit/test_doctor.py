@@ -18,6 +18,7 @@ from workbench.commands.doctor import Check, examine, show
 from workbench.device import cuda_driver
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, DriverFailed
 from workbench.device.hardware import DEVICES
+from workbench.traces.profilers.running import machine
 from workbench.traces.profilers.running.machine import Machine
 
 FAULT = doctor._torch_fault
@@ -40,7 +41,7 @@ def bare_machine(monkeypatch, tmp_path):
     for name in ("_first_clang", "_zig"):  # neither what other tests looked up, nor for them
         uncached = getattr(compiler, name).__wrapped__
         monkeypatch.setattr(compiler, name, uncached)
-    monkeypatch.setattr(doctor, "machine_here", lambda: Machine("python"))
+    monkeypatch.setattr(machine, "machine_here", lambda: Machine("python"))
     monkeypatch.setattr(doctor, "history_file", lambda: tmp_path / "none.db")
 
 
@@ -367,7 +368,7 @@ def test_the_tools_that_profile_could_use(monkeypatch, look):
     assert look("tools of workbench profile").ok is False
     programs = {"ncu": "/cuda/ncu", "nsys": "/cuda/nsys", "rocprofv3": "/rocm/rocprofv3"}
     here = Machine("python", "cuda", {"torch": "2.11"}, {}, programs)
-    monkeypatch.setattr(doctor, "machine_here", lambda: here)
+    monkeypatch.setattr(machine, "machine_here", lambda: here)
     assert look("tools of workbench profile").result == "ncu, nsys, trace"
 
 

@@ -11,6 +11,7 @@ import pytest
 import synthetic
 
 from workbench import cli
+from workbench.backend import sanitizing
 from workbench.backend.workers import LOST
 from workbench.catalog import spec_of
 from workbench.commands import evaluate as command
@@ -405,8 +406,8 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
     asked = []
     monkeypatch.setattr(command, "with_claims", lambda planned, *_: planned)
     monkeypatch.setattr(command, "measured_times", lambda *_: ([], None))
-    monkeypatch.setattr(command, "call_of", lambda *words: asked.append(words))
-    monkeypatch.setattr(command, "sanitized", lambda call: ("kept", ""))
+    monkeypatch.setattr(sanitizing, "call_of", lambda *words: asked.append(words))
+    monkeypatch.setattr(sanitizing, "sanitized", lambda call: ("kept", ""))
     rules = [RuleResult(n, "kept", "", "evidence") for n in ("values", "sizes")]
     compiled = SimpleNamespace(binary="b", resources=None)
     planned = PlanEvaluation(rules, "", 0.5, ({"N": 5}, {"N": 6}), compiled, "/t/plan.py",

@@ -15,8 +15,8 @@ from synthetic import softmax
 from workbench.cli import main
 from workbench.code.listing import read_sass
 from workbench.commands.traces import of_kernel
+from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
-from workbench.traces.matrix_work import MATRIX_COUNTERS
 from workbench.traces.metric import STALLS
 from workbench.traces.profilers.names import CHIPS, names_of
 from workbench.traces.readers import read

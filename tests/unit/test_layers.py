@@ -1,6 +1,6 @@
 """The shape of the project: imports point down, importing is free of work, and all is documented.
 
-Nothing here imports the workbench into this process, except to ask the command line its commands.
+Nothing here imports the workbench into this process, except to ask for its commands and its parts.
 """
 
 import ast
@@ -70,35 +70,42 @@ def entry(path):
 PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # of a statement: others within it
 
 
-def run_by_import(statements):
-    """The statements that an import of the file may run: none of `__main__` or TYPE_CHECKING."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def run_by_import(statements, is_top=True):
+    """The statements that an import of the file may run, none of `__main__` or TYPE_CHECKING, and
+    those inside functions; each with whether it stands outside of functions."""
     for node in statements:
         tested = ast.unparse(node.test) if isinstance(node, ast.If) else ""
         if tested == "__name__ == '__main__'" or tested.split(".")[-1] == "TYPE_CHECKING":
-            yield from run_by_import(node.orelse)
+            yield from run_by_import(node.orelse, is_top)
             continue
-        yield node
+        yield node, is_top
         for part in PARTS:
-            yield from run_by_import(getattr(node, part, ()))
+            inside = is_top and not isinstance(node, FUNCTIONS)
+            yield from run_by_import(getattr(node, part, ()), inside)
 
 
 @cache  # five tests read each file
 def import_statements(path):
     """The imports that a file runs when it is imported, and all, also inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    every = [n for n in run_by_import(tree.body) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    return [node for node in every if node in tree.body], every
+    kinds = (ast.Import, ast.ImportFrom)
+    every = [(node, top) for node, top in run_by_import(tree.body) if isinstance(node, kinds)]
+    return [node for node, is_top in every if is_top], [node for node, _ in every]
 
 
 @cache
-def imported(path):
-    """Dotted names that a file imports, also inside functions: `workbench.spec.Spec`."""
-    return tuple(_imported(path))
+def imported(path, at_top=False):
+    """Dotted names that a file imports, also inside functions: `workbench.spec.Spec`; or those
+    `at_top`, in a class, a condition or a `try`, too."""
+    return tuple(_imported(path, import_statements(path)[0 if at_top else 1]))
 
 
-def _imported(path):
+def _imported(path, statements):
     package = path.relative_to(ROOT).parent.parts
-    for node in import_statements(path)[1]:
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -251,6 +258,22 @@ def test_a_kernel_can_be_mailed_to_someone():
     assert KERNELS and not bad, (
         f"a kernel needs workbench.spec, dsl, gluon and block_clusters alone: {bad}"
     )
+
+
+def test_the_tool_imports_no_part_at_its_top():
+    """Nor does a part, but itself and those that it needs by its entry in `data/parts.py`."""
+    from workbench.data.parts import PARTS, part_of
+
+    bad, used = [], set()
+    for path in [*FILES, PACKAGE / "__init__.py", *METAL_FILES]:
+        own = part_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        allowed = {None, own, *(PARTS[own].needs if own else ())}
+        parts = {(name, part_of(name)) for name in imported(path, at_top=True)}
+        used |= {(own, part) for _, part in parts - {(None, None)} if part not in (None, own)}
+        bad += [f"{relative(path)}: {name}" for name, part in parts if part not in allowed]
+    assert not bad, f"import a part inside the function that needs it: {sorted(bad)}"
+    needed = {(name, other) for name, part in PARTS.items() for other in part.needs}
+    assert used == needed, "a part needs what none of its files imports"
 
 
 def importers(*packages):

@@ -21,16 +21,18 @@ from workbench.backend.cluster.cluster import (
     SchedulerGone,
     WorkerDied,
 )
-from workbench.backend.cluster.joining import GpuReport, WorkerRefused, WorkerReport
-from workbench.backend.measuring import CannotBegin, Lost, Measuring, Stopped
+from workbench.backend.cluster.joining import GpuReport, WorkerReport
+from workbench.backend.measuring import CannotBegin, Lost, Measuring, Stopped, WorkerRefused
 from workbench.backend.metal import emulated
 from workbench.backend.metal import metal as metal_backend
 from workbench.backend.offline import Offline, _beyond
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.catalog import spec_of
 from workbench.compile import Compiled, LaunchShape
+from workbench.data import references
 from workbench.data.mac import Mac
 from workbench.data.record import Case
+from workbench.data.references import alike, apart
 from workbench.device.hardware import UNCOMPILED, described
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -283,11 +285,11 @@ def test_workers_with_another_kernel_are_refused_once(farm, monkeypatch):
 
 
 def test_reports_of_workers_are_compared(monkeypatch):
-    assert joining.apart({"a": 1.0, "b": 2.0}, {"a": 1.1, "b": 1.9}) == pytest.approx(1 / 11)
-    assert joining.apart({}, {}) == joining.apart({"a": 1.0}, {"b": 1.0}) == float("inf")
-    assert joining.alike({"a": 1.029}, {"a": 1.0}) and not joining.alike({"a": 1.031}, {"a": 1.0})
-    monkeypatch.setattr(joining, "ALIKE", 0.25)
-    assert joining.alike({"a": 1.25}, {"a": 1.0}) and not joining.alike({"a": 1.26}, {"a": 1.0})
+    assert apart({"a": 1.0, "b": 2.0}, {"a": 1.1, "b": 1.9}) == pytest.approx(1 / 11)
+    assert apart({}, {}) == apart({"a": 1.0}, {"b": 1.0}) == float("inf")
+    assert alike({"a": 1.029}, {"a": 1.0}) and not alike({"a": 1.031}, {"a": 1.0})
+    monkeypatch.setattr(references, "ALIKE", 0.25)
+    assert alike({"a": 1.25}, {"a": 1.0}) and not alike({"a": 1.26}, {"a": 1.0})
     assert joining.model_refusal("a", "m", "b", "m") is None
     assert joining.kernel_refusal("w", "k", {"x": "1"}, {"x": "1"}) is None
     assert "its Impl y has the hash 2, and here none" in joining.kernel_refusal(

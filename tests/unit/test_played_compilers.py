@@ -24,8 +24,7 @@ from workbench.backend import (
 from workbench.backend.cluster import remote
 from workbench.backend.cluster import worker as cluster_worker
 from workbench.backend.cluster.cluster import ClusterGpu, ClusterWorker, WorkerDied
-from workbench.backend.cluster.joining import WorkerRefused
-from workbench.backend.measuring import GpuGone, Lost, Stopped
+from workbench.backend.measuring import GpuGone, Lost, Stopped, WorkerRefused
 from workbench.backend.metal import emulated
 from workbench.backend.processes import CompileJob, Duplicate
 from workbench.backend.protocol import Problem, TimingTask

@@ -3,7 +3,6 @@
 `workbench` exports the names of `__all__`. Importing this package imports neither torch nor pandas.
 """
 
-from workbench import workload
 from workbench.api.bench import BenchFunction, bench
 from workbench.api.calls import (
     ceilings,
@@ -86,5 +85,4 @@ __all__ = [
     "prune",
     "sweep",
     "tune",
-    "workload",
 ]

@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from workbench.api.progress import progress_display
@@ -16,6 +15,7 @@ from workbench.commands.progress import redirected
 from workbench.commands.result import CommandResult, collecting
 from workbench.data.exits import INTERRUPTED
 from workbench.data.interrupts import Interrupts
+from workbench.data.parts import named_parts
 from workbench.spec import WorkbenchError
 
 
@@ -41,7 +41,7 @@ def call(options: Options, progress: bool | None) -> Called:
     Ctrl-C: the outcomes so far are stored.
     """
     name = options.COMMAND
-    return call_in_process(options, name, partial(module_of(options).run, options), progress)
+    return call_in_process(options, name, lambda: module_of(options).run(options), progress)
 
 
 def call_in_process(
@@ -56,6 +56,7 @@ def call_in_process(
         results = stack.enter_context(collecting())
         stack.enter_context(redirected(output, progress_display(title, progress)))
         stack.enter_context(main_unseen())
+        stack.enter_context(named_parts())
         code = run()
     if code == INTERRUPTED:
         raise KeyboardInterrupt

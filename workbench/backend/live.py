@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from workbench.backend.cluster.arrivals import Arrivals
+from workbench.backend.arrivals import Arrivals
 from workbench.backend.library_processes import LibraryProcesses
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.prewarm import LiveProcesses, compilers
 from workbench.backend.processes import compile_all, compile_parts
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
-from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
 from workbench.data.locks import LockBusy
 from workbench.data.record import Energy, Environment, Verdict
@@ -317,6 +316,8 @@ class Live:
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """Return for each candidate why compute-sanitizer does not accept it, or None. Each runs at
         a size to check, outside of the process that measures."""
+        from workbench.backend.sanitizing import checked_call, sanitized_each
+
         self._gpu.wait_idle()
         calls = [checked_call(self._problem, c, self.device.limits) for c in candidates]
         return [

@@ -24,6 +24,10 @@ class Lost(Exception):
         self.attempts = attempts  # at this config that ended in the same cause
 
 
+class WorkerRefused(WorkbenchError):
+    """A worker may not take part; one sentence says what differs."""
+
+
 class GpuGone(WorkbenchError):
     """The GPU that a problem was given is gone, with the worker of the cluster that has it. What
     was obtained is stored; the problem goes on with another GPU. Never raised by a GPU of this

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.backend.checking import Checks, launch_calls, sizes_taken
-from workbench.backend.metal import emulated
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -223,6 +222,8 @@ ALIKE = ("threads", "stages")
 def method_for(device: Device) -> OfflineMethod:
     """Return how configs for this device are compiled, checked and predicted."""
     if device.backend == METAL:
+        from workbench.backend.metal import emulated
+
         return OfflineMethod(
             apple_model.MODEL,
             (Path(apple_model.__file__), *emulated.emulator_files()),

@@ -21,6 +21,7 @@ import workbench.spec
 from workbench.catalog.declared import misfit
 from workbench.data.bytecode import user_bytecode
 from workbench.data.contributed import contributed
+from workbench.data.parts import missing_part
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.spec import Impl, Spec, WorkbenchError
 
@@ -98,8 +99,15 @@ def file_of(kernel: str) -> Path:
     for entry in (*sys.path, "") if "." in kernel else ():
         if (file := Path(entry or ".") / within).is_file():
             return file.absolute()
+    raise _no_kernel(kernel)
+
+
+def _no_kernel(kernel: str) -> WorkbenchError:
+    """Return the error on a name that is no kernel's: the nearest names, or the part that ours are
+    in where it is not installed."""
     hint = example("kernel", kernel, "--kernel ")
-    raise CatalogError(hint or unknown("kernel", kernel, known_kernels()))
+    error = CatalogError(hint or unknown("kernel", kernel, known_kernels()))
+    return missing_part("kernels") or error
 
 
 _one_thread = threading.RLock()  # threads of a command on several GPUs import kernels
@@ -114,8 +122,7 @@ def _module_of(kernel: str, metal: bool) -> ModuleType:
     if folder == VARIANTS and not _has(VARIANTS, kernel):
         if (module_name := _contributed_module(kernel)) is not None:
             return _imported(module_name, kernel)
-        hint = example("kernel", kernel, "--kernel ")
-        raise CatalogError(hint or unknown("kernel", kernel, known_kernels()))
+        raise _no_kernel(kernel)
     module = _imported(f"{folder}.{kernel}", kernel)
     if metal and _has(METAL, kernel):
         _imported(f"{METAL}.{kernel}", kernel)

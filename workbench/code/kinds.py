@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from workbench.code.listing import Instruction
-from workbench.traces.matrix_work import opcode_flops
+from workbench.data.matrix_work import opcode_flops
 
 BY_DESCRIPTOR = "descriptor"  # a load of the copy engine (TMA), whose descriptor holds the size
 ASYNC = "async"  # from global into shared memory, bypassing the registers

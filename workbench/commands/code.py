@@ -12,10 +12,8 @@ from workbench import catalog
 from workbench.code.amd_note import COUNTS
 from workbench.code.code_match import CodeComparison, compared
 from workbench.code.code_reading import MachineCode, code_of_file
-from workbench.code.code_samples import StallSamples, has_samples, samples_of
 from workbench.code.kinds import group_text
 from workbench.code.mix import Mix
-from workbench.code.profiled_code import code_of_profile
 from workbench.code.ptx_words import elsewhere, matching
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, config_operand, operands_of, repository_with
@@ -47,11 +45,12 @@ from workbench.reports.code import (
 from workbench.reports.figures.code import flow_dot
 from workbench.revisions.worktree import WORKING, Worktrees
 from workbench.spec import Spec, label, sizes_text, values
-from workbench.traces.readers import read as read_profile
-from workbench.traces.trace import Dispatch
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from workbench.code.code_samples import StallSamples
+    from workbench.traces.trace import Dispatch
 
 PROFILES = (".ncu-rep", ".csv", ".csv.gz")
 FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
@@ -115,6 +114,11 @@ def run(options: CodeOptions) -> int:
 def _samples(options: CodeOptions, read: _Read) -> StallSamples | None:
     """Return the stall samples of the profile that is named, or that the code was read from, if it
     has any. Raises CodeError where those of --samples are of other code."""
+    if options.samples is None and not read.profile:
+        return None
+    from workbench.code.code_samples import has_samples, samples_of
+    from workbench.traces.readers import read as read_profile
+
     if options.samples is not None:
         if read.profile:
             raise CommandError(
@@ -182,6 +186,9 @@ def is_profile(target: str) -> bool:
 
 def _of_profile(path: Path, launch: int | None) -> _Read:
     """Return the code of one kernel of a profile. Raises CodeError and ReadError."""
+    from workbench.code.profiled_code import code_of_profile
+    from workbench.traces.readers import read as read_profile
+
     dispatches = read_profile([path]).dispatches
     code, shown, others = code_of_profile(dispatches, launch, path.name)
     number = len(others) + 1

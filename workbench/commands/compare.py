@@ -19,15 +19,15 @@ from workbench.commands.comparison import (
     say_begin,
     show_comparison,
 )
-from workbench.commands.config_profiles import (
-    ProfilePlace,
-    check_profile,
-    print_profiled,
-    profile_configs,
-    timed_configs,
-)
 from workbench.commands.console import console_for, say_result
-from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
+from workbench.commands.operands import (
+    Operand,
+    are_traces,
+    is_run,
+    kernel_of,
+    operands_of,
+    repository_with,
+)
 from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
@@ -36,6 +36,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
+    check_profile,
     drawn,
     execute,
     new_run,
@@ -45,7 +46,6 @@ from workbench.commands.run import (
 )
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.commands.stored import stored_runs
-from workbench.commands.trace_comparison import compare_traces, trace_operands
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import INTERRUPTED, UNDECIDED
@@ -94,12 +94,14 @@ class CompareCommand:
             raise CommandError(
                 "Stored runs are compared without measuring; leave out --events-file."
             )
-        if traces := trace_operands(options):
+        if are_traces(options):
+            from workbench.commands.trace_comparison import compare_traces, trace_operands
+
             if options.profile:
                 raise CommandError(
                     "What profilers recorded is compared as it is; leave out --profile."
                 )
-            return compare_traces(options, traces, self.console)
+            return compare_traces(options, trace_operands(options), self.console)
         if options.expect is not None:
             raise CommandError(
                 "--expect compares counters; name two files of ncu, or two runs of `profile`."
@@ -185,16 +187,18 @@ class CompareCommand:
 
     def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:
         """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
+        import workbench.commands.config_profiles as profiling
+
         options = self.options
         configs = []
         for candidate in (pair.left, pair.right):
             own = [o for o in recorder.outcomes if o.key == candidate.key]
             kernel = candidate.version or pair.problem.kernel
-            configs += timed_configs(kernel, own, [candidate.impl])
-        place = ProfilePlace(recorder.run, options.out, options.database, recorder.file)
-        profiles, stopped = profile_configs(configs, place, self.console)
+            configs += profiling.timed_configs(kernel, own, [candidate.impl])
+        place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
+        profiles, stopped = profiling.profile_configs(configs, place, self.console)
         titles = {pair.left.key: pair.names[0], pair.right.key: pair.names[1]}
-        print_profiled(self.console, profiles, recorder.outcomes, titles)
+        profiling.print_profiled(self.console, profiles, recorder.outcomes, titles)
         return profiles, stopped
 
 

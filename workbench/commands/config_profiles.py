@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
-from workbench.backend.protocol import Backend
 from workbench.commands.console import say
-from workbench.commands.options import CommandError, ProfileOptions
+from workbench.commands.options import ProfileOptions
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.events import EventLog
@@ -59,16 +58,6 @@ class ProfilePlace:
     out: Path
     database: str | None
     events: Path | None  # events file of the run; None where none is written
-
-
-def check_profile(backend: Backend, wanted: bool) -> None:
-    """Raise CommandError if a profile is `wanted` where nothing runs."""
-    if wanted and backend.predicts:
-        raise CommandError(
-            f"Times for {backend.device.name} are predicted, and nothing runs that could be "
-            "profiled; leave out --profile, or run it where the GPU is. Without a GPU `workbench "
-            "diagnose KERNEL` reads the machine code."
-        )
 
 
 def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]) -> list[

@@ -30,12 +30,9 @@ from workbench.data.environment import output_of, torch_build
 from workbench.data.exits import PASSED
 from workbench.data.files import history_file
 from workbench.data.mac import read_mac
+from workbench.data.parts import missing_part
 from workbench.device.cuda_driver import CudaDriver, CudaGpu, cuda_driver
 from workbench.device.hardware import DEVICES, metal_device
-from workbench.traces.profilers import profilers, refusal
-from workbench.traces.profilers.running.machine import machine_here
-from workbench.traces.profilers.running.permission import counter_permission
-from workbench.traces.profilers.running.workload import MarkedCalls, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -232,8 +229,13 @@ def _mac_gpu() -> Iterator[Check]:
 
 def _counters() -> Check:
     """Return whether ncu may read hardware counters, from the driver's settings alone."""
+    name = "GPU counters for ncu"
+    if missing := missing_part("traces"):
+        return Check(name, None, str(missing))
+    from workbench.traces.profilers.running.permission import counter_permission
+
     known = counter_permission(NVIDIA_PROC / "params", OWN_STATUS)
-    return Check("GPU counters for ncu", known.allowed, known.reason, known.remedy)
+    return Check(name, known.allowed, known.reason, known.remedy)
 
 
 # What compiles
@@ -342,10 +344,16 @@ def _xcode() -> Iterator[Check]:
 
 def _profile_tools() -> Check:
     """Return the tools that `workbench profile` could use here for a kernel."""
+    name = "tools of workbench profile"
+    if missing := missing_part("traces"):
+        return Check(name, None, str(missing))
+    from workbench.traces.profilers import profilers, refusal
+    from workbench.traces.profilers.running.machine import machine_here
+    from workbench.traces.profilers.running.workload import MarkedCalls, Workload
+
     machine = machine_here()
     calls = Workload((), "a kernel", marked=MarkedCalls(1, bool(machine.gpu)))
     usable = [name for name, tool in profilers().items() if refusal(tool, machine, calls) is None]
-    name = "tools of workbench profile"
     if usable:
         return Check(name, True, ", ".join(usable))
     return Check(name, False, "none", "workbench profile --tool NAME says what each one lacks")

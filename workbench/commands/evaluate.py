@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.prewarm import Libraries, prewarmed
-from workbench.backend.sanitizing import call_of, sanitized
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
@@ -296,6 +295,8 @@ def _decided(
 
 def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
+    from workbench.backend.sanitizing import call_of, sanitized
+
     config, dtype = submission.config, wanted.dtype
     call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
     return RuleResult("sanitizer", *sanitized(call))

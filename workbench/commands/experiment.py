@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.libraries import impl_named
-from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
+from workbench.backend.refusal import refusal_of
 from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
 from workbench.commands.result import write_result

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
 from workbench.backend.protocol import Backend, Measures, Problem
-from workbench.commands.config_profiles import (
-    ProfilePlace,
-    check_profile,
-    print_profiled,
-    profile_configs,
-    timed_configs,
-)
+from workbench.backend.refusal import refusal_of
 from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import operands_of
 from workbench.commands.options import MeasureOptions
@@ -33,6 +26,7 @@ from workbench.commands.run import (
     any_backend,
     check_emulator,
     check_energy,
+    check_profile,
     drawn,
     execute,
     gpu_present,
@@ -115,12 +109,14 @@ class MeasureCommand:
 
     def _profile(self, recorder: Recorder, spec: Spec) -> tuple[tuple[Profile, ...], bool]:
         """Profile every config of ours; returns its profiles, and whether Ctrl-C ended it early."""
+        import workbench.commands.config_profiles as profiling
+
         options = self.options
         finals = [o for o in recorder.outcomes if isinstance(o, Record) and o.phase == "final"]
-        configs = timed_configs(options.kernel, finals, spec.impls)
-        place = ProfilePlace(recorder.run, options.out, options.database, recorder.file)
-        profiles, stopped = profile_configs(configs, place, self.console)
-        print_profiled(self.console, profiles, recorder.outcomes)
+        configs = profiling.timed_configs(options.kernel, finals, spec.impls)
+        place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
+        profiles, stopped = profiling.profile_configs(configs, place, self.console)
+        profiling.print_profiled(self.console, profiles, recorder.outcomes)
         return profiles, stopped
 
     def _go(

@@ -7,6 +7,7 @@ WORKING for the file as it is).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
+from workbench.commands.options import CommandError, CompareOptions
+from workbench.data.database import open_history
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError
@@ -56,6 +59,40 @@ class Operand:
 def is_run(text: str) -> bool:
     """Return whether an operand names a stored run."""
     return RUN_ID.match(text) is not None
+
+
+def are_traces(options: CompareOptions) -> bool:
+    """Return whether the operands are traces: two files of a profiler, or two runs of `read` or
+    `profile`. Raises HistoryError, and CommandError where only one of them is."""
+    texts = (options.left, options.right)
+    files = [_is_file(text) for text in texts]
+    if all(files):
+        return True
+    if any(files):
+        file, other = texts if files[0] else texts[::-1]
+        if not is_run(other):
+            raise CommandError(f"{file} is a file and {other} is none; name two files of traces.")
+        raise CommandError(
+            f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
+        )
+    if options.energy or not all(is_run(text) for text in texts):
+        return False
+    with open_history(options.database, True) as history:
+        runs = [history.run(text) for text in texts]
+    traces = [run.kind == "trace" for run in runs]
+    if any(traces) and not all(traces):
+        raise CommandError(
+            f"{runs[0].id} is a run of `{runs[0].engine}` and {runs[1].id} of `{runs[1].engine}`; "
+            "profiled times are never compared with measured ones. Name two runs of one kind."
+        )
+    return all(traces)
+
+
+def _is_file(text: str) -> bool:
+    """Return whether an operand names a file, or a folder by a path with a separator: a bare name
+    is an Impl's or a revision's, even if a folder has it too."""
+    path = Path(text)
+    return path.is_file() or (os.sep in text and path.is_dir())
 
 
 def kernel_of(left: str, right: str, kernel: str | None) -> str:

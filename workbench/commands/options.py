@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from workbench.data.parts import require_part
 from workbench.spec import WorkbenchError
 
 DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
@@ -284,6 +285,7 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
         word, sweeps = self.name, catalog.names_in("workbench.sweeps")
         if word and word not in sweeps:
             if not catalog.is_kernel(word):
+                require_part("kernels")
                 known = [*sweeps, *catalog.known_kernels()]
                 hint = catalog.example("kernel", word, "")
                 raise OptionError(hint or catalog.unknown("sweep or kernel", word, known))

@@ -23,7 +23,7 @@ from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import Output, is_stdout, say_result
 from workbench.commands.instrumentation import completed, dispatched
-from workbench.commands.options import DEFAULT_TARGET, CommandError
+from workbench.commands.options import DEFAULT_TARGET, CommandError, OptionError
 from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
@@ -32,6 +32,7 @@ from workbench.data.database import Entry, History
 from workbench.data.events import EventLog, RunState
 from workbench.data.files import STDOUT, real_path
 from workbench.data.interrupts import Interrupts
+from workbench.data.parts import require_part
 from workbench.data.project import project_id
 from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Store
@@ -189,20 +190,31 @@ def check_energy(backend: Backend, wanted: bool) -> None:
         )
 
 
+def check_profile(backend: Backend, wanted: bool) -> None:
+    """Raise CommandError if a profile is `wanted` where nothing runs, and MissingPart where the
+    part that profiles is not installed."""
+    if wanted and backend.predicts:
+        raise CommandError(
+            f"Times for {backend.device.name} are predicted, and nothing runs that could be "
+            "profiled; leave out --profile, or run it where the GPU is. Without a GPU `workbench "
+            "diagnose KERNEL` reads the machine code."
+        )
+    if wanted:
+        require_part("traces")
+
+
 def check_emulator(backend: Backend) -> None:
     """Raise CompilerMissing if Metal kernels are about to be emulated for the device, and no
     compiler for that is installed."""
-    from workbench.backend.metal.emulated import require_emulator
-
     if backend.predicts and backend.device.backend == hardware.METAL:
+        from workbench.backend.metal.emulated import require_emulator
+
         require_emulator()
 
 
 def check_sanitizer(wanted: bool, device: str | None) -> None:
     """Raise CommandError if compute-sanitizer is `wanted` and cannot run here, or if a `device` is
     named, on which nothing runs."""
-    from workbench.backend.sanitizing import sanitizer_refusal
-
     if not wanted:
         return
     if device is not None:
@@ -210,8 +222,42 @@ def check_sanitizer(wanted: bool, device: str | None) -> None:
             f"--sanitize runs the kernel, and with --device {device} nothing runs; leave one of "
             "them out."
         )
+    from workbench.backend.sanitizing import sanitizer_refusal
+
     if (reason := sanitizer_refusal()) is not None:
         raise CommandError(f"--sanitize is not possible here: {reason}")
+
+
+class ClusterOptions(Protocol):
+    """Options of a command that can use a cluster."""
+
+    @property
+    def workers(self) -> int | None:
+        """GPUs of this host."""
+
+    @property
+    def scheduler(self) -> str | None:
+        """Address of a scheduler."""
+
+    @property
+    def device(self) -> str | None:
+        """Named target, on which nothing runs."""
+
+
+def wants_cluster(options: ClusterOptions) -> bool:
+    """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
+    if options.workers is None and options.scheduler is None:
+        return False
+    if options.workers is not None and options.scheduler is not None:
+        raise OptionError(
+            "--workers starts a cluster on this host and --scheduler joins one; write one of them."
+        )
+    flag = "--workers" if options.workers is not None else "--scheduler"
+    for name in ("device", "sanitize", "profile"):
+        if getattr(options, name, None):
+            reason = "nothing is measured" if name == "device" else "it uses this machine's GPU"
+            raise OptionError(f"With --{name} {reason}; leave out --{name} or {flag}.")
+    return True
 
 
 # Backends

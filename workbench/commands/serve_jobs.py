@@ -28,6 +28,7 @@ from workbench.commands.result import write_result
 from workbench.commands.run import gpu_present
 from workbench.commands.serve_tools import environment
 from workbench.data.database import open_history
+from workbench.data.environment import gpus_of_host
 from workbench.data.exits import INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.submissions import TRIES, QueuedSubmission, Submissions
 
@@ -78,8 +79,6 @@ def slots(options: ServeOptions) -> list[_Slot]:
     """Return a slot for each GPU, or one."""
     if options.device is not None or not gpu_present():
         return [_Slot()]
-    from workbench.backend.cluster.cluster import gpus_of_host
-
     return [_Slot(gpu) for gpu in gpus_of_host()] or [_Slot()]
 
 

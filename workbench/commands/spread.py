@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import ProgressLine, SweepConsole, note, plain_console
-from workbench.commands.options import OptionError
+from workbench.commands.run import ClusterOptions
 from workbench.data.record import Run
+from workbench.data.references import ALIKE, apart
 from workbench.data.units import percent
 from workbench.spec import WorkbenchError
 
@@ -33,38 +34,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.3  # between two looks at the workers of the cluster
 MOVES = 5  # of one problem to another GPU: a sixth would meet the same fault
 STOP_S = 12.0  # for threads to store what they have after Ctrl-C, of ENDING_S in all
-
-
-class ClusterOptions(Protocol):
-    """Options of a command that can use a cluster."""
-
-    @property
-    def workers(self) -> int | None:
-        """GPUs of this host."""
-
-    @property
-    def scheduler(self) -> str | None:
-        """Address of a scheduler."""
-
-    @property
-    def device(self) -> str | None:
-        """Named target, on which nothing runs."""
-
-
-def wants_cluster(options: ClusterOptions) -> bool:
-    """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
-    if options.workers is None and options.scheduler is None:
-        return False
-    if options.workers is not None and options.scheduler is not None:
-        raise OptionError(
-            "--workers starts a cluster on this host and --scheduler joins one; write one of them."
-        )
-    flag = "--workers" if options.workers is not None else "--scheduler"
-    for name in ("device", "sanitize", "profile"):
-        if getattr(options, name, None):
-            reason = "nothing is measured" if name == "device" else "it uses this machine's GPU"
-            raise OptionError(f"With --{name} {reason}; leave out --{name} or {flag}.")
-    return True
 
 
 @contextmanager
@@ -217,8 +186,7 @@ class Spread:
 
     def _serve(self, address: str, about: Mapping[str, Any]) -> None:
         from workbench.backend.cluster.cluster import WorkerDied
-        from workbench.backend.cluster.joining import WorkerRefused
-        from workbench.backend.measuring import GpuGone
+        from workbench.backend.measuring import GpuGone, WorkerRefused
 
         gpu: ClusterGpu | None = None
         try:
@@ -243,8 +211,6 @@ class Spread:
                 self._change.notify_all()
 
     def _announce(self, gpu: ClusterGpu) -> None:
-        from workbench.backend.cluster.joining import ALIKE, apart
-
         text = f"{gpu.title}: {references_text(gpu.references)}"
         first = self._serving[0] if self._serving else gpu
         if (difference := apart(first.references, gpu.references)) > ALIKE:
@@ -269,8 +235,7 @@ class Spread:
     def _done(self, job: Job, gpu: ClusterGpu) -> bool:
         """Run a job. Returns whether the GPU can do another one."""
         from workbench.backend.cluster.cluster import WorkerDied
-        from workbench.backend.cluster.joining import WorkerRefused
-        from workbench.backend.measuring import GpuGone
+        from workbench.backend.measuring import GpuGone, WorkerRefused
 
         usable = False
         try:

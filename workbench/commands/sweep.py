@@ -18,15 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.kernel import Listed
-from workbench.backend.cluster.joining import alike
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.config_profiles import (
-    ProfilePlace,
-    check_profile,
-    print_profiled,
-    profile_configs,
-    timed_configs,
-)
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import CommandError, SweepOptions
 from workbench.commands.page_drawing import PageDrawing, page_of
@@ -46,6 +38,7 @@ from workbench.commands.run import (
     any_backend,
     check_emulator,
     check_energy,
+    check_profile,
     check_sanitizer,
     drawn,
     execute,
@@ -53,13 +46,6 @@ from workbench.commands.run import (
     new_run,
     repository_of,
     resources,
-)
-from workbench.commands.spread import (
-    GpuLines,
-    Job,
-    ProblemConsole,
-    Spread,
-    cluster_of,
     wants_cluster,
 )
 from workbench.data.clock import folder_of, slug, timestamp
@@ -68,6 +54,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
+from workbench.data.references import alike
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.calibration import CalibrationError, calibration_of, shipped
 from workbench.device.hardware import METAL
@@ -186,6 +173,9 @@ class SweepCommand:
         search: SearchPlan | None,
     ) -> int:
         """Run the sweep on the GPUs of a cluster, a size on each. Returns the exit code."""
+        from workbench.backend.cluster.remote import ClusterLive
+        from workbench.commands.spread import GpuLines, Job, ProblemConsole, Spread, cluster_of
+
         lines = GpuLines(self.options.quiet, prints_aside(self.options))
         ended: dict[str, tuple[SweepCommand, int]] = {}  # by sizes
         code = PASSED
@@ -193,8 +183,6 @@ class SweepCommand:
             spread = Spread(cluster, lines.say)
 
             def run_size(problem: Problem, gpu: ClusterGpu) -> None:
-                from workbench.backend.cluster.remote import ClusterLive
-
                 sizes, options = sizes_text(problem.sizes), self.options
                 here = repository_of(options.kernel)
                 share = search.share(spread.share) if search else None
@@ -231,17 +219,19 @@ class SweepCommand:
     def _profile(self, impls: Sequence[Impl]) -> bool:
         """Profile the winner of each size, and draw the pages again. Returns whether it was not
         interrupted."""
-        console = console_for(self.options)
+        import workbench.commands.config_profiles as profiling
+
+        options, console = self.options, console_for(self.options)
         if self.pages is not None:
             self.pages.finish()
         for at, result in enumerate(self.results):
             winner = select(result.run, result.outcomes).winner
-            configs = timed_configs(self.options.kernel, [winner] if winner else [], impls)
-            place = ProfilePlace(result.run, self.options.out, self.options.database, result.events)
-            profiles, stopped = profile_configs(configs, place, console)
+            configs = profiling.timed_configs(options.kernel, [winner] if winner else [], impls)
+            place = profiling.ProfilePlace(result.run, options.out, options.database, result.events)
+            profiles, stopped = profiling.profile_configs(configs, place, console)
             page = self._draw_profiled(result, profiles)
             self.results[at] = replace(result, profiles=profiles, page=page)
-            print_profiled(console, profiles, result.outcomes)
+            profiling.print_profiled(console, profiles, result.outcomes)
             if stopped:
                 return False
         return True

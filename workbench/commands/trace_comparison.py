@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,45 +42,21 @@ if TYPE_CHECKING:
 TOP = 15  # kernels
 
 
-def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand] | None:
-    """Return both operands where they are traces: two files of a profiler, or two runs of `read` or
-    `profile`; None where neither is one. Raises ReadError, HistoryError or CommandError."""
+def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]:
+    """Return both operands, which name traces; see `operands.are_traces`. Raises ReadError or
+    HistoryError."""
     texts = (options.left, options.right)
-    files = [_is_file(text) for text in texts]
-    if all(files):
-        return _of_file(options.left), _of_file(options.right)
-    if any(files):
-        file, other = texts if files[0] else texts[::-1]
-        if not is_run(other):
-            raise CommandError(f"{file} is a file and {other} is none; name two files of traces.")
-        raise CommandError(
-            f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
-        )
-    if options.energy or not all(is_run(text) for text in texts):
-        return None
+    if not is_run(texts[0]):
+        return _of_file(texts[0]), _of_file(texts[1])
     with stored_runs(options.database) as history:
         runs = [history.run(text) for text in texts]
-        if all(run.kind == "trace" for run in runs):
-            left, right = (
-                TraceOperand(
-                    f"{run.source} ({run.id})", history.findings(run.id), history.profiles(run.id)
-                )
-                for run in runs
+        left, right = (
+            TraceOperand(
+                f"{run.source} ({run.id})", history.findings(run.id), history.profiles(run.id)
             )
-            return left, right
-    if any(run.kind == "trace" for run in runs):
-        raise CommandError(
-            f"{runs[0].id} is a run of `{runs[0].engine}` and {runs[1].id} of `{runs[1].engine}`; "
-            "profiled times are never compared with measured ones. Name two runs of one kind."
+            for run in runs
         )
-    return None
-
-
-def _is_file(text: str) -> bool:
-    """Return whether an operand names a file, or a folder by a path with a separator: a bare name
-    is an Impl's or a revision's, even if a folder has it too."""
-    path = Path(text)
-    return path.is_file() or (os.sep in text and path.is_dir())
+        return left, right
 
 
 def _of_file(text: str) -> TraceOperand:

@@ -39,8 +39,8 @@ from workbench.commands.run import (
     repository_of,
     require_triton,
     resources,
+    wants_cluster,
 )
-from workbench.commands.spread import GpuLines, Job, Spread, cluster_of, wants_cluster
 from workbench.commands.tune import TuneOptions, sweep_adapted_kernel, take_over
 from workbench.commands.workload_show import print_cells
 from workbench.data.clock import folder_of
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from workbench.backend.cluster.cluster import ClusterGpu
     from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
+    from workbench.commands.spread import Job, Spread
     from workbench.reports.compare import Compared
 
 
@@ -97,6 +98,8 @@ def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int
         predicts = named if open_backend is not None else named or not gpu_present()
         sweeper = LaunchSweeper(options, predicts, open_backend)
         return _tune(sweeper, workload, seconds, device_of(options), None)
+    from workbench.commands.spread import GpuLines, Spread, cluster_of
+
     require_triton()
     lines = GpuLines(options.quiet, prints_aside(options))
     with cluster_of(options) as cluster:
@@ -290,6 +293,8 @@ def _job(
     tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread, group: Sequence[WorkItem]
 ) -> Job:
     """Return a group as a job for one GPU: its sweeps and its comparisons."""
+    from workbench.commands.spread import Job
+
     first = group[0].signature
     more = f" and {len(group) - 1} more of its family" if len(group) > 1 else ""
     title = f"{first.function.name} {signature_text(first)}{more}"

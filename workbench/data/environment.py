@@ -314,6 +314,7 @@ def torch_build() -> Mapping[str, str | None]:
 
 
 # Device files of the drivers; `/dev/dxg` is that of the Windows Subsystem for Linux.
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 DRIVER_FILES = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
 
 
@@ -325,6 +326,16 @@ def gpu_shown() -> str:
         if build.get(kind) and any(glob(file) for file in files):
             return kind
     return ""
+
+
+def gpus_of_host() -> list[str]:
+    """Return the names of this host's GPUs as CUDA_VISIBLE_DEVICES takes them. Opens none."""
+    import torch
+
+    named = next((os.environ[v] for v in GPU_VARIABLES if os.environ.get(v)), "")
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    return names[:count] if names else [str(i) for i in range(count)]
 
 
 def _ptxas(name: str) -> str | None:

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 
-from workbench.kernels import attention_backward
-from workbench.kernels import group_norm as heads
-from workbench.kernels import lora as low_rank
 from workbench.spec import Tensor
 
 Tensors = Sequence[torch.Tensor]
@@ -107,11 +104,13 @@ def fused_add_rms_norm(needed: Sequence[bool], kept: Tensors, gradients: Gradien
 def group_norm(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
     """Return the gradients of y = (z weight + bias + s v) g, with z the normalised x and s the sum
     of r k bonus over a head."""
+    from workbench.kernels.group_norm import EPS
+
     x, r, k, v, gate, weight, bias, bonus = map(widened, kept)
     assert gradients[0] is not None  # the only output
     dy = widened(gradients[0])
     centred = x - x.mean(-1, keepdim=True)
-    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + heads.EPS)
+    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS)
     z, s = centred * scale, (r * k * bonus).sum(-1, keepdim=True)
     dt = dy * gate
     ds = (dt * v).sum(-1, keepdim=True)
@@ -184,6 +183,8 @@ def takes_torch(kept: Tensors) -> bool:
 
 def _by_torch(kept: Tensors, gradient: torch.Tensor | None, causal: bool) -> Gradients:
     """Return dq, dk and dv by torch's memory-efficient kernel."""
+    from workbench.kernels import attention_backward
+
     by_torch: Any = attention_backward.by_torch  # kernels' files have no types
     result: Gradients = by_torch(*kept, gradient, causal=causal)
     return result
@@ -233,8 +234,10 @@ def _low_rank(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, g: torch.Tensor, needed: Sequence[bool]
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of x, A and B by way of the update, each if it is needed."""
-    shrunk = low_rank.SCALE * (g @ b) if needed[0] or needed[1] else g
+    from workbench.kernels.lora import SCALE
+
+    shrunk = SCALE * (g @ b) if needed[0] or needed[1] else g
     dx = shrunk @ a if needed[0] else None
     da = shrunk.mT @ x if needed[1] else None
-    db = g.mT @ (low_rank.SCALE * (x @ a.mT)) if needed[2] else None
+    db = g.mT @ (SCALE * (x @ a.mT)) if needed[2] else None
     return dx, da, db

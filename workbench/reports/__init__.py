@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
+    from workbench.data.record import Outcome, Profile
+    from workbench.reports.figures.profiled import ProfiledTable
 
 TEMPLATES = Path(__file__).parent
 
@@ -128,6 +131,20 @@ def _environment() -> Environment:
     environment.globals["software"] = software
     environment.filters["unbroken"] = unbroken
     return environment
+
+
+def table_of_profiles(
+    profiles: Sequence[Profile],
+    outcomes: Sequence[Outcome],
+    titles: Mapping[str, str] | None = None,
+) -> ProfiledTable | None:
+    """Return the table of profiled configs, see `figures.profiled`; None where none was profiled,
+    which needs nothing of the part that profiles."""
+    if not profiles:
+        return None
+    from workbench.reports.figures.profiled import profiled_table
+
+    return profiled_table(profiles, outcomes, titles)
 
 
 def unbroken(text: str) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.code.code_match import Change, CodeComparison
 from workbench.code.code_reading import MachineCode, register_name
-from workbench.code.code_samples import StallSamples
 from workbench.code.kinds import group_of, group_text
 from workbench.code.listing import Instruction, SourceLine
 from workbench.code.mix import Mix
@@ -19,6 +18,8 @@ from workbench.reports.figures.code import block_depths, block_text, flow_svg, l
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+
+    from workbench.code.code_samples import StallSamples
 
 LISTED = 2200  # instructions of the listing on a page, which keeps it below 600 kB
 LONGEST = 200  # characters of an instruction or of a line of source

@@ -23,12 +23,11 @@ from workbench.data.record import (
     metrics,
 )
 from workbench.data.units import unit_of
-from workbench.reports import render
+from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.curve import Curve, curve_svg
-from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.measure import SPREAD, details_last, spread_cells
 from workbench.spec import sizes_text
@@ -103,7 +102,7 @@ def page(
         shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
         forest=_forest(shown_pairs),
         curves=[(c.title, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves)],
-        profiled=profiled_table(profiles, outcomes, operand_titles(comparisons)),
+        profiled=table_of_profiles(profiles, outcomes, operand_titles(comparisons)),
         verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
         how=_how(run, shown_pairs),

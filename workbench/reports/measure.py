@@ -30,12 +30,11 @@ from workbench.data.units import (
 )
 from workbench.device import apple_model
 from workbench.device.error_band import EXPECTED, band_words, expected_words, factor_words
-from workbench.reports import render
+from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.curve import curve_svg
 from workbench.reports.figures.curve_data import curves_of
 from workbench.reports.figures.measure import Share, shares
-from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.timing import how_timed, timings_of
@@ -84,7 +83,7 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         groups=[_shown(n, g, marks) for n, g in enumerate(groups)],
         shares=shares(near, "shares") if near else None,
         share_bars=any(share.expected for share in near),
-        profiled=profiled_table(profiles, outcomes),
+        profiled=table_of_profiles(profiles, outcomes),
         marks=marks,
         band=factor_words(r for g in groups for r in g.records if not interval_of(r)),
         how=[

@@ -26,7 +26,7 @@ from workbench.data.units import counted, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.device.error_band import NEVER, expected_s, expected_words, factor_words
-from workbench.reports import render
+from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
 from workbench.reports.figures.detail import for_csv, in_full, spent
@@ -39,7 +39,6 @@ from workbench.reports.figures.energy import (
     time_and_energy,
 )
 from workbench.reports.figures.final import lines, rounds
-from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, knob_names, knob_numbers, row
 from workbench.reports.figures.timing import timings_of
@@ -127,7 +126,7 @@ def page(
         doubts=_doubts(result.winner if result.ranked else result.fastest),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),
-        profiled=profiled_table(profiles, outcomes),
+        profiled=table_of_profiles(profiles, outcomes),
         marks=legend_of(board.impls, stand),
         columns=shown,
         knobs=knobs,

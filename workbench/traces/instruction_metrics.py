@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.traces.matrix_work import opcode_flops
+from workbench.data.matrix_work import opcode_flops
 from workbench.traces.trace import Dispatch, InstructionTable
 
 # Heads of a column: in the CSV of ncu, and in what `traces/readers/inputs/ncu_worker.py` reads.

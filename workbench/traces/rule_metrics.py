@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
 from workbench.traces.instruction_metrics import instruction_metrics, sampled_stalls
 from workbench.traces.kernel_class import ATTENTION, GEMM, class_of
-from workbench.traces.matrix_work import MATRIX_COUNTERS
 from workbench.traces.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.traces.trace import Dispatch
 

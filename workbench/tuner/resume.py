@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.backend.cluster.joining import alike
 from workbench.data.database import History
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
+from workbench.data.references import alike
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.selection import config_key
 from workbench.tuner.space import Earlier, Plan

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from workbench.backend.libraries import library_impls
-from workbench.backend.metal.emulated import refusal_of
 from workbench.backend.protocol import Problem
+from workbench.backend.refusal import refusal_of
 from workbench.catalog.source import code_hash, file_hash
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from workbench.backend.cluster.joining import WorkerRefused
-from workbench.backend.measuring import GpuGone
+from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.data.clock import timestamp
 from workbench.data.record import Measured, Outcome, Record, Verdict
 from workbench.data.units import percent

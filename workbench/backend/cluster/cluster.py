@@ -7,7 +7,6 @@ see `cluster_worker`. Every wait here ends when the worker, the scheduler or the
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -22,16 +21,15 @@ from workbench.backend import replies
 from workbench.backend.cluster import worker as cluster_worker
 from workbench.backend.cluster.joining import (
     GpuReport,
-    WorkerRefused,
     WorkerReport,
     files_hash,
     kernel_refusal,
     model_refusal,
     software_refusal,
 )
-from workbench.backend.measuring import Stopped
+from workbench.backend.measuring import Stopped, WorkerRefused
 from workbench.catalog.source import loaded
-from workbench.data.environment import fingerprint
+from workbench.data.environment import GPU_VARIABLES, fingerprint, gpus_of_host
 from workbench.data.errors import first_sentence
 from workbench.spec import WorkbenchError
 
@@ -438,16 +436,6 @@ def _value(data: bytes) -> Any:
 # Making clusters
 
 
-def gpus_of_host() -> list[str]:
-    """Return the names of this host's GPUs as CUDA_VISIBLE_DEVICES takes them. Opens none."""
-    import torch
-
-    named = next((os.environ[v] for v in cluster_worker.GPU_VARIABLES if os.environ.get(v)), "")
-    count = torch.cuda.device_count()
-    names = [name.strip() for name in named.split(",") if name.strip()]
-    return names[:count] if names else [str(i) for i in range(count)]
-
-
 def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[str] = ()) -> Cluster:
     """Start a Dask cluster on this host with one worker process for each of `many` GPUs, which
     share the CPUs. Returns it. `preload` are more files that Dask loads in each worker. Raises
@@ -474,7 +462,7 @@ def local_cluster(many: int, notify: Callable[[str], None], preload: Sequence[st
             "options": {
                 "nthreads": threads,
                 "resources": {GPU: 1},
-                "env": dict.fromkeys(cluster_worker.GPU_VARIABLES, name),
+                "env": dict.fromkeys(GPU_VARIABLES, name),
                 "host": "127.0.0.1",
                 "memory_limit": 0,
                 "silence_logs": logging.CRITICAL,

@@ -11,16 +11,8 @@ from pathlib import Path
 import workbench
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
-from workbench.spec import WorkbenchError
 
 COMPARED = ("workbench", "triton", "torch")  # versions that must be those of the parent
-# Copy bandwidth and one product repeat to within 1 to 2 % on one GPU; GPUs of one model differ by
-# up to 5 %. It is also the portfolio's tolerance.
-ALIKE = 0.03
-
-
-class WorkerRefused(WorkbenchError):
-    """A worker may not take part; one sentence says what differs."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +88,3 @@ def kernel_refusal(
         f"The worker {title} has another {kernel}: the code of its Impl {odd} has the hash "
         f"{theirs.get(odd, 'none')}, and here {ours.get(odd, 'none')}; copy the file there."
     )
-
-
-def apart(left: Mapping[str, float], right: Mapping[str, float]) -> float:
-    """Return the largest relative difference of two GPUs' library references: 0.05 is 5 %.
-    Infinite where they are not of the same names."""
-    if left.keys() != right.keys() or not left:
-        return float("inf")
-    return max(abs(left[name] / right[name] - 1) for name in left)
-
-
-def alike(left: Mapping[str, float], right: Mapping[str, float]) -> bool:
-    """Return whether times of two GPUs with these library references may be ranked together."""
-    return apart(left, right) <= ALIKE

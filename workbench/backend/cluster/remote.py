@@ -21,9 +21,8 @@ from workbench.backend.cluster.cluster import (
     ClusterWorker,
     WorkerDied,
 )
-from workbench.backend.cluster.joining import WorkerRefused
 from workbench.backend.live import Live
-from workbench.backend.measuring import GpuGone, Lost, Stopped
+from workbench.backend.measuring import GpuGone, Lost, Stopped, WorkerRefused
 from workbench.backend.protocol import GpuPlace
 from workbench.data.environment import fingerprint
 from workbench.data.record import Environment

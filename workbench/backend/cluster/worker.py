@@ -23,11 +23,9 @@ from workbench.backend.measuring import Measuring
 from workbench.backend.processes import CompileJob
 from workbench.backend.workers import BEGIN_S, Workers
 from workbench.catalog.source import loaded
-from workbench.data.environment import fingerprint
+from workbench.data.environment import GPU_VARIABLES, fingerprint
 from workbench.data.locks import LockBusy
 from workbench.data.temporary import temporary_folder
-
-GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 # Replaced by stand-ins in tests, where there is no GPU and no compiler.
 new_measuring: Callable[[], Measuring] = Measuring

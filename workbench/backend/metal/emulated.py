@@ -25,7 +25,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.record import BufferCounts, CountedTraffic, Environment, Predicted
 from workbench.data.user_code import user_code
 from workbench.device import apple_model
-from workbench.device.hardware import METAL, Device
+from workbench.device.hardware import Device
 from workbench.measurement import inputs
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import Impl, Limits, Sizes, Spec, SpecFault, WorkbenchError, is_number
@@ -66,16 +66,9 @@ def emulator_files() -> tuple[Path, ...]:
 # Refusals, before anything runs
 
 
-def refusal_of(candidate: Candidate, problem: Problem, device: Device) -> str | None:
-    """Return in one sentence why a config cannot run on the device, or None: by the kernel's own
-    `refuse`, and for a Metal kernel by the limits of its buffers and of each dispatch."""
-    impl, config = candidate.impl, candidate.config
-    at = (device.limits, problem.dtype, problem.sizes)
-    reason = impl.rejection_reason(config, *at)
-    if device.backend == METAL and impl.backend == "triton":
-        return f"{impl.title} is a Triton kernel, and {device.title} runs Metal kernels"
-    if reason is not None or impl.backend != "metal":
-        return reason
+def dispatch_refusal(impl: Impl, config: Any, problem: Problem, device: Device) -> str | None:
+    """Return in one sentence why a Metal kernel cannot run on the device, or None: by the limits
+    of its buffers and of each dispatch."""
     if reason := buffer_refusal(problem.spec, problem.sizes, problem.dtype, device):
         return reason
     try:

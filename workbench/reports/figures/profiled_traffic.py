@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from workbench.data.record import Profile, Record, grouped
 from workbench.device.ceilings import Level
-from workbench.traces.rule_metrics import calls_of, profile_metrics
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
 # loads and stores to global and local memory in L1.
@@ -44,8 +43,12 @@ class ProfiledCalls:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
+        if not launches or not record.measured:
+            return ()
+        from workbench.traces.rule_metrics import profile_metrics
+
         metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
-        if not metrics or not record.measured:
+        if not metrics:
             return ()
         flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
         levels = {level: _summed(metrics, name) for level, name in BYTES.items()}
@@ -63,6 +66,8 @@ def launch_order(profile: Profile) -> tuple[int, str]:
 
 def _first_call(metrics: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
     """Return the launches of the first call; all of them where nothing says how many these are."""
+    from workbench.traces.rule_metrics import calls_of
+
     return next(iter(calls_of(metrics)), metrics)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.traces.matrix_work import MATRIX_COUNTERS
+from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.traces.profilers.names import CHIPS, names_of
 from workbench.traces.profilers.names.amd import default_groups
 
