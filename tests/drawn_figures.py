@@ -37,7 +37,7 @@ from workbench.reports.figures import (
     trace,
 )
 from workbench.reports.figures.compare import Operands, round_ratios
-from workbench.reports.pull_request import GateResult, escaped, markdown, table
+from workbench.reports.pull_request import GateResult, escape_markdown, markdown, table
 from workbench.tuner.held_back import ErrorRange, HeldSize
 
 Rows = Iterator[str]
@@ -183,7 +183,7 @@ def code_changes() -> Rows:
         changes = changes_of(dice, count)
         pairs = changes.pairs
         yield compilers.conclusion(changes)
-        yield f"  {compilers.first_word(changes, compilers.changed(pairs))}"
+        yield f"  {compilers.first_word(changes, compilers.changed_pairs(pairs))}"
         yield f"  {text_of(compilers.word_table(changes))}"
         yield from (f"  {line}" for line in compilers.tune_again(pairs))
         yield from (f"  {line}" for line in compilers.code_errors(pairs))
@@ -217,7 +217,7 @@ def comparisons() -> Rows:
         run, outcomes = make()
         shown = [compared_of(dice, run, list(outcomes)) for _ in range(count)]
         yield compare.conclusion(shown)
-        yield f"  {text_of(compare.corrected([c.comparison for c in shown]))}"
+        yield f"  {text_of(compare.holm_verdicts([c.comparison for c in shown]))}"
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)
@@ -258,7 +258,7 @@ def comments() -> Rows:
         result = GateResult("v1", 1, "workbench gate v1", (), None, shown, gpu)
         yield from markdown(result).replace(__version__, "VERSION").splitlines()
     for n in (4, 5, 6):
-        yield f"{escaped('abcdef'[:n], 5)} {escaped('a b', n)}"
+        yield f"{escape_markdown('abcdef'[:n], 5)} {escape_markdown('a b', n)}"
     for room in (0, 10, 11, 12, 22, 24, 100):
         yield from table(("a", "b"), [("1", "2"), ("3", "4")], (1,), room).splitlines()
 
@@ -283,7 +283,7 @@ def curves() -> Rows:
         groups = curve_data.groups_of(run, made)
         for group in groups:
             yield f"  {group.name} {text_of([group.ceiling(r) for r in group.records])}"
-            yield f"  {text_of([group.against(r) for r in group.records])}"
+            yield f"  {text_of([group.library_ratio(r) for r in group.records])}"
 
 
 def scales() -> Rows:
@@ -346,7 +346,7 @@ def indices() -> Rows:
         for run, html in pages.items():
             (folder / run).mkdir(parents=True)
             (folder / run / "report.html").write_text(html, encoding="utf-8")
-            yield text_of(run_index._indexed(folder / run / "report.html"))
+            yield text_of(run_index._index_run(folder / run / "report.html"))
         listed = run_index.page(folder)
         yield text_of([listed.index(run) for run in pages] == sorted(map(listed.index, pages)))
 

@@ -153,9 +153,9 @@ def test_a_sweep(copy_for) -> None:
     copy.script(
         """
         import sys
-        from workbench.commands.problem import sweep_named
+        from workbench.commands.problem import find_sweep
         from workbench.spec import threads
-        sweep = sweep_named(sys.argv[1])
+        sweep = find_sweep(sys.argv[1])
         assert list(sweep.vary) == [threads] and not sweep.tune
         """,
         Path(path).stem,

@@ -16,7 +16,7 @@ from typing import Any, Self
 from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile import Compiled, CompileError
 from workbench.compile.code_identity import compile_code
 from workbench.data.compiled_code import CompiledCode
@@ -99,7 +99,7 @@ def triton_here() -> tuple[str, str, str]:
 def facts_task(job: FactsJob, device: Device) -> CompiledCode | Refusal:
     """Compile one config in a worker and return its facts with the predicted time, or a Refusal."""
     case = job.case
-    impl = loaded(job.kernel, job.version).impl(case.impl, job.code)
+    impl = load_kernel(job.kernel, job.version).impl(case.impl, job.code)
     config = impl.config(**case.config)
     if reason := impl.rejection_reason(config, device.limits, case.dtype, case.sizes):
         return Refusal("refused", reason)

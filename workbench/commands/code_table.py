@@ -14,7 +14,7 @@ from workbench.data.compiled_code import CompiledCode
 from workbench.device.error_band import expected_of_code
 from workbench.reports.compilers import (
     CodeChanges,
-    changed,
+    changed_pairs,
     code_errors,
     conclusion,
     narrow_rows,
@@ -60,7 +60,7 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    rows = changed(changes.pairs)
+    rows = changed_pairs(changes.pairs)
     if rows:
         drawn = Table(box=None, pad_edge=False)
         narrow = console.width < WIDE

@@ -23,11 +23,11 @@ from workbench.commands.code_table import finish
 from workbench.commands.console import say_result
 from workbench.commands.gate_checks import checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
-from workbench.commands.gate_files import GateFiles, both_described
+from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, require_triton
-from workbench.commands.supervisor import contained
+from workbench.commands.supervisor import contain_workers
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
@@ -75,7 +75,7 @@ class OfflineGate:
         check_outputs(options)
         require_triton()
         started, run = time.monotonic(), run_id("gate", "code")
-        with contained():
+        with contain_workers():
             checks, pairs, many = self._obtained(devices, run)
         # here nothing that ran the branch's code runs any more
         if not many:
@@ -110,7 +110,7 @@ class OfflineGate:
         file = (options.events_file or options.out / NAME) if options.events else None
         with ExitStack() as stack:
             compiled = _BothVersions(stack, file, run, self.files)
-            known = both_described(
+            known = describe_both(
                 self.files, tuple(devices), options.dtype, self.left_out, stack, compiled.baseline
             )
             checks = say_checks(self.console, known.judges, known.changed, options.dtype)

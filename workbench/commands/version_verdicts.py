@@ -21,7 +21,7 @@ from workbench.data.store import Store
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.reports.compare import COMPILERS, corrected
+from workbench.reports.compare import COMPILERS, holm_verdicts
 from workbench.spec import label
 from workbench.tuner.space import RecordFactory
 
@@ -69,7 +69,7 @@ class VersionVerdicts:
         """Return the pairs with the verdicts as the run's page shows them, corrected for their
         number."""
         verdicts = {
-            (c.kernel, c.right_key): c.verdict for c in corrected(self.comparisons) if c.verdict
+            (c.kernel, c.right_key): c.verdict for c in holm_verdicts(self.comparisons) if c.verdict
         }
         result = []
         for pair in pairs:

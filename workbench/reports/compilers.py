@@ -49,12 +49,12 @@ def page(changes: CodeChanges) -> str:
         conclusion=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
-        rows=pair_rows(changed(pairs), config=True, whole=True),
+        rows=pair_rows(changed_pairs(pairs), config=True, whole=True),
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
         left_out=changes.left_out,
         measured=was_measured(pairs),
-        errors=code_errors(changed(pairs)),
+        errors=code_errors(changed_pairs(pairs)),
     )
 
 
@@ -66,7 +66,7 @@ def first_word(changes: CodeChanges, pairs: Sequence[CodePair]) -> str:
     return next((pair.word for pair in pairs), "SAME")
 
 
-def changed(pairs: Sequence[CodePair]) -> list[CodePair]:
+def changed_pairs(pairs: Sequence[CodePair]) -> list[CodePair]:
     """Return the pairs whose code differs, what got worse first."""
     return [pair for pair in ranked(pairs) if pair.word != "SAME"]
 
@@ -226,7 +226,7 @@ def _both(pair: CodePair, cell: Callable[[CompiledCode], str]) -> str:
     return texts[0] if texts[0] == texts[1] else " > ".join(texts)
 
 
-def _predicted(facts: CompiledCode) -> str:
+def _predicted_text(facts: CompiledCode) -> str:
     return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"
 
 
@@ -245,7 +245,7 @@ COLUMNS = (
     PairColumn(
         "loop", lambda pair: _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-")
     ),
-    PairColumn("predicted", lambda pair: _both(pair, _predicted)),
+    PairColumn("predicted", lambda pair: _both(pair, _predicted_text)),
     PairColumn(MEASURED, measured_text, text=True),
     PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),
