@@ -167,7 +167,7 @@ def eager_rows(line: Timeline, results: Mapping[str, VariantResult]) -> list[Evi
         ),
         count(line.kernels, EAGER),
         row(KPI.kernel, line.kernel, "s", "computed", EAGER),
-        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(GAP_S)),
+        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.is_below(GAP_S)),
         row("launch overhead, share", launching.clamp(0.0, 1.0), "1", "computed", EAGER),
     ]
     if wait is not None:

@@ -817,7 +817,9 @@ def test_what_some_programs_wrote_is_compared_where_it_is_known():
     result = sample_check._result(one, memory, sample_trace(elements=(0, 2, 5)))
     assert result.programs == 2
     assert sample_check.unpacked(result.values["y"]).tolist() == [1.0, 3.0, 6.0]
-    kept = SimpleNamespace(written={}, expected={"y": torch.tensor([1.5, 2.5, 3.5, 4.5])})
+    kept = SimpleNamespace(
+        written_elements={}, expected_outputs={"y": torch.tensor([1.5, 2.5, 3.5, 4.5])}
+    )
     actual, expected = sample_check._both_values(kept, one, "y", result, result.values["y"])
     assert actual.tolist() == [1.0, 3.0] and expected.tolist() == [1.5, 2.5], "5 is in a gap"
     kept.written = {"y": torch.tensor([False, True, True, True])}

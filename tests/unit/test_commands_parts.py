@@ -611,16 +611,16 @@ def test_the_budget_of_a_workload_is_shared(tuning):
     clock.now = 499.9
     assert not one.is_spent and one.time_of(items[0]) == engine.LEAST_S
     clock.now = 500.0
-    assert one.is_spent and one.left == items
+    assert one.is_spent and one.open_items == items
     many, clock, _ = tuning(items, gpus=lambda: 2)
     clock.now = 100.0
     assert many.time_of(items[0]) == 400.0 and many.time_of(items[1]) == 200.0
     sweeper = Sweeper([{"old": 1.0}, {"old": 1.0}])
     one.tune(items[:1], sweeper)
-    assert sweeper.seconds == [300.0] and [i for i, _ in one.done] == items[:1]
+    assert sweeper.seconds == [300.0] and [i for i, _ in one.tuned_items] == items[:1]
     clock.now = 600.0
     one.tune(items[1:], sweeper)
-    assert sweeper.seconds == [300.0] and one.left == items[1:]
+    assert sweeper.seconds == [300.0] and one.open_items == items[1:]
     for options, words in (
         ({"budget": "9"}, "--budget is shared as time"),
         ({"cover": 0.0}, "--cover is a share"),
@@ -648,7 +648,7 @@ def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
     one.tune(items, Sweeper([same, CommandError("no room"), same]))
     stays = "the config in use, old, stays"
     assert said == ["add: no room", f"add: {stays}", "add: lost"]
-    assert [result.status for _, result in one.done] == ["kept", "failed", "failed"]
+    assert [result.status for _, result in one.tuned_items] == ["kept", "failed", "failed"]
     one, _, _ = tuning(items)
     with pytest.raises(GpuGone):
         one.tune(items, Sweeper([GpuGone("gone")]))

@@ -222,7 +222,9 @@ def test_grids_are_by_the_fewest_knobs_that_decide_them():
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    hooks = SimpleNamespace(install=lambda: None, remove=lambda: None, grid=None, caught=True)
+    hooks = SimpleNamespace(
+        install=lambda: None, remove=lambda: None, grid=None, skips_launches=True
+    )
     monkeypatch.setattr(recorder, "TritonHooks", lambda sink: hooks)
     return recorder.LaunchRecorder(tmp_path / "w.json", recorder.RecordOptions(0))
 
@@ -270,7 +272,7 @@ def test_a_launch_of_the_same_types_uses_the_function_of_its_key(recording, monk
     jit = SimpleNamespace(__name__="add", arg_names=("n",))
     by = recorder.Chooser(None, None, False)
     for words in ((1,), (1,), (2,), (1, 2), ("5",), ("5",)):
-        recording.launched(jit, words, {}, (3,), by)
+        recording.note_launch(jit, words, {}, (3,), by)
     assert [args for args, _ in made] == [(1,), (1, 2), ("5",)]
     assert [(c.signature.grid, c.launches) for c in recording.workload(False).signatures] == [
         *(((3, 1, 1), 2), ((3, 1, 2), 1), ((3, 2, 1, 2), 1), ((3, 1, 5), 2)),

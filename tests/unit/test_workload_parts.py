@@ -1225,7 +1225,9 @@ def test_ranks_are_verified_at_powers_of_two_and_before_the_group_ends(monkeypat
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    hooks = SimpleNamespace(install=lambda: None, remove=lambda: None, grid=None, caught=True)
+    hooks = SimpleNamespace(
+        install=lambda: None, remove=lambda: None, grid=None, skips_launches=True
+    )
     monkeypatch.setattr(recorder, "TritonHooks", lambda sink: hooks)
     monkeypatch.setattr(recorder, "describe", observed.describe)
     options = recorder.RecordOptions(profile_steps=0)
@@ -1460,7 +1462,7 @@ def test_a_middle_of_two_sizes_is_described():
 @pytest.mark.parametrize(("benchmarking", "warmup"), [(False, False), (True, False), (False, True)])
 def test_launches_by_which_a_tuner_times_or_warms_up_are_not_recorded(benchmarking, warmup):
     launches = []
-    sink = SimpleNamespace(launched=lambda *launch: launches.append(launch))
+    sink = SimpleNamespace(note_launch=lambda *launch: launches.append(launch))
     hooks = triton_hooks.TritonHooks(sink)
     hooks._caught, hooks._context.benchmarking = False, benchmarking
     run = hooks._jit_run(lambda *args, **kwargs: "launched")

@@ -97,7 +97,8 @@ class Kept:
         return reference
 
     def _expected_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        for saved, expected in ((self.args, "expected"), (self.moved_inputs, "moved_expected")):
+        pairs = (self.args, "expected_outputs"), (self.moved_inputs, "moved_outputs")
+        for saved, expected in pairs:
             if all(equal(x, saved[n]) for n, x in given.items()):
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result

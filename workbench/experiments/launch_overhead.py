@@ -146,14 +146,14 @@ def graph_rows(group: str, line: Timeline) -> list[Evidence]:
     if line.step is not None:
         gap = Span(line.step.value, 0.0, line.step.high)
         name = f"{KPI.gap}, at most"
-        rows.append(row(name, gap, "s", "measured", group, "< 1 µs", gap.below(GAP_S)))
+        rows.append(row(name, gap, "s", "measured", group, "< 1 µs", gap.is_below(GAP_S)))
     return rows
 
 
 def loss_rows(line: Timeline, without: Span | None) -> list[Evidence]:
     """Return the share of the total time that the bottleneck takes."""
     if without is not None:
-        share = ((line.total - without) / line.total).within(0.0, 1.0)
+        share = ((line.total - without) / line.total).clamp(0.0, 1.0)
         return [row("time for copies and waiting for them", share, "1", "computed", IMPACT)]
     idle = Span.exactly(1.0) - line.utilisation
     return [row("time in which the GPU waits", idle, "1", "computed", IMPACT)]

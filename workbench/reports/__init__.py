@@ -49,8 +49,8 @@ _INKS: ContextVar[Mapping[str, str]] = ContextVar("inks", default=_SENTINELS)
 
 
 def colour(name: str) -> str:
-    """Return the placeholder of a CSS variable, or its colour inside `use_inks`. Raises KeyError where
-    the palette lacks it."""
+    """Return the placeholder of a CSS variable, or its colour inside `use_inks`. Raises KeyError
+    where the palette lacks it."""
     return _INKS.get()[name]
 
 

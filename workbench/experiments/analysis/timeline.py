@@ -90,7 +90,7 @@ class Timeline:
             row(KPI.efficiency, efficient, *share, "> 70 %", efficient.is_above(COMPUTING)),
             count(self.kernels, group),
             row(KPI.kernel, self.kernel, "s", "computed", group),
-            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
+            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.is_below(GAP_S)),
         ]
 
 
@@ -99,7 +99,7 @@ def word_of(line: Timeline, without: Span | None = None, reach: Span | None = No
     copies to and from the CPU; `reach` is the share of GPU time that the device would need at its
     peak bandwidth and arithmetic."""
     if without is not None:
-        copies = ((line.total - without) / line.total).above(MOSTLY)
+        copies = ((line.total - without) / line.total).is_above(MOSTLY)
         if copies is not False:
             return "transfer-bound" if copies else "undecided"
     if line.utilisation.is_below(STARVED):
