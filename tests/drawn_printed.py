@@ -198,7 +198,7 @@ class FewRules(diagnosed.DiagnosisReport):
     """A report of twenty rules, however many there are."""
 
     @property
-    def evaluated(self) -> int:
+    def rule_count(self) -> int:
         return 20 - len(self.missing)
 
 

@@ -822,7 +822,7 @@ def test_what_some_programs_wrote_is_compared_where_it_is_known():
     )
     actual, expected = sample_check._both_values(kept, one, "y", result, result.values["y"])
     assert actual.tolist() == [1.0, 3.0] and expected.tolist() == [1.5, 2.5], "5 is in a gap"
-    kept.written = {"y": torch.tensor([False, True, True, True])}
+    kept.written_elements = {"y": torch.tensor([False, True, True, True])}
     actual, expected = sample_check._both_values(kept, one, "y", result, result.values["y"])
     assert actual.tolist() == [3.0] and expected.dtype == torch.float64
     assert sample_check._result(one, memory, sample_trace(atomics=True)).values == {}

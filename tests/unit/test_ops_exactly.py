@@ -192,7 +192,7 @@ class Predicting:
     def __init__(self, kernel, device, given, grid):
         self.made.append((given, grid))
 
-    def predicted(self, config):
+    def predict(self, config):
         if isinstance(config, Exception):
             raise config
         return SimpleNamespace(predicted_s=float(config)), None
@@ -281,7 +281,9 @@ def test_elements_of_each_width_are_moved_and_kept(dtype):
 def test_a_result_is_that_of_the_values_that_all_agree():
     saved = {"x": torch.ones(2), "w": torch.zeros(2)}
     other = {"x": torch.ones(2), "w": torch.ones(2)}
-    own = SimpleNamespace(args=saved, moved=other, expected="first", moved_expected="second")
+    own = SimpleNamespace(
+        args=saved, moved_inputs=other, expected_outputs="first", moved_outputs="second"
+    )
     ask = kept.Kept._expected_of
     assert ask(own, {n: x.double() for n, x in saved.items()}) == "first"
     assert ask(own, {n: x.double() for n, x in other.items()}) == "second"

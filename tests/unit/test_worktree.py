@@ -118,8 +118,8 @@ from workbench.commands import gate
 from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
-    with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:
-        print(trees.at('HEAD'), flush=True)
+    with Worktrees(Repository.find(Path(sys.argv[1]))) as trees:
+        print(trees.root('HEAD'), flush=True)
         time.sleep(60)
 
 gate.run = run
