@@ -291,14 +291,14 @@ from workbench.revisions.bisection import Bisection
 from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
-    repository = Repository.of(Path(sys.argv[1]))
+    repository = Repository.find(Path(sys.argv[1]))
     good, bad = Bisection.check(repository, 'HEAD~9', 'HEAD')
     def waits(commit):
-        trees.at(commit)
+        trees.root(commit)
         print(commit, flush=True)
         time.sleep(60)
     with Worktrees(repository) as trees:
-        Bisection(repository, trees.at(good), good, bad).search(waits, print)
+        Bisection(repository, trees.root(good), good, bad).search(waits, print)
 
 bisect.run = run
 raise SystemExit(cli.main(['bisect', 'toy.py', 'HEAD~9', 'HEAD']))
