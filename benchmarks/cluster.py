@@ -74,10 +74,10 @@ def prepared(wanted: argparse.Namespace, folder: Path) -> dict[str, str]:
     sys.path.insert(0, str(TESTS))
     from nullside import kernel_in
 
-    from workbench.catalog.source import loaded
+    from workbench.catalog.source import load_kernel
 
     kernel = kernel_in(folder)
-    (folder / "hashes.json").write_text(json.dumps(dict(loaded(str(kernel)).hashes)))
+    (folder / "hashes.json").write_text(json.dumps(dict(load_kernel(str(kernel)).hashes)))
     for name in "0123":
         (folder / f"cluster-{name}.json").write_text(json.dumps({"sleep": SLEEP_S}))
     path = os.pathsep.join([str(ROOT), str(TESTS)])

@@ -99,7 +99,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="default: all")
     kernels, known = parser.parse_args(given).kernels, catalog.kernel_names()
     for name in set(kernels) - set(known):
-        parser.error(catalog.unknown("kernel", name, known))
+        parser.error(catalog.name_hint("kernel", name, known))
     print("| Impl | bytes | FLOPs of products | |\n|---|---|---|---|")
     for work in works(kernels):
         if work.not_modelled:

@@ -135,13 +135,13 @@ class Counting:
 def observe(name: str, observer: Observer, answer: Path, watch: bool) -> None:
     """Run the program here, and write what was heard; with `watch` see `Observer.watch`."""
     import workbench.workload
-    from workbench.workload.step_hooks import on_step
+    from workbench.workload.step_hooks import add_step_hook
 
     def output(_: str, value: Any) -> None:
         observer.losses.append(float(value.detach()).hex())
 
     workbench.workload.output = output
-    on_step(observer.step)
+    add_step_hook(observer.step)
     if watch:
         observer.watch()
     run(name, observer.steps)

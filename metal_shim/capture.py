@@ -90,7 +90,7 @@ def _call(options: argparse.Namespace) -> int:
     operand = Operand(metal_impls(spec)[0].name)
     if options.impl:
         operand = operands_of((options.impl, options.impl), None, spec, None)[0]
-    impl, config = operand.chosen(spec, limits, options.dtype, sizes)
+    impl, config = operand.choose(spec, limits, options.dtype, sizes)
     if not import_module("metal_shim.kernel").metal_device():
         raise RuntimeError("MLX has no Metal device here; run it on a Mac.")
     given = inputs.make(spec, sizes, options.dtype, "cpu")

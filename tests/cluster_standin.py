@@ -21,7 +21,7 @@ from null_backend import ENVIRONMENT, Fate, Null
 
 from workbench.backend.cluster import worker as cluster_worker
 from workbench.backend.workers import Workers
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.record import Resources
@@ -116,7 +116,7 @@ def _hashes(kernel: str) -> dict[str, str]:
     """The code of a kernel on this host: a worker that `lacks` it has another file. The test wrote
     the right ones, since an import of torch takes seconds."""
     file = Path(os.environ[VARIABLE]) / "hashes.json"
-    hashes = json.loads(file.read_text()) if file.exists() else dict(loaded(kernel).hashes)
+    hashes = json.loads(file.read_text()) if file.exists() else dict(load_kernel(kernel).hashes)
     return {name: "0" * 16 for name in hashes} if _own().get("lacks") else hashes
 
 

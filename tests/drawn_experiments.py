@@ -16,8 +16,8 @@ from workbench.experiments import (
     ExperimentError,
     Variant,
     VariantResult,
-    experiment_named,
     experiment_names,
+    find_experiment,
 )
 from workbench.experiments.analysis import ceilings
 
@@ -27,13 +27,13 @@ MAC = "m2max"
 
 def kernels_of(name: str) -> tuple[str, ...]:
     """Return kernels that an experiment takes."""
-    own = experiment_named(name).kernels
+    own = find_experiment(name).kernels
     return own or ("softmax", "matmul", "rms_norm")
 
 
 def contexts(name: str, kernel: str) -> Iterator[Context]:
     """Yield a GPU that is measured, one that is predicted, and a Mac where it is of use."""
-    experiment = experiment_named(name)
+    experiment = find_experiment(name)
     yield context(kernel, experiment.dtype)
     yield context(kernel, experiment.dtype, predicts=True)
     if experiment.emulated:
@@ -55,7 +55,7 @@ def drawn(dice: random.Random, variant: Variant, predicts: bool) -> VariantResul
 
 def experiment_table(name: str) -> Iterator[str]:
     """Yield the variants of an experiment and what it says of drawn results."""
-    experiment, dice = experiment_named(name), random.Random(name)
+    experiment, dice = find_experiment(name), random.Random(name)
     for kernel in kernels_of(name):
         for at in contexts(name, kernel):
             try:
@@ -73,7 +73,7 @@ def experiment_table(name: str) -> Iterator[str]:
 def concluded(name: str, at: Context, results: dict[str, VariantResult]) -> Iterator[str]:
     """Yield the findings of an experiment, or why there is none."""
     try:
-        found = experiment_named(name).analyse(at, results)
+        found = find_experiment(name).analyse(at, results)
     except ExperimentError as error:
         yield f"    {error}"
         return
@@ -97,8 +97,8 @@ def ceilings_table() -> Iterator[str]:
             for n, mix in enumerate(ceilings.MIXES)
         }
         for share in (0.0, 0.2, 1 / 3, 0.5, 0.6, 2 / 3, 0.9, 1.0):
-            yield f"  {share:.3g} {text_of(ceilings.mixed(measured, share))}"
-        yield text_of(ceilings.stated(device))
+            yield f"  {share:.3g} {text_of(ceilings.mixed_ceiling(measured, share))}"
+        yield text_of(ceilings.stated_ceilings(device))
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

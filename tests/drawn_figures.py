@@ -23,7 +23,7 @@ from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
 from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
-from workbench.data.verdict import corrected
+from workbench.data.verdict import holm_verdicts
 from workbench.reports import calibration, compare, figure, run_index, versions
 from workbench.reports.experiment import _untold as untold
 from workbench.reports.experiment import failure_lines
@@ -38,7 +38,7 @@ from workbench.reports.figures import (
     trace,
 )
 from workbench.reports.figures.compare import Operands, round_ratios
-from workbench.reports.pull_request import GateResult, escaped, markdown, table
+from workbench.reports.pull_request import GateResult, escape_markdown, markdown, table
 from workbench.reports.versions import CodeChanges
 from workbench.tuner.held_back import ErrorRange, HeldSize
 
@@ -183,7 +183,7 @@ def code_changes() -> Rows:
         changes = changes_of(dice, count)
         pairs = changes.pairs
         yield versions.conclusion(changes)
-        yield f"  {versions.first_word(changes, versions.changed(pairs))}"
+        yield f"  {versions.first_word(changes, versions.changed_pairs(pairs))}"
         yield f"  {text_of(versions.word_table(changes))}"
         yield from (f"  {line}" for line in versions.tune_again(pairs))
         yield from (f"  {line}" for line in versions.code_errors(pairs))
@@ -217,7 +217,7 @@ def comparisons() -> Rows:
         run, outcomes = make()
         shown = [compared_of(dice, run, list(outcomes)) for _ in range(count)]
         yield compare.conclusion(shown)
-        yield f"  {text_of(corrected([c.comparison for c in shown]))}"
+        yield f"  {text_of(holm_verdicts([c.comparison for c in shown]))}"
         yield f"  {text_of(compare._how(run, shown))}"
         for each in shown:
             rows = compare.operand_rows(each, run)
@@ -258,7 +258,7 @@ def comments() -> Rows:
         result = GateResult("v1", 1, "workbench gate v1", (), None, shown, gpu)
         yield from markdown(result).replace(__version__, "VERSION").splitlines()
     for n in (4, 5, 6):
-        yield f"{escaped('abcdef'[:n], 5)} {escaped('a b', n)}"
+        yield f"{escape_markdown('abcdef'[:n], 5)} {escape_markdown('a b', n)}"
     for room in (0, 10, 11, 12, 22, 24, 100):
         yield from table(("a", "b"), [("1", "2"), ("3", "4")], (1,), room).splitlines()
 
@@ -283,7 +283,7 @@ def curves() -> Rows:
         groups = curve_data.groups_of(run, made)
         for group in groups:
             yield f"  {group.name} {text_of([group.ceiling(r) for r in group.records])}"
-            yield f"  {text_of([group.against(r) for r in group.records])}"
+            yield f"  {text_of([group.library_ratio(r) for r in group.records])}"
 
 
 def scales() -> Rows:
@@ -346,7 +346,7 @@ def indices() -> Rows:
         for run, html in pages.items():
             (folder / run).mkdir(parents=True)
             (folder / run / "report.html").write_text(html, encoding="utf-8")
-            yield text_of(run_index._indexed(folder / run / "report.html"))
+            yield text_of(run_index._index_run(folder / run / "report.html"))
         listed = run_index.page(folder)
         yield text_of([listed.index(run) for run in pages] == sorted(map(listed.index, pages)))
 

@@ -298,7 +298,11 @@ def workloads() -> Iterator[workload_file.RecordedWorkload]:
 
 def recorded() -> Rows:
     both = list(workloads())
-    for workload in [*both, workload_file.merged(both), workload_file.merged([both[0], both[0]])]:
+    for workload in [
+        *both,
+        workload_file.merge_workloads(both),
+        workload_file.merge_workloads([both[0], both[0]]),
+    ]:
         yield f"{workload.launches} launches"
         yield from table.head_lines(workload)
         yield from map(text_of, table.rows_of(workload))

@@ -23,7 +23,7 @@ from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
 from workbench.commands.spread import references_text
-from workbench.commands.workload_tune import print_done, print_plan
+from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record
 from workbench.traces.trace import (
@@ -138,12 +138,12 @@ def printed_traces() -> Rows:
             )
         yield from (f"  {text_of(replace(f, at='', run=''))}" for f in kept.findings)
         yield from (f"  {text_of(replace(p, at='', run=''))}" for p in kept.profiles[:6])
-        report = diagnose_trace.of_trace(summary, "the title")
+        report = diagnose_trace.trace_report(summary, "the title")
         yield f"  {report.heads} {text_of(report.results)} {report.notes}"
     for value, unit in itertools.product(
         (None, 0.0, 0.1234, 12.5, 12_345.6), ("1", "s", "kernels", "copies", "cycle", "B", "B/s")
     ):
-        yield f"{value} {unit}: {trace_tables.shown(value, unit)}"
+        yield f"{value} {unit}: {trace_tables.amount(value, unit)}"
 
 
 def printed_operators() -> Rows:
@@ -198,14 +198,14 @@ class FewRules(diagnosed.DiagnosisReport):
     """A report of twenty rules, however many there are."""
 
     @property
-    def evaluated(self) -> int:
+    def rule_count(self) -> int:
         return 20 - len(self.missing)
 
 
 def printed_diagnoses() -> Rows:
     for seed in range(24):
         dice = random.Random(seed)
-        results = diagnosed.ranked(drawn_diagnosed(dice, n) for n in range(seed % 4))
+        results = diagnosed.rank_diagnoses(drawn_diagnosed(dice, n) for n in range(seed % 4))
         missing = [
             diagnosed.NotEvaluable(
                 f"r{n}", (f"need{n % (1 + seed % 7)}",) * (1 + n % 2), "do" * (n % 2)
@@ -225,7 +225,7 @@ def printed_diagnoses() -> Rows:
                 )
             )
         whole = diagnosed.DiagnosisReport("", (), results, tuple(missing))
-        yield f"  {whole.evaluated - counts} {len(report.plain()['diagnoses'])}"
+        yield f"  {whole.rule_count - counts} {len(report.plain()['diagnoses'])}"
     for metric in (
         "duration",
         "dram_bytes",
@@ -364,7 +364,7 @@ def progress() -> Rows:
             if seed % 6 == 5:
                 line.step = "final of 3"
             best = line.best.key if line.best else None
-            yield f"{seed} {line.done}/{line.total} {line.plain} | {best}"
+            yield f"{seed} {line.done_count}/{line.total} {line.plain} | {best}"
             for width in (12, 20, 30, 40, 55, 60, 70, 80, 100, 140):
                 yield f"  {width}: {line.draw(width).plain}"
             yield f"  {line.draw(100, '#-').plain}"
@@ -418,13 +418,13 @@ def sweep_consoles() -> Rows:
             one.first_recommendation("take it.", 3, 9)
             record = next(o for o in outcomes if isinstance(o, Record))
             one.so_far(record, 4)
-            one.joined(2)
+            one.print_joining(2)
             for outcome in outcomes_of(dice, 5):
                 one.saw(outcome, {"measured": 2, "wrong": 1})
             one.step(SimpleNamespace(name="halving", of=4))  # type: ignore[arg-type]
             one.again(run)
             one._line._started = console.time.monotonic()
-            one.stopped()
+            one.print_stop()
             spent: Any = SimpleNamespace(
                 seconds={"timed": 1.0} if seed % 2 else {}, configs_per_minute=None
             )
@@ -570,7 +570,7 @@ def workload_tuning() -> Rows:
         groups, left = groups_of(items), [i for i in items if i.digest not in results]
         yield f"{seed} {predicts} {[len(g) for g in groups]} left {len(left)}"
         yield from (f"  {line}" for line in printed(to_console(print_plan, items, "NVIDIA H200")))
-        yield from (f"  {line}" for line in printed(lambda to: print_done(to, done)))  # noqa: B023
+        yield from (f"  {line}" for line in printed(lambda to: print_results(to, done)))  # noqa: B023
         served = add_middles(items, results)
         yield f"  {[(i.family, r.status) for i, r in served]}"
         writes, device = seed % 6 == 0 or not predicts, drawn_numbers.described("h200")

@@ -129,9 +129,9 @@ def sweeps_drawn() -> Rows:
         records = records_of(outcomes)
         best = min(records, key=lambda r: r.time_s)
         board = board_of(outcomes, best, ranked)
-        yield f"{name} {ranked} {text_of([board.over_best(r) for r in records[:9]])}"
+        yield f"{name} {ranked} {text_of([board.ratio_to_best(r) for r in records[:9]])}"
         times = [board.text(s) for s in (1e-6, 99.996e-6, 1e-4, 0.01, 9e-7)]
-        yield f"  {[board.shown(r) for r in records[:9]]} {times}"
+        yield f"  {[board.time_text(r) for r in records[:9]]} {times}"
         fields = [f for f in ("block_m", "block_k", "num_warps") if f in records[0].case.config]
         if len(fields) > 1:
             impl = records[0].case.impl
@@ -141,7 +141,9 @@ def sweeps_drawn() -> Rows:
         own = [r for r in records if fields and fields[0] in r.case.config]
         if own:
             yield from drawn(sweep.one_field, board, own, fields[0], "o")
-        yield from drawn(sweep.against, board, records[:7], lambda r: r.registers, "registers", "a")
+        yield from drawn(
+            sweep.resource_figure, board, records[:7], lambda r: r.registers, "registers", "a"
+        )
         if not any(r.measured for r in records):
             continue
         last = (records_of(outcomes, "final") or records)[:5]
@@ -230,7 +232,7 @@ def ceilings_shown() -> Rows:
     run, outcomes = synthetic.copy()
     record = records_of(outcomes)[0]
     for value in (0.0123456, 0.99999, 1.0, 12.3456, 999.94, 1000.0, 12345.6):
-        yield f"{ceilings.digits(value)} {ceilings.with_zeros(value)}"
+        yield f"{ceilings.digits(value)} {ceilings.digits_with_zeros(value)}"
     for number in range(40):
         known = {}
         for stem, level, unit, value in dice.sample(stems, dice.randrange(len(stems) + 1)):
@@ -239,7 +241,7 @@ def ceilings_shown() -> Rows:
                     known[name] = plain(dice, name, level, unit, value)
         here = replace(run, ceilings=known, device="h200")
         yield f"{ceilings.sentence(here)} {ceilings.stated_lines(here)}"
-        pairs = ceilings.paired(here)
+        pairs = ceilings.state_pairs(here)
         for pair in pairs:
             yield f"  {ceilings._cells(pair)}"
             yield f"  {ceilings.line(pair)}"
@@ -374,7 +376,13 @@ def rooflines() -> Rows:
     for name, sheet in sheets():
         scene = roofline.scene_of(sheet)
         yield f"{name}: {page.sentence(sheet)}"
-        for part in (page._scope, page._ceilings, page._held, page._pair, page._protocols):
+        for part in (
+            page._scope,
+            page._ceilings,
+            page._kernel_diagnoses,
+            page._pair,
+            page._protocols,
+        ):
             yield f"  {text_of(part(sheet))}"  # type: ignore[operator]
         yield f"  {text_of(page._switches(scene))} {text_of(page._marks(scene))}"
         heads = page._heads(sheet)

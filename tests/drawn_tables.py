@@ -144,7 +144,7 @@ def declared(
         config = impl.default(device.limits, dtype, sizes)
         if dice is not None:
             point = {name: dice.choice(few) for name, few in sorted(impl.choices().items())}
-            config = impl.resolved(impl.created(point), device.limits, dtype, sizes)
+            config = impl.resolved_config(impl.config_of(point), device.limits, dtype, sizes)
     except ConfigError as error:
         yield f"  {error}"
         return
@@ -335,7 +335,7 @@ def steps_table() -> Iterator[str]:
         impl = dice.choice(impls(dice.choice(("softmax", "matmul", "layer_norm"))))
         sizes, dtype = drawn_sizes(impl, dice), dice.choice(sorted(impl.spec.tolerance))
         point = {name: dice.choice(few) for name, few in sorted(impl.choices().items())}
-        config = impl.resolved(impl.created(point), device.limits, dtype, sizes)
+        config = impl.resolved_config(impl.config_of(point), device.limits, dtype, sizes)
         for known in guesses(impl, config, device, dtype, sizes):
             facts = drawn_facts(dice, code_rules()["few_warps"])
             yield f"{device.name} {text_of(known)}"

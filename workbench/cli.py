@@ -91,7 +91,7 @@ def _run(options: Options) -> int:
         # processes are slow: 2.3 s for 0.6.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     find_modules_here(options.IMPORTS_HERE)
-    options = options.resolved()
+    options = options.resolve_names()
     more: dict[str, Any] = {}
     elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
     with prewarm_bytecode() if gpu_shown() else nullcontext():
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _run_on(host, words) if host is not None else _run_here(words)
             sys.stdout.flush()  # here, where an error of it is caught
         except KeyboardInterrupt:
-            code = _stopped()
+            code = _report_stop()
         except SystemExit as error:  # Typer's, where it meets a closed pipe
             code = _closed_pipe() if _is_closed_pipe(error.__context__) else error.code
         except Exception as error:
@@ -167,9 +167,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     own = words[: words.index("--")] if "--" in words else words
     if not words or {"--help", "--version"} & set(own):
         return main(words)
-    from workbench.commands.supervisor import supervised
+    from workbench.commands.supervisor import supervise
 
-    return supervised(lambda: main(words))
+    return supervise(lambda: main(words))
 
 
 def _take_debug(words: list[str]) -> bool:
@@ -267,7 +267,7 @@ def find_modules_here(imports: bool) -> None:
         sys.path.append(here)
 
 
-def _stopped() -> int:
+def _report_stop() -> int:
     print("stopped", file=sys.stderr)
     return INTERRUPTED
 
@@ -302,7 +302,7 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
 
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
-        return _stopped()
+        return _report_stop()
     if debug:
         traceback.print_exception(error)
     if (sentence := getattr(error, "format_message", None)) is not None:
@@ -323,7 +323,7 @@ def _print_error(error: Exception, debug: bool, stopped: bool) -> int:
         reason = (error.strerror or type(error).__name__).lower()
         say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)
     elif stopped:  # a package whose import was interrupted fails at its next use
-        return _stopped()
+        return _report_stop()
     else:
         say(f"error: {_internal(error, debug)}", err=True)
         return INTERNAL

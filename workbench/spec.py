@@ -360,7 +360,7 @@ class Spec:
         """Return what another check says against outputs that are within the tolerance: nothing."""
         return ""
 
-    def compared(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    def compared_outputs(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return what of the outputs is compared with the reference: all of it."""
         return tuple(outputs)
 
@@ -430,7 +430,7 @@ class Spec:
             if not callable(launch):
                 raise ValueError(f"an impl of {self.name} launches by a function, not {launch!r}")
             named = name or str(getattr(launch, "__name__", type(launch).__name__))
-            return self._added(Impl(self, named, launch, *rest))
+            return self._add_impl(Impl(self, named, launch, *rest))
 
         return add
 
@@ -444,7 +444,7 @@ class Spec:
                 f"its inputs are {', '.join(self.inputs)}"
             )
 
-    def _added(self, created: Impl) -> Impl:
+    def _add_impl(self, created: Impl) -> Impl:
         """Return an Impl, entered in this Spec. Raises ValueError where `resolve` is missing."""
         if created.auto and created.resolve is None:
             raise ValueError(
@@ -511,7 +511,7 @@ class Impl:
         arrays by name: none."""
         return {}
 
-    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+    def examine_code(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
         """Return what a check has to know of the code of the largest launch: nothing."""
         return None
 
@@ -538,11 +538,11 @@ class Impl:
         if self.config is NoKnobs:
             return self.launch(*inputs)
         if config is None:
-            config = self._chosen(inputs)
+            config = self._choose_config(inputs)
         else:
             self._check_axes(inputs)
             if self.is_open(config):
-                config = import_module(LAUNCH).resolved(self, config, inputs)
+                config = import_module(LAUNCH).resolve(self, config, inputs)
         return self.launch(*inputs, config=config)
 
     def _check_axes(self, inputs: Sequence[Any]) -> None:
@@ -559,7 +559,7 @@ class Impl:
             return None
         return f"an axis has at most {self.spec.longest} indices, not {extent}; split the tensors"
 
-    def _chosen(self, inputs: Sequence[Any]) -> Any:
+    def _choose_config(self, inputs: Sequence[Any]) -> Any:
         try:
             at = (inputs[0].device, *[(x.shape, x.dtype) for x in inputs])
         except (AttributeError, IndexError):  # no tensors, so nothing can be looked up
@@ -583,7 +583,7 @@ class Impl:
         """Return whether a field of this config is AUTO."""
         return any(getattr(config, name) == AUTO for name in self.auto)
 
-    def resolved(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
+    def resolved_config(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
         """Return this config with a number in place of every AUTO, chosen for these sizes.
 
         Raises ResolveError where the kernel's own `resolve` fails or leaves a field AUTO.
@@ -610,7 +610,7 @@ class Impl:
     def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:
         """Return the config that runs at these sizes if none was chosen, on a device with these
         limits. No field of it is AUTO."""
-        return self.resolved(self.declared(limits, dtype), limits, dtype, sizes)
+        return self.resolved_config(self.declared_default(limits, dtype), limits, dtype, sizes)
 
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
         """Return in one sentence why this config cannot run at these sizes, or None if it can. It
@@ -670,11 +670,11 @@ class Impl:
             raise WorkError(f"{named} returned a Work with {odd}; correct it.")
         return works
 
-    def declared(self, limits: Limits, dtype: str) -> Any:
+    def declared_default(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file declares it, with AUTO where it depends on the sizes."""
         names = (f"{dtype}:{limits.arch}", dtype, limits.arch)
         known = (self.defaults[name] for name in names if name in self.defaults)
-        return next(known, None) or self.created({})
+        return next(known, None) or self.config_of({})
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Return an iterator over all configs of the declared choices. Knobs outside `vary` keep
@@ -689,9 +689,9 @@ class Impl:
             for f in fields(self.config)
         ]
         names = [f.name for f in fields(self.config)]
-        return (self.created(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
+        return (self.config_of(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
 
-    def created(self, point: Mapping[str, Any]) -> Any:
+    def config_of(self, point: Mapping[str, Any]) -> Any:
         """Return the config with these values. Raises ConfigError where its own code refuses or
         fails."""
         try:
@@ -803,7 +803,7 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return over // under
 
 
-def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
+def solve_axis(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
     """Return the one unknown size that an axis of this extent determines, by name. The dict is
     empty if the axis has no unknown or several; the result is None if the extent contradicts the
     known sizes."""

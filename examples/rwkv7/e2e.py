@@ -152,7 +152,7 @@ def measured(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
 
 def eager_rows(line: Timeline, results: Mapping[str, VariantResult]) -> list[Evidence]:
     """The step as the CPU launches it."""
-    launching = (line.total - line.gpu).within(0.0, line.total.high) / line.total
+    launching = (line.total - line.gpu).clamp(0.0, line.total.high) / line.total
     wait = span_of(results[WAIT])
     rows = [
         row(KPI.total, line.total, "s", "measured", EAGER),
@@ -163,15 +163,15 @@ def eager_rows(line: Timeline, results: Mapping[str, VariantResult]) -> list[Evi
             "computed",
             EAGER,
             "> 80 %",
-            line.utilisation.above(BUSY),
+            line.utilisation.is_above(BUSY),
         ),
         count(line.kernels, EAGER),
         row(KPI.kernel, line.kernel, "s", "computed", EAGER),
-        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(GAP_S)),
-        row("launch overhead, share", launching.within(0.0, 1.0), "1", "computed", EAGER),
+        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.is_below(GAP_S)),
+        row("launch overhead, share", launching.clamp(0.0, 1.0), "1", "computed", EAGER),
     ]
     if wait is not None:
-        share = (wait / line.total).within(0.0, 1.0)
+        share = (wait / line.total).clamp(0.0, 1.0)
         sync = Span(share.value, 0.0, share.high)  # the launch is in it
         rows.append(
             row(
@@ -181,7 +181,7 @@ def eager_rows(line: Timeline, results: Mapping[str, VariantResult]) -> list[Evi
                 "computed",
                 EAGER,
                 "< 5 %",
-                sync.below(SYNC),
+                sync.is_below(SYNC),
             )
         )
     return rows + memory_and_accuracy(results[EAGER], EAGER)
@@ -191,7 +191,7 @@ def graph_rows(
     line: Timeline, sizes: Sizes, results: Mapping[str, VariantResult]
 ) -> list[Evidence]:
     """The same kernels in a graph, set against the eager step."""
-    shorter = (line.total - line.gpu).above(0.0)
+    shorter = (line.total - line.gpu).is_above(0.0)
     rows = [row(KPI.total, line.gpu, "s", "measured", GRAPH, "decreasing", shorter)]
     others = launches(results[TORCH])
     own = count(line.kernels, GRAPH)
@@ -200,7 +200,7 @@ def graph_rows(
         own = replace(own, target=f"decreasing (torch: {others})", met=fewer)
     rows.append(own)
     if line.step is not None:
-        steps = (line.step.times(line.kernels) / line.gpu).within(0.0, 1.0)
+        steps = (line.step.times(line.kernels) / line.gpu).clamp(0.0, 1.0)
         rows.append(
             row(
                 "launch overhead, share at most",
@@ -215,7 +215,7 @@ def graph_rows(
     if products is not None:
         share = products / line.gpu
         rows.append(
-            row("products, share", share, "1", "computed", GRAPH, "< 60 %", share.below(GEMM))
+            row("products, share", share, "1", "computed", GRAPH, "< 60 %", share.is_below(GEMM))
         )
     return rows + memory_and_accuracy(results[GRAPH], GRAPH, results[TORCH].peak_bytes)
 

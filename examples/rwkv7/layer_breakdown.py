@@ -33,7 +33,7 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis.bounds import Bound, bound, ceilings
 from workbench.experiments.analysis.products import product_for
-from workbench.experiments.analysis.times import Span, mark, row, span_of, worded
+from workbench.experiments.analysis.times import Span, mark, row, span_of, verdict_word
 from workbench.spec import Sizes, sizes_text, values
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -262,7 +262,7 @@ def breakdown(case: str, parts: Sequence[TimedPart], whole: TimedPart, kind: Kin
             "this device is known, so there is no bound: `workbench ceilings` measures them."
         )
         return Analysis("no floor", text, rows, caveats=caveats)
-    word = worded(first_word(ranked), kind)
+    word = verdict_word(first_word(ranked), kind)
     return Analysis(word, sentence(case, ranked, total, whole, kind), rows, caveats=caveats)
 
 

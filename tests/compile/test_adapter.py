@@ -17,7 +17,7 @@ from nightly import nightly
 import workbench as wb
 from workbench import tune
 from workbench.adapted import autotuned
-from workbench.adapted.call import with_words
+from workbench.adapted.call import word_numbers
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
@@ -230,7 +230,7 @@ def test_an_autotuned_function_gets_no_prediction_into_its_cache(kernels, tmp_pa
 @pytest.mark.parametrize("predicted", [False, True])
 def test_only_a_measured_winner_is_kept(kernels, tmp_path, monkeypatch, predicted):
     config = kernels.CONFIGS[1]
-    monkeypatch.setattr(command, "_swept", lambda *_: (config, predicted))
+    monkeypatch.setattr(command, "_sweep_kernel", lambda *_: (config, predicted))
     given = (torch.randn(N), torch.randn(N), N)
     command.tune(kernels.accumulated, given, grid=cover, **places(tmp_path))
     kept = {} if predicted else {(N, "torch.float32", "torch.float32"): config}
@@ -519,7 +519,7 @@ def test_the_configs_of_another_functions_autotuner_are_taken(tmp_path, monkeypa
 
 
 def test_words_of_knobs_print_as_they_are(tmp_path):
-    values = with_words({"P": 1, "WIDE": 0, "BLOCK": 1}, {"P": "tf32", "WIDE": False, "BLOCK": 1})
+    values = word_numbers({"P": 1, "WIDE": 0, "BLOCK": 1}, {"P": "tf32", "WIDE": False, "BLOCK": 1})
     assert label(values) == "P tf32, WIDE False, BLOCK 1"
     assert values == {"P": 1, "WIDE": 0, "BLOCK": 1} and json.dumps(values).count('"') == 6
     assert label(pickle.loads(pickle.dumps(values))) == label(values)

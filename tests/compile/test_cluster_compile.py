@@ -13,7 +13,7 @@ from workbench.backend.cluster.remote import ClusterPool
 from workbench.backend.measuring import WorkerRefused
 from workbench.backend.processes import CompileJob, compile_all
 from workbench.backend.protocol import Problem
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile import Compiled
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
@@ -49,7 +49,7 @@ def test_a_worker_without_a_gpu_compiles_for_the_device_of_others(joined):
     pool = ClusterPool(ClusterGpu(members, worker, None), list(members.compiling("copy")))
     spec = catalog.spec_of("copy")
     impl = catalog.impl_of(spec, "blocks")
-    hashes = loaded("copy").hashes
+    hashes = load_kernel("copy").hashes
     configs = [impl.config(), impl.config(num_warps=8), impl.config()]
     candidates = []
     for number, config in enumerate(configs):

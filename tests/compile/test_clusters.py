@@ -18,7 +18,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 def test_a_row_is_loaded_once_and_its_blocks_exchange_once(dtype, ctas):
     impl = catalog.impl_of(catalog.spec_of("softmax"), "clusters")
     sizes = {"M": 512, "N": ctas * 32_768 // DTYPES[dtype].itemsize}  # 32 KB a block
-    config = impl.resolved(impl.config(ctas=ctas), DEVICE.limits, dtype, sizes)
+    config = impl.resolved_config(impl.config(ctas=ctas), DEVICE.limits, dtype, sizes)
     x = torch.empty(512, sizes["N"], dtype=DTYPES[dtype], device="meta")
     with captured(DEVICE) as launches:
         impl(x, config=config)

@@ -22,7 +22,9 @@ SIZES = {"M": 512, "N": 512, "K": 512}
 def test_the_code_of_a_kernel(device, unit):
     target, spec = DEVICES[device], catalog.spec_of("matmul")
     impl = catalog.impl_of(spec, "tiles")
-    config = impl.resolved(impl.declared(target.limits, "bf16"), target.limits, "bf16", SIZES)
+    config = impl.resolved_config(
+        impl.declared_default(target.limits, "bf16"), target.limits, "bf16", SIZES
+    )
     launched = machine_code_of(impl, config, SIZES, "bf16", target)
     code = launched.code
     facts = compile_config(impl, config, SIZES, "bf16", target, code=True).code[0]

@@ -12,7 +12,7 @@ from workbench import cli
 from workbench.device.hardware import DEVICES
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.submission import Wanted
-from workbench.evaluation.verdict import refused, verdict_of
+from workbench.evaluation.verdict import fail_rules, verdict_of
 from workbench.measurement.candidate import Refusal
 from workbench.measurement.rules import RULES
 
@@ -42,7 +42,7 @@ def verdict(processes, cheat, folder, seed=11):
     facts = evaluator.facts(None)
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return verdict_of(refused(submission))
+        return verdict_of(fail_rules(submission))
     checked = evaluator.check(submission, facts)
     if cheat.own:
         processes.checks.restart()

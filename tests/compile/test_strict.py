@@ -12,10 +12,10 @@ from strict_cheats import STRICT
 from workbench import cli
 from workbench.device.hardware import DEVICES
 from workbench.evaluation.evaluator import Evaluator
-from workbench.evaluation.plan_evaluator import PlanEvaluator, sources_of, with_claims
+from workbench.evaluation.plan_evaluator import PlanEvaluator, add_claims, sources_of
 from workbench.evaluation.processes import Processes
 from workbench.evaluation.submission import Wanted
-from workbench.evaluation.verdict import refused, verdict_of
+from workbench.evaluation.verdict import fail_rules, verdict_of
 from workbench.measurement.candidate import Refusal
 
 H200 = DEVICES["h200"]
@@ -39,11 +39,11 @@ def strict(processes, path):
     facts = evaluator.facts(None)
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return verdict_of(refused(submission), strict=True), ""
+        return verdict_of(fail_rules(submission), strict=True), ""
     with tempfile.TemporaryDirectory() as folder:
         by_plan = PlanEvaluator(*given, Path(folder), sources_of(str(path)), LIMIT_S)
         planned = by_plan.evaluate(submission, facts, timed_here=False)
-        planned = with_claims(planned, evaluator, submission, facts, strict=True)
+        planned = add_claims(planned, evaluator, submission, facts, strict=True)
     return verdict_of(planned.results, planned.error, strict=True), planned.claim
 
 
@@ -66,7 +66,7 @@ def test_an_honest_kernel_is_correct_on_evidence(processes, tmp_path):
 ])  # fmt: skip
 def test_what_only_a_plan_shows_is_rejected(title, rule, processes, tmp_path):
     result, _ = strict(processes, titled(title).write(tmp_path))
-    assert result.word == "rejected" and result.broken.rule == rule, result
+    assert result.word == "rejected" and result.broken_rule.rule == rule, result
 
 
 @pytest.mark.nightly

@@ -371,7 +371,7 @@ def test_with_a_gpu_each_launch_is_told_from_that_of_another_autotuner(tmp_path,
     monkeypatch.setattr(JITFunction, "run", launch)
     monkeypatch.setattr(Autotuner, "_bench", lambda self, *args, **kwargs: [1.0, 1.0, 1.0])
     monkeypatch.setattr(Autotuner, "check_disk_cache", lambda self, key, configs, bench: bench())
-    monkeypatch.setattr(TritonHooks, "caught", False)
+    monkeypatch.setattr(TritonHooks, "skips_launches", False)
     several = [
         triton.autotune([triton.Config({"BLOCK": 16 * i}) for i in range(1, 2 + n)], key=["n"])(
             shared_below

@@ -110,7 +110,7 @@ def test_another_config_is_written_only_where_it_beat_the_one_in_use(recorded, f
     table = recorded / "tuned.json"
     written = read(table)
     assert len(written) == entries
-    assert all(dict(e.config)["BLOCK"] == faster and not e.predicted for e in written)
+    assert all(dict(e.config)["BLOCK"] == faster and not e.is_predicted for e in written)
     assert all((e.after_s.high < e.before_s.low) == (faster == 128) for e in written)
     many = len(backends)
     assert tune_workload(options(recorded), opener) == 0

@@ -11,7 +11,7 @@ from workbench.device import hardware
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.submission import Wanted
 from workbench.evaluation.times import measured_times
-from workbench.evaluation.verdict import refused, verdict_of
+from workbench.evaluation.verdict import fail_rules, verdict_of
 from workbench.measurement.candidate import Refusal
 
 if hardware.live() is None:
@@ -37,11 +37,11 @@ def verdict(machine, kernel, spec, dtype="fp32", timed=None, limit_s=120.0, seed
     facts = evaluator.facts(timed)
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return verdict_of(refused(submission))
+        return verdict_of(fail_rules(submission))
     compiled, checked = evaluator.compile(submission, facts), evaluator.check(submission, facts)
     assert not isinstance(compiled, Refusal), compiled
     results = [*checked.results]
-    if verdict_of(results).broken is None:
+    if verdict_of(results).broken_rule is None:
         results += measured_times(live, submission, facts, compiled, kernel, dtype)[0]
     return verdict_of(results, checked.error)
 
@@ -96,4 +96,4 @@ def test_no_kernel_of_the_library_is_refused(kernel, machine):
         is None
     )
     result = verdict(machine, kernel, kernel, dtype)
-    assert result.word == "correct", result.broken
+    assert result.word == "correct", result.broken_rule

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS
-from workbench.adapted.discover import as_bytes, discover, same_bits
+from workbench.adapted.discover import byte_tensor, discover, same_bits
 from workbench.adapted.kernel import spec_of
-from workbench.adapted.moved import moved
+from workbench.adapted.moved import shuffle_memory
 from workbench.adapted.referenced import expected_again, expected_of
 from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError, pack, unpack
 from workbench.adapted.write import call_of, layout_of, memory_of
-from workbench.commands.tune import _completed
+from workbench.commands.tune import _complete_call
 from workbench.measurement.correctness import PreparedProblem, check
 
 pytestmark = pytest.mark.interpret
@@ -83,7 +83,7 @@ def taken(folder, kernel, args, grid=cover, configs=CONFIGS, outputs=(), inputs=
     torch.save(memory, folder / ARGS)
     call.write(folder)
     result = discover(folder, outputs, "cpu", False, inputs)
-    return spec_of(_completed(call, result, None), folder, "nowhere"), result
+    return spec_of(_complete_call(call, result, None), folder, "nowhere"), result
 
 
 @triton.jit
@@ -208,7 +208,7 @@ def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
     torch.save(memory, tmp_path / ARGS)
     call.write(tmp_path)
     result = discover(tmp_path, (), "cpu", True)
-    call = _completed(call, result, None)
+    call = _complete_call(call, result, None)
     torch.save(expected_of(reference, given_, call), tmp_path / EXPECTED)
     result = expected_again(tmp_path, reference, given_, call, result)
     spec = spec_of(call, tmp_path, "nowhere")
@@ -246,14 +246,14 @@ def test_shuffled_memory_keeps_every_bit_and_what_lies_between(shape, lead, dtyp
     x = x[tuple(slice(None, None, 2) for _ in shape)]
     layout = layout_of("x", x)
     memory = memory_of(x, layout)
-    other = moved(memory, layout)
-    ours, theirs = as_bytes(layout.view(other)), as_bytes(layout.view(memory))
+    other = shuffle_memory(memory, layout)
+    ours, theirs = byte_tensor(layout.view(other)), byte_tensor(layout.view(memory))
     rows = (b.view(-1, x.element_size()).tolist() for b in (ours, theirs))
     assert sorted(next(rows)) == sorted(next(rows))
     layout.view(other).copy_(layout.view(memory))
     assert same_bits(other, memory), "gaps and lead as they were"
     if not x.is_floating_point():
-        assert same_bits(moved(memory, layout), memory)
+        assert same_bits(shuffle_memory(memory, layout), memory)
 
 
 def test_one_tensor_in_two_places_stays_one(tmp_path):

@@ -12,7 +12,7 @@ from workbench.backend.checking import (
     launch_calls,
     make_inputs,
 )
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.commands.new_kernel import write_kernel
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import SpecFault, values
@@ -28,7 +28,7 @@ def checked(folder, changes, dtype="fp32"):
 def checked_file(path, config, dtype):
     """The largest error, or why the result is wrong: all three tasks, here in one process."""
     kernel = str(path)
-    calls = tuple(CheckCall.at(sizes, 5) for sizes in loaded(kernel).spec.check)
+    calls = tuple(CheckCall.at(sizes, 5) for sizes in load_kernel(kernel).spec.check)
     request = CheckRequest(kernel, dtype, calls)
     result = launch_calls(kernel, config, make_inputs(request))
     if not isinstance(result, Refusal):
@@ -48,7 +48,7 @@ NAMES = ("a_gelu", "a_relu", "a_sigmoid", "a_tanh", "softmax_of_mine", "a_transp
 @pytest.mark.parametrize("name, dtype", by_turns(NAMES, ("fp32", "fp16", "bf16")))
 def test_a_file_to_start_from_is_right(name, dtype, tmp_path):
     path, _ = write_kernel(name, tmp_path)
-    (impl, *_) = loaded(str(path)).spec.impls
+    (impl, *_) = load_kernel(str(path)).spec.impls
     assert checked_file(path, Candidate.by_name(impl.name, values(impl.config())), dtype) <= 1
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from workbench.adapted.call import ARGS, EXPECTED
 from workbench.adapted.discover import discover
 from workbench.adapted.kernel import spec_of
-from workbench.adapted.referenced import expected_of, with_read_outputs
+from workbench.adapted.referenced import expected_of, keep_read_outputs
 from workbench.adapted.travel import AdaptedError
 from workbench.adapted.write import call_of
-from workbench.commands.tune import _completed
+from workbench.commands.tune import _complete_call
 from workbench.measurement.correctness import PreparedProblem, check
 
 pytestmark = pytest.mark.interpret
@@ -47,10 +47,10 @@ def verdicts(folder, kernel, args, grid, reference=None, inputs=(), outputs=()):
     torch.save(memory, folder / ARGS)
     call.write(folder)
     result = discover(folder, outputs, "cpu", reference is not None, inputs)
-    call = _completed(call, result, None)
+    call = _complete_call(call, result, None)
     if reference is not None:
-        result = with_read_outputs(reference, given_, call, memory, result)
-        call = _completed(call, result, None)
+        result = keep_read_outputs(reference, given_, call, memory, result)
+        call = _complete_call(call, result, None)
         torch.save(expected_of(reference, given_, call), folder / EXPECTED)
     spec = spec_of(call, folder, "nowhere")
     problem = PreparedProblem.of(spec, spec.check[0], call.dtype, "cpu", 0)

@@ -13,7 +13,7 @@ from workbench.adapted.traced import (
     Memory,
     ProgramPlan,
     ProgramTrace,
-    traced,
+    trace_programs,
     watch_interpreter,
 )
 from workbench.adapted.travel import Place
@@ -80,8 +80,8 @@ def run(kernel, *args, B=64, programs=N // 64, plan=None, **constants):
     watch_interpreter()
     names = list(kernel.arg_names)
     tensors = {n: x for n, x in zip(names, args, strict=False) if isinstance(x, torch.Tensor)}
-    trace = ProgramTrace(kernel.fn.__name__, [Memory.of(n, x) for n, x in tensors.items()])
-    with traced(trace, plan):
+    trace = ProgramTrace(kernel.fn.__name__, [Memory.locate(n, x) for n, x in tensors.items()])
+    with trace_programs(trace, plan):
         kernel[(programs,)](*args, B=B, **constants)
     return trace
 

@@ -18,7 +18,7 @@ from workbench.adapted.discover import discover
 from workbench.adapted.kept import ARGS
 from workbench.adapted.travel import AdaptedError
 from workbench.workload.file import read
-from workbench.workload.rebuilt import rebuilt
+from workbench.workload.rebuilt import rebuild_launch
 
 pytestmark = [
     pytest.mark.interpret,
@@ -92,7 +92,7 @@ def test_launches_of_their_operations_are_adopted_with_an_answer(tmp_path, libra
     assert len(signatures) == functions
     for (module, name), signature in signatures.items():
         # another process has their texts with what the interpreter replaces in them
-        launch = rebuilt(signature, trust=True)
+        launch = rebuild_launch(signature, trust=True)
         configs = list(launch.configs)
         call, memory = write.call_of(launch.kernel, launch.given, launch.grid, configs, 0)
         (folder := tmp_path / f"{module}.{name}").mkdir()

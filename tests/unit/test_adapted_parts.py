@@ -32,7 +32,7 @@ from workbench.adapted.kept import GivenIntegers, Kept
 from workbench.adapted.traced import Accesses, LaunchFault, Memory, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError, Place
 from workbench.catalog import spec_of
-from workbench.commands.tune import _completed as completed
+from workbench.commands.tune import _complete_call as completed
 from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.compile.stand_in import answering_for_gpu
@@ -61,9 +61,9 @@ def at(tensor, *elements):
 def test_memory_ends_with_the_last_element():
     x = torch.zeros(4, 6)
     for view, count in ((x, 24), (x[:, :2], 20), (x[1:3, ::2], 11), (x.t(), 24)):
-        memory = Memory.of("x", view)
+        memory = Memory.locate("x", view)
         assert (memory.begin, memory.end) == (view.data_ptr(), view.data_ptr() + 4 * count)
-    assert Memory.of("h", x.half()).item == 2
+    assert Memory.locate("h", x.half()).item == 2
 
 
 def test_accesses_are_elements_of_the_tensor_that_they_lie_in():
@@ -202,7 +202,10 @@ def test_a_plan_orders_its_programs_and_ends_with_its_budget(monkeypatch):
         clock = iter(range(100))
         traced._run_each(lambda: None, {}, (9, 1, 1), trace, ProgramPlan(None, budget))
         assert len(trace.ran) == ran
-    with pytest.raises(LaunchFault, match="race"), traced.traced(trace_of(("x", 8))) as trace:
+    with (
+        pytest.raises(LaunchFault, match="race"),
+        traced.trace_programs(trace_of(("x", 8))) as trace,
+    ):
         stored(trace, 0, (0,), (1.0,))
         stored(trace, 1, (0,), (2.0,))
     assert traced._Active.trace is None
@@ -223,7 +226,7 @@ def call_on(tensors, grid=(4,), arguments=None, **more):
 
 def test_memory_of_a_layout_reaches_from_its_lead_to_its_last_element():
     plain, odd = Layout((3, 4), (4, 1), "fp32"), Layout((3, 4), (8, 2), "fp32", 2, False)
-    assert plain.kept == (3, 4) and odd.kept == (2 + 1 + 2 * 8 + 3 * 2,)
+    assert plain.extents == (3, 4) and odd.extents == (2 + 1 + 2 * 8 + 3 * 2,)
     memory = torch.arange(25.0)
     assert odd.view(memory)[2, 3] == 2 + 22 and plain.view(memory) is memory
     assert odd.view(torch.arange(30.0)[5:])[0, 0] == 7
@@ -329,7 +332,7 @@ def test_configs_that_cannot_be_taken_are_said():
 def test_options_of_the_compiler_in_a_launch_go_to_every_config():
     """`kernel[grid](x, n, num_warps=8, enable_fp_fusion=False)` is a launch as any other."""
     given = [1], {"n": 256, "num_warps": 8, "enable_fp_fusion": False}
-    plain, fixed = write.without_options(JIT, given)
+    plain, fixed = write.split_options(JIT, given)
     assert plain == ([1], {"n": 256}) and fixed == {"num_warps": 8, "enable_fp_fusion": False}
     config = triton.Config({"BLOCK": 64}, num_warps=8)
     ((entry,), _) = write.entries_of(JIT, {"x": 1, "n": 256}, (4,), [config], fixed)
@@ -355,8 +358,8 @@ def test_tensors_of_an_absent_gpu_lie_here_and_its_driver_is_active():
 
 def test_wrappers_around_a_function_are_looked_through():
     inner = SimpleNamespace(fn=add_kernel)
-    assert kernel.launched(SimpleNamespace(fn=SimpleNamespace(fn=inner))) is inner
-    assert kernel.launched(inner) is inner
+    assert kernel.unwrap(SimpleNamespace(fn=SimpleNamespace(fn=inner))) is inner
+    assert kernel.unwrap(inner) is inner
 
 
 def test_a_package_that_turns_triton_off_is_imported_with_a_gpu_that_stands_in(tmp_path):
@@ -395,10 +398,10 @@ def test_values_travel_and_come_back():
 
 
 def test_places_of_functions_are_found_again(tmp_path):
-    place = Place.of(call_on)
+    place = Place.locate(call_on)
     assert place.name == "call_on" and place.find().__code__ is call_on.__code__
     with pytest.raises(AdaptedError, match="is not found at the top level of"):
-        Place.of(lambda: None)
+        Place.locate(lambda: None)
     with pytest.raises(AdaptedError, match=r"is not a function; give a @triton\.jit function"):
         travel.base(5)
     package = tmp_path / "outer_pack" / "inner_pack"
@@ -432,7 +435,7 @@ def test_a_file_of_a_package_is_found_where_the_package_cannot_be_imported(tmp_p
     assert travel.module_in_package(kernel) == "big_pack.ops_pack.kernel"
     assert travel.module_in_package(tmp_path / "kernel.py") is None
     found_here = function_of(f"{kernel}:f")
-    assert found_here() == 7 and Place.of(found_here).module == "big_pack.ops_pack.kernel"
+    assert found_here() == 7 and Place.locate(found_here).module == "big_pack.ops_pack.kernel"
     kernel.write_text("from ..shared import no_such_name\n")
     other = Place(str(kernel), "big_pack.ops_pack.kernel", "f")
     for name in [name for name in sys.modules if name.startswith("big_pack")]:
@@ -447,18 +450,18 @@ def test_functions_are_described_by_what_they_do():
     def make(number, text="return n + 1"):
         space = {"__name__": "mine", "LIMIT": number, "np": np}
         exec(f"def f(n):\n    {text}\n", space)
-        return travel.described(space["f"])
+        return travel.describe(space["f"])
 
     assert make(1) == make(1) == make(2) != make(1, "return n + 2")
     assert make(1, "return n + LIMIT") != make(2, "return n + LIMIT")
     assert (
-        travel.described(np) == "numpy"
-        and travel.described(torch.zeros(2, 3)) == "torch.float32(2, 3)"
+        travel.describe(np) == "numpy"
+        and travel.describe(torch.zeros(2, 3)) == "torch.float32(2, 3)"
     )
-    assert travel.described([1, {"a": 2}]) == ("1", (("a", "2"),))
-    assert travel.described(torch.Tensor) == "torch.Tensor"  # an annotation; it has a shape, too
-    inner = travel.described(lambda: lambda: np.pi)
-    assert inner != travel.described(lambda: lambda: np.e)
+    assert travel.describe([1, {"a": 2}]) == ("1", (("a", "2"),))
+    assert travel.describe(torch.Tensor) == "torch.Tensor"  # an annotation; it has a shape, too
+    inner = travel.describe(lambda: lambda: np.pi)
+    assert inner != travel.describe(lambda: lambda: np.e)
 
 
 # Discovery by hand: launches that a function plays
@@ -608,11 +611,11 @@ def test_a_launch_without_inputs_has_one_that_holds_poison(monkeypatch, tmp_path
 
 
 def test_fillings_bits_and_differences():
-    assert discover.filled(torch.zeros(2), discover.SAFE).tolist() == [1.75] * 2
-    assert discover.filled(torch.zeros(2), discover.POISON).isnan().all()
+    assert discover.filled_like(torch.zeros(2), discover.SAFE).tolist() == [1.75] * 2
+    assert discover.filled_like(torch.zeros(2), discover.POISON).isnan().all()
     ints = torch.zeros(2, dtype=torch.int32)
-    assert discover.filled(ints, discover.SAFE).tolist() == [1, 1]
-    assert discover.filled(ints, discover.POISON).tolist() == [0, 0]
+    assert discover.filled_like(ints, discover.SAFE).tolist() == [1, 1]
+    assert discover.filled_like(ints, discover.POISON).tolist() == [0, 0]
     nan = torch.tensor([math.nan, 1.0])
     assert discover.same_bits(nan, nan.clone()) and not discover.same_bits(nan, torch.ones(2))
     before = torch.tensor([1.0, -1.0, math.nan, math.inf])  # the rms of what is finite is sqrt(1/2)
@@ -636,15 +639,15 @@ def test_fillings_bits_and_differences():
 
 def test_values_are_moved_where_that_changes_no_meaning():
     x = torch.arange(64.0)
-    other = moved.moved(x, Layout((64,), (1,), "fp32"))
+    other = moved.shuffle_memory(x, Layout((64,), (1,), "fp32"))
     assert sorted(other.tolist()) == x.tolist() != other.tolist() and x[5] == 5
-    assert torch.equal(moved.moved(x.int(), Layout((64,), (1,), "int32")), x.int())
-    assert torch.equal(moved.moved(x, Layout((8, 64), (0, 1), "fp32", 0, False)), x)
-    gaps = moved.moved(x, Layout((16,), (2,), "fp32", 3, False))
+    assert torch.equal(moved.shuffle_memory(x.int(), Layout((64,), (1,), "int32")), x.int())
+    assert torch.equal(moved.shuffle_memory(x, Layout((8, 64), (0, 1), "fp32", 0, False)), x)
+    gaps = moved.shuffle_memory(x, Layout((16,), (2,), "fp32", 3, False))
     assert torch.equal(gaps[:3], x[:3]) and torch.equal(gaps[34:], x[34:])
     assert torch.equal(gaps[4:34:2], x[4:34:2]) and not torch.equal(gaps[3:34:2], x[3:34:2])
     assert sorted(gaps[3:34:2].tolist()) == x[3:34:2].tolist()
-    assert not torch.equal(moved.moved(x, Layout((1, 64), (0, 1), "fp32", 0, False)), x)
+    assert not torch.equal(moved.shuffle_memory(x, Layout((1, 64), (0, 1), "fp32", 0, False)), x)
     few, more = {"y": torch.tensor([1.0, math.inf])}, {"y": torch.tensor([math.nan, math.inf])}
     assert moved.worse(more, few).startswith("y gets NaN") and moved.worse(few, more) is None
     assert moved.worse(few, few) is None and moved.worse({"n": x.int()}, {"n": x.int()}) is None
@@ -814,11 +817,13 @@ def test_what_some_programs_wrote_is_compared_where_it_is_known():
     result = sample_check._result(one, memory, sample_trace(elements=(0, 2, 5)))
     assert result.programs == 2
     assert sample_check.unpacked(result.values["y"]).tolist() == [1.0, 3.0, 6.0]
-    kept = SimpleNamespace(written={}, expected={"y": torch.tensor([1.5, 2.5, 3.5, 4.5])})
-    actual, expected = sample_check._expected(kept, one, "y", result, result.values["y"])
+    kept = SimpleNamespace(
+        written_elements={}, expected_outputs={"y": torch.tensor([1.5, 2.5, 3.5, 4.5])}
+    )
+    actual, expected = sample_check._both_values(kept, one, "y", result, result.values["y"])
     assert actual.tolist() == [1.0, 3.0] and expected.tolist() == [1.5, 2.5], "5 is in a gap"
-    kept.written = {"y": torch.tensor([False, True, True, True])}
-    actual, expected = sample_check._expected(kept, one, "y", result, result.values["y"])
+    kept.written_elements = {"y": torch.tensor([False, True, True, True])}
+    actual, expected = sample_check._both_values(kept, one, "y", result, result.values["y"])
     assert actual.tolist() == [3.0] and expected.dtype == torch.float64
     assert sample_check._result(one, memory, sample_trace(atomics=True)).values == {}
     assert sample_check._result(one, memory, sample_trace(read_first=True)) == Refusal(
@@ -868,7 +873,7 @@ def test_kept_tensors_are_given_and_their_results_known(tmp_path):
         kept.reference(replace(one, unchecked="why"))(x, n)
     integers = GivenIntegers(one, kept)
     assert list(integers) == ["pn"] and len(integers) == 1 and integers["pn"].tolist() == [5, 6]
-    assert kept.written == {} and kept.probes == {}
+    assert kept.written_elements == {} and kept.probes == {}
     torch.save({"y": torch.tensor([True, False])}, tmp_path / call.WRITTEN)
     with pytest.raises(AdaptedError, match="of the other outputs nothing is known"):
         Kept(tmp_path).reference(one)(x, n)
@@ -901,8 +906,8 @@ def test_extents_have_the_names_of_the_users_integers():
     assert kernel.unread(replace(one, initial={"y": "values"})) == ("y",)
     limits = DEVICES["h200"].limits
     config = kernel.config_type(one)(BLOCK=64, num_warps=4)
-    assert kernel.refused(one, {"N": 1}, config, limits, itemsize=4, N=1) is None
-    assert kernel.refused(one, {"N": 1}, config, limits, itemsize=4, N=2).startswith(
+    assert kernel.refusal_of_call(one, {"N": 1}, config, limits, itemsize=4, N=1) is None
+    assert kernel.refusal_of_call(one, {"N": 1}, config, limits, itemsize=4, N=2).startswith(
         "the grids were"
     )
     other = SimpleNamespace(BLOCK=32, num_warps=4)
@@ -942,9 +947,9 @@ def test_a_reference_gives_the_outputs_in_order():
     args = ((x, torch.tensor([4.0, 0.0]), x.int()), {})
     memory = {"x": x, "y": args[0][1], "n": x.int()}
     found_ = Discovered(("y",), {"y": "nothing"}, 0, odd={"y": OutputUse(1.0, True)})
-    adds = referenced.with_read_outputs(lambda x, y, n: x + y, args, both, memory, found_)
+    adds = referenced.keep_read_outputs(lambda x, y, n: x + y, args, both, memory, found_)
     assert adds.initial == {"y": "values"} and adds.odd == {}
-    leaves = referenced.with_read_outputs(lambda x, y, n: x * 2, args, both, memory, found_)
+    leaves = referenced.keep_read_outputs(lambda x, y, n: x * 2, args, both, memory, found_)
     assert leaves == found_
 
 
@@ -980,10 +985,10 @@ def test_configs_of_an_autotuner_are_pruned_and_what_is_ignored_is_said():
 
 
 def test_a_function_of_a_cell_is_written_with_what_it_names(tmp_path):
-    assert cell.in_file(call_on, tmp_path) is call_on
+    assert cell.function_in_file(call_on, tmp_path) is call_on
 
     def parts(name, value):
-        return "\n".join(cell._named(name, value, {}))
+        return "\n".join(cell._name_source(name, value, {}))
 
     assert parts("np", np) == "import numpy as np" and parts("N", 3) == "N = 3"
     assert parts("C", tl.constexpr(4)).endswith("C = triton.language.constexpr(4)")
@@ -1020,8 +1025,12 @@ def test_extents_are_solved_from_products_and_quotients():
         shapes.extents_of(halves, (torch.zeros(3), torch.zeros(7)))
     behind = operation_spec(w=("N",), x=("N/2",))
     assert shapes.extents_of(behind, (torch.zeros(7), torch.zeros(3))) == {"N": 7}
-    assert shapes._solved("N/2", 3, {}) == {"N": 6} and shapes._solved("8/N", 4, {}) == {}
-    assert shapes._solved("M*N", 3, {}) == {} and shapes._solved("M*3", 9, {}) == {"M": 3}
+    assert (
+        shapes._solve_extent("N/2", 3, {}) == {"N": 6} and shapes._solve_extent("8/N", 4, {}) == {}
+    )
+    assert shapes._solve_extent("M*N", 3, {}) == {} and shapes._solve_extent("M*3", 9, {}) == {
+        "M": 3
+    }
     assert shapes._factors([("", "M"), ("*", "4"), ("/", "2"), ("/", "K")], {"M": 3, "K": 5}) == (
         12,
         10,
@@ -1180,8 +1189,8 @@ def test_derivatives_are_those_of_torch(monkeypatch):
     cos, sin = torch.rand(5, 2).double(), torch.rand(5, 2).double()
     position = torch.tensor([0, 4, 2])
     check("rope", rotate, (draw(3, 2, 4), draw(3, 1, 4), cos, sin, position))
-    assert derivatives.widened(x.detach().half()).dtype == torch.float32
-    assert derivatives.widened(x) is x
+    assert derivatives.widen(x.detach().half()).dtype == torch.float32
+    assert derivatives.widen(x) is x
 
 
 def test_warm_calls_are_kept_by_shape_and_alignment(monkeypatch):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from workbench.adapted.autotuned import configs_of, remember
 from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.kernel import config_type, extent_names, kept_axes, sizes_of, spec_of
-from workbench.adapted.travel import AdaptedError, Place, described
-from workbench.adapted.write import fingerprint, folder_name, meanings, numbered, numbers_of
+from workbench.adapted.travel import AdaptedError, Place, describe
+from workbench.adapted.write import fingerprint, folder_name, meanings, number_values, numbers_of
 from workbench.device.hardware import device_named
 from workbench.spec import stages, threads, values
 
@@ -96,15 +96,15 @@ def test_axes_name_every_extent_once(call):
     assert set(spec.axes) == set(at)
     for name in call.inputs:
         layout = call.tensors[name]
-        assert spec.inputs[name].shape(at) == layout.kept
-        assert len(kept_axes(name, layout, extent_names(call))) == len(layout.kept)
+        assert spec.inputs[name].shape(at) == layout.extents
+        assert len(kept_axes(name, layout, extent_names(call))) == len(layout.extents)
     for name in call.outputs:
         assert spec.outputs[name].shape(at) == call.tensors[name].shape
 
 
 @given(st.lists(st.one_of(st.integers(), st.booleans(), st.text(), st.none(), st.floats())))
 def test_numbers_tell_values_apart(column):
-    numbers = numbered(column)
+    numbers = number_values(column)
     for value, number in zip(column, numbers, strict=True):
         for other, its in zip(column, numbers, strict=True):
             assert (number == its) == (type(value) is type(other) and repr(value) == repr(other))
@@ -112,7 +112,7 @@ def test_numbers_tell_values_apart(column):
 
 @given(st.lists(st.integers()))
 def test_whole_numbers_stay_themselves(column):
-    assert numbered(column) == column
+    assert number_values(column) == column
 
 
 # Fingerprints
@@ -136,9 +136,9 @@ def compiled(added=1, above="", limit=4):
 
 
 def test_a_fingerprint_sees_what_is_done_and_not_where_it_stands():
-    assert described(compiled()) == described(compiled(above="# a line\n\n"))
-    assert described(compiled()) != described(compiled(added=2)), "a function that is called"
-    assert described(compiled()) != described(compiled(limit=5)), "a global that is read"
+    assert describe(compiled()) == describe(compiled(above="# a line\n\n"))
+    assert describe(compiled()) != describe(compiled(added=2)), "a function that is called"
+    assert describe(compiled()) != describe(compiled(limit=5)), "a global that is read"
 
 
 @given(st.integers(), st.integers())
@@ -146,14 +146,14 @@ def test_a_grid_is_told_by_what_it_closes_over(n, m):
     def rule(extent):
         return lambda meta: (extent // meta["BLOCK"],)
 
-    assert (described(rule(n)) == described(rule(m))) == (n == m)
+    assert (describe(rule(n)) == describe(rule(m))) == (n == m)
 
 
 def test_what_recurses_is_told():
     def turn(n):
         return turn(n - 1) if n else 0
 
-    assert described(turn) == described(turn)
+    assert describe(turn) == describe(turn)
 
 
 @given(calls())
@@ -226,7 +226,7 @@ def test_a_function_inside_another_is_refused_in_one_sentence():
         pass
 
     with pytest.raises(AdaptedError, match="not found at the top level"):
-        Place.of(inside)
+        Place.locate(inside)
 
 
 def test_a_file_whose_top_level_fails_is_named(tmp_path):

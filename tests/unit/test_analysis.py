@@ -14,11 +14,11 @@ from workbench.experiments.analysis.times import (
     Span,
     kind_of,
     mark,
-    over,
     quotient,
+    ratio_of,
     reasons,
     row,
-    worded,
+    verdict_word,
 )
 from workbench.experiments.lora_rank import variants
 
@@ -50,10 +50,10 @@ def test_an_operation_covers_what_may_come_of_it(a, b, at, to):
 
 @given(spans(), numbers)
 def test_a_bound_is_passed_only_where_the_whole_interval_passes_it(span, bound):
-    assert span.above(bound) in (None, span.value > bound)
-    assert span.below(bound) in (None, span.value < bound)
+    assert span.is_above(bound) in (None, span.value > bound)
+    assert span.is_below(bound) in (None, span.value < bound)
     if span.low < bound < span.high:
-        assert span.above(bound) is None and span.below(bound) is None
+        assert span.is_above(bound) is None and span.is_below(bound) is None
 
 
 def test_nothing_over_nothing_is_nothing():
@@ -67,14 +67,14 @@ def test_a_number_of_predictions_has_a_mark_and_the_interval_that_a_model_states
     assert row("r", Span(1.0, 1.0, 1.0), "1", "predicted").low is None
     assert row("r", Span(1.0, 0.9, 1.1), "1", "predicted").low == 0.9
     assert row("r", Span(1.0, 0.9, 1.1), "1", "measured").low == 0.9
-    assert mark("predicted") + worded("flat", "predicted") == "~predicted: flat"
-    assert mark("measured") + worded("flat", "measured") == "flat"
+    assert mark("predicted") + verdict_word("flat", "predicted") == "~predicted: flat"
+    assert mark("measured") + verdict_word("flat", "measured") == "flat"
 
 
 def test_a_ratio_with_few_windows_is_that_of_the_intervals():
-    result = over(took(VARIANTS[0], 1e-6, half=0.1), took(VARIANTS[1], 2e-6, half=0.1))
+    result = ratio_of(took(VARIANTS[0], 1e-6, half=0.1), took(VARIANTS[1], 2e-6, half=0.1))
     assert (result.value, result.low, result.high) == pytest.approx((2.0, 1.8 / 1.1, 2.2 / 0.9))
-    assert over(failed(VARIANTS[0]), took(VARIANTS[1], 1e-6)) is None
+    assert ratio_of(failed(VARIANTS[0]), took(VARIANTS[1], 1e-6)) is None
 
 
 def test_arms_without_a_time_are_told_by_reason():

@@ -198,6 +198,6 @@ def test_a_curve_or_else_the_times_are_drawn(monkeypatch):
     findings = [SimpleNamespace(charts=()), SimpleNamespace(charts=(1, 2))]
     assert figures.finding_figure(findings, OWN[:1]) == "chart 1"
     assert figures.finding_figure(findings[:1], OWN[:1]) == ["final"]
-    fig = figures.displayed(figures.figure(100, 80), {"ground": "#ffffff"})
+    fig = figures.notebook_figure(figures.figure(100, 80), {"ground": "#ffffff"})
     assert fig.patch.get_visible() and to_hex(fig.patch.get_facecolor()) == "#ffffff"
     assert fig._repr_png_()[:4] == b"\x89PNG"

@@ -13,7 +13,7 @@ from workbench.backend.metal.emulated import counted_sizes
 from workbench.backend.protocol import Problem
 from workbench.backend.refusal import refusal_of
 from workbench.catalog import names_in, spec_of
-from workbench.commands.problem import CommandError, check_sweep, own_impls, sweep_named
+from workbench.commands.problem import CommandError, check_sweep, find_sweep, own_impls
 from workbench.data.record import BufferCounts, Case, CountedTraffic, Predicted
 from workbench.device import apple_model
 from workbench.device.apple_model import HIGH, LOW, MARGIN, SHARES, MetalWork, chip_class, predict
@@ -206,7 +206,7 @@ def test_bytes_are_counted_at_a_small_size_that_the_config_takes(name):
 def refused(kernel, name, sizes, device=M2MAX, dtype="fp16", **knobs):
     spec = spec_of(kernel)
     impl = next(i for i in spec.impls if i.name == name and i.backend == "metal")
-    config = impl.created({**values(impl.config()), **knobs})
+    config = impl.config_of({**values(impl.config()), **knobs})
     problem = Problem(kernel, spec, sizes, dtype)
     return refusal_of(candidate_of(impl, config), problem, device)
 
@@ -271,12 +271,12 @@ def test_the_impls_are_those_of_the_device():
 
 
 def test_the_sweep_of_threadgroups_names_block_size_on_other_devices():
-    sweep = sweep_named("threadgroup")
+    sweep = find_sweep("threadgroup")
     check_sweep("threadgroup", sweep, "m2max")
     for device in ("h200", "mi300x", None):
         with pytest.raises(CommandError, match="for this device name block_size"):
             check_sweep("threadgroup", sweep, device)
-    check_sweep("block_size", sweep_named("block_size"), "m2max")
+    check_sweep("block_size", find_sweep("block_size"), "m2max")
 
 
 def test_what_a_sweep_will_not_say_is_said_for_each_peak():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.adapted.launch import resolved
+from workbench.adapted.launch import resolve
 from workbench.device.hardware import DEVICES
 from workbench.dsl import pretend
 from workbench.spec import AUTO, Spec, Tensor, among, label, threads, tile, values
@@ -61,7 +61,7 @@ def test_a_field_that_is_named_stays_and_one_that_is_open_is_chosen(impl, data):
     }
     sizes = data.draw(st.sampled_from([*impl.spec.check, *impl.spec.bench]))
     dtype = data.draw(st.sampled_from(list(impl.spec.tolerance)))
-    result = values(impl.resolved(impl.config(**drawn), H200, dtype, sizes))
+    result = values(impl.resolved_config(impl.config(**drawn), H200, dtype, sizes))
     assert all(result[name] == value for name, value in drawn.items() if value != AUTO)
     # a count of parts may lie between two choices; what tiles and warps may be is declared
     knobs = impl.knobs()
@@ -79,14 +79,14 @@ def test_a_launch_resolves_by_its_inputs_as_a_sweep_does_by_sizes(impl):
         for dtype in impl.spec.tolerance:
             created = inputs.shapes(impl.spec, sizes, dtype)
             with pretend(H200):
-                result = resolved(impl, impl.config(), created)
-            assert result == impl.resolved(impl.config(), H200, dtype, sizes)
+                result = resolve(impl, impl.config(), created)
+            assert result == impl.resolved_config(impl.config(), H200, dtype, sizes)
 
 
 def test_inputs_that_do_not_tell_the_sizes_are_refused_in_a_sentence():
     softmax = catalog.impl_of(catalog.spec_of("softmax"), "rows")
     with pytest.raises(ValueError, match=r"softmax.rows: .*block_m, num_warps depends on them"):
-        resolved(softmax, softmax.config(), (torch.empty(2, 3, 4, device="meta"),))
+        resolve(softmax, softmax.config(), (torch.empty(2, 3, 4, device="meta"),))
 
 
 def test_an_open_field_without_a_rule_is_refused_where_it_is_declared():
@@ -123,7 +123,7 @@ def kernel(request):
 
 
 def sized(impl, M, N):
-    return impl.resolved(impl.config(), H200, "bf16", {"M": M, "N": N})
+    return impl.resolved_config(impl.config(), H200, "bf16", {"M": M, "N": N})
 
 
 @given(M=lengths, N=columns)
@@ -178,4 +178,4 @@ def test_parts_of_a_product_fill_the_cores():
     for cores, parts in ((132, 4), (64, 2), (16, 1)):
         limits = replace(H200, cores=cores)
         at = {"M": 64, "N": 4096, "K": 4096}  # 32 tiles of 32 steps
-        assert split_k.resolved(config, limits, "bf16", at).split == parts
+        assert split_k.resolved_config(config, limits, "bf16", at).split == parts

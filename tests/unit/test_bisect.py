@@ -244,7 +244,7 @@ def test_good_that_gives_no_time_is_one_sentence(place):
 
 def test_ends_that_are_no_line_of_commits_are_refused(place):
     place.numbered(3)
-    repository = Repository.of(place.folder)
+    repository = Repository.find(place.folder)
     with pytest.raises(WorktreeError, match="not an ancestor"):
         Bisection.check(repository, "HEAD", "HEAD~1")
     with pytest.raises(WorktreeError, match="the same commit"):
@@ -291,14 +291,14 @@ from workbench.revisions.bisection import Bisection
 from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
-    repository = Repository.of(Path(sys.argv[1]))
+    repository = Repository.find(Path(sys.argv[1]))
     good, bad = Bisection.check(repository, 'HEAD~9', 'HEAD')
     def waits(commit):
-        trees.at(commit)
+        trees.root(commit)
         print(commit, flush=True)
         time.sleep(60)
     with Worktrees(repository) as trees:
-        Bisection(repository, trees.at(good), good, bad).search(waits, print)
+        Bisection(repository, trees.root(good), good, bad).search(waits, print)
 
 bisect.run = run
 raise SystemExit(cli.main(['bisect', 'toy.py', 'HEAD~9', 'HEAD']))
@@ -339,10 +339,10 @@ def test_side_branches_are_searched_too(place):
 @pytest.mark.parametrize("skips", [set(), {3, 4}, {1, 2, 3, 4, 5, 6}])
 def test_git_chooses_and_the_candidates_are_those_between(place, skips):
     place.numbered(8)
-    repository = Repository.of(place.folder)
+    repository = Repository.find(place.folder)
     with Worktrees(repository) as trees:
         good, bad = place.commits[0], place.commits[-1]
-        search = Bisection(repository, trees.at(good), good, bad)
+        search = Bisection(repository, trees.root(good), good, bad)
 
         def decide(commit):
             n = place.commits.index(commit)

@@ -22,7 +22,7 @@ from workbench.backend.offline import model_time
 from workbench.backend.protocol import Problem
 from workbench.commands.calibrate import KERNELS, CalibrateCommand
 from workbench.commands.options import CalibrateOptions, CommandError, OptionError
-from workbench.commands.problem import sweep_named
+from workbench.commands.problem import find_sweep
 from workbench.commands.run import new_run
 from workbench.compile import Compiled
 from workbench.data.record import Resources
@@ -286,7 +286,7 @@ def test_a_sweep_tries_the_corrected_order(own):
     run = new_run("sweep", "full", "", null, [problem])
 
     def planned():
-        plan = plan_sweep(run, problem, sweep_named("full"), [TILES], H200, null.protocol)
+        plan = plan_sweep(run, problem, find_sweep("full"), [TILES], H200, null.protocol)
         return {c.key: c for c in plan.candidates}
 
     plain = planned()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import softmax
 
-from workbench.commands.diagnose_trace import of_run
+from workbench.commands.diagnose_trace import run_report
 from workbench.commands.result import RunResult
 from workbench.commands.traces import known_of_calls, of_kernel
 from workbench.data.record import Evidence, Profile, Record
@@ -167,26 +167,26 @@ def test_diagnose_evaluates_the_stored_call_and_lists_its_rules_no_more():
     kept, record = call_of_three(10**10)
     assert all(p.outcome == record.key for p in kept.profiles)
     stored = RunResult(kept.run, [record], (), kept.findings, kept.profiles)
-    report = of_run(stored)
+    report = run_report(stored)
     (model,) = [each for each in report.results if each.rule == "model"]
     assert model.subject == "call of 3 launches" and "reads 444 MB" in model.sentence
     assert not OF_CALLS & {each.rule for each in report.missing} - {"clock"}
     some = [replace(p, outcome="", metrics=tuple(e for e in p.metrics if e.name != "call_launches"))
             for p in kept.profiles]  # fmt: skip
-    without = of_run(replace(stored, profiles=some))
+    without = run_report(replace(stored, profiles=some))
     assert "model" in {each.rule for each in without.missing}
     assert "model" not in {each.rule for each in without.results}
 
 
 def test_traffic_of_a_call_is_that_of_its_first_call():
     kept, record = call_of_three()
-    once = bytes_at(ProfiledCalls.of(kept.profiles).traffic(record), "dram")
+    once = bytes_at(ProfiledCalls.select(kept.profiles).traffic(record), "dram")
     assert once == pytest.approx(sum(
         e.value for p in kept.profiles for e in p.metrics if e.name == "dram_bytes"
     ))  # fmt: skip
     again = [replace(p, launch=str(int(p.launch) + 3)) for p in kept.profiles]
-    twice = ProfiledCalls.of([*again, *kept.profiles]).traffic(record)
+    twice = ProfiledCalls.select([*again, *kept.profiles]).traffic(record)
     assert bytes_at(twice, "dram") == pytest.approx(once)
     unknown = Profile("r", "t", "ncu", "", "0", "k", launch="0", outcome=record.key,
                       metrics=(Evidence("dram_bytes", 7.0, "B", "profiled"),))  # fmt: skip
-    assert bytes_at(ProfiledCalls.of([unknown]).traffic(record), "dram") == 7
+    assert bytes_at(ProfiledCalls.select([unknown]).traffic(record), "dram") == 7

@@ -27,9 +27,9 @@ from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import (
     MIXES,
     groups_of,
-    known,
-    mixed,
-    stated,
+    measured_ceilings,
+    mixed_ceiling,
+    stated_ceilings,
     stream_elements,
     usable,
 )
@@ -98,7 +98,7 @@ class Place:
 
     def known(self):
         with open_history(self.url) as history:
-            return known(history, "h200")
+            return measured_ceilings(history, "h200")
 
     def events(self):
         (file,) = self.out.glob("*/events.jsonl")
@@ -177,7 +177,7 @@ def test_all_ceilings_are_found_checked_and_kept(place):
     assert kept["launch_eager_measured"]["value"] == pytest.approx(0.8e-6, rel=0.01)
     assert kept["h2d_pinned_measured"]["value"] == pytest.approx(5e10, rel=0.02)
     *outcomes, run, end = place.events()
-    assert isinstance(run, Run) and run.ceilings == {**stated(H200), **place.result}
+    assert isinstance(run, Run) and run.ceilings == {**stated_ceilings(H200), **place.result}
     assert isinstance(end, RunFinished) and end.state == "complete"
     assert len(outcomes) == len(place.gauging.recorder.outcomes)
     with open_history(place.url) as history:
@@ -379,7 +379,7 @@ def test_the_latest_complete_run_is_known(place):
     place.gauge(lambda c: usual(c, 0.99))
     assert place.known()["dram_copy_measured"]["value"] == pytest.approx(0.99 * 4.2e12, rel=0.01)
     with open_history(place.url) as history:
-        assert known(history, "h100") is None
+        assert measured_ceilings(history, "h100") is None
 
 
 # Without a GPU
@@ -402,7 +402,7 @@ def test_what_is_stated_is_said_to_be_of_which_device_compiled_for_or_not(place)
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_every_stated_ceiling_has_a_source_and_none_is_measured(device):
-    result = stated(device)
+    result = stated_ceilings(device)
     assert {"dram", "cache"} <= set(result) and usable(result) == {}
     assert all(c["source"] and c["value"] > 0 for c in result.values())
     assert {n[8:] for n in result if n.startswith("compute_")} == set(device.peaks)
@@ -422,7 +422,7 @@ def measured(values):
 
 @given(st.lists(RATE, min_size=1, max_size=4), st.floats(0, 1))
 def test_a_mix_lies_between_its_neighbours(values, share):
-    result = mixed(measured(values), share)
+    result = mixed_ceiling(measured(values), share)
     assert min(values) * (1 - 1e-9) <= result["value"] <= max(values) * (1 + 1e-9)
     assert result["low"] <= result["value"] <= result["high"] and result["kind"] == "computed"
 
@@ -430,23 +430,23 @@ def test_a_mix_lies_between_its_neighbours(values, share):
 @given(st.lists(RATE, min_size=4, max_size=4))
 def test_a_measured_mix_is_itself(values):
     for share, value in zip(MIXES.values(), values, strict=True):
-        assert mixed(measured(values), share)["value"] == pytest.approx(value)
+        assert mixed_ceiling(measured(values), share)["value"] == pytest.approx(value)
 
 
 def test_time_adds_up_between_two_mixes():
     """Half the bytes at 4 TB/s and half at 2 take three quarters of a second a 2 TB: 2.67."""
-    result = mixed({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
+    result = mixed_ceiling({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
                    if "copy" not in k and "triad" not in k}, 0.5)  # fmt: skip
     assert result["value"] == pytest.approx(8e12 / 3)
 
 
 def test_a_mix_of_nothing_is_none_and_a_failed_one_does_not_count():
-    assert mixed({}, 0.5) is None
+    assert mixed_ceiling({}, 0.5) is None
     result = measured([1e12, 2e12, 4e12, 4e12])
     result["dram_copy_measured"]["failed"] = True
-    assert mixed(result, 0.5)["value"] != pytest.approx(2e12)
+    assert mixed_ceiling(result, 0.5)["value"] != pytest.approx(2e12)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        mixed(result, 1.5)
+        mixed_ceiling(result, 1.5)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from nullside import Place
 from workbench import catalog
 from workbench.backend.cluster import cluster
 from workbench.backend.cluster.joining import files_hash
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
 from workbench.commands.spread import references_text
@@ -47,7 +47,7 @@ def place(tmp_path, monkeypatch):
 
 def write_hashes(place):
     catalog.spec_of(str(place.kernel))
-    (place.folder / "hashes.json").write_text(json.dumps(loaded(str(place.kernel)).hashes))
+    (place.folder / "hashes.json").write_text(json.dumps(load_kernel(str(place.kernel)).hashes))
 
 
 @pytest.fixture

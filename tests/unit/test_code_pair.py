@@ -26,7 +26,7 @@ from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import from_plain, to_plain
 from workbench.device.error_band import device_words
 from workbench.reports.versions import (
-    changed,
+    changed_pairs,
     changes_page,
     conclusion,
     narrow_rows,
@@ -163,9 +163,9 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
         for n, (a, b) in enumerate(both)
     ]
     drawn = changes_page(changes_of(pairs))
-    assert drawn.count("matmul.i") == len(changed(pairs))
+    assert drawn.count("matmul.i") == len(changed_pairs(pairs))
     assert all(f"--impl {p.case.impl} " in drawn for p in pairs if p.word != "SAME")
-    assert len(tune_again(pairs)) == len(changed(pairs))
+    assert len(tune_again(pairs)) == len(changed_pairs(pairs))
     assert [plain_pair(p)["word"] for p in pairs] == [p.word for p in pairs]
 
 
@@ -175,7 +175,9 @@ def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(b
     changes = changes_of(pairs)
     console = Console(file=io.StringIO(), width=240, highlight=False, markup=False)
     say_changes(console, changes)
-    cells = [cell for row, _ in pair_rows(changed(pairs), config=True)["rows"] for cell in row]
+    cells = [
+        cell for row, _ in pair_rows(changed_pairs(pairs), config=True)["rows"] for cell in row
+    ]
     shown = any(cell.startswith("~") or "> ~" in cell for cell in cells)
     for text in (console.file.getvalue(), html.unescape(changes_page(changes))):
         assert text.count(device_words(device, CASE.kernel)) == shown
@@ -185,7 +187,7 @@ def test_predicted_times_have_their_error_once_on_the_page_and_in_the_terminal(b
 def test_rows_beyond_the_first_have_their_heads_too(both):
     pairs = [paired(CASE, before, after) for before, after in both]
     drawn = changes_page(changes_of(pairs))
-    assert drawn.count(">what changed</th>") == (len(changed(pairs)) + 59) // 60
+    assert drawn.count(">what changed</th>") == (len(changed_pairs(pairs)) + 59) // 60
 
 
 def changes_of(pairs, **more):

@@ -38,7 +38,7 @@ PREDICTED = [o for o in synthetic.matmul(predicted=True)[1] if isinstance(o, Rec
 def test_the_script_of_the_user_is_unseen_and_comes_back(monkeypatch):
     main = SimpleNamespace(__file__="mine.py", __spec__="spec")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    with in_process.main_unseen():
+    with in_process.hide_main():
         assert not hasattr(main, "__file__") and main.__spec__ is None
     assert (main.__file__, main.__spec__) == ("mine.py", "spec")
 
@@ -127,8 +127,8 @@ def test_what_is_left_out_of_an_export_is_counted():
 
 
 def test_columns_that_are_empty_are_left_out():
-    assert notebook.filled("abc", [("1", "", ""), ("", "", "3")]) == [0, 2]
-    assert notebook.filled("abc", []) == []
+    assert notebook.nonempty_columns("abc", [("1", "", ""), ("", "", "3")]) == [0, 2]
+    assert notebook.nonempty_columns("abc", []) == []
 
 
 def test_outcomes_are_by_phase_and_time_with_their_intervals():
@@ -166,27 +166,27 @@ def test_sentences_of_profiles_and_of_a_history():
 def test_events_of_a_time_name_what_measured_it():
     run = synthetic.matmul()[0]
     record = next(r for r in RECORDS if r.phase == "final")
-    done = instrumentation.completed(run, record, "x")
+    done = instrumentation.completion_event(run, record, "x")
     assert done.device_us == pytest.approx(record.time_s * 1e6) and done.predicted_us is None
     assert done.op_path.startswith("sweep/tile_size/matmul/") and done.op_path.endswith("/x/final")
     assert "4096" not in done.op_path
     hosts = {"device": (2e6, 5e6), "host": (None, 2e6)}  # by its own clock, of 2 s and 5 s
     for method, times in hosts.items():
         clock = replace(record.timing, median_s=2.0, host_s=5.0, method=method)
-        done = instrumentation.completed(run, replace(record, timing=clock))
+        done = instrumentation.completion_event(run, replace(record, timing=clock))
         assert (done.device_us, done.host_us) == times
-    guess = instrumentation.completed(run, PREDICTED[0])
+    guess = instrumentation.completion_event(run, PREDICTED[0])
     assert guess.predicted and guess.device_us is guess.host_us is None
     assert guess.predicted_us == pytest.approx(PREDICTED[0].time_s * 1e6)
     several = SimpleNamespace(name="n", engine="other", sizes={}, dtype="bf16")
     path = instrumentation.op_path(several, record.case)
     assert path.startswith("other/matmul/") and "M=4096" in path and "bf16" in path
     bare = SimpleNamespace(resources=None, kernel="k", grid=(1, 1, 1), shapes=(), launches=1)
-    assert list(instrumentation.dispatched(run, record.case, bare)) == []
+    assert list(instrumentation.dispatch_events(run, record.case, bare)) == []
     full = SimpleNamespace(
         resources=record.resources, kernel="k", grid=(3, 1, 1), shapes=(), launches=2
     )
-    (event,) = instrumentation.dispatched(run, record.case, full)
+    (event,) = instrumentation.dispatch_events(run, record.case, full)
     assert (event.grid, event.launches, event.registers) == (
         (3, 1, 1),
         2,
@@ -201,16 +201,16 @@ def test_a_user_is_asked_before_anything_is_deleted(monkeypatch, answer, agreed)
     stdin.isatty = lambda: True
     monkeypatch.setattr(history.sys, "stdin", stdin)
     monkeypatch.setattr(history, "say", said.append)
-    assert history._confirmed() is agreed
+    assert history._confirm() is agreed
     assert said == ["Delete them? [y/N]", *([] if agreed else ["Nothing was deleted."])]
     stdin.isatty = lambda: False
     with pytest.raises(history.HistoryError, match="add --yes"):
-        history._confirmed()
+        history._confirm()
 
 
 def test_moments_and_damaged_rows():
     spans = {"2h": 7200.0, "3d": 259200.0, "1w": 604800.0, "1y": 31536000.0}
-    assert {text: 1e9 - history._before(text, 1e9) for text in spans} == spans
+    assert {text: 1e9 - history._parse_moment(text, 1e9) for text in spans} == spans
     text = {n: stored.damage_text(SimpleNamespace(damaged=n, name="h")) for n in (1, 2)}
     assert text[1].startswith("1 row of h cannot be used and is left out")
     assert text[2].startswith("2 rows of h cannot be used and are left out")

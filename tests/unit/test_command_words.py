@@ -154,7 +154,7 @@ def test_a_bar_is_drawn_five_times_a_second_and_removed(monkeypatch):
 
 
 def test_a_place_has_its_display(monkeypatch):
-    monkeypatch.setattr(progress, "in_notebook", lambda: False)
+    monkeypatch.setattr(progress, "runs_in_notebook", lambda: False)
     terminal = [False]
     monkeypatch.setattr(progress.sys, "stderr", SimpleNamespace(isatty=lambda: terminal[0]))
 
@@ -164,7 +164,7 @@ def test_a_place_has_its_display(monkeypatch):
     assert kinds() == ["NoneType", "NoneType", "TerminalLine"]
     terminal[0] = True
     assert kinds() == ["NoneType", "TerminalLine", "TerminalLine"]
-    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr(progress, "runs_in_notebook", lambda: True)
     assert kinds() == ["NoneType", "NotebookBar", "NotebookBar"]
 
 

@@ -156,7 +156,7 @@ def test_a_job_that_loses_its_gpu_too_often_is_an_error(spread_on):
     lost = job("heavy")
     for number in range(1, spread.MOVES + 2):
         one._waiting.clear()
-        one._moved(lost, gpu("A"))
+        one._requeue(lost, gpu("A"))
         assert lost.moves == number and bool(one._waiting) == (number <= spread.MOVES)
     assert str(one._errors[0]).startswith("heavy lost its worker 6 times; what was obtained is")
     assert len(said) == spread.MOVES
@@ -177,7 +177,7 @@ def test_how_a_job_ends_on_a_gpu(spread_on, error, usable, waits, errors):
     one, _, _ = spread_on()
     first = job("first", *([error] if error is not None else []))
     one._running.add(first)
-    assert one._done(first, gpu("A")) is usable
+    assert one._run_job(first, gpu("A")) is usable
     assert (len(one._waiting), len(one._errors), one._running) == (waits, errors, set())
 
 
@@ -542,7 +542,7 @@ def tuning(monkeypatch):
     """A tuning of items whose launches need not be rebuilt, its clock, and what it says."""
     clock, said = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(engine, "rebuilt", lambda signature, trust: signature)
+    monkeypatch.setattr(engine, "rebuild_launch", lambda signature, trust: signature)
     monkeypatch.setattr(engine, "text_hash", lambda kernel: "hash")
 
     def make(items, seconds=400.0, **more):
@@ -611,16 +611,16 @@ def test_the_budget_of_a_workload_is_shared(tuning):
     clock.now = 499.9
     assert not one.is_spent and one.time_of(items[0]) == engine.LEAST_S
     clock.now = 500.0
-    assert one.is_spent and one.left == items
+    assert one.is_spent and one.open_items == items
     many, clock, _ = tuning(items, gpus=lambda: 2)
     clock.now = 100.0
     assert many.time_of(items[0]) == 400.0 and many.time_of(items[1]) == 200.0
     sweeper = Sweeper([{"old": 1.0}, {"old": 1.0}])
     one.tune(items[:1], sweeper)
-    assert sweeper.seconds == [300.0] and [i for i, _ in one.done] == items[:1]
+    assert sweeper.seconds == [300.0] and [i for i, _ in one.tuned_items] == items[:1]
     clock.now = 600.0
     one.tune(items[1:], sweeper)
-    assert sweeper.seconds == [300.0] and one.left == items[1:]
+    assert sweeper.seconds == [300.0] and one.open_items == items[1:]
     for options, words in (
         ({"budget": "9"}, "--budget is shared as time"),
         ({"cover": 0.0}, "--cover is a share"),
@@ -648,7 +648,7 @@ def test_members_that_fail_cost_themselves_alone(tuning, monkeypatch):
     one.tune(items, Sweeper([same, CommandError("no room"), same]))
     stays = "the config in use, old, stays"
     assert said == ["add: no room", f"add: {stays}", "add: lost"]
-    assert [result.status for _, result in one.done] == ["kept", "failed", "failed"]
+    assert [result.status for _, result in one.tuned_items] == ["kept", "failed", "failed"]
     one, _, _ = tuning(items)
     with pytest.raises(GpuGone):
         one.tune(items, Sweeper([GpuGone("gone")]))
@@ -866,12 +866,12 @@ def test_outcomes_are_counted_by_kind():
         (SweepOptions(same_bits_as="default"), True, "outputs of a GPU"),
     ):
         with pytest.raises(CommandError, match=words):
-            sweep.bits_wanted(options, SimpleNamespace(predicts=predicts))
+            sweep.bits_option(options, SimpleNamespace(predicts=predicts))
     assert (
-        sweep.bits_wanted(SweepOptions(same_bits_as="default"), SimpleNamespace(predicts=False))
+        sweep.bits_option(SweepOptions(same_bits_as="default"), SimpleNamespace(predicts=False))
         == "default"
     )
-    assert sweep.bits_wanted(SweepOptions(), SimpleNamespace(predicts=True)) == ""
+    assert sweep.bits_option(SweepOptions(), SimpleNamespace(predicts=True)) == ""
 
 
 def test_sizes_of_unlike_gpus_are_left_out_of_a_portfolio():
@@ -916,12 +916,12 @@ def test_a_small_space_is_measured_whole(many, bits, expected):
     searches = [None, problem.SearchPlan(), found]
     assert [problem.predicted_configs(s) for s in searches] == [problem.MOST[True], 0, most]
     with pytest.raises(CommandError, match="modle"):
-        problem.strategy_named("modle")
+        problem.find_strategy("modle")
 
 
 def test_a_sweep_and_a_kernel_are_named_once():
     def names(**given):
-        resolved = SweepOptions(**given).resolved()
+        resolved = SweepOptions(**given).resolve_names()
         return resolved.name, resolved.kernel, resolved.vary
 
     assert names(name="pipeline") == ("pipeline", "matmul", "")
@@ -931,9 +931,9 @@ def test_a_sweep_and_a_kernel_are_named_once():
     assert names(name="pipeline", vary="pipeline") == ("pipeline", "matmul", "") and problem_sweep
     for given in ({"name": "softmax", "kernel": "copy"}, {"name": "pipeline", "vary": "tile_size"}):
         with pytest.raises(OptionError, match="is given twice"):
-            SweepOptions(**given).resolved()
+            SweepOptions(**given).resolve_names()
     with pytest.raises(OptionError, match="sofmax"):
-        SweepOptions(name="sofmax").resolved()
+        SweepOptions(name="sofmax").resolve_names()
 
 
 # Gates
@@ -1160,8 +1160,8 @@ def test_tuned_configs_are_shown_merged_and_forgotten(tmp_path, capsys):
         with pytest.raises(TunedError, match=words):
             use(**given)
     assert "Nothing is tuned that matches" in use(kernel="none")[1]
-    narrow = lines_of(lambda to: tuned.show_tuned([entry()], to), 139)
-    wide = lines_of(lambda to: tuned.show_tuned([entry()], to), 140)
+    narrow = lines_of(lambda to: tuned.show_entries([entry()], to), 139)
+    wide = lines_of(lambda to: tuned.show_entries([entry()], to), 140)
     assert "versions" not in narrow[0] and "versions" in wide[0]
 
 
@@ -1201,14 +1201,14 @@ def test_configs_that_a_device_cannot_launch_come_last():
     floats = replace(
         one, tensors={"i": Layout((4,), (1,), "int32"), "x": Layout((4,), (1,), "fp32")}
     )
-    assert tune._unchecked(floats, ()).outputs == ("x",) and tune._unchecked(
+    assert tune._assume_outputs(floats, ()).outputs == ("x",) and tune._assume_outputs(
         floats, ("i",)
     ).outputs == ("i",)
-    assert tune._unchecked(replace(floats, tensors={"i": floats.tensors["i"]}), ()).outputs == (
-        "i",
-    )
+    assert tune._assume_outputs(
+        replace(floats, tensors={"i": floats.tensors["i"]}), ()
+    ).outputs == ("i",)
     tuner = SimpleNamespace(reset_to_zero=["a"], restore_value=["b"])
-    assert tune._restored(tuner) == ("a", "b") and tune._restored(None) == ()
+    assert tune._restored_tensors(tuner) == ("a", "b") and tune._restored_tensors(None) == ()
     for configs, given_tuner in (([], None), (None, None)):
         with pytest.raises(tune.AdaptedError, match="There are no configs to try"):
             tune.configs_of(given_tuner, ((), {}), configs)
@@ -1267,8 +1267,11 @@ def test_each_tool_gets_what_is_asked_of_it_alone():
     options = ProfileOptions(all=True, metrics="SQ_WAVES A", instrument=("x",))
     one = ProfileCommand(options, Console(file=io.StringIO()))
     plain = Workload(("python",), "title")
-    assert one._tooled(plain, "sanitizer").every and not plain.every
-    assert one._tooled(plain, "xctrace").instruments == ("x",)
-    assert one._tooled(plain, "rocprofv3").counters and not one._tooled(plain, "trace").counters
+    assert one._tool_workload(plain, "sanitizer").every and not plain.every
+    assert one._tool_workload(plain, "xctrace").instruments == ("x",)
+    assert (
+        one._tool_workload(plain, "rocprofv3").counters
+        and not one._tool_workload(plain, "trace").counters
+    )
     without = ProfileCommand(ProfileOptions(), Console(file=io.StringIO()))
-    assert not without._tooled(plain, "sanitizer").every
+    assert not without._tool_workload(plain, "sanitizer").every

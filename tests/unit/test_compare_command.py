@@ -434,7 +434,7 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
         is_apart=True,
     )
     monkeypatch.setattr("workbench.commands.gate.apart", played_apart(plain))
-    monkeypatch.setattr("workbench.commands.gate.contained", nullcontext)
+    monkeypatch.setattr("workbench.commands.gate.contain_workers", nullcontext)
     monkeypatch.setattr(sys, "path", list(sys.path))
     expected = [("toy", "blocks", {"N": 1024})]
     monkeypatch.setattr(GateCommand, "_check", lambda self, *places: expected)
@@ -444,7 +444,7 @@ def test_a_gate_decides_on_what_its_measuring_process_sends(
 
 def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
     """The supervisor runs it in a process of its own; here it is the same one."""
-    monkeypatch.setattr(apart, "supervised", lambda command: command())
+    monkeypatch.setattr(apart, "supervise", lambda command: command())
     assert apart.apart(lambda: {"a": [1]}) == {"a": [1]}
 
     def fails():
@@ -452,7 +452,7 @@ def test_what_a_child_sends_is_a_result_an_error_or_nothing(monkeypatch):
 
     with pytest.raises(CommandError, match="no such thing; do this"):
         apart.apart(fails)
-    monkeypatch.setattr(apart, "supervised", lambda command: 0)  # os._exit(0)
+    monkeypatch.setattr(apart, "supervise", lambda command: 0)  # os._exit(0)
     assert apart.apart(dict) is None
 
 
@@ -631,13 +631,13 @@ def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):
 
 
 def test_a_suite_is_corrected_for_its_number(monkeypatch):
-    from workbench.data.verdict import corrected
+    from workbench.data.verdict import holm_verdicts
 
     wide = verdict.verdict(Ratio(1.02, 1.0101, 1.031), None, 0.01, 0.0, 24)
     one = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", wide, looks=3)
     none = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", None)
-    assert [c.verdict.word for c in corrected([one])] == ["SLOW"]
-    many = corrected([one, none, *[one] * 20])
+    assert [c.verdict.word for c in holm_verdicts([one])] == ["SLOW"]
+    many = holm_verdicts([one, none, *[one] * 20])
     assert many[1].verdict is None and {c.verdict.word for c in many if c.verdict} == {
         "INCONCLUSIVE"
     }

@@ -172,15 +172,15 @@ def test_tuned_configs_come_before_defaults():
         Entry(**common, sizes={"N": 1 << 24}, source="another", at="2026-11-02T00:00:00+00:00"),
     ]
     chooser = ConfigChooser("bf16", Tuned({e.key: e for e in entries}))
-    on = {c.device.name: c for c in chooser.of_kernel("copy", devices_of(("h200", "a100")))}
+    on = {c.device.name: c for c in chooser.kernel_configs("copy", devices_of(("h200", "a100")))}
     assert on["h200"].job.tuned == "2026-11-01" and dict(on["h200"].job.case.config) == config
     assert on["a100"].job.tuned == "" and dict(on["a100"].job.case.config) != config
 
 
 def test_a_kernel_of_another_dtype_names_it():
-    (config,) = ConfigChooser("fp32", Tuned()).of_kernel("copy", devices_of(("h200",)))
+    (config,) = ConfigChooser("fp32", Tuned()).kernel_configs("copy", devices_of(("h200",)))
     assert config.job.case.dtype == "fp32"
-    every = list(ConfigChooser("bf16", Tuned()).of_kernel("fp8_matmul", devices_of(("h200",))))
+    every = list(ConfigChooser("bf16", Tuned()).kernel_configs("fp8_matmul", devices_of(("h200",))))
     assert {c.job.case.dtype for c in every if isinstance(c, ChosenConfig)} == {"fp8"}
 
 

@@ -30,7 +30,7 @@ from workbench.commands.options import (
 from workbench.commands.report import make, stored_run
 from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Evidence, Profile, Record
-from workbench.reports.figures.profiled import _profiled, profiled_table
+from workbench.reports.figures.profiled import _profiled_config, profiled_table
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at, excess
 from workbench.traces.profilers import ToolRun, profilers
 from workbench.traces.profilers.running.child import ChildEnd
@@ -220,7 +220,7 @@ def test_launches_of_a_trace_are_those_of_one_call():
         Profile("r", "t", "nsys", "", "0", name, count=count, total_s=total, outcome=record.key)
         for name, count, total in (("a", 6, 3e-6), ("b", 2, 1e-6))
     ]
-    result = _profiled("t", record, profiles)
+    result = _profiled_config("t", record, profiles)
     assert (result.launches, result.spent_s) == (4, pytest.approx(2e-6))
 
 
@@ -260,7 +260,7 @@ def test_traffic_is_the_sum_of_a_calls_launches(launches):
         ))
         for n, (dram, l2, known) in enumerate(launches)
     ]  # fmt: skip
-    traffic = ProfiledCalls.of(profiles).traffic(record)
+    traffic = ProfiledCalls.select(profiles).traffic(record)
     assert bytes_at(traffic, "dram") == pytest.approx(sum(dram for dram, _, _ in launches))
     whole = all(known for _, _, known in launches)
     assert (bytes_at(traffic, "cache") is not None) == whole
@@ -281,5 +281,5 @@ def test_flops_of_a_profiled_config_are_those_of_its_unit(vector, matrix, unit):
         )
         profile = Profile("r", "t", "ncu", "", "0", "k", launch="0", outcome=record.key,
                           metrics=metrics)  # fmt: skip
-        (dram,) = ProfiledCalls.of([profile]).traffic(record)
+        (dram,) = ProfiledCalls.select([profile]).traffic(record)
         assert dram.flops == flops

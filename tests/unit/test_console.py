@@ -131,7 +131,7 @@ def test_known_outcomes_do_not_make_the_rest_seem_quick():
     for outcome in [o for o in outcomes if isinstance(o, Record)][:5]:
         line.saw(outcome)
     line._started -= 10
-    assert line._left() == "", "nothing has been obtained yet"
+    assert line._time_left() == "", "nothing has been obtained yet"
 
 
 def printed(context, quiet, terminal=False, width=80, null=None, **environment):

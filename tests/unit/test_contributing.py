@@ -153,9 +153,9 @@ def test_a_sweep(copy_for) -> None:
     copy.script(
         """
         import sys
-        from workbench.commands.problem import sweep_named
+        from workbench.commands.problem import find_sweep
         from workbench.spec import threads
-        sweep = sweep_named(sys.argv[1])
+        sweep = find_sweep(sys.argv[1])
         assert list(sweep.vary) == [threads] and not sweep.tune
         """,
         Path(path).stem,
@@ -198,10 +198,10 @@ def test_an_experiment(copy_for) -> None:
         import sys
         from variant_results import context, failed, took
         from workbench.catalog import impl_of, spec_of
-        from workbench.experiments import experiment_named, experiment_names
+        from workbench.experiments import find_experiment, experiment_names
         name, here = sys.argv[1], context("")
         assert name in experiment_names()
-        experiment = experiment_named(name)
+        experiment = find_experiment(name)
         variants = {v.name: v for v in experiment.variants(here)}
         assert list(variants) == ["cold", "hot"]
         for v in variants.values():

@@ -653,13 +653,13 @@ def test_a_library_that_moved_more_than_the_kernel_is_the_reason(
 
 def test_of_a_few_runs_the_whole_range_is_the_interval():
     few = [Ratio(float(n), n - 0.5, n + 0.25) for n in range(1, 6)]
-    assert series._aggregated(few) == Ratio(3.0, 0.5, 5.25)
+    assert series._aggregate(few) == Ratio(3.0, 0.5, 5.25)
     six = [*few, Ratio(6.0, 5.9, 6.1)]
-    assert series._aggregated(six) == Ratio(3.5, 1.0, 6.0)
+    assert series._aggregate(six) == Ratio(3.5, 1.0, 6.0)
     left = SimpleNamespace(time_s=6.0, low_s=5.0, high_s=8.0)
     right = SimpleNamespace(time_s=3.0, low_s=2.0, high_s=4.0)
-    assert series._over(left, right) == Ratio(2.0, 1.25, 4.0)
-    assert series._over(left, replace_names(right, low_s=0.0)).high == pytest.approx(8 / 3)
+    assert series._ratio(left, right) == Ratio(2.0, 1.25, 4.0)
+    assert series._ratio(left, replace_names(right, low_s=0.0)).high == pytest.approx(8 / 3)
     assert series._reference([{"a": 1, "b": 1}, {"b": 1}, {"a": 1}, {"c": 1}]) == "a"
     assert series._reference([{}, {}]) == ""
 
@@ -1367,7 +1367,7 @@ def test_steps_of_one_direction_over_a_ramp_are_a_drift():
     def kept(length, *steps):
         ramp = [0.01 * n for n in range(1, length)]
         series = np.array([0.0] * 15 + ramp + [0.01 * length] * 15)
-        return change_points._with_drifts(series, list(steps))
+        return change_points._join_drifts(series, list(steps))
 
     up = [step_at(18, 1.05, 1e-4), step_at(24, 1.05, 3e-4)]
     (drift,) = kept(12, *up)
@@ -1428,9 +1428,9 @@ def test_levels_that_leave_nothing_are_no_drift(monkeypatch):
     exact = np.array([0.0] * 10 + [1.0] * 10)
     for left in (0.0, 1.0):
         monkeypatch.setattr(change_points, "_best_ramp", lambda part, left=left: (0, 20, 1.0, left))
-        assert change_points._with_drifts(exact, [step_at(10, 2.0)]) == [step_at(10, 2.0)]
+        assert change_points._join_drifts(exact, [step_at(10, 2.0)]) == [step_at(10, 2.0)]
     monkeypatch.setattr(change_points, "_best_ramp", lambda part: (0, 20, 1.0, 0.0))
-    assert change_points._with_drifts(exact, [step_at(9, 2.0)]) == [step_at(9, 2.0)]
+    assert change_points._join_drifts(exact, [step_at(9, 2.0)]) == [step_at(9, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -1453,7 +1453,7 @@ def test_a_drift_must_gain_what_its_parameters_cost(monkeypatch, steps, gain, le
     monkeypatch.setattr(
         change_points, "_best_ramp", lambda part: (3, 3 + length, 0.5, whole / math.exp(by / 20))
     )
-    found = change_points._with_drifts(series, levels)
+    found = change_points._join_drifts(series, levels)
     assert [step.kind for step in found] == (["drift"] if is_drift else ["step"] * steps)
     if is_drift:
         assert (found[0].at, found[0].end) == (4, 3 + length)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.commands import profile_counters
-from workbench.commands.profile_counters import with_defaults
+from workbench.commands.profile_counters import add_default_counters
 from workbench.device.hardware import DEVICES
 from workbench.traces.metric import METRICS, metric_values
 from workbench.traces.profilers import ToolRun, ncu, profilers, rocprofv3
@@ -169,9 +169,9 @@ def test_a_default_without_a_value_is_a_note_and_not_an_error():
 ])  # fmt: skip
 def test_a_kernel_is_asked_for_the_defaults_of_its_gpu(monkeypatch, device, tool, gpu):
     monkeypatch.setattr(profile_counters.hardware, "live", lambda: DEVICES[device])
-    asked = with_defaults(CALLS, tool, gpu)
+    asked = add_default_counters(CALLS, tool, gpu)
     assert asked.defaults == default_counters(tool, DEVICES[device].limits.arch)
     assert bool(asked.defaults) == (device != "h200")
     program = Workload(("python", "step.py"), "step.py")
-    assert with_defaults(program, tool, gpu) is program
-    assert with_defaults(CALLS, tool, "") is CALLS
+    assert add_default_counters(program, tool, gpu) is program
+    assert add_default_counters(CALLS, tool, "") is CALLS

@@ -20,7 +20,7 @@ from workbench.code.flow import flow_graph
 from workbench.code.listing import read_sass
 from workbench.code.partitions import specialisation
 from workbench.commands.diagnose_model import ADVICE
-from workbench.commands.diagnose_trace import of_run, of_trace
+from workbench.commands.diagnose_trace import run_report, trace_report
 from workbench.commands.diagnosed import NAMED, NotEvaluable, missing_lines
 from workbench.commands.result import RunResult
 from workbench.commands.traces import of_kernel
@@ -171,7 +171,7 @@ def profiled(time_s=200e-6):
 @given(st.floats(1e-6, 1e-2))
 def test_a_gain_is_a_share_of_the_plain_time_and_leaves_the_roofline_bound(time_s):
     record, kept = profiled(time_s)
-    report = of_run(kept)
+    report = run_report(kept)
     first = next(each for each in report.results if each.rule == "spills")
     bound_s = record.bytes / max(
         c["value"] for n, c in kept.run.ceilings.items() if n.startswith("dram")
@@ -179,7 +179,7 @@ def test_a_gain_is_a_share_of_the_plain_time_and_leaves_the_roofline_bound(time_
     assert first.gain_of == "plain time" and report.more["plain_s"] == record.time_s
     assert first.gain_s == pytest.approx(first.gain_share * record.time_s)
     assert 0 <= first.gain_s <= max(0.0, record.time_s - bound_s) * 1.2 + 1e-9
-    above = of_trace(raw_summary(), "x").results[0]
+    above = trace_report(raw_summary(), "x").results[0]
     assert first.gain_share <= above.gain_s / sum(p.total_s for p in kept.profiles if p.kernel) * (
         1 + 1e-9
     )
@@ -187,7 +187,7 @@ def test_a_gain_is_a_share_of_the_plain_time_and_leaves_the_roofline_bound(time_
 
 def test_at_the_roofline_bound_nothing_is_promised():
     _, kept = profiled(1e-6)
-    gains = [each.gain_s for each in of_run(kept).results if each.gain_of == "plain time"]
+    gains = [each.gain_s for each in run_report(kept).results if each.gain_of == "plain time"]
     assert gains and not any(gains)
 
 

@@ -503,4 +503,4 @@ def test_a_password_is_never_shown(history, look, password):
     ],
 )
 def test_a_password_is_not_shown_of_an_address_that_cannot_be_parsed(url, shown):
-    assert doctor._without_password(url, url) == shown
+    assert doctor._hide_password(url, url) == shown

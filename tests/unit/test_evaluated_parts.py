@@ -74,11 +74,14 @@ def evaluation(*answers):
 
 
 def test_sizes_that_the_config_takes_are_two_hidden_ones_at_most():
-    assert evaluator._taken(submitted(), FACTS) == ([{"N": 4}, {"N": 8}], [{"N": 5}, {"N": 6}])
+    assert evaluator._accepted_sizes(submitted(), FACTS) == (
+        [{"N": 4}, {"N": 8}],
+        [{"N": 5}, {"N": 6}],
+    )
     some = submitted((None, "odd", None, "odd", None, None))
-    assert evaluator._taken(some, FACTS) == ([{"N": 8}], [{"N": 6}, {"N": 7}])
+    assert evaluator._accepted_sizes(some, FACTS) == ([{"N": 8}], [{"N": 6}, {"N": 7}])
     none = submitted((None, *["odd"] * 5))
-    assert evaluator._taken(none, FACTS) == ([], [])
+    assert evaluator._accepted_sizes(none, FACTS) == ([], [])
     one, fakes = evaluation()
     checked = one.check(none, FACTS)
     assert {r.reason for r in checked.results} == {"the config takes none of the sizes to check"}
@@ -151,7 +154,7 @@ def test_facts_of_a_spec_are_of_the_sizes_that_are_timed():
     facts = problem.spec_facts("softmax", "bf16", own, 3)
     assert facts.timed == own and facts.flops == spec.flops(**own)
     assert [dict(s) for s in facts.named] == [dict(s) for s in spec.check]
-    known = problem.KnownCosts.of(facts)
+    known = problem.KnownCosts.make(facts)
     assert known.bytes({}, "any") == facts.bytes and known.flops(**own) == facts.flops
     with pytest.raises(problem.SpecError, match="dtype"):
         problem.spec_facts("softmax", "int3", None, 3)
@@ -404,7 +407,7 @@ def evaluated(word="correct"):
 
 def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
     asked = []
-    monkeypatch.setattr(command, "with_claims", lambda planned, *_: planned)
+    monkeypatch.setattr(command, "add_claims", lambda planned, *_: planned)
     monkeypatch.setattr(command, "measured_times", lambda *_: ([], None))
     monkeypatch.setattr(sanitizing, "call_of", lambda *words: asked.append(words))
     monkeypatch.setattr(sanitizing, "sanitized", lambda call: ("kept", ""))
@@ -414,7 +417,7 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
                              submitted(), "digest")  # fmt: skip
     known = {"wanted": Wanted("mine.py", None, {}, "bf16"), "facts": FACTS, "device": H100,
              "predicted": False, "digests": {}}  # fmt: skip
-    result = command._decided(options(sanitize=True), None, submitted(), planned, object(), known)
+    result = command._decide(options(sanitize=True), None, submitted(), planned, object(), known)
     assert asked[0][0] == "/t/plan.py" and asked[0][4] == {"N": 6}
     shown = next(r for r in result.verdict.rules if r.rule == "sanitizer")
     assert (shown.state, shown.shown) == ("kept", "evidence")
@@ -512,12 +515,12 @@ def replayed(monkeypatch, *compiled):
         _processes=processes, _limit_s=9.0, _wanted=Wanted("m.py", None, {}, "bf16"), _device=H100
     )
     kept = [RuleResult(n, "kept") for n in ("values", "sizes", "process")]
-    monkeypatch.setattr(plan_evaluator, "of_calls", lambda *_: list(kept))
+    monkeypatch.setattr(plan_evaluator, "call_results", lambda *_: list(kept))
     plan = SimpleNamespace(digest="d")
     sizes = plan_evaluator._Sizes([{"N": 4}], [{"N": 5}], [], [])
     request = SimpleNamespace(calls=())
     one = plan_evaluator._Replayed(judge, plan, (), sizes, (Path("p.py"), ()), FACTS, request)
-    return one.evaluated(submitted(), [], None, True), limits
+    return one.evaluate(submitted(), [], None, True), limits
 
 
 def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(monkeypatch):
@@ -531,4 +534,4 @@ def test_a_compile_that_is_late_is_tried_again_and_is_no_fault_of_the_kernel(mon
     result, limits = replayed(monkeypatch, late, "compiled")
     assert result.compiled == "compiled" and len(limits) == 2
     result, limits = replayed(monkeypatch, ChildProcessError("its process died"))
-    assert verdict_of(result.results, 0.5, True).broken.rule == "process" and len(limits) == 1
+    assert verdict_of(result.results, 0.5, True).broken_rule.rule == "process" and len(limits) == 1

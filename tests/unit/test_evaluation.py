@@ -27,7 +27,7 @@ from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.submission import Submission
 from workbench.evaluation.times import EvaluatedTimes, measured_times
-from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
+from workbench.evaluation.verdict import RuleResult, call_results, fail_rules, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
 from workbench.measurement.correctness import Checked, PreparedProblem
 from workbench.measurement.handover import CallResult, Returned, checked
@@ -134,11 +134,11 @@ NAMED = [{"N": 3}, {"N": 5}]
 
 
 def broken(results):
-    return {r.rule for r in of_calls(CALLS, results, FUNCTIONS, NAMED) if r.state == "broken"}
+    return {r.rule for r in call_results(CALLS, results, FUNCTIONS, NAMED) if r.state == "broken"}
 
 
 def test_good_calls_keep_all_rules_that_a_cpu_decides():
-    results = of_calls(CALLS, GOOD, FUNCTIONS, NAMED)
+    results = call_results(CALLS, GOOD, FUNCTIONS, NAMED)
     assert {r.rule for r in results} == {rule.name for rule in RULES if not rule.gpu}
     assert all(r.state == "kept" for r in results)
     assert verdict_of(results, 0.5).word == "correct"
@@ -163,18 +163,18 @@ def test_one_bad_call_anywhere_breaks_its_rule(at):
 def test_without_hidden_sizes_that_rule_did_not_run():
     calls = calls_at(NAMED, [], 1)
     good = [CallResult(Checked(0.5, bits=str(call)), ("_f",), ()) for call in calls]
-    results = {r.rule: r for r in of_calls(calls, good, dict.fromkeys(calls, ("_f",)), NAMED)}
+    results = {r.rule: r for r in call_results(calls, good, dict.fromkeys(calls, ("_f",)), NAMED)}
     assert results["sizes"].state == "not run" and "no size was found" in results["sizes"].reason
     assert verdict_of(results.values(), 0.5).word == "correct"
 
 
 def test_a_refusal_breaks_the_rule_that_it_names_or_leaves_all_open():
-    lost = refused(Refusal("check", "it took longer than 9 s", cause="timeout"))
+    lost = fail_rules(Refusal("check", "it took longer than 9 s", cause="timeout"))
     assert [(r.rule, r.state) for r in lost] == [("process", "broken")]
-    (static,) = refused(Refusal("compile", "it needs 300000 bytes of shared memory"))
+    (static,) = fail_rules(Refusal("compile", "it needs 300000 bytes of shared memory"))
     assert (static.rule, static.state) == ("launches", "broken") and "compile" in static.reason
-    unknown = verdict_of(refused(Refusal("check", "inline assembly")))
-    assert unknown.word == "undecided" and unknown.broken is None
+    unknown = verdict_of(fail_rules(Refusal("check", "inline assembly")))
+    assert unknown.word == "undecided" and unknown.broken_rule is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["kept", "broken", "not run"]))))

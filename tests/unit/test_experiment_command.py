@@ -22,7 +22,7 @@ from workbench.data.record import Chart, Evidence, Failure, Finding, Record, Ser
 from workbench.data.tuned_cache import Tuned
 from workbench.data.units import reading
 from workbench.experiments import Analysis, Context, Experiment, ExperimentError, Variant
-from workbench.experiments import experiment_named as named
+from workbench.experiments import find_experiment as named
 from workbench.reports.experiment import (
     evidence_row,
     failure_lines,
@@ -59,7 +59,7 @@ EXPERIMENT = Experiment("a test's own", variants, analyse, kernels=("copy",))
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "experiment_named", lambda name: EXPERIMENT)
+    monkeypatch.setattr(experiment, "find_experiment", lambda name: EXPERIMENT)
 
     def go(backend, **wanted):
         text = io.StringIO()

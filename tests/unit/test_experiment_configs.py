@@ -33,7 +33,7 @@ from workbench.experiments import (
     tile_size,
 )
 from workbench.experiments.analysis import knobs
-from workbench.experiments.analysis.times import Span, over
+from workbench.experiments.analysis.times import Span, ratio_of
 
 H200 = device_named("h200")
 MADE = {
@@ -225,7 +225,7 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
     variant = replace(INTENSITY[0], sizes={"N": 1 << 25, "F": F}, config={"block_n": 1024})
     result = replace(timed(variant, 1e-4), compiled=Compiled(resources, "k", (1,), 1, code=(code,)))
     assert intensity.complete(result) is whole
-    assert bool(intensity._undone([result])) is not whole
+    assert bool(intensity._missing_work([result])) is not whole
     assert intensity.complete(replace(result, compiled=None)) is None
 
 
@@ -255,10 +255,10 @@ def test_what_a_round_shares_cancels(true, seed):
     drift = [1e-5 * dice.uniform(0.8, 1.2) for _ in range(24)]
     left = timed(INTENSITY[0], stats.median(drift), 0.2, drift)
     right = timed(INTENSITY[1], true * stats.median(drift), 0.2, [true * d for d in drift])
-    assert over(left, right).low == pytest.approx(true) == over(left, right).high
-    fewer = over(left, timed(INTENSITY[1], true * stats.median(drift), 0.2))
+    assert ratio_of(left, right).low == pytest.approx(true) == ratio_of(left, right).high
+    fewer = ratio_of(left, timed(INTENSITY[1], true * stats.median(drift), 0.2))
     assert fewer.low < true < fewer.high and fewer.high / fewer.low > 2
-    assert over(left, failed(INTENSITY[1])) is None
+    assert ratio_of(left, failed(INTENSITY[1])) is None
 
 
 # quantization_overhead
@@ -508,7 +508,7 @@ Q4_K = {"M": 1, "N": 2560, "K": 2560}
 
 def test_the_expected_time_of_a_small_q4_k_product_on_an_m2_max():
     spec = catalog.spec_of("q4_k_matmul")
-    text = expected.expected(spec, Q4_K, "fp32", M2_MAX, seconds("0.5ms"))
+    text = expected.analyse_expected(spec, Q4_K, "fp32", M2_MAX, seconds("0.5ms"))
     row = rows(text)
     assert f"{row['least bytes'].value / 1e6:.1f}" == "3.7"
     assert f"{row['FLOPs'].value / 1e6:.1f}" == "13.1"
@@ -521,7 +521,7 @@ def test_the_expected_time_of_a_small_q4_k_product_on_an_m2_max():
 @given(st.integers(1, 64), st.integers(1, 32), st.integers(1, 32), st.floats(1e-7, 1))
 def test_the_floor_is_the_larger_of_the_two_times(M, n, k, given_s):
     spec, sizes = catalog.spec_of("q4_k_matmul"), {"M": M, "N": 256 * n, "K": 256 * k}
-    text = expected.expected(spec, sizes, "fp16", M2_MAX, given_s)
+    text = expected.analyse_expected(spec, sizes, "fp16", M2_MAX, given_s)
     row = rows(text)
     times = [row[f"time at that {name}"].value for name in ("bandwidth", "compute")]
     assert row["the larger: the bound"].value == max(times)
@@ -532,16 +532,16 @@ def test_the_floor_is_the_larger_of_the_two_times(M, n, k, given_s):
 
 def test_measured_ceilings_give_a_second_floor_and_unknown_ones_none():
     spec = catalog.spec_of("copy")
-    text = expected.expected(spec, {"N": 1 << 20}, "fp32", H200, known=MADE)
+    text = expected.analyse_expected(spec, {"N": 1 << 20}, "fp32", H200, known=MADE)
     groups = {e.group for e in text.evidence}
     assert f"on {H200.title}, as measured" in groups and f"on {H200.title}, as stated" in groups
     assert any("a hot call may take less" in c for c in text.caveats)
     blind = replace(H200, dram=None, cache_bandwidth=None, peaks={})
-    none = expected.expected(spec, {"N": 1 << 20}, "fp32", blind)
+    none = expected.analyse_expected(spec, {"N": 1 << 20}, "fp32", blind)
     assert none.word == "unknown" and "workbench ceilings" in none.sentence
     (wanted,) = expected.analyse(asking("q4_k_matmul", "fp16"), {})
     assert "M=1 N=14336 K=4096" in wanted.sentence and wanted.word.startswith("at least ")
-    small = expected.expected(spec, {"N": 1 << 20}, "fp32", H200, 1e-9)
+    small = expected.analyse_expected(spec, {"N": 1 << 20}, "fp32", H200, 1e-9)
     assert "a cache served part of it" in small.sentence
 
 
@@ -611,4 +611,4 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
 
 def test_a_ratio_of_predictions_claims_no_interval():
     a, b = (timed(INTENSITY[0], t, predicted=True) for t in (1e-5, 2e-5))
-    assert over(a, b) == Span.exactly(2.0)
+    assert ratio_of(a, b) == Span.exactly(2.0)

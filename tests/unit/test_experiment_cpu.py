@@ -7,13 +7,13 @@ from variant_results import by_name, context, failed, text, took
 
 from workbench.data.stats import summary
 from workbench.experiments import ExperimentError
-from workbench.experiments.cpu_vs_gpu import EXPERIMENT, analyse, named, variants
+from workbench.experiments.cpu_vs_gpu import EXPERIMENT, analyse, variant_names, variants
 from workbench.reports.findings import GAINS
 
 US = 1e-6
 SIZES = {"B": 1, "V": 32_000}
 QUESTION = context("sample_logits", sizes=SIZES)
-CPU, GPU, ALONE = named(SIZES)
+CPU, GPU, ALONE = variant_names(SIZES)
 VARIANTS = {variant.name: variant for variant in variants(QUESTION)}
 GROUP_MAXIMA = {"made": "_group_maxima", "launches": 2}
 

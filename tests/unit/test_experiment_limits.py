@@ -26,18 +26,18 @@ from workbench.experiments.analysis.bounds import Bound, bound
 from workbench.experiments.analysis.knobs import Ranking, Varied, _times, _verdict, ranking
 from workbench.experiments.analysis.products import product_for
 from workbench.experiments.analysis.timeline import Timeline, reach_of, word_of
-from workbench.experiments.analysis.times import Span, over, quotient, worded
-from workbench.experiments.expected import expected, fastest
+from workbench.experiments.analysis.times import Span, quotient, ratio_of, verdict_word
+from workbench.experiments.expected import analyse_expected, fastest
 from workbench.experiments.intensity import IntensityPoint, bend
 from workbench.experiments.lora_rank import Layer, layer
 from workbench.experiments.memory_vs_compute import (
     Shares,
     Times,
     _caveats,
+    _ceiling_verdict,
     _rates,
     _resources,
-    _spilled,
-    _under_ceilings,
+    _spilling_parts,
     impossible,
     overlap,
     shares_of,
@@ -45,7 +45,7 @@ from workbench.experiments.memory_vs_compute import (
     word_at,
     words_of,
 )
-from workbench.experiments.quantization_overhead import packed_variants, plain_metal, spoken
+from workbench.experiments.quantization_overhead import packed_variants, plain_metal, verdict_text
 
 pytestmark = pytest.mark.unit
 EXACTLY = Span.exactly
@@ -59,7 +59,7 @@ def test_arithmetic_takes_the_widest_interval():
     assert a + b == Span(6.0, 3.0, 9.0) and a - b == Span(2.0, -1.0, 5.0)
     assert a / b == Span(2.0, 2.0 / 3.0, 6.0) and a.times(0.5) == Span(2.0, 1.0, 3.0)
     assert a.less(Span(5.0, 1.0, 7.0)) == Span(0.0, 0.0, 5.0)
-    assert a.within(3.0, 5.0) == Span(4.0, 3.0, 5.0)
+    assert a.clamp(3.0, 5.0) == Span(4.0, 3.0, 5.0)
     assert a.down_to(b) == Span(4.0, 1.0, 6.0) and b.down_to(a) == b
     assert a.up_to(b) == a and b.up_to(a) == Span(2.0, 1.0, 6.0)
     assert (quotient(0.0, 0.0), quotient(1.0, 0.0), quotient(1.0, 2.0)) == (0.0, math.inf, 0.5)
@@ -77,7 +77,7 @@ def test_arithmetic_takes_the_widest_interval():
 )
 def test_an_interval_may_not_tell(limit, above, below):
     span = Span(4.0, 2.0, 6.0)
-    assert span.above(limit) is above and span.below(limit) is below
+    assert span.is_above(limit) is above and span.is_below(limit) is below
 
 
 def variant(name="v", **more):
@@ -96,10 +96,10 @@ def test_windows_of_the_same_rounds_are_paired_from_six_on():
     """Each pair has the ratio of 2, whatever the clock; the quotient of the ends is 0.25 to 4."""
     clock = (1.0, 3.0, 2.0, 5.0, 4.0, 2.5)
     left, right = windowed("a", clock), windowed("b", [2 * x for x in clock])
-    assert over(left, right) == Span(2.0, 2.0, 2.0)
+    assert ratio_of(left, right) == Span(2.0, 2.0, 2.0)
     few = windowed("a", clock[:5]), windowed("b", [2 * x for x in clock[:5]])
-    assert over(*few) == Span(1.0, 0.25, 4.0) and over(left, few[1]) == Span(1.0, 0.25, 4.0)
-    assert over(left, failed(variant())) is None and over(failed(variant()), left) is None
+    assert ratio_of(*few) == Span(1.0, 0.25, 4.0) and ratio_of(left, few[1]) == Span(1.0, 0.25, 4.0)
+    assert ratio_of(left, failed(variant())) is None and ratio_of(failed(variant()), left) is None
 
 
 def test_reasons_name_two_of_many():
@@ -233,7 +233,9 @@ def test_parts_that_spill_or_share_a_core_otherwise_are_named():
         return {name: SimpleNamespace(compiled=each) for name, each in every.items()}
 
     some = results(resources(spill_bytes=4), resources(spill_bytes=3), resources(spill_bytes=3))
-    assert _spilled(some) == ["A thread of the traffic variant spills 4 bytes, one of the whole 3"]
+    assert _spilling_parts(some) == [
+        "A thread of the traffic variant spills 4 bytes, one of the whole 3"
+    ]
     codes = {name: [] for name in ("whole", "traffic", "arithmetic")}
     cores = results(resources(blocks_per_core=3), resources(blocks_per_core=1), resources())
     both = _caveats(cores, codes)
@@ -267,10 +269,10 @@ def test_a_measured_mac_is_judged_by_its_ceilings():
     for some, caveats in ((known, ["old"]), ({}, ["No ceiling was measured on this Mac: "
                                                       "workbench ceilings does.",
                                                       "old"])):  # fmt: skip
-        result = _under_ceilings(replace(at, ceilings=some), whole, ["old"])
+        result = _ceiling_verdict(replace(at, ceilings=some), whole, ["old"])
         assert list(result.caveats) == caveats
         assert result.evidence[0].name == "rows" and result.evidence[0].value == 1e-4
-    result = _under_ceilings(replace(at, ceilings=known), whole, [])
+    result = _ceiling_verdict(replace(at, ceilings=known), whole, [])
     (least,) = [e for e in result.evidence if e.name == "memory traffic, at its ceiling"]
     assert least.value == pytest.approx(27e6 / 3e11) and least.group == "rows, least times"
     assert result.word == "memory-bound"
@@ -317,7 +319,7 @@ def test_q4_k_products_follow_the_rows_of_x():
     ],
 )  # fmt: skip
 def test_packing_costs_what_its_interval_says(span, kind, word):
-    said, sentence = spoken(span, kind, "fp16")
+    said, sentence = verdict_text(span, kind, "fp16")
     assert said == word and "overhead of Q4_K over fp16" in sentence
 
 
@@ -462,31 +464,31 @@ def test_a_bound_is_the_larger_of_two_times():
 def test_what_is_unknown_of_a_device_is_said():
     spec, sizes = catalog.spec_of("softmax"), {"M": 1000, "N": 1000}
     h200 = described("h200")
-    result = expected(spec, sizes, "bf16", h200, None, {}, "it")
+    result = analyse_expected(spec, sizes, "bf16", h200, None, {}, "it")
     assert result.word.startswith("at least") and len(result.caveats) == 2
     assert "They fit the last-level cache" in result.caveats[1]
     cache = h200.cache.value
     for moved, fits in ((cache, True), (cache + 8, False)):
         rows = int(moved) // 8
-        found = expected(spec, {"M": rows, "N": 2}, "bf16", h200, None, {}, "it")
+        found = analyse_expected(spec, {"M": rows, "N": 2}, "bf16", h200, None, {}, "it")
         assert any("They fit" in c for c in found.caveats) is fits
     dark = replace(h200, dram=None)
-    said = expected(spec, sizes, "bf16", dark, None, {}, "it").caveats
+    said = analyse_expected(spec, sizes, "bf16", dark, None, {}, "it").caveats
     assert any(f"The bandwidth of {h200.title} is unknown" in c for c in said)
-    blind = expected(spec, sizes, "bf16", replace(h200, peaks={}), None, {}, "it").caveats
+    blind = analyse_expected(spec, sizes, "bf16", replace(h200, peaks={}), None, {}, "it").caveats
     assert any(f"No bf16 peak of {h200.title} is known" in c for c in blind)
     least = 4e6 / h200.dram.value
     for factor, word in ((2.0, "2x the bound"), (10.0, "10x the bound"), (9.96, "9.96x the bound")):
-        given = expected(spec, sizes, "bf16", h200, factor * least, {}, "the time")
+        given = analyse_expected(spec, sizes, "bf16", h200, factor * least, {}, "the time")
         assert given.word == word and "that." in given.sentence
-    low = expected(spec, sizes, "bf16", h200, 0.5 * least, {}, "the time")
+    low = analyse_expected(spec, sizes, "bf16", h200, 0.5 * least, {}, "the time")
     assert "a cache served part of it" in low.sentence
     launch = {"launch_measured": {"value": 1.0, "unit": "s", "source": "s", "kind": "measured"}}
-    slow = expected(spec, sizes, "bf16", h200, None, launch, "it").caveats
+    slow = analyse_expected(spec, sizes, "bf16", h200, None, launch, "it").caveats
     assert any("A launch alone takes" in c for c in slow)
     launch["launch_measured"]["value"] = least / 2
-    assert not any("A launch" in c for c in
-                   expected(spec, sizes, "bf16", h200, None, launch, "it").caveats)  # fmt: skip
+    result = analyse_expected(spec, sizes, "bf16", h200, None, launch, "it")
+    assert not any("A launch" in c for c in result.caveats)
 
 
 def test_the_fastest_stored_time_is_cold_and_measured():
@@ -594,9 +596,9 @@ def loop(loads=0, vector=0, matrix=0, readable=True):
 )
 def test_machine_code_may_contradict_a_ceiling(level, dtype, loops, words):
     best = SimpleNamespace(compiled=SimpleNamespace(code=loops))
-    said = ceilings.unproved(sought(level=level, dtype=dtype), best)
+    said = ceilings.code_fault(sought(level=level, dtype=dtype), best)
     assert said is None if words is None else words in said
-    assert ceilings.unproved(sought(level=level), SimpleNamespace(compiled=None)) is None
+    assert ceilings.code_fault(sought(level=level), SimpleNamespace(compiled=None)) is None
 
 
 # More of curves, knobs and layers
@@ -670,7 +672,7 @@ def test_a_knee_is_compared_with_the_ridge(monkeypatch, kind, knee, ridge, words
     monkeypatch.setattr(intensity, "_ridge", lambda at: pair)
     bent = SimpleNamespace(knee=knee, slope=EXACTLY(4.0), plateau=EXACTLY(32.0))
     assert words in intensity._sentence(bent, kind, None)
-    said = intensity._within(knee, None)
+    said = intensity._knee_sentence(knee, None)
     assert "a knee between 7 and 9 FLOP/B" in said
     assert said.endswith("FLOP/B.") if ridge is None else f"which meet at {ridge:.3g}" in said
 
@@ -692,7 +694,7 @@ def test_a_roof_is_drawn_with_its_ridge_among_the_points(monkeypatch):
 def test_a_gain_is_shown_where_it_is_one(low, shown):
     """The GPU takes a half of the CPU's 2 s, or up to all of it and more."""
     gpu = Span(1.0, 0.5, 2.0 * (1 - low))
-    rows = cpu_vs_gpu.gained(EXACTLY(2.0), gpu)
+    rows = cpu_vs_gpu.gain_rows(EXACTLY(2.0), gpu)
     assert len(rows) == shown and all(row.value == 0.5 for row in rows)
 
 
@@ -717,10 +719,10 @@ def test_a_cache_of_no_bytes_is_unknown():
 
 def test_a_path_of_a_kernel_is_that_beside_its_experiment(tmp_path):
     (tmp_path / "mine.py").write_text("")
-    assert experiments._from(tmp_path, "mine.py") == str(tmp_path / "mine.py")
-    assert experiments._from(tmp_path, "gone.py") == "gone.py"
+    assert experiments._kernel_path(tmp_path, "mine.py") == str(tmp_path / "mine.py")
+    assert experiments._kernel_path(tmp_path, "gone.py") == "gone.py"
     (tmp_path / "softmax").write_text("")
-    assert experiments._from(tmp_path, "softmax") == "softmax"
+    assert experiments._kernel_path(tmp_path, "softmax") == "softmax"
 
 
 @pytest.mark.parametrize(
@@ -766,11 +768,11 @@ def test_a_spread_of_measured_ranks_is_that_of_two_and_of_predicted_ones_of_any(
 def test_the_model_s_terms_give_its_word(dram, compute, launch, word):
     own = {"dram_s": dram, "cache_s": 0.0, "compute_s": compute, "latency_s": 1e-6}
     timing = replace(text(variant(), 1e-5).outcome.timing, launch_s=launch, **own)
-    found = memory_vs_compute._expected(timing, [])
+    found = memory_vs_compute._model_verdict(timing, [])
     shares = {row.name: row.value for row in found.evidence}
     assert shares["traffic over the largest term"] == dram / max(dram, compute)
     assert shares["arithmetic over the largest term"] == compute / max(dram, compute)
-    assert found.word == worded(word, "predicted")
+    assert found.word == verdict_word(word, "predicted")
 
 
 @pytest.mark.parametrize(
@@ -804,7 +806,7 @@ def test_a_regime_without_both_operands_leaves_the_other(monkeypatch):
     monkeypatch.setattr(quantization_overhead, "_caveats", lambda *given: [])
     monkeypatch.setattr(quantization_overhead, "_rows", lambda regime, *given: [])
     at = SimpleNamespace(intervals=False, dtype="bf16")
-    found = quantization_overhead._analysed(at, {"M": 1}, results)
+    found = quantization_overhead._analyse(at, {"M": 1}, results)
     assert found.word != "no verdict" and "by bytes alone it would be -50 %" in found.sentence
     assert [(row.value, row.group) for row in found.evidence] == [(-0.5, "cold calls")]
 

@@ -125,12 +125,12 @@ def test_only_code_makes_a_file_another_one(tmp_path):
     for name, text in now.items():
         if name != "gone.py":
             (tmp_path / name).write_text(text)
-    changed = ChangedCode.since(Repository(tmp_path, files), "HEAD")
+    changed = ChangedCode.find(Repository(tmp_path, files), "HEAD")
     assert {str(file) for file in changed.files} == {
         "value.py", "user.py", "behind.py", "gone.py", "uses_gone.py", "broken.py",
     }  # fmt: skip
     (tmp_path / "value.py").write_text("x = 3\n")
-    assert ChangedCode.since(Repository(tmp_path, files), "HEAD").digest != changed.digest
+    assert ChangedCode.find(Repository(tmp_path, files), "HEAD").digest != changed.digest
 
 
 # Checks

@@ -25,7 +25,7 @@ from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.evaluate import Evaluation
 from workbench.commands.experiment import ExperimentCommand
 from workbench.commands.gate import GateCommand
-from workbench.commands.instrumentation import completed, dispatched, op_path
+from workbench.commands.instrumentation import completion_event, dispatch_events, op_path
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.options import (
     CeilingsOptions,
@@ -161,7 +161,7 @@ def place(tmp_path, monkeypatch):
         page = f"workbench.reports.{name}.page"
         monkeypatch.setattr(page, lambda *given, **more: "<p>page</p>")
     toy = Experiment("a test's own", variants, analyse, kernels=("copy",))
-    monkeypatch.setattr(experiment, "experiment_named", lambda name: toy)
+    monkeypatch.setattr(experiment, "find_experiment", lambda name: toy)
     groups = "workbench.commands.ceilings.ceilings.groups_of"
     from workbench.experiments.analysis import ceilings
 
@@ -325,7 +325,7 @@ FIRST = next(o for o in OUTCOMES if isinstance(o, Record))
 )
 def test_a_time_by_the_hosts_clock_is_no_time_of_the_device(median_s, host_s, method):
     timing = replace(FIRST.timing, median_s=median_s, host_s=host_s, method=method)
-    event = completed(RUN, replace(FIRST, timing=timing))
+    event = completion_event(RUN, replace(FIRST, timing=timing))
     assert event.method == method and event.predicted_us is None
     if method == "host":
         assert (event.device_us, event.host_us) == (None, median_s * 1e6)
@@ -347,7 +347,7 @@ def test_each_kernel_of_a_call_has_its_geometry():
     parts = LaunchShape("_parts", (8,), 128, 0, 32, 1.0, launches=3)
     shapes = (parts, LaunchShape("_merge", (1,), 64, 8, 40, 0.5))
     compiled = Compiled(FIRST.resources, "_parts", (8,), 4, shapes=shapes)
-    first, second = dispatched(RUN, FIRST.case, compiled, "left")
+    first, second = dispatch_events(RUN, FIRST.case, compiled, "left")
     assert (first.function, first.grid, first.launches) == ("_parts", (8,), 3)
     assert (second.function, second.threads, second.occupancy) == ("_merge", 64, 0.5)
     assert first.op_path == second.op_path == op_path(RUN, FIRST.case, "left")
@@ -356,7 +356,7 @@ def test_each_kernel_of_a_call_has_its_geometry():
 def test_an_older_event_is_read(tmp_path):
     """Events of version 0.1.0 had no path of a launch and no method."""
     compiled = Compiled(FIRST.resources, "_rows", (8, 2), 1)
-    new = [*dispatched(RUN, FIRST.case, compiled), completed(RUN, FIRST)]
+    new = [*dispatch_events(RUN, FIRST.case, compiled), completion_event(RUN, FIRST)]
     later = ("op_path", "function", "launches"), ("predicted_us", "method")
     with EventLog(tmp_path / "new.jsonl") as log:
         for event in new:
@@ -379,10 +379,10 @@ def test_a_frame_has_both_events_and_reports_damage(tmp_path, caplog):
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         log.write(RUN)
-        for event in dispatched(RUN, FIRST.case, compiled):
+        for event in dispatch_events(RUN, FIRST.case, compiled):
             log.write(event)
         log.write(FIRST)
-        log.write(completed(RUN, FIRST))
+        log.write(completion_event(RUN, FIRST))
         log.write(RunFinished(timestamp(), RUN.id, "complete", {}))
     with path.open("ab") as file:
         file.write(b'{"type":"OpCompleted","at":\n')

@@ -13,7 +13,7 @@ from workbench import catalog
 from workbench.backend.processes import compile_all
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers
-from workbench.catalog.source import SourceChanged, code_hash, loaded
+from workbench.catalog.source import SourceChanged, code_hash, load_kernel
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
 from workbench.commands.measure import ProblemGroup
@@ -237,13 +237,13 @@ def test_a_worker_runs_no_other_code_than_was_planned(tmp_path):
     file = tmp_path / "toy.py"
     file.write_text(KERNEL)
     planned = code_hash(catalog.spec_of(str(file)).impls[0])
-    assert loaded(str(file)).impl("blocks", planned).name == "blocks"
-    assert loaded(str(file)).impl("blocks", "").name == "blocks", "where the code has no file"
+    assert load_kernel(str(file)).impl("blocks", planned).name == "blocks"
+    assert load_kernel(str(file)).impl("blocks", "").name == "blocks", "where the code has no file"
     other = tmp_path / "other" / "toy.py"
     other.parent.mkdir()
     other.write_text(KERNEL.replace("raise NotImplementedError", "return x"))
     with pytest.raises(SourceChanged, match=r"blocks changed during the run; .* run the command"):
-        loaded(str(other)).impl("blocks", planned)
+        load_kernel(str(other)).impl("blocks", planned)
 
 
 def test_a_sweep_whose_kernel_changes_ends_with_a_sentence(tmp_path):

@@ -178,7 +178,7 @@ def test_the_code_of_this_tree_needs_no_worktree(monkeypatch, revision, reposito
     operand = SimpleNamespace(revision=revision)
     monkeypatch.setattr(code, "operands_of", lambda *_: (operand, None))
     monkeypatch.setattr(code, "repository_with", lambda target: "here" if repository else None)
-    monkeypatch.setattr(code, "_compiled", lambda *words: words)
+    monkeypatch.setattr(code, "_compile_operand", lambda *words: words)
 
     def worktrees(repository):
         raise LookupError(repository)
@@ -209,11 +209,11 @@ def test_the_emulator_agrees_up_to_the_tolerance(monkeypatch, error, word):
     counted = bring_back.Compiled.__new__(bring_back.Compiled)
     object.__setattr__(counted, "traffic", SimpleNamespace(bytes=3000))
     monkeypatch.setattr(bring_back, "count_task", lambda *_: counted)
-    answer = one._compared("softmax")
+    answer = one._compare_emulator("softmax")
     assert answer[0] == word and answer[1] == f"The emulator and the device give {word} results."
     values = [(e.name, e.value) for e in answer[2]]
     assert values == [("largest difference over its tolerance", min(error, 1e9)),
                       ("counted bytes of a call", 3000.0)]  # fmt: skip
     one._times["k"] = SimpleNamespace(time_s=2.0)
-    assert [e.value for e in one._compared("softmax")[2]][2:] == [1500.0]
+    assert [e.value for e in one._compare_emulator("softmax")[2]][2:] == [1500.0]
     assert asked[0][1] == bring_back.TASK_S and asked[0][0].kernel == "softmax"

@@ -277,9 +277,9 @@ def test_a_time_stands_against_the_best_baseline_of_its_own_regime(place):
     run, *_ = place.events()
     outcomes = [e for e in place.events() if isinstance(e, Record)]
     group = groups_of(run, outcomes)[0]
-    own = {r.phase: group.against(r) for r in group.records if r.case.impl == "blocks"}
+    own = {r.phase: group.library_ratio(r) for r in group.records if r.case.impl == "blocks"}
     assert own["final"] == pytest.approx(0.5) and own["hot"] == pytest.approx(0.5)
     cold = Group(run, tuple(o for o in group.outcomes if o.phase == "final"))
     slower = [replace(o, phase="hot") for o in cold.outcomes if o.case.is_baseline]
-    assert Group(run, (*cold.outcomes, *slower)).against(cold.records[0]) is not None
+    assert Group(run, (*cold.outcomes, *slower)).library_ratio(cold.records[0]) is not None
     assert len(rows(group)) == 4

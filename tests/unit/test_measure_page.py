@@ -33,9 +33,9 @@ def test_a_share_is_expected_where_its_time_is(device, time_s, percent, measured
     record = record_of(device, time_s, measured)
     share, band = Share("sizes", record, 0, "circle", percent), band_of(record)
     assert share.label == ("" if measured else "~") + f"{percent:.0f} %"
-    assert (share.expected is None) == (measured or band is None)
-    if share.expected is not None:
-        least, most = share.expected
+    assert (share.expected_percent is None) == (measured or band is None)
+    if share.expected_percent is not None:
+        least, most = share.expected_percent
         assert least <= most <= 100
         assert least == pytest.approx(min(100, percent / band.high))
         assert most == pytest.approx(min(100, percent / band.low))

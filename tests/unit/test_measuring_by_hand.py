@@ -890,7 +890,7 @@ def test_libraries_are_imported_and_compiled_by_share_with_those_that_fail_left_
              library("d", "z", compiles=False), library("e", "x", "x2")]  # fmt: skip
     spec = SimpleNamespace(impls=impls)
     monkeypatch.setattr(worker, "import_module", bring)
-    monkeypatch.setattr(worker, "loaded", lambda kernel: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(worker, "load_kernel", lambda kernel: SimpleNamespace(spec=spec))
     monkeypatch.setattr(worker, "_set_precision", lambda: emptied.append("precision"))
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append("empty"))
     monkeypatch.setattr(

@@ -615,7 +615,7 @@ def test_a_kernel_s_check_counts_its_cases_and_what_is_wrong(monkeypatch, most, 
     monkeypatch.setattr(
         metal_worker, "import_module", lambda name: SimpleNamespace(cases=lambda spec: iter(four))
     )
-    monkeypatch.setattr(metal_worker, "loaded", lambda kernel: SimpleNamespace(spec="spec"))
+    monkeypatch.setattr(metal_worker, "load_kernel", lambda kernel: SimpleNamespace(spec="spec"))
     monkeypatch.setattr(PreparedProblem, "of", lambda *given: None)
 
     def checked(impl, config, problem):

@@ -124,10 +124,10 @@ def test_a_work_that_describes_no_launch(odd, tmp_path):
 
 @pytest.mark.parametrize("call", ["torch.relu", "__import__('functools').partial(torch.relu)"])
 def test_a_library_may_be_a_builtin_function(call, tmp_path):
-    from workbench.catalog.source import loaded
+    from workbench.catalog.source import load_kernel
 
     changes = {"@baseline(mine)": f"mine.library('relu', {call})\n\n\n@baseline(mine)"}
-    known = loaded(str(write(tmp_path, changes)))
+    known = load_kernel(str(write(tmp_path, changes)))
     assert known.impl("relu", "").backend == "torch"
 
 

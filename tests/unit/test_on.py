@@ -55,8 +55,10 @@ def test_the_wheel_holds_the_package_and_its_hash_is_of_its_files():
 
 
 def test_a_host_has_a_name_and_perhaps_a_python():
-    assert on.RemoteHost.of("me@gpu") == on.RemoteHost("me@gpu", "python3")
-    assert on.RemoteHost.of("me@gpu:/opt/bin/python") == on.RemoteHost("me@gpu", "/opt/bin/python")
+    assert on.RemoteHost.parse("me@gpu") == on.RemoteHost("me@gpu", "python3")
+    assert on.RemoteHost.parse("me@gpu:/opt/bin/python") == on.RemoteHost(
+        "me@gpu", "/opt/bin/python"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def shell(tmp_path, monkeypatch, **programs):
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-    return on.RemoteShell(on.RemoteHost.of("gpu"), ("sh", "-c"))
+    return on.RemoteShell(on.RemoteHost.parse("gpu"), ("sh", "-c"))
 
 
 def test_results_come_back_and_leave_the_other_machine(work, tmp_path, monkeypatch, capsys):
@@ -111,7 +113,7 @@ def test_results_that_cannot_be_read_stay_where_they_are(work, tmp_path, monkeyp
     full = "echo 'tar: write error: No space left on device' >&2; exit 2"
     ssh = shell(tmp_path, monkeypatch, tar=full)
     left = f"exit code 2.*look for results in {work} on gpu"
-    with pytest.raises(CommandError, match=left), on.results_named(ssh.host, str(work)):
+    with pytest.raises(CommandError, match=left), on.name_results(ssh.host, str(work)):
         on.bring_back(ssh, str(work))
     assert (work / "results" / "report.html").read_text() == "new"
 
@@ -120,7 +122,7 @@ def test_results_that_cannot_be_written_here_stay_there(work, tmp_path, monkeypa
     Path("results").write_text("a file where a folder has to be")
     ssh = shell(tmp_path, monkeypatch)
     left = f"written here .*look for results in {work} on gpu"
-    with pytest.raises(CommandError, match=left), on.results_named(ssh.host, str(work)):
+    with pytest.raises(CommandError, match=left), on.name_results(ssh.host, str(work)):
         on.bring_back(ssh, str(work))
     assert (work / "results" / "report.html").read_text() == "new"
 

@@ -102,13 +102,13 @@ def test_a_stub_is_written_in_lines_of_a_hundred(documented, letters, line):
 def test_an_operation_gives_one_output_or_a_tuple(monkeypatch, outputs, several):
     spec = spec_of(outputs, reference=lambda x: (x,) * len(outputs) if several else x)
     x, empty = torch.ones(3, dtype=torch.float16), torch.ones(0)
-    launcher, output = choice._by_reference(spec, [x], {"N": 3})
+    launcher, output = choice._reference(spec, [x], {"N": 3})
     assert isinstance(output, tuple) is several and isinstance(launcher(x), tuple) is several
     first = output[0] if several else output
     assert first.dtype == torch.float16 and first.tolist() == [1.0] * 3
     launcher, output = choice._nothing(spec, [empty], {"N": 0})
     assert isinstance(output, tuple) is several and isinstance(launcher(empty), tuple) is several
-    assert isinstance(operation._faked(spec)(x), tuple) is several
+    assert isinstance(operation._fake(spec)(x), tuple) is several
 
 
 @pytest.mark.parametrize("sizes", [(2, 0), (0, 2), (2, 2)])
@@ -192,7 +192,7 @@ class Predicting:
     def __init__(self, kernel, device, given, grid):
         self.made.append((given, grid))
 
-    def predicted(self, config):
+    def predict(self, config):
         if isinstance(config, Exception):
             raise config
         return SimpleNamespace(predicted_s=float(config)), None
@@ -273,7 +273,7 @@ def test_elements_of_each_width_are_moved_and_kept(dtype):
     memory = torch.arange(1.0, 9.0).to(dtype)
     name = str(dtype).removeprefix("torch.")
     layout = Layout((8,), (1,), name, lead=0, plain=True)
-    other = moved.moved(memory, layout)
+    other = moved.shuffle_memory(memory, layout)
     assert other.dtype == dtype and other.double().tolist() != memory.double().tolist()
     assert sorted(other.double().tolist()) == sorted(memory.double().tolist())
 
@@ -281,7 +281,9 @@ def test_elements_of_each_width_are_moved_and_kept(dtype):
 def test_a_result_is_that_of_the_values_that_all_agree():
     saved = {"x": torch.ones(2), "w": torch.zeros(2)}
     other = {"x": torch.ones(2), "w": torch.ones(2)}
-    own = SimpleNamespace(args=saved, moved=other, expected="first", moved_expected="second")
+    own = SimpleNamespace(
+        args=saved, moved_inputs=other, expected_outputs="first", moved_outputs="second"
+    )
     ask = kept.Kept._expected_of
     assert ask(own, {n: x.double() for n, x in saved.items()}) == "first"
     assert ask(own, {n: x.double() for n, x in other.items()}) == "second"
@@ -294,12 +296,12 @@ def test_a_function_of_a_file_is_left_where_it_is(tmp_path, monkeypatch):
         pass
 
     monkeypatch.setattr(cell, "base", lambda function: function)
-    assert cell.in_file(function, tmp_path) is function and cell._imported(function)
+    assert cell.function_in_file(function, tmp_path) is function and cell._is_in_file(function)
     for file in (None, str(tmp_path / "gone.py")):
         monkeypatch.setattr(cell.inspect, "getsourcefile", lambda plain, file=file: file)
-        assert not cell._imported(function)
+        assert not cell._is_in_file(function)
         monkeypatch.setattr(cell, "_parts", lambda plain, written: iter(["def function(): ..."]))
-        made = cell.in_file(function, tmp_path)
+        made = cell.function_in_file(function, tmp_path)
         assert made is not function and made.__name__ == "function"
     (written,) = (tmp_path / "cells").glob("*.py")
     assert written.read_text() == "def function(): ..." and written.stem.startswith("function_")
@@ -321,7 +323,7 @@ def test_elements_beyond_a_tensor_are_not_asked_for(monkeypatch, wanted, kept_):
         return requested("x", 4).tolist(), requested("other", 4).tolist()
 
     monkeypatch.setattr(sampled, "footprint_of", footprint)
-    assert sampled.examined("", (1,), None, {"x": wanted}) == (kept_, [])
+    assert sampled.examine_code("", (1,), None, {"x": wanted}) == (kept_, [])
 
 
 # What programs did
@@ -329,7 +331,7 @@ def test_elements_beyond_a_tensor_are_not_asked_for(monkeypatch, wanted, kept_):
 
 def test_accesses_end_with_their_most():
     x = torch.zeros(8)
-    trace = ProgramTrace("k", [Memory.of("x", x)], 2)
+    trace = ProgramTrace("k", [Memory.locate("x", x)], 2)
     with pytest.raises(ProgramsWait):
         for _ in range(3):
             trace.note("load", x.data_ptr(), True)

@@ -93,7 +93,7 @@ def test_a_missing_peer_is_told_in_one_sentence(kernel, package, monkeypatch):
     text = f"{package.distribution} is not installed: pip install '{project()['name']}[peers]'"
     result = list(baselines(kernel, monkeypatch))
     assert result, f"no Impl of {kernel} refuses where {package.module} is missing"
-    dsl._imported.cache_clear()
+    dsl._import_name.cache_clear()
     for impl, reason in result:
         assert reason == {text}, "at any sizes, and ahead of any other reason"
         with pytest.raises(ImportError) as raised:

@@ -19,9 +19,9 @@ from workbench.commands import verdicts
 from workbench.commands.options import CommandError, EvaluateOptions
 from workbench.data import frozen
 from workbench.evaluation import gpu_rules
-from workbench.evaluation.device_text import built
+from workbench.evaluation.device_text import device_file_text
 from workbench.evaluation.digests import files_digests
-from workbench.evaluation.launcher_text import names_defined, opaque_reason
+from workbench.evaluation.launcher_text import defined_names, opaque_reason
 from workbench.evaluation.plan import (
     DeviceName,
     DeviceText,
@@ -40,7 +40,7 @@ from workbench.evaluation.plan import (
 from workbench.evaluation.verdict import RuleResult, shown_by, verdict_of
 from workbench.measurement.rules import RULES
 
-DEFINED = {"scaled_rows": names_defined(SPEC.read_bytes())}
+DEFINED = {"scaled_rows": defined_names(SPEC.read_bytes())}
 
 
 # The text of a launcher
@@ -107,7 +107,7 @@ def test_what_a_plan_records_whole_is_no_reason(text):
 
 
 def test_names_that_a_module_imports_are_not_its_own():
-    assert names_defined(b"import os\nfrom a import b\nx, y = 1, 2\ndef f(): pass\n") == {
+    assert defined_names(b"import os\nfrom a import b\nx, y = 1, 2\ndef f(): pass\n") == {
         "x", "y", "f",
     }  # fmt: skip
 
@@ -132,14 +132,14 @@ def test_device_code_is_written_anew():
          "load": DeviceName("language", "triton.language.core.load")},
         {"noinline": True, "do_not_specialize": ("y", 1)},
     )  # fmt: skip
-    written, names = built([replace(text, text=text.text.removeprefix('@exec("1")\n'))])
+    written, names = device_file_text([replace(text, text=text.text.removeprefix('@exec("1")\n'))])
     assert names == ("k",) and "TWO = tl.constexpr(2)" in written
     assert written.endswith(
         "@triton.jit(noinline=True, do_not_specialize=['y', 1])\n"
         "def k(x: tl.constexpr, y=(1, 2.5), *, z=TWO):\n    if y is None:\n        pass\n"
         "    tl.store(x, tl.cast(z, None) + tl.load(x), mask=None)\n"
     )
-    decorated, _ = built([text])
+    decorated, _ = device_file_text([text])
     assert "exec" not in decorated
 
 
@@ -147,7 +147,7 @@ def test_functions_of_one_name_and_constants_get_names_of_their_own():
     one = DeviceText("k", "def k(x):\n    return C\n", {"C": DeviceName("constant", 1)})
     two = DeviceText("k", "def k(x):\n    return C + f(x)\n",
                      {"C": DeviceName("constant", 2), "f": DeviceName("function", 0)})  # fmt: skip
-    written, names = built([one, two])
+    written, names = device_file_text([one, two])
     assert names == ("k", "k_2") and "C = 1\nC_2 = 2\n" in written
     assert "return C_2 + k(x)" in written
 
@@ -167,7 +167,7 @@ def test_device_code_has_no_way_out(body):
     names = {**TL, "np": DeviceName("language", "numpy"),
              "libdevice": DeviceName("language", "triton.language.extra.libdevice")}  # fmt: skip
     with pytest.raises(NotReplayable, match=r"."):
-        built([device(f"y = {body}", names)])
+        device_file_text([device(f"y = {body}", names)])
 
 
 @pytest.mark.parametrize(("body", "late"), [
@@ -184,10 +184,10 @@ def test_device_code_has_no_way_out(body):
 def test_the_variable_of_a_loop_ends_with_it(body, late):
     body = body.replace("x_ptr + i", "y = i")
     if not late:
-        assert built([device(body)])
+        assert device_file_text([device(body)])
         return
     with pytest.raises(NotReplayable, match="uses i, the variable of a loop, after it"):
-        built([device(body)])
+        device_file_text([device(body)])
 
 
 @pytest.mark.parametrize("body", [
@@ -199,7 +199,7 @@ def test_the_variable_of_a_loop_ends_with_it(body, late):
 ])  # fmt: skip
 def test_statements_that_device_code_may_not_hold(body):
     with pytest.raises(NotReplayable):
-        built([device(body)])
+        device_file_text([device(body)])
 
 
 @pytest.mark.parametrize("arguments", [
@@ -208,7 +208,7 @@ def test_statements_that_device_code_may_not_hold(body):
 ])  # fmt: skip
 def test_arguments_that_a_plan_does_not_hold(arguments):
     with pytest.raises(NotReplayable):
-        built([device("pass", arguments=arguments)])
+        device_file_text([device("pass", arguments=arguments)])
 
 
 @pytest.mark.parametrize("text", [
@@ -226,7 +226,7 @@ def test_arguments_that_a_plan_does_not_hold(arguments):
 ])  # fmt: skip
 def test_texts_that_are_no_device_functions(text):
     with pytest.raises(NotReplayable):
-        built([text])
+        device_file_text([text])
 
 
 # Plans
@@ -328,7 +328,7 @@ def test_floats_beyond_all_integers_are_the_nearest_one():
     kind = SimpleNamespace(scalar=SimpleNamespace(
         primitive_bitwidth=32, is_int_signed=lambda: True))  # fmt: skip
     source = Handle(np.array([3e9, -3e9, np.nan, -1.75], np.float32))
-    converted = gpu_rules._saturated(real)(None, source, kind)
+    converted = gpu_rules._saturate(real)(None, source, kind)
     assert converted.data.tolist() == [2**31 - 1, -(2**31), 0, -1]
 
 
@@ -337,7 +337,7 @@ def test_inexact_results_are_a_step_off_and_exact_ones_are_not():
         return Handle(np.exp(operand.data))
 
     x = np.linspace(0, 4, 999, dtype=np.float32)
-    nudged = gpu_rules._nudged(real, "exp")(None, Handle(x)).data
+    nudged = gpu_rules._nudge(real, "exp")(None, Handle(x)).data
     off = np.abs(nudged.view(np.int32) - np.exp(x).view(np.int32))
     assert off[0] == 0 and nudged[0] == 1.0 and set(off[1:]) == {1}
     up = float((nudged > np.exp(x)).mean())
@@ -359,11 +359,11 @@ def test_addresses_outside_of_the_tensors_stop_a_program(monkeypatch):
 
 def test_hints_that_are_not_so_stop_a_program():
     gpu_rules._check_multiple(64, 16)
-    gpu_rules._check_assumed(True)
+    gpu_rules._check_assumption(True)
     with pytest.raises(gpu_rules.UntrueHint):
         gpu_rules._check_multiple(65, [16])
     with pytest.raises(gpu_rules.UntrueHint):
-        gpu_rules._check_assumed(np.array([True, False]))
+        gpu_rules._check_assumption(np.array([True, False]))
 
 
 # Files as they were

@@ -266,7 +266,7 @@ def test_a_scheduler_is_tried_again_up_to_a_limit(farm, monkeypatch):
 
 def test_workers_with_another_kernel_are_refused_once(farm, monkeypatch):
     monkeypatch.setattr(
-        cluster, "loaded", lambda kernel: SimpleNamespace(hashes={"i": "1", "j": "2"})
+        cluster, "load_kernel", lambda kernel: SimpleNamespace(hashes={"i": "1", "j": "2"})
     )
     for address in "abc":
         arrives(farm, address)
@@ -734,7 +734,7 @@ def test_launches_stop_at_the_first_that_fails(monkeypatch):
     results = {1: SimpleNamespace(fault=None), 2: SimpleNamespace(fault=fault)}
     impl = SimpleNamespace(title="toy.blocks", config=dict)
     known = SimpleNamespace(impl=lambda name, code: impl)
-    monkeypatch.setattr(checking, "loaded", lambda kernel: known)
+    monkeypatch.setattr(checking, "load_kernel", lambda kernel: known)
     said = []
 
     def returned(impl, config, call):

@@ -170,7 +170,9 @@ def test_tasks_of_several_problems_are_compiled_each_config_once():
 def test_a_worker_compiles_to_the_end_or_names_the_owner(monkeypatch, tmp_path):
     impl = SimpleNamespace(config=dict)
     monkeypatch.setattr(
-        processes, "loaded", lambda kernel, version: SimpleNamespace(impl=lambda name, code: impl)
+        processes,
+        "load_kernel",
+        lambda kernel, version: SimpleNamespace(impl=lambda name, code: impl),
     )
     monkeypatch.setattr(
         processes, "compile_config", lambda *at, code, here: ("whole", at[1:4], code, here)
@@ -198,7 +200,7 @@ def test_a_worker_compiles_to_the_end_or_names_the_owner(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("error", [CompileError("Internal codegen error"), ValueError("cut")])
 def test_what_fails_on_a_full_disk_is_a_failure_of_the_machine(monkeypatch, error):
-    monkeypatch.setattr(processes, "loaded", lambda *at: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(processes, "load_kernel", lambda *at: (_ for _ in ()).throw(error))
     job = CompileJob("toy", candidate(1), {"N": 8}, "bf16", H200, None, "1", True, True)
     free = machine_failure.LEAST_FREE
     usage = SimpleNamespace(disk_usage=lambda folder: SimpleNamespace(free=free))
@@ -740,7 +742,7 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
         emulated, "import_module", lambda name: SimpleNamespace(EmulationError=EmulationError)
     )
     monkeypatch.setattr(
-        emulated, "loaded", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
+        emulated, "load_kernel", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
     )
     monkeypatch.setattr(emulated, "counted_sizes", lambda *at: {"N": 2})
     monkeypatch.setattr(emulated, "_emulated_runs", runs)
@@ -808,7 +810,7 @@ def test_calls_take_the_schedules_of_the_emulator_in_turn(monkeypatch):
     impl = SimpleNamespace(title="toy.x", config=dict)
     monkeypatch.setattr(emulated, "import_module", lambda name: Emulator)
     monkeypatch.setattr(
-        emulated, "loaded", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
+        emulated, "load_kernel", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
     )
     monkeypatch.setattr(
         "workbench.measurement.handover.returned", lambda impl, config, call: results.pop(0)

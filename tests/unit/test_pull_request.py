@@ -18,7 +18,7 @@ from workbench.code.code_pair import exit_code_of
 from workbench.data.compiled_code import HotLoop
 from workbench.data.record import Comparison, Ratio, Verdict
 from workbench.reports.compare import Compared
-from workbench.reports.pull_request import MARKER, GateResult, escaped, markdown
+from workbench.reports.pull_request import MARKER, GateResult, escape_markdown, markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pull_request"
 MOST = 65_536  # characters of a comment
@@ -78,7 +78,7 @@ hostile = st.text(st.sampled_from("ab|`<>@#*[]()~\\\n\r\0é _-!$"), max_size=40)
 
 @given(hostile)
 def test_text_from_the_branch_is_shown_and_does_nothing(text):
-    shown = escaped(text)
+    shown = escape_markdown(text)
     assert not re.search(r"[|`<>@*\[\]~\\\n\r\0$]|#(?!\d+;)", shown)
     assert html.unescape(shown) == "".join(c for c in " ".join(text.split()) if c.isprintable())
 
@@ -92,7 +92,7 @@ def test_text_from_the_branch_is_shown_and_does_nothing(text):
     ],
 )
 def test_no_folder_of_the_runner_is_shown(text, shown):
-    assert escaped(text) == shown
+    assert escape_markdown(text) == shown
 
 
 @given(hostile, hostile, st.integers(0, 80), st.integers(1, 400))

@@ -19,7 +19,7 @@ from workbench.spec import (
     Tensor,
     among,
     label,
-    solved,
+    solve_axis,
     stages,
     threads,
     tile,
@@ -104,11 +104,11 @@ def test_an_axis_may_be_worked_out_from_left_to_right():
 def test_an_axis_tells_the_one_size_it_names(Hkv, G):
     sizes = {"Hkv": Hkv, "G": G}
     (extent,) = Tensor("Hkv*G").shape(sizes)
-    assert solved("Hkv*G", extent, {}) == {}
-    assert solved("Hkv*G", extent, {"Hkv": Hkv}) == {"G": G}
-    assert solved("Hkv*G", extent, sizes) == {}
-    assert solved("Hkv*G", extent + 1, sizes) is None
-    assert solved("G/256*144", 144 * G, {}) == {"G": 256 * G}
+    assert solve_axis("Hkv*G", extent, {}) == {}
+    assert solve_axis("Hkv*G", extent, {"Hkv": Hkv}) == {"G": G}
+    assert solve_axis("Hkv*G", extent, sizes) == {}
+    assert solve_axis("Hkv*G", extent + 1, sizes) is None
+    assert solve_axis("G/256*144", 144 * G, {}) == {"G": 256 * G}
 
 
 @given(st.integers(1, 999), st.sampled_from([Extent(), Extent(multiple=64), Extent((64, 72))]))
@@ -198,7 +198,7 @@ def test_a_config_is_made_under_watch(monkeypatch):
     marks = []
     monkeypatch.setattr("workbench.spec.watched", lambda what: marks.append(what) or nullcontext())
     impl = an_impl()
-    assert list(impl.space(Tiles())) and impl.created({}) == Tiles()
+    assert list(impl.space(Tiles())) and impl.config_of({}) == Tiles()
     assert set(marks) == {f"a config of {impl.title}"}
 
 

@@ -15,7 +15,7 @@ from workbench.catalog import source
 from workbench.catalog.declared import flops_fault, misfit, size_fault
 from workbench.device.hardware import described
 from workbench.dsl.block_clusters import blocks_apart
-from workbench.dsl.interpreter import _TRUTHS, _meanings, _rounded_to_tf32, _with_truths
+from workbench.dsl.interpreter import _TRUTHS, _allow_truths, _meanings, _rounded_to_tf32
 from workbench.spec import (
     AUTO,
     Extent,
@@ -28,7 +28,7 @@ from workbench.spec import (
     is_number,
     label,
     short,
-    solved,
+    solve_axis,
     stages,
     threads,
     tile,
@@ -95,7 +95,7 @@ def test_an_axis_that_is_no_whole_number_is_refused(axis, sizes, words):
     ],
 )
 def test_an_extent_determines_the_one_size_that_is_unknown(axis, extent, sizes, found):
-    assert solved(axis, extent, sizes) == found
+    assert solve_axis(axis, extent, sizes) == found
 
 
 def test_extents_are_refused_and_the_nearest_is_chosen():
@@ -257,7 +257,7 @@ def test_a_config_that_was_chosen_before_is_used_again():
     x = torch.ones(2, 3)
     impl.chosen[x.device, (x.shape, x.dtype)] = Tiled(64)
     impl(x)
-    assert launched == [Tiled(64)] and impl._chosen(("text",)) == Tiled()
+    assert launched == [Tiled(64)] and impl._choose_config(("text",)) == Tiled()
     assert impl.is_open(Tiled()) and not impl.is_open(Tiled(16)) and impl.auto == ("block_m",)
 
 
@@ -268,7 +268,7 @@ def test_a_default_is_that_of_dtype_and_device_before_either():
                      resolve=lambda c, limits, **at: replace(c,
                       block_m=128))(lambda x: x)  # fmt: skip
     amd = described("mi300x").limits
-    found = [impl.declared(limits, dtype).block_m for limits in (H200, amd)
+    found = [impl.declared_default(limits, dtype).block_m for limits in (H200, amd)
              for dtype in ("fp16", "fp32")]  # fmt: skip
     assert found == [64, 32, 16, AUTO]
     assert impl.default(amd, "fp32", {"M": 1, "N": 1}) == Tiled(128)
@@ -404,8 +404,8 @@ def test_numbers_that_launchers_pass_on():
     )
     assert dsl.cores(torch.zeros(1)) == dsl.CORES_OF_A_CPU
     with dsl.pretend(few):
-        assert dsl.cores(torch.zeros(1)) == 4 and dsl.pretended() is few
-    assert dsl.pretended() is None
+        assert dsl.cores(torch.zeros(1)) == 4 and dsl.pretended_limits() is few
+    assert dsl.pretended_limits() is None
 
 
 def test_a_baseline_is_added_as_written_and_compiled():
@@ -466,7 +466,7 @@ def test_a_mask_of_integers_becomes_one_of_truths():
             self.data, self.dtype = data, dtype
 
     given = []
-    access = _with_truths(lambda self, *operands, **named: given.append(operands), 1)
+    access = _allow_truths(lambda self, *operands, **named: given.append(operands), 1)
     for mask, kind in ((np.array([0, 2, -1]), bool), (np.array([True, False]), bool)):
         access(None, "pointer", Handle(mask, "i1"), "other")
         pointer, handle, other = given[-1]
@@ -554,7 +554,7 @@ def test_modules_of_a_sibling_checkout_are_forgotten(tmp_path, monkeypatch):
     catalog._drop_siblings(main)
     assert list(known) == ["_kernel_mine", "installed", "ours", "foreign", "workbench.more", "none"]
     assert catalog._store(sibling) == main / ".git" == catalog._store(main)
-    assert catalog._moved(sibling, main) == main and catalog._moved(other, main) == other
+    assert catalog._move_entry(sibling, main) == main and catalog._move_entry(other, main) == other
 
 
 @pytest.mark.parametrize(
@@ -588,13 +588,13 @@ def test_two_specs_of_a_file_and_helpers_of_helpers_count(tmp_path):
     (tmp_path / "three.py").write_text("Z = 3\n", encoding="utf-8")
     parsed = source._Parsed(str(tmp_path / "kernel.py"))
     assert parsed.specs == ["a", "b"] and len(parsed.unnamed) == 2
-    code = "\n".join(parsed.reached("launch"))
+    code = "\n".join(parsed.reached_code("launch"))
     for part, counts in (("'EXTRA'", True), ("'X'", True), ("'Y'", False), ("'unnamed'", False),
                          ("'mutates'", True), ("'work'", False), ("'bench'", False),
                          ("'check'", True), ("'Z'", True), ("'T'", False), ("'Text.'",
                           False)):  # fmt: skip
         assert (part in code) is counts, part
-    whole = "\n".join(parsed.reached("a launcher that is made elsewhere"))
+    whole = "\n".join(parsed.reached_code("a launcher that is made elsewhere"))
     assert "'Y'" in whole and "'unnamed'" in whole and "'T'" in whole
     tree = ast.parse("import os, one\nx = 1\nfrom two import T")
-    assert [p.name for p in source._imported(tree, tmp_path)] == ["one.py", "two.py"]
+    assert [p.name for p in source._helper_files(tree, tmp_path)] == ["one.py", "two.py"]

@@ -37,7 +37,7 @@ SECONDS: Mapping[str, float] = {"start": 4.0, "check": 2.0, "timed": 3.5, "idle"
 
 
 def test_the_final_in_full_holds_every_figure_that_is_promised() -> None:
-    full = detail.in_full(RUN, BOARD, [*FINALS, *HOT], {})
+    full = detail.final_table(RUN, BOARD, [*FINALS, *HOT], {})
     assert len(full["rows"]) == len(FINALS) + len(HOT)
     for head in (
         "regime", "clock state", "median", "95 % low", "95 % high", "min", "p5", "p25", "p75",
@@ -54,7 +54,7 @@ def test_its_cells_are_what_the_samples_say(number: int) -> None:
     record = FINALS[number]
     timing = record.timing
     assert isinstance(timing, Measured)
-    full = detail.in_full(RUN, BOARD, [record], {})
+    full = detail.final_table(RUN, BOARD, [record], {})
     cells = dict(zip(full["heads"], full["rows"][0]["cells"], strict=True))
     text = summary(timing.samples_s)
     for name in ("min", "p5", "p25", "median", "p75", "p95", "mean", "stddev"):
@@ -70,10 +70,10 @@ def test_no_memory_ceiling_is_over_a_hot_call() -> None:
     cold = detail.times_of(RUN, FINALS[0])
     hot = detail.times_of(RUN, HOT[0])
     assert cold is not None and hot is not None
-    assert cold.of("measured") == (pytest.approx(FINALS[0].bytes / FINALS[0].time_s / 4.3e12),
+    assert cold.share("measured") == (pytest.approx(FINALS[0].bytes / FINALS[0].time_s / 4.3e12),
                                    "DRAM")  # fmt: skip
-    assert hot.of("measured") is None
-    result = hot.of("datasheet")
+    assert hot.share("measured") is None
+    result = hot.share("datasheet")
     assert result is not None and result[1] == "bf16 compute, boost clock"
 
 
@@ -113,7 +113,7 @@ def test_a_line_of_data_says_what_went_into_it(cells: list[str]) -> None:
 
 
 def test_the_data_has_a_line_for_every_row_and_every_figure_once() -> None:
-    data = detail.for_csv(RUN, BOARD, STAND)
+    data = detail.csv_data(RUN, BOARD, STAND)
     lines_ = data["lines"].split("\n")
     assert len(lines_) == len(STAND)
     heads = [*data["heads"], *data["shared"]]
@@ -128,19 +128,19 @@ def test_the_data_has_a_line_for_every_row_and_every_figure_once() -> None:
 def test_without_a_measured_time_no_line_has_data() -> None:
     for make in (synthetic.empty, synthetic.all_failed, lambda: synthetic.matmul(predicted=True)):
         run, outcomes = make()
-        data = detail.for_csv(run, BOARD, outcomes)
+        data = detail.csv_data(run, BOARD, outcomes)
         assert not data["lines"].strip() and "protocol" not in data["problem"]
 
 
 def test_where_the_time_went_adds_up() -> None:
-    result = detail.spent(RUN, OUTCOMES, SECONDS)
+    result = detail.time_parts(RUN, OUTCOMES, SECONDS)
     assert [p["name"] for p in result["parts"]] == [*SECONDS]
     assert sum(float(p["percent"]) for p in result["parts"]) == pytest.approx(100)
     tried = sum(isinstance(o, Record) or o.stage != "refused" for o in STAND) - 2  # libraries
     assert result["words"].startswith(f"10.0 s for {tried} configs: {6 * tried} configs a minute")
     later = replace(RUN, started="2026-11-21T09:31:00+00:00")
-    assert "known from earlier runs" in detail.spent(later, OUTCOMES, SECONDS)["words"]
-    assert detail.spent(RUN, OUTCOMES, None) == detail.spent(RUN, OUTCOMES, {}) == {}
+    assert "known from earlier runs" in detail.time_parts(later, OUTCOMES, SECONDS)["words"]
+    assert detail.time_parts(RUN, OUTCOMES, None) == detail.time_parts(RUN, OUTCOMES, {}) == {}
 
 
 def test_the_page_says_where_the_time_went_only_where_it_is_known() -> None:

@@ -10,7 +10,7 @@ import torch
 from task_files import ADD, NORM, OF_MODEL, SOFTPLUS, SOLUTION
 
 from workbench.evaluation.launcher_text import opaque_reason
-from workbench.evaluation.tasks import flashinfer_bench, gpu_mode, kernelbench, prepared
+from workbench.evaluation.tasks import flashinfer_bench, gpu_mode, kernelbench, prepare_task
 from workbench.evaluation.tasks.text import TaskError, portable
 from workbench.measurement import inputs
 from workbench.measurement.correctness import PreparedProblem, check_outputs
@@ -56,7 +56,7 @@ def test_numbers_at_the_top_are_the_axes_and_parameters_are_inputs(tmp_path, mon
         def forward(self, x, scale):
             return x * self.other * scale
 
-    called = spec.called(Doubled, wide)  # parameters of other names count by their place
+    called = spec.call_submission(Doubled, wide)  # parameters of other names count by their place
     assert torch.equal(called, wide[0] * wide[1] * 0.5)
 
 
@@ -79,7 +79,7 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
         "the task's check refuses it: mismatch found"
     )
     seen = []
-    spec.called(lambda data: seen.append(data), problem.inputs)
+    spec.call_submission(lambda data: seen.append(data), problem.inputs)
     assert type(seen[0]) is tuple and all(
         x is y for x, y in zip(seen[0], problem.inputs, strict=True)
     )
@@ -96,7 +96,7 @@ def test_open_axes_of_a_definition_are_the_axes_and_outputs_are_arguments(tmp_pa
         assert (eps, y.shape, y.dtype) == (1e-6, (2, 512), torch.bfloat16)
         y.fill_(1.0)
 
-    (y,) = spec.called(run, (x, w))
+    (y,) = spec.call_submission(run, (x, w))
     assert float(y.sum()) == 1024.0
     expected = spec.reference(x.double(), w.double())  # in fp32 by the reference's own word
     assert torch.allclose(expected[0], torch.full((2, 512), 2.0, dtype=torch.float64), rtol=1e-2)
@@ -110,7 +110,7 @@ def test_a_format_is_recognised_by_its_files(tmp_path):
     for number, (task, submission, form, entry, dtype) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        given = prepared(task, submission, folder)
+        given = prepare_task(task, submission, folder)
         assert (given.format, given.entry, given.dtype) == (form, entry, dtype)
         assert given.spec.is_file() and given.kernel.read_bytes().startswith(given.audited)
 
@@ -126,7 +126,7 @@ def test_a_format_is_recognised_by_its_files(tmp_path):
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(task, submission, part, tmp_path):
     with pytest.raises(TaskError) as error:
-        prepared(Path(task), Path(submission), tmp_path)
+        prepare_task(Path(task), Path(submission), tmp_path)
     assert part in str(error.value) and "\n" not in str(error.value)
 
 

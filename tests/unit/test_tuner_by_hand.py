@@ -299,15 +299,15 @@ def test_a_verdict_has_the_first_result_of_each_rule_that_ran():
     for rule in RULES:
         if rule.name not in (*("values", "repeat", "launches", "sizes"), "sanitizer"):
             assert by[rule.name] == R(rule.name, "not run", "it needs a GPU" if rule.gpu else "")
-    assert (one.word, one.broken.rule, one.error) == ("rejected", "launches", 0.5)
+    assert (one.word, one.broken_rule.rule, one.error) == ("rejected", "launches", 0.5)
     assert one.state("values") == "kept" and one.state("sanitizer") == "not run"
     assert verdict.verdict_of([R("values", "kept")]).word == "correct"
-    assert verdict.verdict_of([]).word == "undecided" and verdict.verdict_of([]).broken is None
+    assert verdict.verdict_of([]).word == "undecided" and verdict.verdict_of([]).broken_rule is None
 
 
 def test_a_config_that_failed_breaks_a_rule_or_none_ran():
     def rules(*words, **more):
-        return [(r.rule, r.state, r.reason) for r in verdict.refused(Refusal(*words, **more))]
+        return [(r.rule, r.state, r.reason) for r in verdict.fail_rules(Refusal(*words, **more))]
 
     assert rules("check", "odd", rule="repeat") == [("repeat", "broken", "odd")]
     assert rules("measure", "lost", cause="died") == [("process", "broken", "lost")]
@@ -324,7 +324,7 @@ def test_calls_decide_the_rules_of_the_interpreter():
 
     def states(*pairs, named_sizes=({"N": 4},)):
         calls = [call for call, _ in pairs]
-        found = verdict.of_calls(
+        found = verdict.call_results(
             calls, [r for _, r in pairs], {c: ("f",) for c in calls}, named_sizes
         )
         return {r.rule: (r.state, r.reason) for r in found}

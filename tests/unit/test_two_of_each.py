@@ -84,8 +84,8 @@ def test_a_window_at_the_least_clock_is_kept_and_one_below_it_is_not() -> None:
 def test_memory_of_a_strided_tensor_ends_with_its_last_element() -> None:
     """Rows of 3 in steps of 5, the last at 2 * 5, its last element 2 further: 13, behind 4."""
     layout = Layout((3, 3), (5, 1), "float32", lead=4, plain=False)
-    assert layout.kept == (4 + 13,)
-    assert replace(layout, plain=True).kept == (3, 3)
+    assert layout.extents == (4 + 13,)
+    assert replace(layout, plain=True).extents == (3, 3)
 
 
 @pytest.mark.parametrize(("programs", "fits"), [(65_535, True), (65_536, False)])

@@ -18,14 +18,14 @@ from workbench.commands.options import OptionError, WorkloadMergeOptions, Worklo
 from workbench.traces.profilers.running.after_import import AfterImport
 from workbench.traces.readers import read as read_trace
 from workbench.workload import file as files
-from workbench.workload import ranked
+from workbench.workload import rank_file
 from workbench.workload.file import (
     CountedSignature,
     GpuTimes,
     KernelTime,
     RecordedWorkload,
     canonical,
-    merged,
+    merge_workloads,
     parse,
     text_of,
 )
@@ -111,7 +111,7 @@ def test_deep_nesting_is_refused_without_a_traceback():
 
 @given(st.lists(workloads, max_size=3))
 def test_merging_keeps_every_launch(several):
-    whole = merged(several)
+    whole = merge_workloads(several)
     assert whole.launches == sum(each.launches for each in several)
     counts, expected = Counter(), Counter()
     for each in whole.signatures:
@@ -120,19 +120,19 @@ def test_merging_keeps_every_launch(several):
         for each in workload.signatures:
             expected[canonical(each.signature)] += each.launches
     assert counts == expected and len(counts) == len(whole.signatures)
-    assert same(merged([whole]), whole)
+    assert same(merge_workloads([whole]), whole)
 
 
 @given(signatures, st.integers(1, 9), st.integers(1, 9))
 def test_ranks_with_equal_launches_are_one_row(signature, a, b):
     parts = [RecordedWorkload([], [CountedSignature(signature, n)]) for n in (a, b)]
-    (each,) = merged(parts).signatures
+    (each,) = merge_workloads(parts).signatures
     assert each.launches == a + b
 
 
 def test_a_rank_has_a_file_of_its_own(tmp_path):
-    assert ranked(tmp_path / "run.workload", "3") == tmp_path / "run.rank3.workload"
-    assert ranked(tmp_path / "run", None) == tmp_path / "run"
+    assert rank_file(tmp_path / "run.workload", "3") == tmp_path / "run.rank3.workload"
+    assert rank_file(tmp_path / "run", None) == tmp_path / "run"
 
 
 # GPU time
@@ -195,7 +195,7 @@ class FakeWindow(ProfiledWindow):
     ],
 )
 def test_the_window_leaves_the_first_step_out(monkeypatch, wanted, steps, log, window):
-    monkeypatch.setattr("workbench.workload.gpu_time._gpu_used", lambda: True)
+    monkeypatch.setattr("workbench.workload.gpu_time._has_gpu", lambda: True)
     recorded = FakeWindow(wanted)
     recorded.first_launch(on_gpu=True)
     for _ in range(steps):
@@ -206,12 +206,12 @@ def test_the_window_leaves_the_first_step_out(monkeypatch, wanted, steps, log, w
 
 def test_steps_of_optimizers_end_no_step_once_the_program_marks_its_own(monkeypatch):
     """One optimizer's step, then `workbench.step()`, in each step: both are heard."""
-    monkeypatch.setattr("workbench.workload.gpu_time._gpu_used", lambda: True)
+    monkeypatch.setattr("workbench.workload.gpu_time._has_gpu", lambda: True)
     recorded = FakeWindow(2)
     recorded.first_launch(on_gpu=True)
     recorded.step()
     for _ in range(4):
-        recorded.marked()
+        recorded.mark_step()
     assert recorded._hook is None
     assert recorded.log == ["begin", "stop", "begin", "stop", "begin", "stop"]
     assert recorded._window == "steps 2 to 3"

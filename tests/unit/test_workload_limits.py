@@ -132,7 +132,7 @@ def test_grids_of_both_sizes_are_needed():
     for pair in ((one, other), (one, grids_({(64,): (1,)}))):
         with pytest.raises(between.NoMiddle, match="more axes"):
             between._grids(*pair, {})
-    assert between._by_place({"x": tensor((6, 4)), "n": INT}) == [1, 6, 4, 24, 6, 8]
+    assert between._launch_numbers({"x": tensor((6, 4)), "n": INT}) == [1, 6, 4, 24, 6, 8]
 
 
 # A plan
@@ -141,7 +141,7 @@ def test_grids_of_both_sizes_are_needed():
 def test_a_family_is_of_two_autotuned_sizes_in_one_ratio():
     def names(*signatures):
         items = [plan.WorkItem(s, 1, 0.1, None, 1.0) for s in signatures]
-        return [each.family for each in plan._with_families(items)]
+        return [each.family for each in plan._name_families(items)]
 
     first, second = launch("add", 64, 8), launch("add", 128, 8)
     assert names(first, second, launch("add", 192, 8)) == ["add-3-64x8x64"] * 3
@@ -211,10 +211,10 @@ def test_points_are_the_configs_and_then_their_neighbours_each_once():
 
 def test_grids_are_by_the_fewest_knobs_that_decide_them():
     known = {(1, 1, 5): (1,), (1, 2, 5): (2,), (2, 1, 5): (1,), (2, 2, 5): (2,)}
-    assert grids._projected("abc", known) == S.ConfigGrids(("b",), {(1,): (1,), (2,): (2,)})
+    assert grids._fewest_knobs("abc", known) == S.ConfigGrids(("b",), {(1,): (1,), (2,): (2,)})
     known[2, 2, 5] = (3,)
-    assert grids._projected("abc", known).knobs == ("a", "b")
-    assert grids._projected("abc", {}) is None
+    assert grids._fewest_knobs("abc", known).knobs == ("a", "b")
+    assert grids._fewest_knobs("abc", {}) is None
 
 
 # A recording
@@ -222,7 +222,9 @@ def test_grids_are_by_the_fewest_knobs_that_decide_them():
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    hooks = SimpleNamespace(install=lambda: None, remove=lambda: None, grid=None, caught=True)
+    hooks = SimpleNamespace(
+        install=lambda: None, remove=lambda: None, grid=None, skips_launches=True
+    )
     monkeypatch.setattr(recorder, "TritonHooks", lambda sink: hooks)
     return recorder.LaunchRecorder(tmp_path / "w.json", recorder.RecordOptions(0))
 
@@ -265,12 +267,12 @@ def test_a_launch_of_the_same_types_uses_the_function_of_its_key(recording, monk
         return lambda a, k, grid: (grid, *a, *k.values())
 
     monkeypatch.setattr(recorder, "key_function", key_function)
-    monkeypatch.setattr(recording, "_of_launch", lambda kernel, args, kwargs, shape: replace(
+    monkeypatch.setattr(recording, "_launch_signature", lambda kernel, args, kwargs, shape: replace(
         launch("add", 8, 8), grid=(*shape, len(args), *map(int, args))))  # fmt: skip
     jit = SimpleNamespace(__name__="add", arg_names=("n",))
     by = recorder.Chooser(None, None, False)
     for words in ((1,), (1,), (2,), (1, 2), ("5",), ("5",)):
-        recording.launched(jit, words, {}, (3,), by)
+        recording.note_launch(jit, words, {}, (3,), by)
     assert [args for args, _ in made] == [(1,), (1, 2), ("5",)]
     assert [(c.signature.grid, c.launches) for c in recording.workload(False).signatures] == [
         *(((3, 1, 1), 2), ((3, 1, 2), 1), ((3, 2, 1, 2), 1), ((3, 1, 5), 2)),
@@ -330,7 +332,7 @@ def test_heuristics_are_read_through_all_that_stands_around_a_function():
     assert rebuilt._value(pair, {}, "p") == (8, True)
     config = rebuilt.RecordedGrid((), (((), (1, 1, 1)),))
     launch_ = rebuilt.RebuiltLaunch(None, ((), {}), tuple("abc"), config)
-    assert rebuilt.limited(launch_, []).configs == ("a",)
+    assert rebuilt.limit_configs(launch_, []).configs == ("a",)
 
 
 def test_a_tensor_without_an_address_lies_at_0():
@@ -352,4 +354,4 @@ def test_a_step_after_the_end_or_before_the_first_launch_begins_nothing(monkeypa
     for torch, used in ((None, False), (False, False), (True, True)):
         there = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda torch=torch: torch))
         monkeypatch.setitem(gpu_time.sys.modules, "torch", None if torch is None else there)
-        assert gpu_time._gpu_used() is used
+        assert gpu_time._has_gpu() is used

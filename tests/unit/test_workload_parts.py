@@ -281,7 +281,7 @@ def test_differences_are_the_largest_of_all_calls_of_a_name():
     assert worst == [OutputDifference("y", 3, 3, 1.0, 2.0), found[1],
                      OutputDifference("w", 1, 0, 0.1, 0.2)]  # fmt: skip
     repeats = [OutputDifference("y", 2, 0, 0.25, 0.1), OutputDifference("z", 0, 2, 0.0, 0.0)]
-    again = program_runs.with_repeats(found, repeats)
+    again = program_runs.add_repeats(found, repeats)
     assert [each.repeated for each in again] == [0.25, None]
 
 
@@ -328,8 +328,8 @@ def test_each_so_many_launches_of_a_kernel_are_a_step():
         step_marks.MarkOptions("f", "add", 3), SimpleNamespace(step=lambda: steps.append(1))
     )
     for number in range(7):
-        counter.launched(SimpleNamespace(__name__="add"), (), {}, (1,), None)
-        counter.launched(SimpleNamespace(__name__="other"), (), {}, (1,), None)
+        counter.note_launch(SimpleNamespace(__name__="add"), (), {}, (1,), None)
+        counter.note_launch(SimpleNamespace(__name__="other"), (), {}, (1,), None)
         assert len(steps) == (number + 1) // 3
     counter.launched_by_inductor(SimpleNamespace(fn=SimpleNamespace(__name__="add")), ())
     counter.launched_by_inductor(SimpleNamespace(fn=SimpleNamespace(__name__="add")), ())
@@ -631,7 +631,7 @@ def test_experts_are_written_by_batch_and_others_left_out(tmp_path):
 def test_of_entries_with_one_place_the_newest_is_kept(tmp_path):
     text = tuned_table.text_of([entry(2), entry(1), entry(1, function="scale")])
     assert [e.config[0][1] for e in tuned_table.parse(text.encode(), "t")] == [64, 128]
-    assert entry(protocol="predicted by x").predicted and not entry(protocol="p").predicted
+    assert entry(protocol="predicted by x").is_predicted and not entry(protocol="p").is_predicted
     bounds = (([1, 1, 1], True), ([1, 1.1, 2], False), ([2, 1, 1.9], False), ([1, 1, 0.9], False))
     for value, right in bounds:
         if right:
@@ -669,8 +669,8 @@ def test_tensors_have_their_layout_and_dense_ones_of_a_storage_are_one():
     assert rebuilt._tensor(held((4,), (1,), "float64", 8, 3), memory).storage_offset() == 1
     whole = rebuilt._tensor(held((2, 2), (2, 1), "int64", 16, 4, (1, 2, 3, 4)), memory)
     assert whole.tolist() == [[1, 2], [3, 4]] and whole.dtype == torch.int64
-    assert 0.02 < float(rebuilt._filled(4000, torch.float32, None, 1).std()) < 0.09
-    assert rebuilt._filled(4, torch.float32, (1,), 1).tolist() == [0.0] * 4
+    assert 0.02 < float(rebuilt._random_values(4000, torch.float32, None, 1).std()) < 0.09
+    assert rebuilt._random_values(4, torch.float32, (1,), 1).tolist() == [0.0] * 4
     for dtype, shape in (("float99", (2,)), ("float32", (0, 2)), ("nn", (2,))):
         with pytest.raises(rebuilt.NotRebuilt, match="cannot be made"):
             rebuilt._tensor(held(shape, (1,) * len(shape), dtype), {})
@@ -678,7 +678,7 @@ def test_tensors_have_their_layout_and_dense_ones_of_a_storage_are_one():
 
 def test_random_floats_repeat_after_a_period(monkeypatch):
     monkeypatch.setattr(rebuilt, "PERIOD", 5)
-    drawn = [rebuilt._filled(n, torch.float32, None, 7).tolist() for n in (4, 5, 6, 11)]
+    drawn = [rebuilt._random_values(n, torch.float32, None, 7).tolist() for n in (4, 5, 6, 11)]
     assert [len(d) for d in drawn] == [4, 5, 6, 11]
     assert drawn[3] == (drawn[1] * 3)[:11] and drawn[2] == (drawn[1] * 2)[:6]
 
@@ -713,13 +713,13 @@ def texts(launch):
 def test_a_winner_at_an_end_gets_neighbours_beyond_it():
     launch = rebuilt_launch((32, 4), (64, 4), (64, 8))
     first, second, third = launch.configs
-    assert texts(rebuilt.widened(launch, first)) == [*texts(launch), (16, 4), (32, 2)]
-    assert texts(rebuilt.widened(launch, third)) == [*texts(launch), (128, 8), (64, 16)]
-    assert (128, 4) in texts(rebuilt.widened(launch, second))
-    stages = [c.num_stages for c in rebuilt.widened(launch, first).configs]
+    assert texts(rebuilt.widen_search(launch, first)) == [*texts(launch), (16, 4), (32, 2)]
+    assert texts(rebuilt.widen_search(launch, third)) == [*texts(launch), (128, 8), (64, 16)]
+    assert (128, 4) in texts(rebuilt.widen_search(launch, second))
+    stages = [c.num_stages for c in rebuilt.widen_search(launch, first).configs]
     assert stages == [3, 3, 3, 3, 3, 2, 4] and {c.num_stages for c in launch.configs} == {3}
     few = rebuilt_launch((32, 1), (64, 32), shapes=(((32,), (1,)), ((64,), (1,))))
-    assert [c.num_stages for c in rebuilt.widened(few, few.configs[0]).configs] == [3, 3, 2, 4]
+    assert [c.num_stages for c in rebuilt.widen_search(few, few.configs[0]).configs] == [3, 3, 2, 4]
     assert rebuilt._steps("num_warps", 32) == (16,) and rebuilt._steps("num_warps", 1) == (2,)
     assert rebuilt._steps("num_warps", 16) == (8, 32)
     assert rebuilt._steps("num_stages", 8) == (7,) and rebuilt._steps("num_stages", 1) == (2,)
@@ -731,13 +731,13 @@ def test_a_launch_is_limited_to_its_own_config_and_the_wanted():
     launch = rebuilt_launch((32, 4), (64, 4), (64, 8))
     wanted = [{"BLOCK": 64, "num_warps": 8}, {"BLOCK": 32}, {"BLOCK": 128, "num_warps": 2,
                "num_stages": None}]  # fmt: skip
-    limited = rebuilt.limited(launch, wanted)
+    limited = rebuilt.limit_configs(launch, wanted)
     assert (
         texts(limited) == [(32, 4), (64, 8), (128, 2)] and limited.configs[1] is launch.configs[2]
     )
     with pytest.raises(rebuilt.NotRebuilt, match="the grid of a config is not known"):
-        rebuilt.limited(launch, [{"BLOCK": 512}])
-    assert rebuilt.limited(launch, []).configs == launch.configs[:1]
+        rebuilt.limit_configs(launch, [{"BLOCK": 512}])
+    assert rebuilt.limit_configs(launch, []).configs == launch.configs[:1]
     assert launch.grid({"BLOCK": 64}) == (64, 1, 1)
 
 
@@ -900,7 +900,7 @@ def window_of(monkeypatch, wanted, fails=()):
             raise RuntimeError(f"{name} fails\nmore")
 
     window = gpu_time.ProfiledWindow(wanted)
-    monkeypatch.setattr(gpu_time, "_gpu_used", lambda: True)
+    monkeypatch.setattr(gpu_time, "_has_gpu", lambda: True)
     profiler = SimpleNamespace(start=lambda: act("start"), stop=lambda: act("stop"))
     monkeypatch.setattr("torch.profiler.profile", lambda **given: profiler)
     monkeypatch.setattr(gpu_time, "_trace_of", lambda profiler: act("read") or "trace")
@@ -914,14 +914,14 @@ def test_a_window_begins_after_the_first_step_and_ends_after_the_last(monkeypatc
     assert calls == []
     window.first_launch(True)
     assert calls == ["start"] and window._hook is not None
-    window.marked()
+    window.mark_step()
     assert calls == ["start", "stop", "start"] and window._hook is None
-    window.marked()
+    window.mark_step()
     assert window._window == "step 2" and calls[3:] == []
     window.full()
-    window.marked()
+    window.mark_step()
     assert window._window == "steps 2 to 3" and calls[3:] == ["stop", "read"]
-    window.marked()
+    window.mark_step()
     window.end()
     assert calls[5:] == [] and window.times(()) == "steps 2 to 3" and window.notes == []
 
@@ -1092,17 +1092,17 @@ def test_gaps_of_a_family_are_served_where_they_were_measured():
     kept = all_of("kept", "kept", "kept")
     found = list(families.gaps(members, kept))
     assert [(g.first, g.second) for g in found] == [tuple(by_size[:2]), tuple(by_size[1:])]
-    assert all(g.served(kept) and g.middle is None for g in found)
+    assert all(g.is_served(kept) and g.middle is None for g in found)
     assert [m.family for m in families.measured_families(members, kept)] == ["f"] * 3
     failed = all_of("kept", "failed", "kept")
     assert [g.reason for g in families.gaps(members, failed)] == [
         "a size at its end could not be tuned"
     ] * 2
-    assert not any(g.served(failed) for g in families.gaps(members, failed))
+    assert not any(g.is_served(failed) for g in families.gaps(members, failed))
     assert [m.family for m in families.measured_families(members, failed)] == ["f/1", "f/2", "f/3"]
     other = all_of("kept", "kept", "faster", blocks=(64, 64, 128))
     first, second = families.gaps(members, other)
-    assert first.served(other) and first.middle is None and not second.served(other)
+    assert first.is_served(other) and first.middle is None and not second.is_served(other)
     assert [dict(c) for c in second.middle.configs] == [{"BLOCK_M": 64}, {"BLOCK_M": 128}]
     assert second.middle.item.least_s == pytest.approx((4e-6 * 8e-6) ** 0.5)
     numbers = plan.numbers_of(second.middle.item.signature)
@@ -1113,7 +1113,7 @@ def test_gaps_of_a_family_are_served_where_they_were_measured():
         ("failed", False, ["f/1", "f/1", "f/2"]),
     ):
         all_ = {**other, plan.signature_digest(middle): result(middle, status)}
-        assert second.served(all_) is served
+        assert second.is_served(all_) is served
         assert [m.family for m in families.measured_families(members, all_)] == names
     assert families.measured_families([], kept) == []
     unlike = all_of("kept", "kept", "kept", blocks=(64, 128, 128))
@@ -1185,7 +1185,7 @@ def test_all_ranks_are_compared_by_digest_first(monkeypatch):
 def test_ranks_are_verified_at_powers_of_two_and_before_the_group_ends(monkeypatch):
     asked, steps, destroyed = [], [], []
     monkeypatch.setattr(ranks, "verify_ranks", lambda table: asked.append(len(asked)))
-    monkeypatch.setattr(ranks, "on_step", steps.append)
+    monkeypatch.setattr(ranks, "add_step_hook", steps.append)
 
     def destroy(*args, **kwargs):
         destroyed.append((args, kwargs))
@@ -1225,12 +1225,14 @@ def test_ranks_are_verified_at_powers_of_two_and_before_the_group_ends(monkeypat
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    hooks = SimpleNamespace(install=lambda: None, remove=lambda: None, grid=None, caught=True)
+    hooks = SimpleNamespace(
+        install=lambda: None, remove=lambda: None, grid=None, skips_launches=True
+    )
     monkeypatch.setattr(recorder, "TritonHooks", lambda sink: hooks)
     monkeypatch.setattr(recorder, "describe", observed.describe)
     options = recorder.RecordOptions(profile_steps=0)
     one = recorder.LaunchRecorder(tmp_path / "w.json", options)
-    monkeypatch.setattr(one, "_of_launch", lambda kernel, args, kwargs, shape: replace(
+    monkeypatch.setattr(one, "_launch_signature", lambda kernel, args, kwargs, shape: replace(
         launch(kernel.jit.__name__, 8, 8), grid=(*shape, *args)))  # fmt: skip
     return one
 
@@ -1244,8 +1246,8 @@ def test_launches_are_counted_by_signature_up_to_a_number(recording, monkeypatch
     monkeypatch.setattr(recorder, "MOST_KEYS", 2)
     add, scale = jit_named("add"), jit_named("scale")
     for number in (1, 1, 2, 1, 3, 4, 3):
-        recording.launched(add, (number,), {}, (1,), triton_hooks.NOBODY)
-    recording.launched(scale, (1,), {}, 7, triton_hooks.NOBODY)
+        recording.note_launch(add, (number,), {}, (1,), triton_hooks.NOBODY)
+    recording.note_launch(scale, (1,), {}, 7, triton_hooks.NOBODY)
     whole = recording.workload(False)
     assert [(c.signature.grid, c.launches) for c in whole.signatures] == [((1, 1), 3), ((1, 2), 1)]
     assert [(f.name, n) for f, n in whole.beyond] == [("add", 3), ("scale", 1)]
@@ -1258,9 +1260,9 @@ def test_a_launch_that_cannot_be_described_is_counted_alone(recording, monkeypat
     def fails(*_):
         raise ValueError("odd\nmore")
 
-    monkeypatch.setattr(recording, "_of_launch", fails)
+    monkeypatch.setattr(recording, "_launch_signature", fails)
     for _ in range(2):
-        recording.launched(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
+        recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     whole = recording.workload(True)
     assert whole.signatures == [] and [(f.name, n) for f, n in whole.beyond] == [("add", 2)]
     assert whole.notes == ["Launches of add are counted alone: ValueError: odd"]
@@ -1277,20 +1279,20 @@ def test_a_recording_begins_once_ends_once_and_forgets_in_a_fork(recording, tmp_
             other.__enter__()
         other.end()
         assert not other._ended.is_set() and not other.path.exists()
-        recording.launched(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
+        recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
         before = recording.path
-        recording._forked()
+        recording._reset_after_fork()
         assert recording.path.name == f"w.{recorder.os.getpid()}.json"
         assert recording._seen == 0 and recording.workload(False).signatures == []
         recording.path = before
-        recording.launched(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
+        recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     assert recorder.LaunchRecorder.active is None and recording._ended.is_set()
     stored = workload_file.read(before)
     assert stored.processes[0].complete and stored.launches == 1
-    recording.launched(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
+    recording.note_launch(jit_named("add"), (1,), {}, (1,), triton_hooks.NOBODY)
     recording.end()
     assert workload_file.read(before).launches == 1
-    recording._forked()
+    recording._reset_after_fork()
     assert recording.path == before
 
 
@@ -1309,7 +1311,7 @@ def test_a_file_is_written_again_after_launches(recording, monkeypatch, capsys):
 def test_what_chose_a_config_is_recorded(recording):
     def of(by, named, options, constexprs=()):
         kernel = recorder._Kernel(None, by, identity=replace(FUNCTION, constexprs=constexprs))
-        return recording._chosen(kernel, named, options)
+        return recording._chosen_config(kernel, named, options)
 
     tuner = SimpleNamespace(best_config=triton.Config({"BLOCK": 64}, num_warps=8, num_stages=2))
     origin, config = of(triton_hooks.Chooser(tuner), {"BLOCK": 32, "n": 1}, {"num_stages": 5})
@@ -1337,7 +1339,7 @@ def test_where_launches_ran(recording, monkeypatch):
 
     assert kernels(interpreted, interpreted) == ("interpreted", "CPU")
     assert kernels(interpreted, compiled) == ("caught", "")
-    recording._hooks.caught = False
+    recording._hooks.skips_launches = False
     assert kernels(compiled) == ("gpu", "")
     cuda = SimpleNamespace(is_initialized=lambda: True, get_device_name=lambda: "H200")
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __version__="2.9"))
@@ -1460,7 +1462,7 @@ def test_a_middle_of_two_sizes_is_described():
 @pytest.mark.parametrize(("benchmarking", "warmup"), [(False, False), (True, False), (False, True)])
 def test_launches_by_which_a_tuner_times_or_warms_up_are_not_recorded(benchmarking, warmup):
     launches = []
-    sink = SimpleNamespace(launched=lambda *launch: launches.append(launch))
+    sink = SimpleNamespace(note_launch=lambda *launch: launches.append(launch))
     hooks = triton_hooks.TritonHooks(sink)
     hooks._caught, hooks._context.benchmarking = False, benchmarking
     run = hooks._jit_run(lambda *args, **kwargs: "launched")

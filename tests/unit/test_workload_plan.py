@@ -32,7 +32,7 @@ from workbench.workload.tuning import (
     TunedSignature,
     TuningJournal,
     family_choices,
-    in_use,
+    keep_config,
     saving,
 )
 
@@ -94,7 +94,7 @@ def test_a_config_that_triton_chose_on_this_gpu_is_in_use(device, tuned, entries
     items = configs_in_use(workload, device, 4e12)
     assert len(items) == entries
     for item in items:
-        stays = in_use(item)
+        stays = keep_config(item)
         assert stays.config == (("B", 16),) and stays.after_s.median == pytest.approx(3e-6)
 
 

@@ -36,12 +36,12 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_deployment_is_a_path_or_an_object():
-    assert Deployment.of("t.json") == Deployment("t.json", "tune", False, None)
+    assert Deployment.parse("t.json") == Deployment("t.json", "tune", False, None)
     whole = Deployment("t.json", "first", True, "f")
-    assert Deployment.of(f"  {whole.text()}") == whole
+    assert Deployment.parse(f"  {whole.text()}") == whole
     for text in ("{", '{"policy": "first"}'):
         with pytest.raises(WorkloadError, match="neither a path nor an object"):
-            Deployment.of(text)
+            Deployment.parse(text)
 
 
 def test_a_table_is_pinned_and_verified_as_the_variable_says(monkeypatch, tmp_path):
@@ -163,7 +163,7 @@ def test_each_function_is_called_at_a_step_in_its_order(monkeypatch):
     monkeypatch.delitem(sys.modules, step_hooks.MEETING, raising=False)
     calls = []
     for name in ("first", "second", "third"):
-        step_hooks.on_step(lambda name=name: calls.append(name))
+        step_hooks.add_step_hook(lambda name=name: calls.append(name))
     sys.modules[step_hooks.MEETING].step()
     assert calls == ["first", "second", "third"]
     del sys.modules[step_hooks.MEETING]
@@ -191,7 +191,7 @@ def test_a_recording_of_a_program_has_its_rank_in_its_name(monkeypatch, tmp_path
     assert made == [(Path("run.rank2.workload"), program.RecordOptions(5, True)), "enter", "exit"]
     with workbench.workload.record("run.workload"):
         assert made[3][1] == program.RecordOptions(3, False, None)
-    names = {r: workbench.workload.ranked(Path("a/b.c"), r).name for r in (None, "", "x", "0")}
+    names = {r: workbench.workload.rank_file(Path("a/b.c"), r).name for r in (None, "", "x", "0")}
     assert names == {None: "b.c", "": "b.c", "x": "b.c", "0": "b.rank0.c"}
 
 
@@ -221,7 +221,7 @@ def test_a_gate_is_asked_as_torch_first_uses_the_gpu(monkeypatch):
     calls, finders = [], []
     torch = SimpleNamespace(cuda=SimpleNamespace(_lazy_call=calls.append))
     monkeypatch.setattr(sys, "meta_path", finders)
-    gate.before_gpu("then")
+    gate.call_before_gpu("then")
     monkeypatch.setitem(sys.modules, "torch", torch)
     (finder,) = finders
     finder._then()
@@ -239,7 +239,7 @@ def test_the_users_own_start_is_imported_first(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(sitecustomize.HERE)])
     sitecustomize._import_users_own()
     assert "_users_own" not in sys.__dict__
-    assert sitecustomize._after_import().__name__ == "AfterImport"
+    assert sitecustomize._import_hook().__name__ == "AfterImport"
 
 
 def test_what_the_variables_name_begins_after_triton(monkeypatch, capsys):
@@ -250,19 +250,19 @@ def test_what_the_variables_name_begins_after_triton(monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, f"workbench.workload.{name}", module)
     monkeypatch.delenv(sitecustomize.TUNED, raising=False)
     monkeypatch.delenv(sitecustomize.VARIABLE, raising=False)
-    sitecustomize._after_triton()
+    sitecustomize._begin_modules()
     assert began == []
     monkeypatch.setenv(sitecustomize.TUNED, "t")
-    sitecustomize._after_triton()
+    sitecustomize._begin_modules()
     assert began == [("deployed", "t")]
     monkeypatch.setenv(sitecustomize.VARIABLE, "v")
     root = str(sitecustomize.PACKAGE.parent)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != root])
-    sitecustomize._after_triton()
+    sitecustomize._begin_modules()
     assert began[1:] == [("deployed", "t"), ("program", "v")] and sys.path.count(root) == 1
     assert capsys.readouterr().err == ""
     sys.modules["workbench.workload.program"].begin = lambda text: 1 / 0
-    sitecustomize._guarded("program", sitecustomize.VARIABLE)
+    sitecustomize._begin_safely("program", sitecustomize.VARIABLE)
     assert capsys.readouterr().err == (
         f"note: {sitecustomize.VARIABLE} has no effect in this process (ZeroDivisionError: division"
         " by zero).\n"
@@ -334,7 +334,7 @@ def test_an_entry_that_triton_would_not_read_is_left_out(module, monkeypatch):
     tuner = module.add.fn.fn
 
     def said(**more):
-        return triton_cache._written(entry(**more), "f")
+        return triton_cache._write_entry(entry(**more), "f")
 
     assert said(triton="1.0") == f"it is of Triton 1.0, and this is {triton.__version__}"
     assert said(function="odd") == "mine has no autotuned function of this name"
@@ -371,7 +371,7 @@ def test_the_cache_has_the_three_times_in_milliseconds_and_a_folder_a_key(monkey
         triton_cache._write(tuner, each.key, "config", each, draft)
         return ""
 
-    monkeypatch.setattr(triton_cache, "_written", written)
+    monkeypatch.setattr(triton_cache, "_write_entry", written)
     some = [entry(key=(str(n),)) for n in (1, 2, 3)]
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     folder = tmp_path / "a" / "b"
@@ -413,4 +413,4 @@ def test_the_finder_and_the_methods_are_put_back(monkeypatch):
     for driver, caught in ((SimpleNamespace(stands_in=True), True), (SimpleNamespace(), False)):
         monkeypatch.setattr(triton.runtime.driver, "_active", driver)
         fresh = triton_hooks.TritonHooks(None)
-        assert fresh.caught is caught and json.dumps(fresh._caught) == json.dumps(caught)
+        assert fresh.skips_launches is caught and json.dumps(fresh._caught) == json.dumps(caught)

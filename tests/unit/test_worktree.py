@@ -10,7 +10,7 @@ import pytest
 from nightly import at_night
 
 from workbench import catalog
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.revisions.worktree import WORKING, Repository, WorktreeError, Worktrees
 
 pytestmark = pytest.mark.unit
@@ -76,12 +76,12 @@ def place(tmp_path):
 
 def test_a_revision_lies_elsewhere_and_goes_again(place):
     before = snapshot(place)
-    with Worktrees(Repository.of(place)) as trees:
-        old = trees.at("HEAD~1")
+    with Worktrees(Repository.find(place)) as trees:
+        old = trees.root("HEAD~1")
         assert (old / "scale.py").read_text() == "FACTOR = 1\n"
-        assert trees.at(git(place, "rev-parse", "HEAD~1").strip()) == old
+        assert trees.root(git(place, "rev-parse", "HEAD~1").strip()) == old
         assert place not in old.parents
-        assert trees.at(WORKING) == place.resolve()
+        assert trees.root(WORKING) == place.resolve()
         assert trees.file("HEAD", Path("staged.py")) is None
     assert not old.exists() and not old.parent.exists()
     assert snapshot(place) == before
@@ -89,20 +89,20 @@ def test_a_revision_lies_elsewhere_and_goes_again(place):
 
 def test_an_error_inside_leaves_nothing_either(place):
     before = snapshot(place)
-    with pytest.raises(KeyError), Worktrees(Repository.of(place)) as trees:
-        old = trees.at("HEAD")
+    with pytest.raises(KeyError), Worktrees(Repository.find(place)) as trees:
+        old = trees.root("HEAD")
         raise KeyError
     assert not old.exists() and snapshot(place) == before
 
 
 def test_a_checkout_that_was_cut_short_goes_too(place, monkeypatch):
     def half(self, revision):
-        path = Worktrees.at(self, revision)
+        path = Worktrees.root(self, revision)
         (path / ".git").unlink()  # git no longer takes it for a worktree
         return path
 
     before = snapshot(place)
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         old = half(trees, "HEAD")
     assert not old.exists() and snapshot(place) == before
 
@@ -118,8 +118,8 @@ from workbench.commands import gate
 from workbench.revisions.worktree import Repository, Worktrees
 
 def run(options):
-    with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:
-        print(trees.at('HEAD'), flush=True)
+    with Worktrees(Repository.find(Path(sys.argv[1]))) as trees:
+        print(trees.root('HEAD'), flush=True)
         time.sleep(60)
 
 gate.run = run
@@ -159,8 +159,8 @@ def test_the_next_checkout_removes_those_of_a_kill_9_and_no_living_ones(place):
     os.killpg(dead.pid, signal.SIGKILL)
     dead.wait(30)
     assert of_dead.is_dir()
-    with Worktrees(Repository.of(place)) as trees:
-        trees.at("HEAD")
+    with Worktrees(Repository.find(place)) as trees:
+        trees.root("HEAD")
         assert not of_dead.parent.exists() and of_living.is_dir()
     os.killpg(living.pid, signal.SIGTERM)
     living.wait(30)
@@ -176,8 +176,8 @@ def test_folders_of_others_are_left_alone(place, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "owner.lock").touch()
     (tmp_path / "workbench-link").symlink_to(tmp_path / "other")
-    with Worktrees(Repository.of(place)) as trees:
-        trees.at("HEAD")
+    with Worktrees(Repository.find(place)) as trees:
+        trees.root("HEAD")
     left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if place not in p.parents}
     assert left - {place.name} == {
         "workbench-mine", "workbench-mine/notes", "other", "other/owner.lock", "workbench-link",
@@ -205,7 +205,7 @@ def test_a_link_of_a_revision_leads_to_the_files_of_the_revision(place, tmp_path
         "relative": "scale.py",
     }[how])  # fmt: skip
     (place / "scale.py").write_text("FACTOR = 4\n")
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         path = trees.file("HEAD", Path("link.py"))
         assert path.read_text() == "FACTOR = 2\n"
         assert place.resolve() not in path.resolve().parents
@@ -218,29 +218,29 @@ def test_a_folder_that_is_a_link_leads_into_the_checkout(place):
     git(place, "add", "real", "folder")
     git(place, "commit", "-q", "-m", "folder")
     (place / "real" / "part.py").write_text("new\n")
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         assert trees.file("HEAD", Path("folder/part.py")).read_text() == "old\n"
 
 
 def test_a_link_out_of_the_repository_leads_where_it_led(place, tmp_path):
     (tmp_path / "outside.py").write_text("outside\n")
     linked(place, "../outside.py")
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         assert trees.file("HEAD", Path("link.py")).read_text() == "outside\n"
 
 
 @pytest.mark.parametrize("target", ["nowhere.py", "/no/where.py", "link.py"])
 def test_a_link_that_leads_nowhere_is_told(place, target):
     linked(place, target)
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         with pytest.raises(WorktreeError, match="leads nowhere"):
             trees.file("HEAD", Path("link.py"))
         assert trees.file("HEAD", Path("absent.py")) is None
 
 
 def test_a_file_that_still_leads_into_the_work_tree_is_refused(place):
-    with Worktrees(Repository.of(place)) as trees:
-        link = trees.at("HEAD") / "scale.py"
+    with Worktrees(Repository.find(place)) as trees:
+        link = trees.root("HEAD") / "scale.py"
         link.unlink()
         link.symlink_to(place / "scale.py")
         with pytest.raises(WorktreeError, match="in the work tree, so it is not a file of that"):
@@ -251,11 +251,11 @@ def test_names_of_any_bytes_are_listed(place):
     names = [b"line\nbreak.py", b"not \xff UTF-8.py", b"tab\t.py", "ü.py".encode(), b"-x.py"]
     for name in names:
         (place / os.fsdecode(name)).write_text("pass\n")
-    listed = {os.fsencode(p) for p in Repository.of(place).changed_since("HEAD")}
+    listed = {os.fsencode(p) for p in Repository.find(place).changed_since("HEAD")}
     assert set(names) <= listed
     git(place, "add", ".")
     git(place, "commit", "-q", "-m", "odd names")
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         assert all(trees.file("HEAD", Path(os.fsdecode(n))) for n in names)
 
 
@@ -263,8 +263,8 @@ def test_inside_a_git_hook_the_users_index_stays_his(place, monkeypatch):
     monkeypatch.setenv("GIT_INDEX_FILE", str(place / ".git" / "index"))
     monkeypatch.setenv("GIT_DIR", str(place / ".git"))
     index = (place / ".git" / "index").read_bytes()
-    with Worktrees(Repository.of(place)) as trees:
-        assert (trees.at("HEAD~1") / "scale.py").read_text() == "FACTOR = 1\n"
+    with Worktrees(Repository.find(place)) as trees:
+        assert (trees.root("HEAD~1") / "scale.py").read_text() == "FACTOR = 1\n"
         assert (place / ".git" / "index").read_bytes() == index
     assert (place / ".git" / "index").read_bytes() == index
 
@@ -274,35 +274,35 @@ def test_hooks_of_the_repository_are_not_run(place):
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\ntouch hooked\n")
     hook.chmod(0o755)
-    with Worktrees(Repository.of(place)) as trees:
-        assert not (trees.at("HEAD") / "hooked").exists()
+    with Worktrees(Repository.find(place)) as trees:
+        assert not (trees.root("HEAD") / "hooked").exists()
 
 
 @pytest.mark.parametrize("revision", ["no-such", "--help", "HEAD:toy.py", "HEAD^{tree}", ""])
 def test_what_is_no_commit_is_said_to_be_none(place, revision):
-    repository = Repository.of(place)
+    repository = Repository.find(place)
     assert repository.commit(revision) is None
     with pytest.raises(WorktreeError, match="names no commit"):
-        repository.known(revision)
+        repository.full_hash(revision)
 
 
 def test_a_folder_without_git_is_told(tmp_path):
     with pytest.raises(WorktreeError, match="no git repository"):
-        Repository.of(tmp_path)
+        Repository.find(tmp_path)
 
 
 def test_a_file_elsewhere_is_told(place, tmp_path):
     with pytest.raises(WorktreeError, match="outside"):
-        Repository.of(place).within(tmp_path / "other.py")
+        Repository.find(place).relative_path(tmp_path / "other.py")
 
 
 def test_what_changed_is_what_differs_and_what_is_new(place):
     (place / "new.py").write_text("pass\n")
     (place / "notes.txt").write_text("no Python\n")
-    changed = {str(p) for p in Repository.of(place).changed_since("HEAD")}
+    changed = {str(p) for p in Repository.find(place).changed_since("HEAD")}
     assert changed == {"scale.py", "staged.py", "new.py"}
     (place / "toy.py").unlink()
-    assert Path("toy.py") not in Repository.of(place).changed_since("HEAD"), "it is gone"
+    assert Path("toy.py") not in Repository.find(place).changed_since("HEAD"), "it is gone"
 
 
 # Two versions in one process
@@ -327,7 +327,7 @@ def warps(spec):
 def test_each_version_has_the_modules_of_its_own_checkout(ranking_there, order):
     expected = {"HEAD~1": 1, "HEAD": 2, WORKING: 4}
     path = list(sys.path)
-    with Worktrees(Repository.of(ranking_there)) as trees:
+    with Worktrees(Repository.find(ranking_there)) as trees:
         specs = {r: catalog.version_of(trees.file(r, Path("toy.py"))) for r in order}
         assert {r: warps(s) for r, s in specs.items()} == expected
         assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 2
@@ -339,9 +339,9 @@ def test_a_worker_that_imported_the_baseline_first_does_not_mix_the_versions(ran
     """A gate would else compile the working kernel with the module of the baseline, and call it the
     same."""
     kernel = str(ranking_there / "toy.py")
-    with Worktrees(Repository.of(ranking_there)) as trees:
+    with Worktrees(Repository.find(ranking_there)) as trees:
         versions = {r: None if r == WORKING else str(trees.file(r, Path("toy.py"))) for r in order}
-        result = {r: warps(loaded(kernel, version).spec) for r, version in versions.items()}
+        result = {r: warps(load_kernel(kernel, version).spec) for r, version in versions.items()}
     assert result == {"HEAD": 2, WORKING: 4}
 
 
@@ -354,7 +354,7 @@ def test_a_package_of_folders_alone_is_of_its_checkout_too(ranking_there):
         (place / "toy.py").write_text(text)
         git(place, "add", ".")
         git(place, "commit", "-q", "-m", "parts")
-    with Worktrees(Repository.of(place)) as trees:
+    with Worktrees(Repository.find(place)) as trees:
         assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 1
         assert warps(catalog.version_of(trees.file("HEAD~1", Path("toy.py")))) == 8
 
@@ -362,6 +362,6 @@ def test_a_package_of_folders_alone_is_of_its_checkout_too(ranking_there):
 def test_the_workbench_itself_is_never_loaded_twice(ranking_there):
     from workbench import spec
 
-    with Worktrees(Repository.of(ranking_there)) as trees:
+    with Worktrees(Repository.find(ranking_there)) as trees:
         result = catalog.version_of(trees.file("HEAD", Path("toy.py")))
     assert isinstance(result, spec.Spec) and sys.modules["workbench.spec"] is spec

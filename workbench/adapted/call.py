@@ -37,7 +37,7 @@ class Layout:
     plain: bool = True  # contiguous and aligned
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def extents(self) -> tuple[int, ...]:
         """Extents of the contiguous memory."""
         if self.plain:
             return self.shape
@@ -81,7 +81,7 @@ class WordNumber(int):
         return int(self), self.word
 
 
-def with_words(values: Mapping[str, int], kwargs: Mapping[str, Any]) -> dict[str, int]:
+def word_numbers(values: Mapping[str, int], kwargs: Mapping[str, Any]) -> dict[str, int]:
     """Return a config's numbers, of which those that stand for words print as the words."""
     return {
         n: WordNumber(v, str(kwargs[n])) if isinstance(kwargs.get(n), (bool, str)) else v
@@ -139,7 +139,7 @@ class Call:
         """Inputs that a launch changes; other outputs need not be restored before the next."""
         return tuple(t for t in self.inputs if t in self.initial)
 
-    def compared(self, name: str, x: Any) -> Any:
+    def compared_output(self, name: str, x: Any) -> Any:
         """Return what of an output is compared: of partial results their sum, else all of it."""
         if name not in self.partial:
             return x
@@ -185,7 +185,7 @@ class Call:
 
 
 def _entry(text: Mapping[str, Any]) -> ConfigEntry:
-    hook, values = text["pre_hook"], with_words(text["values"], text["kwargs"])
+    hook, values = text["pre_hook"], word_numbers(text["values"], text["kwargs"])
     place = Place(**hook) if hook else None
     return ConfigEntry(**{**_tuples(text), "values": values, "pre_hook": place})
 

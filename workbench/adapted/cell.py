@@ -18,7 +18,7 @@ from workbench.data.files import write_file
 FOLDER = "cells"  # in the folder for results
 
 
-def in_file(function: Any, folder: Path) -> Any:
+def function_in_file(function: Any, folder: Path) -> Any:
     """Return the function itself if a file holds it, else the same function from a file that is
     written for it, with all that its source names: modules, numbers and other functions of cells.
     Raises AdaptedError where a name is something else."""
@@ -39,7 +39,7 @@ def _parts(plain: Any, written: dict[str, Any]) -> Iterator[str]:
     source = _source(plain)
     names = set(_global_names(symtable.symtable(source, "<cell>", "exec")))
     for name in sorted(names & plain.__globals__.keys() - written.keys()):
-        yield from _named(name, plain.__globals__[name], written)
+        yield from _name_source(name, plain.__globals__[name], written)
     yield source
 
 
@@ -64,7 +64,7 @@ def _source(plain: Any) -> str:
         ) from None
 
 
-def _named(name: str, value: Any, written: dict[str, Any]) -> Iterator[str]:
+def _name_source(name: str, value: Any, written: dict[str, Any]) -> Iterator[str]:
     """Yield the source that gives a name its value. Raises AdaptedError where there is none."""
     import triton.language as tl
 
@@ -75,7 +75,7 @@ def _named(name: str, value: Any, written: dict[str, Any]) -> Iterator[str]:
         yield f"{name} = {_literal(value)}"
     elif isinstance(value, tl.constexpr) and isinstance(value.value, PLAIN):
         yield f"import triton.language\n{name} = triton.language.constexpr({_literal(value.value)})"
-    elif (inspect.isfunction(value) or hasattr(value, "fn")) and not _imported(value):
+    elif (inspect.isfunction(value) or hasattr(value, "fn")) and not _is_in_file(value):
         yield from _parts(base(value), written)
     elif hasattr(value, "__qualname__") and value.__module__ != "__main__":
         yield f"from {value.__module__} import {value.__qualname__} as {name}"
@@ -92,7 +92,7 @@ def _literal(value: Any) -> str:
     return repr(value) if is_number else f"float({str(value)!r})"
 
 
-def _imported(value: Any) -> bool:
+def _is_in_file(value: Any) -> bool:
     """Return whether a function is from a file."""
     file = inspect.getsourcefile(base(value))
     return file is not None and Path(file).is_file()

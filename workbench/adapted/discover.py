@@ -21,7 +21,7 @@ from workbench.adapted.call import (
     Layout,
 )
 from workbench.adapted.kernel import Launcher
-from workbench.adapted.moved import moved, worse
+from workbench.adapted.moved import shuffle_memory, worse
 from workbench.adapted.traced import LaunchFault
 from workbench.adapted.travel import AdaptedError
 from workbench.dsl.interpreter import RoundedProducts
@@ -119,9 +119,9 @@ def discover(
     if not expected:
         for name, use in odd.items():
             raise AdaptedError(use.sentence(call.name, name))
-        torch.save(launch.expected(compared, launch.after), folder / EXPECTED)
+        torch.save(launch.expected_outputs(compared, launch.after), folder / EXPECTED)
     initial: dict[str, Initial] = {
-        n: "nothing" if n in odd or (uses[n].clean and n not in declared) else launch.held(n)
+        n: "nothing" if n in odd or (uses[n].clean and n not in declared) else launch.contents(n)
         for n in written
     }
     if all(initial.get(n, "values") == "nothing" for n in call.tensors):
@@ -150,15 +150,15 @@ def _second(
     reason why there are none."""
     import torch
 
-    other = {n: moved(x, launch.layout(n)) for n, x in launch.saved.items() if n in read}
+    other = {n: shuffle_memory(x, launch.layout(n)) for n, x in launch.saved.items() if n in read}
     other = {n: x for n, x in other.items() if not same_bits(x, launch.saved[n])}
     if not other:
         return "no tensor of floats that it reads has two different values"
     try:
-        result = launch.expected(outputs, launch.run(other))
+        result = launch.expected_outputs(outputs, launch.run(other))
     except Exception as error:
         return f"{type(error).__name__} on the same values in another order"
-    if reason := worse(result, launch.expected(outputs, launch.after)):
+    if reason := worse(result, launch.expected_outputs(outputs, launch.after)):
         return reason
     torch.save({n: x.cpu() for n, x in other.items()}, folder / MOVED_ARGS)
     torch.save(result, folder / MOVED_EXPECTED)
@@ -197,30 +197,30 @@ class FirstLaunch:
                 return i, (faults[0].rstrip(".") if faults else reason)
         if faults:
             raise AdaptedError(faults[0])
-        kind = AdaptedError if self._on_gpu else NotInterpreted
+        kind = AdaptedError if self._is_on_gpu else NotInterpreted
         raise kind(f"No config of {self._call.name} launches; the first says {reason}")
 
     def layout(self, name: str) -> Layout:
         """Return the memory layout of a tensor."""
         return self._call.tensors[name]
 
-    def expected(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
+    def expected_outputs(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is compared of these tensors in this memory, dense and on the CPU."""
         views = {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
-        return {n: self._call.compared(n, view) for n, view in views.items()}
+        return {n: self._call.compared_output(n, view) for n, view in views.items()}
 
     def run(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return all memory after a launch on copies of the saved tensors, or of others by name."""
         memory = {n: other.get(n, x).clone() for n, x in self.saved.items()}
         self._launcher.fire(memory, self._entry)
-        if self._on_gpu:
+        if self._is_on_gpu:
             import torch
 
             torch.cuda.synchronize()
         return memory
 
     @property
-    def _on_gpu(self) -> bool:
+    def _is_on_gpu(self) -> bool:
         return any(x.is_cuda for x in self.saved.values())
 
     def changes(self, name: str, integers: bool) -> bool:
@@ -232,7 +232,7 @@ class FirstLaunch:
         if saved.is_floating_point():
             altered = (1.0 + (saved.float() == 1)).to(saved.dtype)  # ones, and twos for ones
         elif integers:
-            altered = filled(saved, SAFE)
+            altered = filled_like(saved, SAFE)
         else:
             return False
         return not same_bits(altered, self.run({name: altered})[name])
@@ -240,7 +240,7 @@ class FirstLaunch:
     def use(self, name: str) -> OutputUse:
         """Return what a launch does to a tensor that it writes, by two launches on other values:
         elements that keep both of them are not written."""
-        fills = [filled(self.saved[name], way) for way in (SAFE, POISON)]
+        fills = [filled_like(self.saved[name], way) for way in (SAFE, POISON)]
         runs = [self.run({name: fill}) for fill in fills]
         views = [self._view(name, run[name]) for run in runs]
         kept = [bits(v) == bits(self._view(name, f)) for v, f in zip(views, fills, strict=True)]
@@ -256,9 +256,9 @@ class FirstLaunch:
         )
         return OutputUse(share, read or any(moved_others))
 
-    def held(self, name: str) -> Initial:
+    def contents(self, name: str) -> Initial:
         """Return what an output that is also an input must hold before a launch."""
-        return "values" if bool(as_bytes(self.saved[name]).any()) else "zeros"
+        return "values" if bool(byte_tensor(self.saved[name]).any()) else "zeros"
 
     def _view(self, name: str, memory: Any) -> Any:
         """Return a tensor in this memory, without the gaps between its elements."""
@@ -269,7 +269,7 @@ SAFE, POISON = "safe", "poison"
 NEAR = 1e-2  # relative, and of the rms: sums in another order differ by less
 
 
-def filled(x: Any, way: str) -> Any:
+def filled_like(x: Any, way: str) -> Any:
     """Return memory like `x` filled with one value: a finite one, or poison. Integers are 1 and 0,
     which are safe as indices."""
     import torch
@@ -300,7 +300,7 @@ def _differs(now: Any, before: Any) -> Any:
     return ~(near | (bits(now) == bits(before)) | (a.isnan() & e.isnan()))
 
 
-def as_bytes(x: Any) -> Any:
+def byte_tensor(x: Any) -> Any:
     """Return the values of a tensor as a dense 1-D tensor of bytes, in which NaN equals NaN."""
     import torch
 
@@ -312,4 +312,4 @@ def same_bits(a: Any, b: Any) -> bool:
     """Return whether two tensors hold the same bits."""
     import torch
 
-    return bool(torch.equal(as_bytes(a), as_bytes(b)))
+    return bool(torch.equal(byte_tensor(a), byte_tensor(b)))

@@ -33,22 +33,22 @@ class Kept:
         return self._read(ARGS)
 
     @cached_property
-    def expected(self) -> Mapping[str, Any]:
+    def expected_outputs(self) -> Mapping[str, Any]:
         """Expected outputs, by name."""
         return self._read(EXPECTED)
 
     @cached_property
-    def moved(self) -> Mapping[str, Any]:
+    def moved_inputs(self) -> Mapping[str, Any]:
         """Other values of some tensors, for a second check; empty if there are none."""
         return self._read(MOVED_ARGS) if (self._folder / MOVED_ARGS).is_file() else {}
 
     @cached_property
-    def moved_expected(self) -> Mapping[str, Any]:
+    def moved_outputs(self) -> Mapping[str, Any]:
         """Expected outputs for the values in `moved`, by name."""
         return self._read(MOVED_EXPECTED)
 
     @cached_property
-    def written(self) -> Mapping[str, Any]:
+    def written_elements(self) -> Mapping[str, Any]:
         """Which elements of the expected outputs are known, by name; all of a name that is not
         there."""
         return self._read(WRITTEN) if (self._folder / WRITTEN).is_file() else {}
@@ -69,7 +69,7 @@ class Kept:
         indices and masks have a meaning. Raises AdaptedError at other extents."""
         saved = self.args[name]
         if generator.initial_seed() != 0:
-            saved = self.moved.get(name, saved)
+            saved = self.moved_inputs.get(name, saved)
         if tuple(saved.shape) != tuple(shape):
             raise AdaptedError(f"{name} was given as {tuple(saved.shape)}, not {tuple(shape)}")
         return saved.to(device, copy=True)
@@ -84,20 +84,21 @@ class Kept:
                     f"No outputs of {call.name} are known to compare with, as it was adapted where "
                     "nothing could run it; call tune() where its GPU is."
                 )
-            if self.written:
+            if self.written_elements:
                 raise AdaptedError(
                     f"Some programs of {call.name} ran where no GPU was, and of the other outputs "
                     "nothing is known; call tune() where its GPU is."
                 )
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
-            expected = self._expected_of({n: given[n] for n in self.moved})
+            expected = self._expected_of({n: given[n] for n in self.moved_inputs})
             result = (expected[n].to(device) for n in call.outputs)
             return tuple(x.double() if x.is_floating_point() else x for x in result)
 
         return reference
 
     def _expected_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        for saved, expected in ((self.args, "expected"), (self.moved, "moved_expected")):
+        pairs = (self.args, "expected_outputs"), (self.moved_inputs, "moved_outputs")
+        for saved, expected in pairs:
             if all(equal(x, saved[n]) for n, x in given.items()):
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result

@@ -19,7 +19,7 @@ from workbench.adapted.traced import (
     ProgramPlan,
     ProgramsWait,
     ProgramTrace,
-    traced,
+    trace_programs,
     watch_interpreter,
 )
 from workbench.adapted.travel import AdaptedError, unpack
@@ -53,11 +53,11 @@ class TakenInput(Spec):
     unread: tuple[str, ...] = ()
     call: Call | None = None
 
-    def compared(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    def compared_outputs(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return what of the outputs is compared: of partial results their sum."""
         if self.call is None:
             return tuple(outputs)
-        return tuple(map(self.call.compared, self.call.outputs, outputs))
+        return tuple(map(self.call.compared_output, self.call.outputs, outputs))
 
     @property
     def contiguous(self) -> bool:
@@ -102,11 +102,11 @@ class Listed(Impl):
         """Return the tensors of integers that the user gave, each read when it is asked for."""
         return self.integers
 
-    def examined(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
+    def examine_code(self, ttgir: str, grid: Sequence[int], given: Any) -> Any:
         """Return what all programs of the launch write, where only some of them will run."""
         if self.launcher is None or self.kept is None or not self.launcher.call.sampled:
             return None
-        return import_module(SAMPLED).examined(ttgir, grid, given, self.kept.probes)
+        return import_module(SAMPLED).examine_code(ttgir, grid, given, self.kept.probes)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -174,7 +174,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
         return launcher(*tensors, config=config)
 
     jit.__module__ = module  # the catalogue finds the Impls of a file by it
-    refuse = partial(refused, call, sizes)
+    refuse = partial(refusal_of_call, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
     spec.impls.append(
         Listed(
@@ -232,7 +232,7 @@ def sizes_of(call: Call) -> dict[str, int]:
     known = extent_names(call)
     for name in call.inputs:
         layout = call.tensors[name]
-        results |= dict(zip(kept_axes(name, layout, known), layout.kept, strict=True))
+        results |= dict(zip(kept_axes(name, layout, known), layout.extents, strict=True))
     for name in call.outputs:
         layout = call.tensors[name]
         results |= dict(zip(axes(name, layout, known), layout.shape, strict=True))
@@ -253,7 +253,7 @@ def config_type(call: Call) -> type:
     )
 
 
-def refused(
+def refusal_of_call(
     call: Call, created_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
 ) -> str | None:
     """Return why this config or these sizes are not those of the user's call, or None if they
@@ -292,7 +292,7 @@ class Launcher:
     def kernel(self) -> Any:
         """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
         with without_target():
-            return launched(self.call.place.find())
+            return unwrap(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
         """Launch, and return the outputs: inputs that the launch changed, or new memory for tensors
@@ -311,7 +311,7 @@ class Launcher:
         import torch
 
         layout, device = self.call.tensors[name], next(iter(given.values())).device
-        return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
+        return torch.empty(layout.extents, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
     def fire_both_ways(
         self, memory: Mapping[str, Any], entry: ConfigEntry, plan: ProgramPlan | None = None
@@ -378,8 +378,10 @@ class Launcher:
         if not INTERPRETED:
             launch()
             return views
-        self.trace = ProgramTrace(self.call.name, [Memory.of(n, v) for n, v in views.items()], most)
-        with traced(self.trace, plan):
+        self.trace = ProgramTrace(
+            self.call.name, [Memory.locate(n, v) for n, v in views.items()], most
+        )
+        with trace_programs(self.trace, plan):
             launch()
         return views
 
@@ -409,13 +411,13 @@ def far_apart(x: Any, other: Any, tolerance: tuple[float, float] | None) -> Any:
     return ~(near | (a == b) | (a.isnan() & b.isnan()))
 
 
-def launched(kernel: Any) -> Any:
+def unwrap(kernel: Any) -> Any:
     """Return the function that is launched with an explicit config: without `autotune`, and without
     what a library has in its place or keeps compiled kernels in."""
     from workbench.dsl import triton
 
     if isinstance(kernel, triton.runtime.Heuristics):
-        return triton.runtime.Heuristics(launched(kernel.fn), kernel.arg_names, kernel.values)
+        return triton.runtime.Heuristics(unwrap(kernel.fn), kernel.arg_names, kernel.values)
     if inspect.isfunction(getattr(kernel, "fn", kernel)):
         return kernel
-    return launched(kernel.fn)
+    return unwrap(kernel.fn)

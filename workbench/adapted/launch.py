@@ -16,9 +16,9 @@ from typing import Any
 
 from workbench.data.tuned_cache import LOOKED_UP
 from workbench.device.hardware import DEVICES, Device
-from workbench.dsl import CORES_OF_A_CPU, pretended
+from workbench.dsl import CORES_OF_A_CPU, pretended_limits
 from workbench.measurement.inputs import torch_dtype
-from workbench.spec import AUTO, ITEMSIZE, Impl, Limits, Spec, label, solved
+from workbench.spec import AUTO, ITEMSIZE, Impl, Limits, Spec, label, solve_axis
 from workbench.tuner.choice import LOGGER, choice_of
 
 MOST = 4096  # shapes kept per Impl, about 0.5 KB each, as a program may use ever new shapes
@@ -42,14 +42,14 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
 
     place = inputs[0].device
     if INTERPRETED or getattr(place, "type", None) != "cuda":  # torch's name for AMD's, too
-        return resolved(impl, impl.config(), inputs)
+        return resolve(impl, impl.config(), inputs)
     device = device_of(place)
     dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
     if dtype is None or sizes is None:
         what = "dtype" if dtype is None else "sizes"
         failure_of = f"the inputs do not say which {what} of {impl.spec.name} this is"
-        declared = impl.declared(device.limits, dtype or "")
-        return log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
+        declared = impl.declared_default(device.limits, dtype or "")
+        return log_choice(impl, resolve(impl, declared, inputs), f"the default; {failure_of}")
     choice = choice_of(impl, device, dtype, sizes)
     if choice.unread:
         LOGGER.warning("%s: %s: %s", impl.title, label(vars(choice.config)), choice.text)
@@ -57,7 +57,7 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
     return log_choice(impl, choice.config, choice.text)
 
 
-def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
+def resolve(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
     """Return the config with a number in place of every AUTO, by the inputs of a launch.
 
     If no GPU holds them, the limits are those of the device that is compiled for, or in the
@@ -73,7 +73,7 @@ def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
             f"{impl.title}: the inputs do not say which sizes of {impl.spec.name} these are, and "
             f"{open_} depends on them; name it in the config"
         )
-    return impl.resolved(config, limits_of(inputs[0].device), dtype, sizes)
+    return impl.resolved_config(config, limits_of(inputs[0].device), dtype, sizes)
 
 
 def limits_of(place: Any) -> Limits:
@@ -81,7 +81,7 @@ def limits_of(place: Any) -> Limits:
     compiled for, or in the interpreter those of an H200 with the cores of `dsl.CORES_OF_A_CPU`."""
     if place.type == "cuda":
         return device_of(place).limits
-    return pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
+    return pretended_limits() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
 
 
 def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
@@ -98,7 +98,7 @@ def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
     sizes: dict[str, int] = {}
     for _ in range(2):  # an axis may be a product whose factors later inputs determine
         for axis, extent in results:
-            described = solved(axis, extent, sizes)
+            described = solve_axis(axis, extent, sizes)
             if described is None:
                 return None
             sizes |= described

@@ -13,7 +13,7 @@ from workbench.adapted.call import Argument, Call, Layout
 SEED = 1
 
 
-def moved(memory: Any, layout: Layout) -> Any:
+def shuffle_memory(memory: Any, layout: Layout) -> Any:
     """Return a copy of the memory of a tensor with its elements shuffled; integers are copied
     unchanged, as are elements that share memory and gaps between elements."""
     import torch
@@ -50,7 +50,7 @@ def equal(wide: Any, saved: Any) -> bool:
     return bool(((wide == same) | (wide.isnan() & same.isnan())).all())
 
 
-def substituted(given: Arguments, call: Call, other: Mapping[str, Any]) -> Arguments:
+def substitute_memory(given: Arguments, call: Call, other: Mapping[str, Any]) -> Arguments:
     """Return the user's arguments with these memories, by tensor name, in place of their own."""
 
     def put(argument: Argument, value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.adapted.kernel import launched, refused_grid
+from workbench.adapted.kernel import refused_grid, unwrap
 from workbench.code.code_work import launch_work
 from workbench.code.ttgir import NotModelled
 from workbench.compile import CompileError, read_resources
@@ -25,10 +25,10 @@ class PredictedCall:
 
     def __init__(self, kernel: Any, device: Device, named: Mapping[str, Any], grid: Any) -> None:
         """Take a `@triton.jit` function, its arguments by name and its grid."""
-        self._kernel, self._device, self._named, self._grid = launched(kernel), device, named, grid
+        self._kernel, self._device, self._named, self._grid = unwrap(kernel), device, named, grid
         self._contents = _Integers(named)
 
-    def predicted(self, config: Any) -> tuple[Predicted, Resources]:
+    def predict(self, config: Any) -> tuple[Predicted, Resources]:
         """Return the predicted time of a launch and the resources of its code. Raises NotModelled,
         CompileError, the errors of the compiler, and ValueError where the device lacks a figure."""
         with captured(self._device) as launches:
@@ -51,12 +51,12 @@ def rank_function(
 ) -> ConfigRanking:
     """Return the fastest predicted configs of a function for these arguments, after compiling each.
     Raises NotPredicted where no time can be derived from its code, or no config compiles."""
-    call, name = PredictedCall(kernel, device, named, grid), launched(kernel).__name__
+    call, name = PredictedCall(kernel, device, named, grid), unwrap(kernel).__name__
     times: list[tuple[Predicted, Resources, Any]] = []
     failed: list[str] = []
     for config in configs:
         try:
-            predicted, resources = call.predicted(config)
+            predicted, resources = call.predict(config)
         except NotModelled as reason:
             raise NotPredicted(f"{name} is not ranked: {reason}.") from None
         except Exception as error:  # the compiler's, or of the device

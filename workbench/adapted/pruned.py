@@ -30,7 +30,7 @@ def pruner(kernel: Any, device: Device, most: int = MOST) -> Callable[..., list[
         times: list[tuple[float, int]] = []
         for i, config in enumerate(every):
             try:
-                times.append((call.predicted(config)[0].predicted_s, i))
+                times.append((call.predict(config)[0].predicted_s, i))
             except NotModelled as reason:
                 _log.warning("%s: no config is left out: %s", kernel.__name__, reason)
                 return every

@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.adapted.autotuned import Arguments
 from workbench.adapted.call import EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call, Initial
-from workbench.adapted.discover import POISON, Discovered, as_bytes, filled, same_bits
-from workbench.adapted.moved import substituted, worse
+from workbench.adapted.discover import POISON, Discovered, byte_tensor, filled_like, same_bits
+from workbench.adapted.moved import substitute_memory, worse
 from workbench.adapted.travel import AdaptedError
 from workbench.measurement.inputs import torch_dtype
 
@@ -20,7 +20,7 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
     Raises AdaptedError where it fails or its outputs are not those of the call."""
     args, kwargs = given
     try:
-        returned = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+        returned = reference(*map(_widen, args), **{k: _widen(v) for k, v in kwargs.items()})
     except Exception as error:
         raise AdaptedError(
             f"The reference fails ({type(error).__name__}: {error}); it is called with the "
@@ -38,7 +38,7 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
                 f"The reference returns {name} as {output.dtype}, and the launch writes {ours}, "
                 f"which must be exact; return whole numbers: {name}.to({ours})."
             )
-    return {n: _widened(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
+    return {n: _widen(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
 
 
 def reads(
@@ -51,15 +51,15 @@ def reads(
     """Return whether the reference's outputs depend on what a tensor holds: it fails, or gives
     others, where the tensor holds poison."""
     expected = expected_of(reference, given, call)
-    poison = {name: filled(memory[name], POISON)}
+    poison = {name: filled_like(memory[name], POISON)}
     try:
-        poisoned = expected_of(reference, substituted(given, call, poison), call)
+        poisoned = expected_of(reference, substitute_memory(given, call, poison), call)
     except AdaptedError:
         return True
     return any(not same_bits(poisoned[n], expected[n]) for n in expected)
 
 
-def with_read_outputs(
+def keep_read_outputs(
     reference: Callable[..., Any],
     given: Arguments,
     call: Call,
@@ -70,7 +70,7 @@ def with_read_outputs(
     poisoned before each check."""
     read = {n for n in result.odd if reads(reference, given, call, memory, n)}
     held: dict[str, Initial] = {
-        n: "values" if bool(as_bytes(memory[n]).any()) else "zeros" for n in read
+        n: "values" if bool(byte_tensor(memory[n]).any()) else "zeros" for n in read
     }
     odd = {n: use for n, use in result.odd.items() if n not in read}
     return replace(result, initial={**result.initial, **held}, odd=odd)
@@ -87,7 +87,7 @@ def expected_again(
         return result
     other = torch.load(stage / MOVED_ARGS, weights_only=True)
     try:
-        expected = expected_of(reference, substituted(given, call, other), call)
+        expected = expected_of(reference, substitute_memory(given, call, other), call)
     except AdaptedError as error:
         reason: str | None = str(error)
     else:
@@ -98,7 +98,7 @@ def expected_again(
     return replace(result, unmoved=reason)
 
 
-def _widened(value: Any) -> Any:
+def _widen(value: Any) -> Any:
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from workbench.adapted.call import Call
-from workbench.adapted.discover import POISON, filled
+from workbench.adapted.discover import POISON, filled_like
 from workbench.adapted.kept import Kept
 from workbench.adapted.sampled import OTHER_S, SampleResult, numbers_of, shares_of
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.backend.checking import replaced_function, trusted
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile.program_writes import Footprint
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
@@ -29,14 +29,14 @@ def launch_sample(
 ) -> SampleResult | Refusal:
     """Run some programs of a config in an interpreting worker, and return what they wrote, or a
     Refusal where an address, a race or the kernel itself is at fault."""
-    known = loaded(kernel)
+    known = load_kernel(kernel)
     impl: Any = known.impl(candidate.case.impl, candidate.code)
     config, launcher = impl.config(**candidate.case.config), impl.launcher
     call, entry = launcher.call, launcher.call.entry(candidate.case.config)
     if (fault := _fault_of(call, footprint)) is not None:
         return Refusal("check", fault)
     memory = {
-        name: filled(x, POISON) if call.initial.get(name) == "nothing" else x.clone()
+        name: filled_like(x, POISON) if call.initial.get(name) == "nothing" else x.clone()
         for name, x in impl.kept.args.items()
     }
     plan = ProgramPlan(numbers_of(footprint, math.prod(entry.grid)), OTHER_S)
@@ -97,7 +97,7 @@ def compare_sample(kernel: str, result: SampleResult) -> Checked | Refusal | Non
     impl: Any = spec.impls[0]
     verdicts = []
     for name, packed_values in result.values.items():
-        actual, expected = _expected(impl.kept, impl.launcher.call, name, result, packed_values)
+        actual, expected = _both_values(impl.kept, impl.launcher.call, name, result, packed_values)
         if actual.numel():
             dtype = spec.outputs[name].dtype
             verdicts.append(compare_values(name, actual, expected, spec.tolerance, dtype))
@@ -112,20 +112,20 @@ def compare_sample(kernel: str, result: SampleResult) -> Checked | Refusal | Non
     return Checked(worst.error, programs=result.programs)
 
 
-def _expected(
+def _both_values(
     kept: Kept, call: Call, name: str, result: SampleResult, packed_values: Any
 ) -> tuple[Any, Any]:
     """Return the values of an output that can be compared, and what is expected of them."""
     import torch
 
     layout = call.tensors[name]
-    places = torch.full(layout.kept, -1, dtype=torch.int64)
+    places = torch.full(layout.extents, -1, dtype=torch.int64)
     view = layout.view(places)
     view.copy_(torch.arange(view.numel()).view(view.shape))
     at = places.reshape(-1)[unpacked(result.elements[name]) + layout.lead]
     actual, inside = unpacked(packed_values), at >= 0
-    if name in kept.written:
-        inside &= kept.written[name].reshape(-1)[at.clamp(min=0)]
-    expected = kept.expected[name].reshape(-1)[at[inside]]
+    if name in kept.written_elements:
+        inside &= kept.written_elements[name].reshape(-1)[at.clamp(min=0)]
+    expected = kept.expected_outputs[name].reshape(-1)[at[inside]]
     wide = expected.double() if expected.is_floating_point() else expected
     return actual[inside], wide

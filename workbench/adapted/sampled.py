@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.call import ARGS, EXPECTED, PROBES, WRITTEN, Call, Initial, Layout
-from workbench.adapted.discover import Discovered, OutputUse, as_bytes, passed_twice
+from workbench.adapted.discover import Discovered, OutputUse, byte_tensor, passed_twice
 from workbench.adapted.kept import Kept
 from workbench.adapted.kernel import Launcher
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
@@ -92,7 +92,7 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
     call = Call.read(folder)
     kept = Kept(folder)
     memory = {
-        name: torch.empty(layout.kept, dtype=torch_dtype(layout.dtype), device="meta")
+        name: torch.empty(layout.extents, dtype=torch_dtype(layout.dtype), device="meta")
         for name, layout in call.tensors.items()
     }
     from workbench.adapted.kept import GivenIntegers
@@ -102,22 +102,22 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
     launch, edges = launches[0], _edges(call)
     contents = GivenIntegers(call, kept)
     given = replace(launch.given, contents=contents)
-    return examined(launch.kernel.asm["ttgir"], launch.grid, given, edges)
+    return examine_code(launch.kernel.asm["ttgir"], launch.grid, given, edges)
 
 
-def examined(
+def examine_code(
     ttgir: str, grid: Sequence[int], given: LaunchArguments, elements: Mapping[str, Any]
 ) -> Footprint | None:
     """Return what all programs write, and which write these elements; None where that does not
     follow from the code."""
     import numpy as np
 
-    def requested(argument: str, count: int) -> Any:
+    def requested_elements(argument: str, count: int) -> Any:
         wanted = np.asarray(elements.get(argument, ()), dtype=np.int64)
         return wanted[wanted < count]
 
     with suppress(NotModelled):
-        return footprint_of(ttgir, grid, given, requested)
+        return footprint_of(ttgir, grid, given, requested_elements)
     return None
 
 
@@ -206,7 +206,7 @@ def discover_sample(
     initial: dict[str, Initial] = {
         n: "nothing"
         if n in odd or (uses[n].clean and n not in declared)
-        else ("values" if bool(as_bytes(saved[n]).any()) else "zeros")
+        else ("values" if bool(byte_tensor(saved[n]).any()) else "zeros")
         for n in written
     }
     return Discovered(
@@ -248,7 +248,7 @@ def _mask(layout: Layout, elements: Any) -> Any:
     """Return which elements of a tensor were written, in its own shape."""
     import torch
 
-    whole = torch.zeros(layout.kept, dtype=torch.bool)
+    whole = torch.zeros(layout.extents, dtype=torch.bool)
     whole.view(-1)[torch.from_numpy(elements) + layout.lead] = True
     return layout.view(whole).contiguous()
 
@@ -262,4 +262,4 @@ class SampleResult:
     values: Mapping[str, Packed]
 
 
-__all__ = ["LaunchFault", "discover_sample", "examined", "first_footprint", "first_programs"]
+__all__ = ["LaunchFault", "discover_sample", "examine_code", "first_footprint", "first_programs"]

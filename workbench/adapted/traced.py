@@ -43,7 +43,7 @@ class Memory:
     item: int  # bytes of an element
 
     @staticmethod
-    def of(name: str, view: Any) -> Memory:
+    def locate(name: str, view: Any) -> Memory:
         """Return the memory from the first to the last element of a torch tensor."""
         span = 1 + sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True))
         item = view.element_size()
@@ -250,7 +250,7 @@ class _Active:
 
 
 @contextmanager
-def traced(trace: ProgramTrace, plan: ProgramPlan | None = None) -> Iterator[ProgramTrace]:
+def trace_programs(trace: ProgramTrace, plan: ProgramPlan | None = None) -> Iterator[ProgramTrace]:
     """Return a context manager in which a launch in the interpreter runs the planned programs and
     notes their accesses. It raises LaunchFault at its end where they race."""
     _Active.trace, _Active.plan = trace, plan or ProgramPlan()
@@ -274,7 +274,7 @@ def watch_interpreter() -> None:
     builder.create_masked_store = _noting(builder.create_masked_store, "store", 2, 1)
     builder.create_atomic_rmw = _noting(builder.create_atomic_rmw, "atomic", 3, None, 1)
     builder.create_atomic_cas = _noting(builder.create_atomic_cas, "atomic", None, None)
-    interpreter.GridExecutor.__call__ = _executed(interpreter.GridExecutor.__call__)
+    interpreter.GridExecutor.__call__ = _run_planned(interpreter.GridExecutor.__call__)
 
 
 def _noting(
@@ -283,25 +283,25 @@ def _noting(
     """Return a method of the builder that notes its access; the numbers are places of operands."""
 
     @wraps(real)
-    def accessed(self: Any, *operands: Any, **named: Any) -> Any:
+    def access(self: Any, *operands: Any, **named: Any) -> Any:
         if (trace := _Active.trace) is not None:
             on = True if mask is None else operands[mask].data
             values = None if value is None else operands[value].data
             trace.note(kind, operands[pointers].data, on, values)
         return real(self, *operands, **named)
 
-    accessed.is_traced = True  # type: ignore[attr-defined]
-    return accessed
+    access.is_traced = True  # type: ignore[attr-defined]
+    return access
 
 
-def _executed(real: Callable[..., Any]) -> Callable[..., Any]:
+def _run_planned(real: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(real)
-    def called(executor: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
         if _Active.trace is None:
             return real(executor, *args, **kwargs)
         return _run_programs(executor, _Active.trace, _Active.plan, args, kwargs)
 
-    return called
+    return run
 
 
 def _run_programs(

@@ -49,7 +49,7 @@ class Place:
     config: int | None = None  # the hook of this config of the named autotuner is meant
 
     @staticmethod
-    def of(function: Any) -> Place:
+    def locate(function: Any) -> Place:
         """Return the place of a function. Raises AdaptedError where no import of a file gives this
         object."""
         plain = base(function)
@@ -81,18 +81,18 @@ class Place:
         return match.configs[self.config].pre_hook
 
     @staticmethod
-    def of_hook(hook: Any, kernel: Any) -> Place:
+    def find_hook(hook: Any, kernel: Any) -> Place:
         """Return the place of a config's hook. One that a function returned, and that no name
         finds, is found by its place among the configs of the kernel's own autotuner. Raises
         AdaptedError where neither finds it."""
         try:
-            return Place.of(hook)
+            return Place.locate(hook)
         except AdaptedError:
             layer = kernel
             while layer is not None:
                 for i, config in enumerate(getattr(layer, "configs", None) or ()):
                     if config.pre_hook is hook:
-                        return replace(Place.of(kernel), config=i)
+                        return replace(Place.locate(kernel), config=i)
                 layer = getattr(layer, "fn", None)
             raise
 
@@ -108,7 +108,7 @@ class Place:
             sys.path.append(str(root))
         Importing.file = self.file
         try:
-            return self._imported(name, main)
+            return self._import_file(name, main)
         except Exception as error:
             reason = (
                 str(error)
@@ -126,7 +126,7 @@ class Place:
         finally:
             Importing.file = None
 
-    def _imported(self, name: str, main: bool) -> ModuleType:
+    def _import_file(self, name: str, main: bool) -> ModuleType:
         """Import the file. Where no GPU is, the device that is compiled for, or else an H200,
         answers for one: for a script that asks for it, and for packages, of which some turn Triton
         off without one. Where a package above the file cannot be imported, the file is imported
@@ -249,7 +249,7 @@ def pack(value: Any, what: str) -> Any:
     if isinstance(value, tl.dtype) and not value.is_ptr() and not value.is_block():
         return {"dtype": value.name}
     if isinstance(value, triton.runtime.KernelInterface):
-        return {"function": asdict(Place.of(value))}
+        return {"function": asdict(Place.locate(value))}
     raise AdaptedError(
         f"{what} is {type(value).__name__}, which does not travel to the workers; give a number, a "
         "string, None, a tuple of these, a tl dtype, a tensor or a @triton.jit function."
@@ -272,7 +272,7 @@ def unpack(packed: Any) -> Any:
     return makers[kind](inner)
 
 
-def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
+def describe(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
     """Return what a function does as nested tuples of text: its code and all that the code names,
     but no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot
     be described is given by its `repr`, which differs in every process and so never counts as the
@@ -283,14 +283,14 @@ def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = fr
     if inspect.isfunction(value) or hasattr(value, "fn"):
         return _function(value, seen)
     if isinstance(value, (tuple, list)):
-        return tuple(described(v, names, seen) for v in value)
+        return tuple(describe(v, names, seen) for v in value)
     if isinstance(value, Mapping):
-        return tuple((str(k), described(v, names, seen)) for k, v in value.items())
+        return tuple((str(k), describe(v, names, seen)) for k, v in value.items())
     if isinstance(value, ModuleType):
         if value.__name__.split(".")[0] in LIBRARIES:
             return value.__name__
         inner = {n: getattr(value, n) for n in names if hasattr(value, n)}
-        return value.__name__, described(inner, names, seen)
+        return value.__name__, describe(inner, names, seen)
     if isinstance(value, type):  # as an annotation: `x: torch.Tensor`
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -305,15 +305,15 @@ def _function(function: Any, seen: frozenset[int]) -> Any:
     if plain.__module__.split(".")[0] in LIBRARIES:
         return f"{plain.__module__}.{plain.__qualname__}"
     values, fn = getattr(function, "values", None), getattr(function, "fn", None)
-    above = (described(values, (), seen), getattr(function, "do_not_specialize", None))
+    above = (describe(values, (), seen), getattr(function, "do_not_specialize", None))
     if fn is not None and fn is not plain:
-        return above, described(fn, (), seen)
+        return above, describe(fn, (), seen)
     names = tuple(_names(plain.__code__))
     cells = (c.cell_contents for c in plain.__closure__ or ())
     free = dict(zip(plain.__code__.co_freevars, cells, strict=True))
     known = {n: v for n, v in {**plain.__globals__, **free}.items() if n in names}
     also = (plain.__defaults__, plain.__kwdefaults__, plain.__annotations__)
-    return above, _code(plain.__code__), described(known, names, seen), described(also, (), seen)
+    return above, _code(plain.__code__), describe(known, names, seen), describe(also, (), seen)
 
 
 def _names(code: CodeType) -> list[str]:

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
-from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout, with_words
+from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout, word_numbers
 from workbench.adapted.grid import Grid
-from workbench.adapted.travel import AdaptedError, Place, base, described, pack
-from workbench.catalog import unknown
+from workbench.adapted.travel import AdaptedError, Place, base, describe, pack
+from workbench.catalog import name_hint
 from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
 
@@ -36,7 +36,7 @@ SPEC = load(__file__, __name__, "{fingerprint}")
 '''
 
 
-def without_options(kernel: Any, given: Arguments) -> tuple[Arguments, dict[str, Any]]:
+def split_options(kernel: Any, given: Arguments) -> tuple[Arguments, dict[str, Any]]:
     """Return the arguments of a launch without the compiler's options among them, and these: a
     launch may name `num_warps` or `enable_fp_fusion` beside the function's own arguments."""
     args, kwargs = given
@@ -60,7 +60,7 @@ def call_of(
             f"{kernel!r} is not a @triton.jit function; where its package turns Triton off for "
             "want of a GPU, name it as FILE.py:FUNCTION to workbench tune."
         )
-    place, args, kwargs = Place.of(kernel), *given
+    place, args, kwargs = Place.locate(kernel), *given
     names = list(kernel.arg_names)
     if len(args) > len(names) or (unknown := [k for k in kwargs if k not in names]):
         many = f"{len(args)} arguments" if len(args) > len(names) else ", ".join(unknown)
@@ -146,7 +146,7 @@ def memory_of(x: Any, layout: Layout) -> Any:
 
     if layout.plain:
         return x.to("cpu", copy=True).contiguous()
-    (count,) = layout.kept
+    (count,) = layout.extents
     whole = torch.zeros(count, dtype=x.dtype)
     span = x.as_strided((count - layout.lead,), (1,), x.storage_offset())
     whole[layout.lead :] = span.cpu()
@@ -173,7 +173,7 @@ def entries_of(
     for config in configs:
         if odd := sorted(set(config.kwargs) - taken):
             of = f"argument of {base(kernel).__name__} for the knob"
-            raise AdaptedError(unknown(of, odd[0], kernel.arg_names))
+            raise AdaptedError(name_hint(of, odd[0], kernel.arg_names))
         own = config.all_kwargs()
         twice = {n for n in fixed if n in own and own[n] != fixed[n]}
         if clash := sorted(set(config.kwargs) & set(named) | twice):
@@ -188,9 +188,9 @@ def entries_of(
         if tuple(at.values()) not in created:
             all_kwargs = {**fixed, **config.all_kwargs()}
             kwargs = {k: pack(v, f"{k} of a config") for k, v in all_kwargs.items()}
-            hook = Place.of_hook(config.pre_hook, kernel) if config.pre_hook is not None else None
+            hook = Place.find_hook(config.pre_hook, kernel) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
-            created[tuple(at.values())] = ConfigEntry(with_words(at, kwargs), kwargs, shape, hook)
+            created[tuple(at.values())] = ConfigEntry(word_numbers(at, kwargs), kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
     return tuple(created.values()), knobs
 
@@ -208,12 +208,12 @@ def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
     """Return each `triton.Config` as integers by name; options that are equal in all are left out,
     except warps and stages. Configs with different hooks have a number for the hook, too."""
     names = list(dict.fromkeys(n for c in configs for n in c.kwargs))
-    columns = {n: numbered([c.kwargs.get(n, _NoValue) for c in configs]) for n in names}
+    columns = {n: number_values([c.kwargs.get(n, _NoValue) for c in configs]) for n in names}
     for option in OPTIONS:
         values = [getattr(config, option) for config in configs]
         if option in OPTIONS[:2] or len(set(values)) > 1:
             columns[option] = [0 if v is None else v for v in values]
-    hooks = numbered([config.pre_hook for config in configs])
+    hooks = number_values([config.pre_hook for config in configs])
     if len(set(hooks)) > 1:
         columns[HOOK] = hooks
     return [{n: column[i] for n, column in columns.items()} for i in range(len(configs))]
@@ -223,7 +223,7 @@ class _NoValue:
     """Stands for a value that one config names and another does not."""
 
 
-def numbered(column: Sequence[Any]) -> list[int]:
+def number_values(column: Sequence[Any]) -> list[int]:
     """Return integers unchanged; of anything else, the index among the distinct values of the
     column."""
     if all(type(v) is int for v in column) or all(type(v) is bool for v in column):
@@ -295,8 +295,8 @@ def fingerprint(
                 sorted(call.tolerance.items()),
                 meanings(call.entries),
                 target,
-                described(kernel),
-                [described(rule) for rule in rules],
+                describe(kernel),
+                [describe(rule) for rule in rules],
             )
         ).encode()
     )

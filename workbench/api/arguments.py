@@ -72,7 +72,7 @@ class EvaluateArguments(TypedDict, total=False):
     progress: bool | None  # False for no display
 
 
-def as_options(function: str, known: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def command_options(function: str, known: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as fields of the command's options. Raises TypeError for one that the
     TypedDict `known` lacks."""
     for name in given:
@@ -94,7 +94,7 @@ def sizes_texts(sizes: ManySizes | None) -> tuple[str, ...]:
     if isinstance(sizes, str):
         return (sizes,)
     if isinstance(sizes, Mapping):
-        return tuple(sizes_text(each) for each in _combined(sizes))
+        return tuple(sizes_text(each) for each in _combine_sizes(sizes))
     return tuple(text for one in sizes for text in sizes_texts(one))
 
 
@@ -102,7 +102,7 @@ def sizes_mappings(sizes: MappedSizes) -> tuple[dict[str, int], ...]:
     """Return sizes as mappings, one a problem. Raises OptionError for a size that is not a positive
     whole number, and for no size."""
     if isinstance(sizes, Mapping):
-        every = tuple(_combined(sizes))
+        every = tuple(_combine_sizes(sizes))
     else:
         every = tuple(one for each in sizes for one in sizes_mappings(each))
     if not any(every):
@@ -113,7 +113,7 @@ def sizes_mappings(sizes: MappedSizes) -> tuple[dict[str, int], ...]:
     return every
 
 
-def _combined(sizes: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
+def _combine_sizes(sizes: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
     lists = [_extents(axis, extent) for axis, extent in sizes.items()]
     return [dict(zip(sizes, each, strict=True)) for each in product(*lists)]
 

@@ -157,10 +157,10 @@ def bench(
     """
     every, costs = sizes_mappings(sizes), Costs(bytes, flops, dtype)
 
-    def decorated(function: Callable[P, R]) -> BenchFunction[P, R]:
+    def decorate(function: Callable[P, R]) -> BenchFunction[P, R]:
         return BenchFunction(function, every, tuple(providers), costs, check)
 
-    return decorated
+    return decorate
 
 
 def _check_signature(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.api.progress import progress_display
-from workbench.commands.in_process import main_unseen
+from workbench.commands.in_process import hide_main
 from workbench.commands.options import Options, module_of
-from workbench.commands.progress import redirected
+from workbench.commands.progress import redirect
 from workbench.commands.result import CommandResult, collecting
 from workbench.data.exits import INTERRUPTED
 from workbench.data.interrupts import Interrupts
@@ -54,8 +54,8 @@ def call_in_process(
     with ExitStack() as stack:
         stack.enter_context(Interrupts())  # a second Ctrl-C disturbs no end of what is below
         results = stack.enter_context(collecting())
-        stack.enter_context(redirected(output, progress_display(title, progress)))
-        stack.enter_context(main_unseen())
+        stack.enter_context(redirect(output, progress_display(title, progress)))
+        stack.enter_context(hide_main())
         stack.enter_context(named_parts())
         code = run()
     if code == INTERRUPTED:

@@ -29,7 +29,7 @@ from workbench.api.arguments import (
     SweepArguments,
     TimedArguments,
     Words,
-    as_options,
+    command_options,
     one_size,
     optional_path,
     sizes_texts,
@@ -107,7 +107,7 @@ def sweep(
         dtype=dtype,
         device=device,
         budget=None if budget is None else str(budget),
-        **as_options("sweep", SweepArguments, more),
+        **command_options("sweep", SweepArguments, more),
     )
     return SweepResult(call(options, more.get("progress")))
 
@@ -144,7 +144,7 @@ def measure(
         sizes=sizes_texts(sizes),
         dtype=words(dtype),
         device=device,
-        **as_options("measure", TimedArguments, more),
+        **command_options("measure", TimedArguments, more),
     )
     return MeasureResult(call(options, more.get("progress")))
 
@@ -185,7 +185,7 @@ def compare(
         sizes=one_size(sizes),
         dtype=dtype,
         threshold=threshold,
-        **as_options("compare", CompareArguments, more),
+        **command_options("compare", CompareArguments, more),
     )
     return CompareResult(call(options, more.get("progress")))
 
@@ -225,7 +225,7 @@ def evaluate(
         sizes=one_size(sizes),
         dtype=dtype,
         device=device,
-        **as_options(
+        **command_options(
             "evaluate", EvaluateArguments, more | {"task": optional_path(more.get("task"))}
         ),
     )
@@ -261,7 +261,7 @@ def experiment(
         dtype=dtype,
         device=device,
         time=time,
-        **as_options("experiment", RunArguments, more),
+        **command_options("experiment", RunArguments, more),
     )
     return ExperimentResult(call(options, more.get("progress")))
 
@@ -278,7 +278,7 @@ def ceilings(
         strict: refuse to measure while other processes use the GPU.
         out, database, progress: see above.
     """
-    options = CeilingsOptions(device=device, **as_options("ceilings", RunArguments, more))
+    options = CeilingsOptions(device=device, **command_options("ceilings", RunArguments, more))
     return CeilingsResult(call(options, more.get("progress")))
 
 
@@ -313,7 +313,7 @@ def profile(
         dtype=dtype,
         calls=calls,
         metrics=metrics,
-        **as_options("profile", PlaceArguments, more),
+        **command_options("profile", PlaceArguments, more),
     )
     return ProfileResult(call(options, more.get("progress")))
 

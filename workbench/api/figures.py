@@ -15,7 +15,7 @@ from workbench.device.error_band import expected_s, factor_words
 from workbench.reports import colour, figure
 from workbench.reports.figures.curve import curve_figure
 from workbench.reports.figures.curve_data import curves_of
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, name_rows, note_row
 from workbench.reports.figures.experiment import chart_figure, plain
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ValueRow:
     group: int = 0  # rows of one group have one colour
 
 
-def displayed(fig: Figure, inks: Mapping[str, str]) -> Figure:
+def notebook_figure(fig: Figure, inks: Mapping[str, str]) -> Figure:
     """Return a figure on an opaque ground, which a notebook shows also without pyplot."""
     fig.patch.set_facecolor(inks["ground"])
     fig.patch.set_visible(True)
@@ -67,7 +67,7 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     ax = axes(fig, 76, 14, 560, 270, "y")
     impls = list(dict.fromkeys(r.case.impl for r in own))
     for n, impl in enumerate(impls):
-        _ranked(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
+        _draw_impl(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
     libraries = [r for r in latest.values() if r.case.is_baseline]
     for record, style in zip(libraries, cycle(("-", "--", ":"))):
         look = {"color": colour("muted"), "linewidth": 1, "linestyle": style}
@@ -83,7 +83,7 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     return fig
 
 
-def _ranked(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
+def _draw_impl(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
     ink, record = colour(f"impl-{n % 4}"), places[0][1]
     look: dict[str, Any] = {"linestyle": "", "markersize": 5, "color": ink}
     look["label"] = record.case.impl
@@ -245,7 +245,7 @@ def bars_figure(bars: Sequence[ValueRow], x_label: str, log: bool = False) -> Fi
         if bar.low is not None and bar.high is not None:
             ax.plot([bar.low, bar.high], [row, row], color=ink, linewidth=2)
         ax.plot([bar.value], [row], marker="o", markersize=7, color=ink, markerfacecolor=face)
-        beside(ax, row, bar.text)
+        note_row(ax, row, bar.text)
     return fig
 
 

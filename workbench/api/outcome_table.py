@@ -30,18 +30,18 @@ def outcome_table(
     fastest first; failures follow with their reason. Where times are predicted, the column of
     intervals has the times at which a measurement is expected."""
     phases = ("final", "predict", "compare", "first_pass", "hot")
-    by_size = grouped(records, _of)
+    by_size = grouped(records, _problem_key)
     heads = HEADS if all(r.measured for r in records) else PREDICTED_HEADS
 
     def rank(record: Record) -> tuple[bool, int, float]:
         return record not in selected, phases.index(record.phase), record.time_s
 
     rows = [_cells(r) for some in by_size.values() for r in sorted(some, key=rank)]
-    rows += [(f.case.label, *_of(f), f.stage, "", "", f.reason) for f in failures]
+    rows += [(f.case.label, *_problem_key(f), f.stage, "", "", f.reason) for f in failures]
     return heads, rows
 
 
-def _of(outcome: Outcome) -> tuple[str, str]:
+def _problem_key(outcome: Outcome) -> tuple[str, str]:
     return sizes_text(outcome.case.sizes, " "), outcome.case.dtype
 
 
@@ -62,4 +62,4 @@ def _cells(record: Record) -> Sequence[str]:
     if record.flops:
         rates.append(f"{record.flops / record.time_s / 1e12:.3g} TFLOP/s")
     rate = ", ".join(f"{tilde}{rate}" for rate in rates)
-    return record.case.label, *_of(record), time, interval, rate, regime
+    return record.case.label, *_problem_key(record), time, interval, rate, regime

@@ -19,12 +19,12 @@ def progress_display(title: str, wanted: bool | None) -> Progress | None:
     """
     if wanted is False:
         return None
-    if in_notebook():
+    if runs_in_notebook():
         return NotebookBar(title)
     return TerminalLine(title) if wanted or sys.stderr.isatty() else None
 
 
-def in_notebook() -> bool:
+def runs_in_notebook() -> bool:
     """Return whether this code runs in a kernel of Jupyter, whose outputs are HTML."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
@@ -87,12 +87,12 @@ class TerminalLine:
         if sys.stderr.isatty():
             from rich.text import Text
 
-            self._started().update(status=Text(line, no_wrap=True, overflow="ellipsis"))
+            self._status().update(status=Text(line, no_wrap=True, overflow="ellipsis"))
         elif time.monotonic() - self._last_s >= self.PLAIN_S:
             self._last_s = time.monotonic()
             print(line, file=sys.stderr)
 
-    def _started(self) -> Any:
+    def _status(self) -> Any:
         if self._live is None:
             from rich.console import Console
 

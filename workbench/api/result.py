@@ -154,15 +154,15 @@ class Result:
     def plot(self) -> Figure:
         """Return the figure, drawn on white by matplotlib; `figure.savefig(path)` stores it. Raises
         WorkbenchError where there is nothing to draw."""
-        from workbench.api.figures import displayed
-        from workbench.reports import inked, light_inks
+        from workbench.api.figures import notebook_figure
+        from workbench.reports import light_inks, use_inks
 
         inks = light_inks()
-        with inked(inks):
+        with use_inks(inks):
             figure = self._figure()
         if figure is None:
             raise WorkbenchError("There is nothing to draw: this result has no number.")
-        return displayed(figure, inks)
+        return notebook_figure(figure, inks)
 
     def plain(self) -> dict[str, Any]:
         """Return the JSON document of the command as plain data; docs/commands.md describes it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import LOST, Workers
-from workbench.catalog.source import SourceChanged, loaded
+from workbench.catalog.source import SourceChanged, load_kernel
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
@@ -284,7 +284,7 @@ def trusted(kernel: str) -> Any:
 
     global _before
     _before = _before or snapshot()
-    return loaded(kernel, bare=True).spec
+    return load_kernel(kernel, bare=True).spec
 
 
 def remember_spec(kernel: str) -> None:
@@ -338,7 +338,7 @@ def launch_calls(
     outputs, or a Refusal for the first launch that fails."""
     from workbench.measurement.handover import returned
 
-    known = loaded(kernel)
+    known = load_kernel(kernel)
     impl = known.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
     results: list[Returned] = []

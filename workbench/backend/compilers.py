@@ -16,7 +16,7 @@ from typing import Any, Self
 from workbench.backend.offline import model_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile import CompileError
 from workbench.compile.code_identity import compile_code
 from workbench.data.clock import timestamp
@@ -120,7 +120,7 @@ def facts_task(job: FactsJob, device: Device) -> Outcome:
     """Compile one config in a worker and return its outcome, without key and run: a record with the
     predicted time, or a failure; one that says why no time is predicted has the facts too."""
     case = job.case
-    impl = loaded(job.kernel, job.version).impl(case.impl, job.code)
+    impl = load_kernel(job.kernel, job.version).impl(case.impl, job.code)
     config = impl.config(**case.config)
     if reason := impl.rejection_reason(config, device.limits, case.dtype, case.sizes):
         return job.failure(Refusal("refused", reason))

@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.workers import LOST, Workers
-from workbench.catalog.source import code_hash, loaded
+from workbench.catalog.source import code_hash, load_kernel
 from workbench.data.errors import first_sentence
 from workbench.device.hardware import Device
 from workbench.spec import Impl, ResolveError, Sizes, values
@@ -108,7 +108,7 @@ def describe(workers: Workers, request: DescriptionRequest) -> Description:
 
 def described(request: DescriptionRequest) -> str:
     """Return the description of a kernel as JSON, in a worker."""
-    spec = loaded(request.kernel, request.version).spec
+    spec = load_kernel(request.kernel, request.version).spec
     bench = spec.bench if request.bench is None else request.bench
     check = [dict(s) for s in spec.check]
     check += [dict(s) for s in request.check if dict(s) not in check]

@@ -19,7 +19,7 @@ from typing import Any
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.backend.workers import LOST, PATIENCE, Pool, cause_of
-from workbench.catalog.source import SourceChanged, loaded
+from workbench.catalog.source import SourceChanged, load_kernel
 from workbench.compile import (
     Compiled,
     CompiledDuplicate,
@@ -49,7 +49,7 @@ def import_compiler() -> None:
 def prepare(kernel: str) -> None:
     """Import the compiler and the kernel's file in a worker."""
     import_compiler()
-    loaded(kernel).load()
+    load_kernel(kernel).load()
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
     """Compile one config in a worker and return its Compiled, Duplicate or Refusal."""
     try:
         case = job.candidate.case
-        kernel = loaded(job.kernel, job.candidate.version)
+        kernel = load_kernel(job.kernel, job.candidate.version)
         impl = kernel.impl(case.impl, job.candidate.code)
         problem = impl, impl.config(**case.config), job.sizes, job.dtype, job.device
         if job.claims is None:

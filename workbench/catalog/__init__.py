@@ -106,7 +106,7 @@ def _no_kernel(kernel: str) -> WorkbenchError:
     """Return the error on a name that is no kernel's: the nearest names, or the part that ours are
     in where it is not installed."""
     hint = example("kernel", kernel, "--kernel ")
-    error = CatalogError(hint or unknown("kernel", kernel, known_kernels()))
+    error = CatalogError(hint or name_hint("kernel", kernel, known_kernels()))
     return missing_part("kernels") or error
 
 
@@ -115,17 +115,17 @@ _one_thread = threading.RLock()  # threads of a command on several GPUs import k
 
 def _module_of(kernel: str, metal: bool) -> ModuleType:
     if is_path(kernel):
-        return _from_file(Path(kernel))
+        return _file_module(Path(kernel))
     if "." in kernel:
-        return _imported(kernel, kernel)
+        return _import(kernel, kernel)
     folder = KERNELS if _has(KERNELS, kernel) else VARIANTS
     if folder == VARIANTS and not _has(VARIANTS, kernel):
         if (module_name := _contributed_module(kernel)) is not None:
-            return _imported(module_name, kernel)
+            return _import(module_name, kernel)
         raise _no_kernel(kernel)
-    module = _imported(f"{folder}.{kernel}", kernel)
+    module = _import(f"{folder}.{kernel}", kernel)
     if metal and _has(METAL, kernel):
-        _imported(f"{METAL}.{kernel}", kernel)
+        _import(f"{METAL}.{kernel}", kernel)
     return module
 
 
@@ -179,10 +179,10 @@ def version_of(path: Path, bare: bool = False) -> Spec:
         return spec_of(str(path), bare=bare)
     before = list(sys.path)
     _drop_siblings(root)
-    sys.path[:] = [str(_moved(Path(entry or "."), root)) for entry in before]
+    sys.path[:] = [str(_move_entry(Path(entry or "."), root)) for entry in before]
     importlib.invalidate_caches()
     try:
-        with _in_place(_shared_files(path)):
+        with _bind_files(_shared_files(path)):
             return spec_of(str(path), bare=bare)
     finally:
         sys.path[:] = before
@@ -193,10 +193,10 @@ def impl_of(spec: Spec, name: str) -> Impl:
     for impl in spec.impls:
         if impl.name == name:
             return impl
-    raise CatalogError(unknown(f"impl of {spec.name}", name, [i.name for i in spec.impls]))
+    raise CatalogError(name_hint(f"impl of {spec.name}", name, [i.name for i in spec.impls]))
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def name_hint(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown name: `There is no kernel 'matmull'; did you mean matmul?
     Known: copy, matmul, softmax.`"""
     known = sorted(known)
@@ -221,13 +221,13 @@ def _shared_files(path: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def _in_place(files: Mapping[str, Path]) -> Iterator[None]:
+def _bind_files(files: Mapping[str, Path]) -> Iterator[None]:
     """Let imports of these dotted names find these files, each as a module of its own."""
     known = kernel_names()
     real = {name: import_module(name) for name in files if name.rpartition(".")[2] in known}
     try:
         for dotted, file in files.items():
-            _bind(dotted, _from_file(file))
+            _bind(dotted, _file_module(file))
         yield
     finally:
         for dotted, module in real.items():
@@ -240,7 +240,7 @@ def _bind(dotted: str, module: ModuleType) -> None:
     setattr(import_module(home), name, module)
 
 
-def _from_file(path: Path) -> ModuleType:
+def _file_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise _no_file(path)
     return module_at(path)
@@ -266,7 +266,7 @@ def module_at(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        with _beside(path.resolve().parent), _importing(str(path)), user_bytecode():
+        with _search_folder(path.resolve().parent), _importing(str(path)), user_bytecode():
             result.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
@@ -275,7 +275,7 @@ def module_at(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _beside(folder: Path) -> Iterator[None]:
+def _search_folder(folder: Path) -> Iterator[None]:
     """Let imports find the files of a folder, after all others, like those beside a script.
 
     They are removed from `sys.modules` afterwards, so that a file of the same name in another
@@ -342,7 +342,7 @@ def _place_of(module: ModuleType) -> str:
         return ""
 
 
-def _moved(entry: Path, root: Path) -> Path:
+def _move_entry(entry: Path, root: Path) -> Path:
     """Return an entry of `sys.path`, moved to the checkout `root` if it lies in a sibling checkout
     and the same folder exists in `root`."""
     entry = entry.absolute()
@@ -387,7 +387,7 @@ def _importing(kernel: str) -> AbstractContextManager[None]:
     return user_code(f"the import of {kernel}")
 
 
-def _imported(dotted: str, kernel: str) -> ModuleType:
+def _import(dotted: str, kernel: str) -> ModuleType:
     try:
         users = dotted.partition(".")[0] not in _OURS
         with _importing(kernel), user_bytecode() if users else nullcontext():
@@ -417,7 +417,7 @@ def _spec_in(module: ModuleType, kernel: str, bare: bool = False) -> Spec:
     mine = [s for s in specs if _declared_in(s, module)] or (specs if bare else [])
     see = "see docs/kernel_file.md, or `workbench new-kernel NAME` for a working file"
     if not specs and (functions := _plain_functions(module)):
-        raise CatalogError(_without_spec(kernel, functions))
+        raise CatalogError(_missing_spec_advice(kernel, functions))
     if not mine:
         lack = "a Spec" if not specs else "an impl: decorate a launcher with @<spec>.impl(Config)"
         raise CatalogError(f"{kernel} lacks {lack}; {see}.")
@@ -447,7 +447,7 @@ def _plain_functions(module: ModuleType) -> dict[str, Any]:
     return functions
 
 
-def _without_spec(kernel: str, functions: Mapping[str, Any]) -> str:
+def _missing_spec_advice(kernel: str, functions: Mapping[str, Any]) -> str:
     """Return what to run for a file of plain `@triton.jit` functions."""
     name, function = next(iter(functions.items()))
     constants = [p.name for p in function.params if p.is_constexpr]

@@ -35,7 +35,7 @@ def code_hash(impl: Impl) -> str:
     no file.
     """
     file = _file_of(impl)
-    return _hash_of(file, getattr(impl.launch, "__name__", ""), _modified(file)) if file else ""
+    return _hash_of(file, getattr(impl.launch, "__name__", ""), _modified_ns(file)) if file else ""
 
 
 class SourceChanged(WorkbenchError):
@@ -75,7 +75,7 @@ def code_of_file(file: Path) -> str:
 
 
 @cache
-def loaded(kernel: str, version: str | None = None, bare: bool = False) -> Loaded:
+def load_kernel(kernel: str, version: str | None = None, bare: bool = False) -> Loaded:
     """Import a kernel, or its file at another version, and return it; once in each process. Modules
     that it imports are those of its own checkout, whichever version was imported before it. A
     `bare` one may be a Spec without an Impl."""
@@ -93,7 +93,7 @@ def files_of(file: Path) -> list[Path]:
         if (path := todo.pop(0)) not in seen:
             seen[path] = None
             try:
-                todo += _imported(ast.parse(path.read_bytes()), path.parent)
+                todo += _helper_files(ast.parse(path.read_bytes()), path.parent)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
     return list(seen)
@@ -114,21 +114,21 @@ def _file_of(impl: Impl) -> str:
     return str(file) if file and Path(file).is_file() else ""
 
 
-def _modified(file: str) -> int:
+def _modified_ns(file: str) -> int:
     return Path(file).stat().st_mtime_ns
 
 
 @cache
 def _hash_of(file: str, launcher: str, modified: int) -> str:
-    parsed = _parsed(file, modified)
+    parsed = _parse_file(file, modified)
     digest = hashlib.sha256()
-    for part in parsed.reached(launcher):
+    for part in parsed.reached_code(launcher):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:16]
 
 
 @cache
-def _parsed(file: str, modified: int) -> _Parsed:
+def _parse_file(file: str, modified: int) -> _Parsed:
     """Return a file parsed, once for all its Impls while it stays as it is."""
     return _Parsed(file)
 
@@ -146,7 +146,7 @@ class _Parsed:
             self._enter(_bare(node))
 
     def _enter(self, node: ast.stmt) -> None:
-        bound = list(_bound(node))
+        bound = list(_bound_names(node))
         for name in bound:
             self.defined.setdefault(name, []).append(node)
         value = getattr(node, "value", None)
@@ -156,7 +156,7 @@ class _Parsed:
         elif not bound:
             self.unnamed.append(node)
 
-    def reached(self, launcher: str) -> Iterator[str]:
+    def reached_code(self, launcher: str) -> Iterator[str]:
         """Yield all code that the launcher and the Specs reach, in a fixed order: of this file
         statement by statement, of helper modules as a whole."""
         named = launcher in self.defined
@@ -176,10 +176,10 @@ def _helper_code(nodes: Sequence[ast.stmt], folder: Path) -> Iterator[str]:
     """Yield the code of each helper module that these statements import, and of those that it
     imports in turn; each once."""
     seen = dict[Path, str]()
-    todo = [file for node in nodes for file in _imported(node, folder)]
+    todo = [file for node in nodes for file in _helper_files(node, folder)]
     while todo:
         if (file := todo.pop()) not in seen:
-            seen[file], imported = _helper(file, _modified(str(file)))
+            seen[file], imported = _helper(file, _modified_ns(str(file)))
             todo += imported
     yield from (seen[file] for file in sorted(seen))
 
@@ -189,10 +189,10 @@ def _helper(file: Path, modified: int) -> tuple[str, list[Path]]:
     """Return the code of a helper module and the helper modules that it imports. The Impls of a
     kernel share it: softmax, with five, is hashed in a fifth of the time."""
     tree = _parse(file)
-    return ast.dump(tree), list(_imported(tree, file.parent))
+    return ast.dump(tree), list(_helper_files(tree, file.parent))
 
 
-def _imported(tree: ast.AST, folder: Path) -> Iterator[Path]:
+def _helper_files(tree: ast.AST, folder: Path) -> Iterator[Path]:
     """Yield the files of helper modules that a statement or a module imports, also inside its
     functions."""
     for node in ast.walk(tree):
@@ -203,7 +203,7 @@ def _imported(tree: ast.AST, folder: Path) -> Iterator[Path]:
             modules = [name.strip(".") for name in names if name.strip(".")]
             if node.level:
                 home = folder.joinpath(*[".."] * (node.level - 1))
-                files = [_beside(module, home) for module in modules]
+                files = [_sibling_module(module, home) for module in modules]
             else:
                 files = [_file_of_module(module, folder) for module in modules]
         else:
@@ -220,7 +220,7 @@ def _file_of_module(module: str, folder: Path) -> Path | None:
         return None
     if top == "workbench" and not module.startswith(_OURS):
         return None
-    if beside := _beside(module.removeprefix("workbench.kernels."), folder):
+    if beside := _sibling_module(module.removeprefix("workbench.kernels."), folder):
         return beside
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
@@ -234,7 +234,7 @@ def _file_of_module(module: str, folder: Path) -> Path | None:
     return Path(file).resolve()
 
 
-def _beside(module: str, folder: Path) -> Path | None:
+def _sibling_module(module: str, folder: Path) -> Path | None:
     path = folder.joinpath(*module.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file.resolve() for file in files if file.is_file()), None)
@@ -254,7 +254,7 @@ def _bare(node: ast.stmt) -> ast.stmt:
     return node
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
+def _bound_names(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement at the top of a file binds."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
@@ -267,10 +267,10 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 def _parse(file: Path) -> ast.Module:
     """Parse a file and drop its docstrings."""
-    return parsed(file.read_bytes())
+    return parse_without_docstrings(file.read_bytes())
 
 
-def parsed(text: bytes) -> ast.Module:
+def parse_without_docstrings(text: bytes) -> ast.Module:
     """Return the syntax tree of a file without docstrings, by its bytes: their encoding is what
     Python takes it for."""
     tree = ast.parse(text)

@@ -22,7 +22,7 @@ from workbench.data.record import (
     Run,
     Verdict,
 )
-from workbench.data.verdict import corrected
+from workbench.data.verdict import holm_verdicts
 from workbench.spec import label
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
@@ -139,7 +139,7 @@ def pairs_of(
     """Return the pairs of a run of kind `code`, with the verdicts of a GPU corrected for their
     number."""
     by_key = {o.key: o for o in outcomes}
-    timed = corrected([c for c in comparisons if c.by == "time"])
+    timed = holm_verdicts([c for c in comparisons if c.by == "time"])
     known = {(c.left_key, c.right_key): c for c in timed}
     pairs = []
     for c in comparisons:

@@ -37,14 +37,14 @@ class Annotation:
 
 def annotations_of(document: Mapping[str, Any]) -> list[Annotation]:
     """Return what the document of a command names; nothing where all is well."""
-    every = {"gate": _of_gate, "evaluate": _of_evaluate, "diagnose": _of_diagnose}
+    every = {"gate": _gate_notes, "evaluate": _evaluate_notes, "diagnose": _diagnose_notes}
     return list(every[document["command"]](document))
 
 
-def _of_gate(document: Mapping[str, Any]) -> Iterator[Annotation]:
+def _gate_notes(document: Mapping[str, Any]) -> Iterator[Annotation]:
     files = [Path(name) for name in document.get("files", ())]
 
-    def at(level: Level, word: str, kernel: str, impl: str, message: str) -> Annotation:
+    def annotation(level: Level, word: str, kernel: str, impl: str, message: str) -> Annotation:
         rule, title = f"gate/{word.lower()}", f"{kernel}.{impl}" if impl else kernel
         text = f"{word} {title}: {message}".removesuffix(": ")
         return Annotation(level, rule, text, *place_of(files, kernel, impl))
@@ -52,26 +52,26 @@ def _of_gate(document: Mapping[str, Any]) -> Iterator[Annotation]:
     for check in document.get("checks", ()):
         kernel, _, impl = check["title"].rpartition(".")
         if level := CHECKED.get(check["state"]):
-            yield at(level, WORDS[check["state"]], kernel, impl, check["reason"])
+            yield annotation(level, WORDS[check["state"]], kernel, impl, check["reason"])
     for one in document.get("comparisons", ()):
         word = one["verdict"]["word"] if one["verdict"] else "FAILS"
         reason = one["verdict"]["reason"] if one["verdict"] else "; ".join(one["troubles"])
         if level := {**COMPARED, **COMPILED}.get(word):
-            yield at(level, word, one["kernel"], one["impl"], reason)
+            yield annotation(level, word, one["kernel"], one["impl"], reason)
     for pair in (document.get("code_changes") or {}).get("pairs", ()):
         case = pair["case"]
         reason = ", ".join(pair["worse"]) or pair["after"].get("reason", "")
         if level := COMPILED.get(pair["word"]):
-            yield at(
+            yield annotation(
                 level, pair["word"], case["kernel"], case["impl"], f"{case['device']}: {reason}"
             )
     for left in document.get("left_out", ()):
         if left["broken"]:
             kernel, _, impl = left["what"].partition(" ")[0].rpartition(".")
-            yield at("error", "FAILS", kernel or left["what"], impl, left["reason"])
+            yield annotation("error", "FAILS", kernel or left["what"], impl, left["reason"])
 
 
-def _of_evaluate(document: Mapping[str, Any]) -> Iterator[Annotation]:
+def _evaluate_notes(document: Mapping[str, Any]) -> Iterator[Annotation]:
     verdict, file = document["verdict"], _file(document["file"])
     if verdict == "correct":
         return
@@ -83,7 +83,7 @@ def _of_evaluate(document: Mapping[str, Any]) -> Iterator[Annotation]:
     yield Annotation(level, f"evaluate/{rule}", f"{verdict}: {rule}: {reason}", *place)
 
 
-def _of_diagnose(document: Mapping[str, Any]) -> Iterator[Annotation]:
+def _diagnose_notes(document: Mapping[str, Any]) -> Iterator[Annotation]:
     file = _file(document.get("kernel", ""))
     for each in document.get("diagnoses", ()):
         name, _, line = (each["places"] or ("",))[0].rpartition(":")

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from workbench.commands.options import CommandError
-from workbench.commands.supervisor import supervised
+from workbench.commands.supervisor import supervise
 from workbench.data.exits import PASSED
 from workbench.spec import WorkbenchError
 
@@ -31,7 +31,7 @@ def apart(task: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
             file.flush()
             return PASSED
 
-        supervised(send)
+        supervise(send)
         file.seek(0)
         try:
             plain = json.loads(file.read())

@@ -22,7 +22,7 @@ from workbench.commands.result import write_result
 from workbench.commands.run import (
     OpenResources,
     Recorder,
-    drawn,
+    draw_ended_run,
     execute,
     measured_peaks,
     new_run,
@@ -47,7 +47,7 @@ from workbench.data.record import (
 from workbench.device import hardware
 from workbench.device.bounds import arithmetic_s, bound_s
 from workbench.device.error_band import BOUND
-from workbench.experiments.analysis.ceilings import known
+from workbench.experiments.analysis.ceilings import measured_ceilings
 from workbench.measurement.functions import Call, Refused, TimedGpu, time_functions
 from workbench.measurement.preflight import gpu_lock
 from workbench.reports.run_index import write_run_page
@@ -148,14 +148,14 @@ class BenchCommand:
         gpu = None if self.options.device is not None else self.open_gpu()
         if gpu is None and self.options.device is None:
             raise CommandError(NEEDS_GPU)
-        backend = self._on_paper() if gpu is None else _backend_of(gpu)
+        backend = self._paper_backend() if gpu is None else _backend_of(gpu)
         with ExitStack() as stack:
             opened = stack.enter_context(resources(self.options, lambda: cast(Backend, backend)))
             if gpu is not None:
                 stack.enter_context(gpu_lock(gpu.lock, note))
             return self._go(opened, gpu)
 
-    def _on_paper(self) -> FunctionBackend:
+    def _paper_backend(self) -> FunctionBackend:
         """Return the backend of a named device. Raises CommandError where nothing is declared."""
         try:
             device = hardware.described(str(self.options.device))
@@ -188,7 +188,7 @@ class BenchCommand:
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
-        page = drawn(recorder, self._draw)
+        page = draw_ended_run(recorder, self._draw)
         say_page(console_for(self.options), page)
         code = PASSED if recorder.has_times else COULD_NOT_RUN
         code = INTERRUPTED if state == "interrupted" else code
@@ -300,7 +300,7 @@ def _bandwidth(opened: OpenResources) -> Mapping[str, Mapping[str, Any]]:
     backend = opened.backend
     if backend.predicts:
         return {}
-    measured = known(opened.history, backend.device.name) or {}
+    measured = measured_ceilings(opened.history, backend.device.name) or {}
     return {name: c for name, c in measured.items() if c.get("level") == "dram"}
 
 

@@ -28,7 +28,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    drawn,
+    draw_ended_run,
     execute,
     new_run,
     repository_of,
@@ -41,7 +41,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Failure, Verdict, key_of
 from workbench.data.units import counted
 from workbench.device.hardware import METAL
-from workbench.revisions.bisection import Bisection, BisectStep, Decision, described, subject_of
+from workbench.revisions.bisection import Bisection, BisectStep, Decision, describe, subject_of
 from workbench.revisions.worktree import WorktreeError, Worktrees
 from workbench.spec import sizes_text
 from workbench.tuner.space import RecordFactory
@@ -115,7 +115,7 @@ class BisectCommand:
     def conclude(self, bisection: Bisection, candidates: list[str], file: Path) -> int:
         """Print the commit, or those of which one is it. Returns the exit code."""
         repository = bisection.repository
-        within = repository.within(file)
+        within = repository.relative_path(file)
         self.result["steps"] = [
             {"commit": s.commit, "subject": s.subject, **asdict(s.decision)}
             for s in bisection.steps
@@ -132,7 +132,7 @@ class BisectCommand:
             if len(candidates) > LISTED:
                 say_result(self.console, f"  and {len(candidates) - LISTED} more")
             return UNDECIDED
-        about = described(repository, candidates[0], within)
+        about = describe(repository, candidates[0], within)
         self.result["first_bad"] = about
         say_result(self.console, f"{about['commit']} is the first bad commit", "bold", whole=False)
         say_result(self.console, f"  {about['subject']} ({about['date']})")
@@ -179,7 +179,7 @@ class MeasuredBisect:
         recorder = self.opened.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
         state = execute(recorder, self._obtain, draw)
-        page = drawn(recorder, draw).resolve()
+        page = draw_ended_run(recorder, draw).resolve()
         say_page(command.console, page)
         code = INTERRUPTED if state == "interrupted" else self._code
         return command.write(code, [recorder.result(page)])
@@ -187,7 +187,7 @@ class MeasuredBisect:
     def _obtain(self, recorder: Recorder) -> None:
         """Compare BAD with GOOD first, then search."""
         command = self.command
-        first = self._compared(self.bad, recorder)
+        first = self._compare(self.bad, recorder)
         command.result["bad_against_good"] = first.reason
         if first.mark != "bad":
             names = f"BAD ({command.options.bad})", f"GOOD ({command.options.good})"
@@ -196,18 +196,18 @@ class MeasuredBisect:
             say_result(command.console, text, "bold", whole=False)
             return
         command.console.print(f"BAD against GOOD: {first.reason}", soft_wrap=True)
-        search = Bisection(self.trees.repository, self.trees.at(self.good), self.good, self.bad)
-        candidates = search.search(lambda commit: self._decided(commit, recorder), command.tell)
+        search = Bisection(self.trees.repository, self.trees.root(self.good), self.good, self.bad)
+        candidates = search.search(lambda commit: self._decide(commit, recorder), command.tell)
         self._code = command.conclude(search, candidates, self.file)
 
-    def _decided(self, commit: str, recorder: Recorder) -> Decision:
+    def _decide(self, commit: str, recorder: Recorder) -> Decision:
         """Return the decision on a commit. Its checkout is removed again."""
         try:
-            return self._compared(commit, recorder)
+            return self._compare(commit, recorder)
         finally:
             self.trees.drop(commit)
 
-    def _compared(self, commit: str, recorder: Recorder) -> Decision:
+    def _compare(self, commit: str, recorder: Recorder) -> Decision:
         operands = (
             Operand(self.operand.impl, self.operand.knobs, self.good[:SHORT]),
             Operand(self.operand.impl, self.operand.knobs, commit[:SHORT]),
@@ -225,10 +225,10 @@ class MeasuredBisect:
             return Decision("bad", "the code and the config of BAD")
         last: Verdict | None = None
         for attempt in range(2):  # an undecided comparison is made once more
-            keyed = _with_keys_of(pair, commit, attempt)
+            keyed = _key_pair(pair, commit, attempt)
             compared = compare_pair(keyed, recorder, self.command.options.threshold)
             if (result := compared.comparison.verdict) is None:
-                return self._failed(compared.left, compared.right)
+                return self._skip_or_raise(compared.left, compared.right)
             last = result
             words = f"{result.word}: {result.reason}"
             if result.word != "INCONCLUSIVE":
@@ -239,7 +239,7 @@ class MeasuredBisect:
             self._code = UNDECIDED
         return Decision("skip", words, last.time.middle)
 
-    def _failed(self, left: object, right: object) -> Decision:
+    def _skip_or_raise(self, left: object, right: object) -> Decision:
         """Return that a commit is skipped. Raises CommandError where GOOD is what failed."""
         if isinstance(left, Failure) and (left.stage in OWN or not isinstance(right, Failure)):
             raise CommandError(
@@ -252,7 +252,7 @@ class MeasuredBisect:
         return Decision("skip", "it gave no time")
 
 
-def _with_keys_of(pair: Pair, commit: str, attempt: int) -> Pair:
+def _key_pair(pair: Pair, commit: str, attempt: int) -> Pair:
     """Return the pair with keys of its own: GOOD is measured beside each commit, and each of these
     times is stored and shown beside the one that it was compared with."""
     left, right = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workbench import catalog
 from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.protocol import Problem
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.code.code_pair import has_facts, missing_reason, paired
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_run import CodeRun, code_run, stored_code
@@ -127,7 +127,7 @@ class Compiling:
                 return Decision("bad", "the machine code of BAD")
             return Decision("skip", "other machine code than both: undecided without a GPU")
 
-        search = Bisection(of.repository, self.trees.at(of.good), of.good, of.bad)
+        search = Bisection(of.repository, self.trees.root(of.good), of.good, of.bad)
         candidates = search.search(decide, command.tell)
         command.result["bad_against_good"] = "other machine code than GOOD's; nothing was measured"
         return command.conclude(search, candidates, of.file)
@@ -155,12 +155,12 @@ class Compiling:
 
     def _job(self, commit: str) -> FactsJob | str:
         problem, device = self.of.problem, self.device
-        within = self.trees.repository.within(self.of.file)
+        within = self.trees.repository.relative_path(self.of.file)
         version = self.trees.file(commit, within)
         if version is None:
             return f"it has no file {within}"
-        version_of = loaded(problem.kernel, str(version))
-        chosen = self.of.operand.chosen(
+        version_of = load_kernel(problem.kernel, str(version))
+        chosen = self.of.operand.choose(
             version_of.spec, device.limits, problem.dtype, problem.sizes
         )
         impl, config = chosen

@@ -77,9 +77,9 @@ class BringBackPlan:
         """Return the ceilings to measure, those of `workbench ceilings`; none unless wanted."""
         (group,) = groups_of(device, None)
         sought = group.sought if self.ceilings else ()
-        return replace(group, sought=tuple(map(self._rehearsed, sought)))
+        return replace(group, sought=tuple(map(self._rehearsal_ceiling, sought)))
 
-    def _rehearsed(self, sought: Sought) -> Sought:
+    def _rehearsal_ceiling(self, sought: Sought) -> Sought:
         """Return a ceiling at the smallest size to check in a rehearsal."""
         if not self.rehearsal:
             return sought
@@ -136,27 +136,27 @@ class BringBack:
 
     def _ceilings(self) -> Iterator[Event]:
         for variant in self.plan.ceiling_group(self.backend.device).variants:
-            yield from self._measured(variant.kernel, [variant.impl], variant.sizes, variant.dtype)
+            yield from self._measure(variant.kernel, [variant.impl], variant.sizes, variant.dtype)
 
     def _kernels(self) -> Iterator[Event]:
         for kernel in self.plan.kernels:
             spec = catalog.spec_of(kernel)
             own = next(i.name for i in spec.impls if i.backend == "metal")
             for sizes in self.plan.sizes_of(kernel):
-                yield from self._measured(kernel, [own, MLX], sizes, self.plan.dtype)
+                yield from self._measure(kernel, [own, MLX], sizes, self.plan.dtype)
 
     def _sweeps(self) -> Iterator[Event]:
         for kernel, impl, knob in SWEPT:
             if kernel in self.plan.kernels:
                 sizes = self.plan.sizes_of(kernel)[-1]
-                yield from self._measured(kernel, [impl], sizes, self.plan.dtype, knob)
+                yield from self._measure(kernel, [impl], sizes, self.plan.dtype, knob)
 
     def _emulator(self) -> Iterator[Event]:
         for kernel in self.plan.kernels:
             if ("emulator", kernel) not in self._stated:
-                yield self._finding("emulator", kernel, partial(self._compared, kernel))
+                yield self._finding("emulator", kernel, partial(self._compare_emulator, kernel))
 
-    def _compared(self, kernel: str) -> tuple[str, str, list[Evidence]]:
+    def _compare_emulator(self, kernel: str) -> tuple[str, str, list[Evidence]]:
         sizes = self.plan.sizes_of(kernel)[-1]
         problem, (candidate, *_) = self._candidates(kernel, [None], sizes, self.plan.dtype)
         device = self.backend.device
@@ -178,7 +178,7 @@ class BringBack:
         if not self.plan.rehearsal and ("xctrace", "softmax") not in self._stated:
             yield self._finding("xctrace", "softmax", xctrace_figures)
 
-    def _measured(
+    def _measure(
         self, kernel: str, impls: Sequence[str], sizes: Sizes, dtype: str, *knobs: Knob
     ) -> Iterator[Outcome]:
         """Yield the outcomes of Impls at one size that are not known, timed in turns; with `knobs`

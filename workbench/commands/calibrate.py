@@ -19,7 +19,7 @@ from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import console_for, note, say_result
 from workbench.commands.options import DEFAULT_TARGET, CalibrateOptions, CommandError, OptionError
-from workbench.commands.problem import sweep_named
+from workbench.commands.problem import find_sweep
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
@@ -171,7 +171,7 @@ class CalibrateCommand:
         )
 
         partial = self._partial(backend)
-        before = {_at(t): t for t in load(partial).times} if partial.exists() else {}
+        before = {_config_key(t): t for t in load(partial).times} if partial.exists() else {}
         self.launches = {at: (t.launches, t.each) for at, t in before.items()}
 
         def obtain(recorder: Recorder) -> None:
@@ -182,8 +182,8 @@ class CalibrateCommand:
                     note("the budget is spent; the same command continues with what is stored")
                     break
                 self._one(sized, opened, recorder, left, f"{at + 1}/{len(problems)}")
-                times = before | {_at(t): t for t in self.times.values()}
-                save(Calibration(about_of(recorder.run, backend), tuple(times.values())), partial)
+                times = before | {_config_key(t): t for t in self.times.values()}
+                save(Calibration(head_of(recorder.run, backend), tuple(times.values())), partial)
             else:
                 self.done = True
 
@@ -192,7 +192,7 @@ class CalibrateCommand:
         if not self.times:
             say_result(self.console, "Nothing was measured.")
             return write_result(self.options, "calibrate", code or COULD_NOT_RUN, parts=[])
-        created = self._written(run, backend)
+        created = self._write_calibration(run, backend)
         if self.done:
             partial.unlink(missing_ok=True)
         return self._conclude(created, backend.device, code)
@@ -227,10 +227,10 @@ class CalibrateCommand:
         problem, backend = sized.problem, opened.backend
         impls = [i for i in problem.spec.impls if i.backend == "triton"]
         plan = plan_sweep(
-            recorder.run, problem, sweep_named("full"), impls, backend.device, backend.protocol
+            recorder.run, problem, find_sweep("full"), impls, backend.device, backend.protocol
         )
         earlier = earlier_outcomes(opened.history, plan).first
-        known = {k: o for k, o in earlier.items() if _at(o.case) in self.launches}
+        known = {k: o for k, o in earlier.items() if _config_key(o.case) in self.launches}
         self._keep(known.values(), sized.held)
         defaults = [
             values(impl.default(backend.device.limits, problem.dtype, problem.sizes))
@@ -241,7 +241,7 @@ class CalibrateCommand:
         try:
             self._pass(replace(plan, candidates=wanted), known, Budget(), recorder, sized.held)
             self._pass(plan, known, budget, recorder, sized.held)
-            if sized.held and (chosen := self._chosen(plan, backend.device)):
+            if sized.held and (chosen := self._chosen_candidates(plan, backend.device)):
                 more = replace(plan, candidates=chosen)
                 self._pass(more, known, Budget(), recorder, sized.held)
         except RuntimeError as error:
@@ -276,7 +276,7 @@ class CalibrateCommand:
             if isinstance(result, tuple):
                 candidate, compiled = result
                 each = compiled.each if compiled.launches > 1 else ()
-                self.launches[_at(candidate.case)] = compiled.launches, each
+                self.launches[_config_key(candidate.case)] = compiled.launches, each
             else:
                 recorder.keep(result)
                 known[result.key] = result
@@ -284,14 +284,14 @@ class CalibrateCommand:
 
     def _keep(self, outcomes: Iterable[Outcome], held: bool) -> None:
         for outcome in outcomes:
-            launches = self.launches.get(_at(outcome.case))
+            launches = self.launches.get(_config_key(outcome.case))
             if launches and (entry := time_of(outcome, launches, held)) is not None:
                 self.times[outcome.key] = entry
 
     def _here(self, plan: Plan) -> list[CalibrationTime]:
         return [self.times[c.key] for c in plan.candidates if c.key in self.times]
 
-    def _chosen(self, plan: Plan, device: Device) -> list[Candidate]:
+    def _chosen_candidates(self, plan: Plan, device: Device) -> list[Candidate]:
         """Return the candidate that a launch would take by what was measured so far."""
         problem = plan.problem
         spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
@@ -305,7 +305,7 @@ class CalibrateCommand:
 
     # The file
 
-    def _written(self, run: Run, backend: Backend) -> Calibration:
+    def _write_calibration(self, run: Run, backend: Backend) -> Calibration:
         """Write the calibration: what was measured now, and other kernels as they were. After a
         stop a kernel with fewer sizes than before is as it was, too."""
         path = self.options.to or own_path(backend.device.name)
@@ -316,7 +316,7 @@ class CalibrateCommand:
             ours, theirs = new.of(*kernel), before.of(*kernel)
             fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
-        created = Calibration(about_of(run, backend), tuple(times))
+        created = Calibration(head_of(run, backend), tuple(times))
         save(created, path)
         say_result(self.console, f"calibration  {path.resolve()}")
         return created
@@ -348,14 +348,14 @@ def kernels_of(options: CalibrateOptions) -> dict[str, str]:
     result = {}
     for name in dict.fromkeys(options.kernel or KERNELS):
         if name not in known:
-            raise CommandError(catalog.unknown("kernel of the workbench", name, known))
+            raise CommandError(catalog.name_hint("kernel of the workbench", name, known))
         dtype = options.dtype or KERNELS.get(name) or "bf16"
         check_dtype(catalog.spec_of(name), dtype)
         result[name] = dtype
     return result
 
 
-def _at(of: Case | CalibrationTime) -> tuple[object, ...]:
+def _config_key(of: Case | CalibrationTime) -> tuple[object, ...]:
     """Return what a config is known by in a table."""
     config = tuple(sorted(of.config.items()))
     return of.kernel, of.dtype, of.impl, config, tuple(sorted(of.sizes.items()))
@@ -386,7 +386,7 @@ def time_of(outcome: Outcome, launches: Launches, held: bool) -> CalibrationTime
     )
 
 
-def about_of(run: Run, backend: Backend) -> dict[str, str]:
+def head_of(run: Run, backend: Backend) -> dict[str, str]:
     """Return the head of the file of a calibration."""
     versions = run.environment.versions
     return {

@@ -28,7 +28,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     check_outputs,
-    drawn,
+    draw_ended_run,
     execute,
     gpu_present,
     new_run,
@@ -133,7 +133,7 @@ class CeilingsCommand:
     # With one
 
     def _measure(self, opened: OpenResources) -> int:
-        from workbench.reports.ceilings import line, paired, show
+        from workbench.reports.ceilings import line, show, state_pairs
 
         backend = opened.backend
         groups = ceilings.groups_of(backend.device, backend.environment.gpu_memory_bytes)
@@ -151,9 +151,9 @@ class CeilingsCommand:
         recorder = self.recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
         show(self.console, recorder.run)
-        for pair in paired(recorder.run) if self.console.quiet else ():
+        for pair in state_pairs(recorder.run) if self.console.quiet else ():
             say_result(self.console, line(pair))
-        page = drawn(recorder, self._draw)
+        page = draw_ended_run(recorder, self._draw)
         say_page(self.console, page)
         code = PASSED if ceilings.usable(self.ceilings) else COULD_NOT_RUN
         code = INTERRUPTED if state == "interrupted" else code
@@ -257,7 +257,7 @@ class HostCopies:
 def run_of(device: hardware.Device) -> dict[str, Any]:
     """Return the fields of a run of ceilings: it has no kernel of its own, and stated ceilings."""
     named = {"id": run_id("ceilings", device.name), "kernel": "ceilings", "dtype": "", "sizes": {}}
-    return {**named, "ceilings": ceilings.stated(device)}
+    return {**named, "ceilings": ceilings.stated_ceilings(device)}
 
 
 def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:

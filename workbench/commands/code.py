@@ -152,7 +152,7 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
     """Return the code of the target, or of the config or file that it is compared with."""
     named = target if against is None else against
     if is_profile(named):
-        return _of_profile(Path(named), options.launch if against is None else None)
+        return _profile_code(Path(named), options.launch if against is None else None)
     if options.launch is not None and not is_profile(target):
         raise CommandError(
             f"--launch chooses a launch of a profile, and {target} is not a profile; leave it out."
@@ -166,17 +166,17 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
     check_dtype(spec, options.dtype)
     if against is None:
         operand = config_operand(options.impl, spec) if options.impl else Operand()
-        return _compiled(options, spec, spec, operand)
+        return _compile_operand(options, spec, spec, operand)
     repository = repository_with(target)
     operand, _ = operands_of((against, against), options.impl, spec, repository)
     if operand.revision == WORKING or repository is None:
-        return _compiled(options, spec, spec, operand)
+        return _compile_operand(options, spec, spec, operand)
     with Worktrees(repository) as trees:
-        file = repository.within(Path(str(catalog.module_of(target).__file__)))
+        file = repository.relative_path(Path(str(catalog.module_of(target).__file__)))
         version = trees.file(operand.revision, file)
         if version is None:
             raise CommandError(f"{operand.revision} has no file {file}; name a later revision.")
-        return _compiled(options, spec, catalog.version_of(version), operand)
+        return _compile_operand(options, spec, catalog.version_of(version), operand)
 
 
 def is_profile(target: str) -> bool:
@@ -184,7 +184,7 @@ def is_profile(target: str) -> bool:
     return target.endswith(PROFILES)
 
 
-def _of_profile(path: Path, launch: int | None) -> _Read:
+def _profile_code(path: Path, launch: int | None) -> _Read:
     """Return the code of one kernel of a profile. Raises CodeError and ReadError."""
     from workbench.code.profiled_code import code_of_profile
     from workbench.traces.readers import read as read_profile
@@ -197,11 +197,11 @@ def _of_profile(path: Path, launch: int | None) -> _Read:
     return _Read(title, device, code, others=others, profile=shown)
 
 
-def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
+def _compile_operand(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
     """Return the code of an operand in a version of the kernel, at the sizes of the kernel as it
     is."""
     sizes, device = sizes_of(spec, options.sizes), chosen_device(options.device)
-    impl, config = operand.chosen(version, device.limits, options.dtype, sizes)
+    impl, config = operand.choose(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":
         raise CommandError(f"{impl.title} is not a Triton kernel; name one with --impl.")
     if reason := impl.rejection_reason(config, device.limits, options.dtype, sizes):
@@ -216,10 +216,10 @@ def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand)
             f"{title} does not compile for {device.name} at {sizes_text(sizes)}, {options.dtype}: "
             f"{reason}; name another config with --impl."
         ) from error
-    return _of_launch(title, device, launched)
+    return _launch_code(title, device, launched)
 
 
-def _of_launch(title: str, device: hardware.Device, launched: LaunchedCode) -> _Read:
+def _launch_code(title: str, device: hardware.Device, launched: LaunchedCode) -> _Read:
     others = tuple(name for name in launched.functions if name != launched.code.name)
     return _Read(title, device.title, launched.code, launched.resources, others)
 

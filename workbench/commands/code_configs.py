@@ -54,23 +54,23 @@ class ConfigChooser:
     sizes: str | None = None
     operand: Operand | None = None
 
-    def of_kernel(
+    def kernel_configs(
         self, kernel: str, devices: Sequence[Device]
     ) -> Iterator[ChosenConfig | NotCompiled]:
         """Yield the configs of each Triton Impl of a kernel on each device: of another dtype where
         the kernel takes none of this one, which its case names."""
         spec = catalog.spec_of(kernel)
-        every = list(self._of_dtype(kernel, spec, devices))
+        every = list(self._dtype_configs(kernel, spec, devices))
         if not any(isinstance(each, ChosenConfig) for each in every) and self.operand is None:
             # a kernel for other dtypes, as of fp8: it is compiled for the first that it takes
             for dtype in [name for name in spec.tolerance if name != self.dtype]:
-                other = list(replace(self, dtype=dtype)._of_dtype(kernel, spec, devices))
+                other = list(replace(self, dtype=dtype)._dtype_configs(kernel, spec, devices))
                 if any(isinstance(each, ChosenConfig) for each in other):
                     every = other
                     break
         yield from every
 
-    def _of_dtype(
+    def _dtype_configs(
         self, kernel: str, spec: Spec, devices: Sequence[Device]
     ) -> Iterator[ChosenConfig | NotCompiled]:
         if self.dtype not in spec.tolerance:
@@ -78,27 +78,27 @@ class ConfigChooser:
             return
         for device in devices:
             if self.operand is not None:
-                yield self._named(kernel, spec, self.operand, device)
+                yield self._operand_config(kernel, spec, self.operand, device)
                 continue
             for impl in spec.impls:
                 if impl.backend == "triton":
-                    yield from self._of_impl(kernel, spec, impl, device)
+                    yield from self._impl_configs(kernel, spec, impl, device)
 
-    def _named(
+    def _operand_config(
         self, kernel: str, spec: Spec, operand: Operand, device: Device
     ) -> ChosenConfig | NotCompiled:
         sizes = sizes_of(spec, self.sizes)
-        impl, config = operand.chosen(spec, device.limits, self.dtype, sizes)
+        impl, config = operand.choose(spec, device.limits, self.dtype, sizes)
         if reason := impl.rejection_reason(config, device.limits, self.dtype, sizes):
             return NotCompiled(impl.title, device.name, reason)
-        return self._chosen(kernel, impl, values(config), sizes, device)
+        return self._config(kernel, impl, values(config), sizes, device)
 
-    def _of_impl(
+    def _impl_configs(
         self, kernel: str, spec: Spec, impl: Impl, device: Device
     ) -> Iterator[ChosenConfig | NotCompiled]:
         entries = self._entries(impl, spec, device)
         for entry in entries:
-            chosen = self._chosen(kernel, impl, entry.config, entry.sizes, device)
+            chosen = self._config(kernel, impl, entry.config, entry.sizes, device)
             yield replace(chosen, job=replace(chosen.job, tuned=entry.at[:10]))
         if not entries:
             yield self._default(kernel, spec, impl, device)
@@ -132,11 +132,11 @@ class ConfigChooser:
                 continue
             rejected = impl.rejection_reason(config, device.limits, self.dtype, sizes)
             if rejected is None:
-                return self._chosen(kernel, impl, values(config), sizes, device)
+                return self._config(kernel, impl, values(config), sizes, device)
             reason = reason or rejected
         return NotCompiled(impl.title, device.name, reason)
 
-    def _chosen(
+    def _config(
         self, kernel: str, impl: Impl, config: Mapping[str, int], sizes: Sizes, device: Device
     ) -> ChosenConfig:
         case = Case(

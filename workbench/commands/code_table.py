@@ -13,7 +13,7 @@ from workbench.data.record import Record, to_plain
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import (
     CodeChanges,
-    changed,
+    changed_pairs,
     changes_page,
     code_errors,
     conclusion,
@@ -34,7 +34,7 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    rows = changed(changes.pairs)
+    rows = changed_pairs(changes.pairs)
     if rows:
         drawn = Table(box=None, pad_edge=False)
         narrow = console.width < WIDE

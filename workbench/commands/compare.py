@@ -37,7 +37,7 @@ from workbench.commands.run import (
     any_backend,
     check_outputs,
     check_profile,
-    drawn,
+    draw_ended_run,
     execute,
     new_run,
     repository_of,
@@ -86,9 +86,9 @@ class CompareCommand:
             return CompilerComparison(options, self.console).go()
         apple = [name for name in options.device if hardware.backend_of(name) == hardware.METAL]
         if options.left and options.right and len(apple) == len(options.device) == 1:
-            from workbench.commands.metal_comparison import compare_emulated
+            from workbench.commands.metal_comparison import compare_on_emulator
 
-            return compare_emulated(options, apple[0], self.console)
+            return compare_on_emulator(options, apple[0], self.console)
         self._check_operands()
         if options.events_file is not None and is_run(options.left) and is_run(options.right):
             raise CommandError(
@@ -179,7 +179,7 @@ class CompareCommand:
                 state = "interrupted" if stopped else state
         if state == "interrupted":
             return write_result(options, "compare", INTERRUPTED, [recorder.result()])
-        page = drawn(recorder, lambda r: draw_comparisons(r, folder, profiles))
+        page = draw_ended_run(recorder, lambda r: draw_comparisons(r, folder, profiles))
         say_page(self.console, page)
         code = verdict.exit_code([c.verdict for c in recorder.comparisons])
         result = replace(recorder.result(page), profiles=profiles)
@@ -198,7 +198,7 @@ class CompareCommand:
         place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
         profiles, stopped = profiling.profile_configs(configs, place, self.console)
         titles = {pair.left.key: pair.names[0], pair.right.key: pair.names[1]}
-        profiling.print_profiled(self.console, profiles, recorder.outcomes, titles)
+        profiling.print_profiles(self.console, profiles, recorder.outcomes, titles)
         return profiles, stopped
 
 
@@ -228,7 +228,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     cannot be compared.
     """
     check_outputs(options)
-    stored = _stored(options)
+    stored = _stored_pairs(options)
     kinds = [[r.measured for r in pair] for pair in stored.pairs]
     if any(left != right for left, right in kinds):
         raise CommandError(
@@ -236,7 +236,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
             "name two runs of one kind."
         )
     if not kinds[0][0]:
-        return _predicted(options, console, stored)
+        return _say_predicted(options, console, stored)
     suspicions, lines = [], []
     for pair in stored.pairs:
         left, right = (r.timing for r in pair)
@@ -249,10 +249,10 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     more = {"suspected": asdict(suspicions[0])} if len(suspicions) == 1 else {
         "suspected": [asdict(each) for each in suspicions]
     }  # fmt: skip
-    return _say_stored(options, console, stored, lines, verdict.exit_code(suspicions), more)
+    return _say_stored_pairs(options, console, stored, lines, verdict.exit_code(suspicions), more)
 
 
-def _predicted(options: CompareOptions, console: Console, stored: StoredRuns) -> int:
+def _say_predicted(options: CompareOptions, console: Console, stored: StoredRuns) -> int:
     """Print two predicted times beside each other: no verdict follows from them. Returns the exit
     code."""
     lines, ratios = [], []
@@ -266,10 +266,10 @@ def _predicted(options: CompareOptions, console: Console, stored: StoredRuns) ->
         )
         ratios.append(ratio)
     more = {"predicted_ratio": ratios[0] if len(ratios) == 1 else ratios}
-    return _say_stored(options, console, stored, lines, UNDECIDED, more)
+    return _say_stored_pairs(options, console, stored, lines, UNDECIDED, more)
 
 
-def _say_stored(
+def _say_stored_pairs(
     options: CompareOptions,
     console: Console,
     stored: StoredRuns,
@@ -298,7 +298,7 @@ def _names(pair: tuple[Record, Record]) -> tuple[str, str]:
     return left, right
 
 
-def _stored(options: CompareOptions) -> StoredRuns:
+def _stored_pairs(options: CompareOptions) -> StoredRuns:
     """Return both runs. Raises CommandError where they share no problem."""
     with stored_runs(options.database) as history:
         left, right = (history.run(which) for which in (options.left, options.right))

@@ -57,7 +57,7 @@ def compare_pair(
     from workbench.reports.compare import Compared
 
     backend = cast(Measures, recorder.backend)
-    compiled, refusals = _compiled(pair, recorder)
+    compiled, refusals = _compile_pair(pair, recorder)
     results: tuple[Timed | Refusal, Timed | Refusal]
     verdict: Verdict | None = None
     if refusals:
@@ -69,7 +69,7 @@ def compare_pair(
     stopped: KeyboardInterrupt | None = None
     if energy and all(isinstance(result, Timed) for result in results):
         try:
-            results = _with_energy(backend, pair, results)
+            results = _add_energy(backend, pair, results)
         except KeyboardInterrupt as error:
             stopped = error
     factory = RecordFactory(recorder.run, pair.problem, backend.protocol)
@@ -99,14 +99,14 @@ def comparison_of(
     return Comparison(run.id, *at, *names, verdict, looks)
 
 
-def _with_energy(
+def _add_energy(
     backend: Measures, pair: Pair, results: tuple[Timed | Refusal, Timed | Refusal]
 ) -> tuple[Timed | Refusal, Timed | Refusal]:
     left, right = with_energies(backend, (pair.left, pair.right), results, COMPARED_WINDOWS)
     return left, right
 
 
-def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict[str, Refusal]]:
+def _compile_pair(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict[str, Refusal]]:
     """Return both compiled candidates, by key; and, by key, why one cannot run."""
     backend, both = recorder.backend, (pair.left, pair.right)
     refusals: dict[str, Refusal] = {}
@@ -134,7 +134,7 @@ def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict
             refusals[candidate.key] = result
         else:
             compiled[candidate.key] = result
-            recorder.dispatched(candidate.case, result, places[candidate.key])
+            recorder.write_dispatches(candidate.case, result, places[candidate.key])
     return compiled, refusals
 
 
@@ -161,7 +161,7 @@ class PairMaker:
         for operand, place in zip(operands, ("left", "right"), strict=True):
             version = self._version(operand, file)
             spec = catalog.version_of(version) if version else problem.spec
-            impl, config = operand.chosen(spec, self.limits, problem.dtype, problem.sizes)
+            impl, config = operand.choose(spec, self.limits, problem.dtype, problem.sizes)
             candidate = placed_candidate(self.factory, impl, config, place)
             picked.append(replace(candidate, version=str(version) if version else None))
         left, right = picked
@@ -171,7 +171,7 @@ class PairMaker:
     def _version(self, operand: Operand, file: Path | None) -> Path | None:
         if operand.revision == WORKING or file is None or self.trees is None:
             return None
-        within = self.trees.repository.within(file)
+        within = self.trees.repository.relative_path(file)
         version = self.trees.file(operand.revision, within)
         if version is None:
             raise OperandError(f"{operand.revision} has no file {within}; name a later revision.")

@@ -174,7 +174,7 @@ class CompilerComparison:
     ) -> int:
         options = self.options
         kernels = list(options.kernel) or catalog.kernel_names()
-        every = [config for kernel in kernels for config in chooser.of_kernel(kernel, devices)]
+        every = [config for kernel in kernels for config in chooser.kernel_configs(kernel, devices)]
         configs = [each for each in every if isinstance(each, ChosenConfig)]
         self._say_begin(compilers, configs, devices)
         versions = CodeVersions(

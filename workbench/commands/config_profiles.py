@@ -92,7 +92,7 @@ def profile_configs(
         console.print(f"profiling {config.title} with {tool}", soft_wrap=True)
         folder = folder_of(place.out, place.run.id) / f"profile_{number}"
         try:
-            of_config = _profiled(config, tool, machine, folder, place.run)
+            of_config = _profile_config(config, tool, machine, folder, place.run)
             _store(of_config, place)
             profiles += of_config
         except KeyboardInterrupt:
@@ -103,25 +103,25 @@ def profile_configs(
     return tuple(profiles), stopped
 
 
-def _profiled(
+def _profile_config(
     config: TimedConfig, tool: str, machine: Machine, folder: Path, run: Run
 ) -> list[Profile]:
     """Return the profiles of one config by a tool, or by the one that stands in for it. Raises
     ProfilerError, ReadError or ChildError, and KeyboardInterrupt after Ctrl-C."""
     try:
-        return _recorded(config, tool, machine, folder, run)
+        return _record_profiles(config, tool, machine, folder, run)
     except ProfilerError as error:
         instead = profilers()[tool].instead
         if not instead:
             raise
         say(f"{tool} gave nothing usable ({error}); {instead} records {config.title}.", err=True)
-        return _recorded(config, instead, machine, folder, run)
+        return _record_profiles(config, instead, machine, folder, run)
 
 
-def _recorded(
+def _record_profiles(
     config: TimedConfig, name: str, machine: Machine, folder: Path, run: Run
 ) -> list[Profile]:
-    from workbench.commands.profile_counters import with_defaults
+    from workbench.commands.profile_counters import add_default_counters
     from workbench.commands.traces import known_of_calls, profiles_of
     from workbench.traces.trace_summary import summarise
 
@@ -134,7 +134,7 @@ def _recorded(
     marked = MarkedCalls(tool.calls, True)
     words = machine.python, str(folder / SCRIPT)
     workload = Workload(words, config.title, CALL_STEPS, marked)
-    workload = with_defaults(workload, name, machine.gpu)
+    workload = add_default_counters(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
     if result.end.stopped:
         stop_by(result.end.stopped)
@@ -159,7 +159,7 @@ def _store(profiles: Sequence[Profile], place: ProfilePlace) -> None:
         Store(history, interrupts, log, place.run).keep(*profiles)
 
 
-def print_profiled(
+def print_profiles(
     console: Console,
     profiles: Sequence[Profile],
     outcomes: Sequence[Outcome],

@@ -187,7 +187,7 @@ class SweepConsole:
         from_code = bool(impls) and all(impl.work is None for impl in impls)
         self.console.print(plan_line(run, from_code), style=style)
         if run.predicted and backend_of(run.device) == METAL:
-            self.console.print(_unsaid(plan.problem, run.device))
+            self.console.print(_silence_note(plan.problem, run.device))
         if reasons := {impl.name: impl.unchecked for impl in impls if impl.unchecked}:
             every = len(reasons) == len({impl.name for impl in impls})
             whose = "Results" if every else f"Results of {', '.join(reasons)}"
@@ -225,7 +225,7 @@ class SweepConsole:
             text = f"So far, of {measured} configs: {best.case.label}, {time_us}"
             self.console.print(text)
 
-    def joined(self, known: int) -> None:
+    def print_joining(self, known: int) -> None:
         """Print how many configs another process obtained meanwhile."""
         self._line.earlier += known
         if not self.quiet:
@@ -281,7 +281,7 @@ class SweepConsole:
         unicode = self.console.encoding.startswith("utf")
         return self._line.draw(self.console.width - 1, "━─" if unicode else "#-")
 
-    def counted(self, counts: Mapping[str, int]) -> None:
+    def update_counts(self, counts: Mapping[str, int]) -> None:
         """Update the counts of the live line."""
         self._line.counts = dict(counts)
         self._show()
@@ -289,7 +289,7 @@ class SweepConsole:
     def saw(self, outcome: Outcome, counts: Mapping[str, int]) -> None:
         """Update the live line after one more outcome."""
         self._line.saw(outcome)
-        self.counted(counts)
+        self.update_counts(counts)
 
     def step(self, step: Step) -> None:
         """Show that all configs have been tried and a longer step begins."""
@@ -300,7 +300,7 @@ class SweepConsole:
         """Show the progress of a sweep that was called from Python."""
         if self._redirection is not None:
             line = self._line
-            self._redirection.show(line.words, line.done, line.total)
+            self._redirection.show(line.words, line.done_count, line.total)
 
     def end(self) -> None:
         """Remove the bar, or print no more lines of progress."""
@@ -311,11 +311,11 @@ class SweepConsole:
             self._live.stop()
             self._live = None
 
-    def stopped(self) -> None:
+    def print_stop(self) -> None:
         """Print how many configs were done at Ctrl-C, and that their outcomes are kept."""
         self.end()
         if not self.quiet:
-            done = f"{self._line.done} of {self._line.total} configs"
+            done = f"{self._line.done_count} of {self._line.total} configs"
             self.console.print(f"Stopped after {done}; the same command obtains the rest.")
 
     def conclude(
@@ -394,7 +394,7 @@ class ProgressLine:
         self._started = time.monotonic()
 
     @property
-    def done(self) -> int:
+    def done_count(self) -> int:
         """Number of configs that have an outcome."""
         return min(len(self._seen), self.total)
 
@@ -413,13 +413,13 @@ class ProgressLine:
     def words(self) -> str:
         """Return counts, the best so far and the time left."""
         parts = [self.step or _words(self.counts, COUNTED) or "starting workers"]
-        return "  ".join(part for part in (*parts, *self._best(), self._left()) if part)
+        return "  ".join(part for part in (*parts, *self._best(), self._time_left()) if part)
 
     @property
     def plain(self) -> str:
         """Return the line without the bar, for where no terminal is."""
         spent = int(time.monotonic() - self._started)
-        return f"{spent // 60}:{spent % 60:02d}  {self.done}/{self.total}  {self.words}"
+        return f"{spent // 60}:{spent % 60:02d}  {self.done_count}/{self.total}  {self.words}"
 
     def draw(self, width: int, bar: str = "━─") -> Text:
         """Return the line in at most `width` cells. The least important parts are dropped first:
@@ -427,13 +427,13 @@ class ProgressLine:
         from rich.text import Text
 
         state = self.step or _words(self.counts, COUNTED) or "starting workers"
-        known = [f"{self.done}/{self.total}", state, *self._best(), self._left()]
+        known = [f"{self.done_count}/{self.total}", state, *self._best(), self._time_left()]
         config = f"({label(self.best.case.config)})" if self.best else ""
         parts = [part for part in known if part]
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         room = width - len("  ".join(parts))
         if room >= BAR + 2:
-            full = BAR * self.done // max(1, self.total)
+            full = BAR * self.done_count // max(1, self.total)
             line.append(bar[0] * full, "green").append(bar[1] * (BAR - full), "dim").append("  ")
             room -= BAR + 2
         if config and room > len(config):
@@ -450,12 +450,12 @@ class ProgressLine:
         sign = "" if self.best.measured else "~"
         return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
 
-    def _left(self) -> str:
-        new = self.done - self.earlier
+    def _time_left(self) -> str:
+        new = self.done_count - self.earlier
         if self.step or new <= 0:
             return ""
         spent = time.monotonic() - self._started
-        left = round(spent / new * (self.total - self.done))
+        left = round(spent / new * (self.total - self.done_count))
         return f"{left // 60}:{left % 60:02d} left"
 
 
@@ -463,7 +463,7 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
     return ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
 
 
-def _unsaid(problem: Problem, device: str) -> str:
+def _silence_note(problem: Problem, device: str) -> str:
     """Return what a sweep for an Apple GPU will not say."""
     spec, sizes = problem.spec, problem.sizes
     work = spec.flops(**sizes), spec.bytes(sizes, problem.dtype)

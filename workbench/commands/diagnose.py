@@ -53,15 +53,15 @@ def run(options: DiagnoseOptions) -> int:
         return _list_rules(options, console)
     target = _target(options)
     if target == "run":
-        return _say(options, console, _of_run(options))
+        return _say(options, console, _diagnose_run(options))
     if target == "files":
-        return _say(options, console, _of_files(options))
-    return _of_kernel(options, console)
+        return _say(options, console, _diagnose_files(options))
+    return _diagnose_kernel(options, console)
 
 
 def _say(options: DiagnoseOptions, console: Console, report: DiagnosisReport) -> int:
     say_report(console, report, options.all)
-    code = PASSED if report.evaluated or report.results else COULD_NOT_RUN
+    code = PASSED if report.rule_count or report.results else COULD_NOT_RUN
     return write_result(options, "diagnose", code, **report.plain())
 
 
@@ -96,37 +96,37 @@ def _kind(target: str) -> str:
     return "files" if path.suffix in (".json", ".csv", ".gz", ".zip", ".sqlite") else "kernel"
 
 
-def _of_run(options: DiagnoseOptions) -> DiagnosisReport:
-    from workbench.commands.diagnose_model import of_predicted_run
-    from workbench.commands.diagnose_trace import of_run
+def _diagnose_run(options: DiagnoseOptions) -> DiagnosisReport:
+    from workbench.commands.diagnose_model import predicted_report
+    from workbench.commands.diagnose_trace import run_report
     from workbench.commands.report import stored_run
 
     kept = stored_run(options.targets[0], options.database, DIAGNOSABLE)
-    return of_predicted_run(kept) if kept.run.predicted else of_run(kept)
+    return predicted_report(kept) if kept.run.predicted else run_report(kept)
 
 
-def _of_files(options: DiagnoseOptions) -> DiagnosisReport:
+def _diagnose_files(options: DiagnoseOptions) -> DiagnosisReport:
     codes = [name for name in options.targets if name.endswith(CODE_FILES)]
     if codes:
-        from workbench.commands.diagnose_code import of_file
+        from workbench.commands.diagnose_code import file_report
 
         if len(options.targets) > 1:
             raise OptionError(f"{codes[0]} is machine code, which is diagnosed alone; name it so.")
-        return of_file(Path(codes[0]))
-    from workbench.commands.diagnose_trace import of_trace
+        return file_report(Path(codes[0]))
+    from workbench.commands.diagnose_trace import trace_report
     from workbench.traces.readers import read
     from workbench.traces.trace_summary import summarise
 
     trace = read(options.targets)
     names = ", ".join(file.name for file in trace.files[:5])
-    return of_trace(summarise(trace), f"{trace.title}: {names}")
+    return trace_report(summarise(trace), f"{trace.title}: {names}")
 
 
-def _of_kernel(options: DiagnoseOptions, console: Console) -> int:
+def _diagnose_kernel(options: DiagnoseOptions, console: Console) -> int:
     from workbench.commands.code_configs import ALL
-    from workbench.commands.diagnose_code import of_kernel, say_devices
+    from workbench.commands.diagnose_code import kernel_report, say_devices
 
-    report, every = of_kernel(options, options.targets[0])
+    report, every = kernel_report(options, options.targets[0])
     if options.device == ALL:
         say_devices(console, report, every)
     else:

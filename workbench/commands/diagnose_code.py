@@ -14,16 +14,16 @@ from workbench.code.code_reading import CodeError, code_of_file
 from workbench.commands.code import chosen_device
 from workbench.commands.code_configs import ALL, devices_of
 from workbench.commands.console import say_result
-from workbench.commands.diagnose_model import of_predicted
+from workbench.commands.diagnose_model import model_limit
 from workbench.commands.diagnosed import (
     Diagnosed,
     DiagnosisReport,
     NotEvaluable,
     diagnosed_of,
-    of_facts,
+    fact_gaps,
+    missing_counters,
+    missing_timeline,
     short,
-    without_counters,
-    without_timeline,
 )
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CommandError, DiagnoseOptions
@@ -57,7 +57,7 @@ class OfDevice:
     reason: str = ""
 
 
-def of_file(path: Path) -> DiagnosisReport:
+def file_report(path: Path) -> DiagnosisReport:
     """Return the diagnoses of a file of machine code. Raises CodeError."""
     require_triton()
     code = code_of_file(path)
@@ -67,7 +67,7 @@ def of_file(path: Path) -> DiagnosisReport:
     return report_of(path.name, [code_facts(code, code.arch)], notes)
 
 
-def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, list[OfDevice]]:
+def kernel_report(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, list[OfDevice]]:
     """Return the diagnoses of a kernel's machine code, and what was compiled for each device.
 
     Raises CommandError where it can be compiled for none, and the errors of kernels, sizes and
@@ -81,7 +81,7 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
     operand = config_operand(options.impl, spec) if options.impl else Operand()
     name = options.device
     devices = devices_of([ALL]) if name == ALL else [chosen_device(name)]
-    every = [_on(device, operand, spec, sizes, dtype) for device in devices]
+    every = [_device_facts(device, operand, spec, sizes, dtype) for device in devices]
     if all(each.reason for each in every):
         first = every[0]
         raise CommandError(
@@ -100,11 +100,11 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
     return replace(report, more={"kernel": kernel, "devices": plain, "configs": configs}), every
 
 
-def _on(
+def _device_facts(
     device: hardware.Device, operand: Operand, spec: Spec, sizes: Sizes, dtype: str
 ) -> OfDevice:
     """Return the facts of a config for one device. Raises the errors of a config that is none."""
-    impl, config = operand.chosen(spec, device.limits, dtype, sizes)
+    impl, config = operand.choose(spec, device.limits, dtype, sizes)
     if impl.backend != "triton":
         raise CommandError(f"{impl.title} is not a Triton kernel; name one with --impl.")
     title = f"{impl.title} {label(values(config))}".rstrip()
@@ -128,7 +128,7 @@ def _limit(case: Case, impl: Impl, config: Any, device: hardware.Device) -> Diag
         return None
     spec = impl.spec
     costs = spec.flops(**case.sizes), spec.bytes(case.sizes, case.dtype)
-    return of_predicted(case, timing, compiled.resources, *costs)
+    return model_limit(case, timing, compiled.resources, *costs)
 
 
 def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> DiagnosisReport:
@@ -147,7 +147,7 @@ def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> D
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, subject, source)
             results.append((match.rule.order, text))
     results.sort(key=lambda each: each[0])
-    missing = (*_missing(facts), *without_counters(), *without_timeline())
+    missing = (*_missing(facts), *missing_counters(), *missing_timeline())
     return DiagnosisReport(
         title, tuple(heads), tuple(text for _, text in results), missing, tuple(notes)
     )
@@ -158,7 +158,7 @@ def _missing(facts: Sequence[CodeFacts]) -> Iterator[NotEvaluable]:
     every: list[Mapping[str, tuple[str, ...]]] = [missing_of_code(one) for one in facts]
     for name in code_rules():
         if all(name in lacking for lacking in every):
-            yield from of_facts({name: every[0][name]})
+            yield from fact_gaps({name: every[0][name]})
 
 
 def say_devices(console: Console, report: DiagnosisReport, every: Sequence[OfDevice]) -> None:

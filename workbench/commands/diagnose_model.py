@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from workbench.commands.diagnosed import (
     Diagnosed,
     DiagnosisReport,
-    without_code,
-    without_counters,
-    without_timeline,
+    missing_code,
+    missing_counters,
+    missing_timeline,
 )
 from workbench.commands.result import RunResult
 from workbench.data.record import Case, Evidence, Predicted, Record, Resources, grouped
@@ -39,7 +39,7 @@ ADVICE: Mapping[str, str] = {
 }
 
 
-def of_predicted(
+def model_limit(
     case: Case, timing: Predicted, resources: Resources | None, flops: int, bytes_: int
 ) -> Diagnosed:
     """Return what limits a predicted time: the largest term of the model, and its share of the
@@ -62,7 +62,7 @@ def of_predicted(
     )
 
 
-def of_predicted_run(kept: RunResult) -> DiagnosisReport:
+def predicted_report(kept: RunResult) -> DiagnosisReport:
     """Return what limits the best config of each problem of a run whose times are predicted."""
     run = kept.run
     known = [o for o in kept.outcomes if isinstance(o, Record) and isinstance(o.timing, Predicted)]
@@ -70,8 +70,8 @@ def of_predicted_run(kept: RunResult) -> DiagnosisReport:
     for some in grouped(known, lambda r: (sizes_text(r.case.sizes), r.case.dtype)).values():
         best = _winner(kept, some)
         assert isinstance(best.timing, Predicted)
-        results.append(of_predicted(best.case, best.timing, best.resources, best.flops, best.bytes))
-    missing = (*without_counters(), *without_timeline(), *without_code())
+        results.append(model_limit(best.case, best.timing, best.resources, best.flops, best.bytes))
+    missing = (*missing_counters(), *missing_timeline(), *missing_code())
     title = f"{run.id}: {run.command}"
     return DiagnosisReport(title, (), tuple(results), missing, more={"run": run.id})
 

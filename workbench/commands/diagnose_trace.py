@@ -13,13 +13,13 @@ from workbench.commands.diagnosed import (
     DiagnosisReport,
     NotEvaluable,
     diagnosed_of,
-    of_metrics,
-    of_timeline,
-    ranked,
+    metric_gaps,
+    missing_code,
+    missing_counters,
+    missing_timeline,
+    rank_diagnoses,
     short,
-    without_code,
-    without_counters,
-    without_timeline,
+    timeline_gaps,
 )
 from workbench.commands.options import CommandError
 from workbench.commands.result import RunResult
@@ -85,7 +85,7 @@ class PlainTime:
     profiled_s: float  # of its launches under the profiler
 
 
-def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
+def trace_report(summary: TraceSummary, title: str) -> DiagnosisReport:
     """Return the diagnoses of files that were read."""
     trace = summary.trace
     counted = [d for d in trace.dispatches if d.is_counted]
@@ -98,7 +98,7 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     results: list[Diagnosed] = []
     missing: list[NotEvaluable] = []
     if counted or not summary.devices:
-        missing += without_timeline()
+        missing += missing_timeline()
     for each in [] if counted else summary.devices:
         matches = evaluated(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
@@ -109,21 +109,21 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
         for match in matches:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, device, trace.title)
             gain_s = match.diagnosis.gain_ns
-            results.append(_of_window(text, gain_s, each.times.window))
+            results.append(_share_window(text, gain_s, each.times.window))
         held = {match.name for match in matches}
         lacking = missing_of_timeline(each).items()
-        missing += of_timeline({name: needs for name, needs in lacking if name not in held})
-    more = _of_launches(launches, trace.title, None)
+        missing += timeline_gaps({name: needs for name, needs in lacking if name not in held})
+    more = _diagnose_launches(launches, trace.title, None)
     return DiagnosisReport(
         title,
         (*heads, *more.heads),
-        ranked((*results, *more.results)),
-        (*_once(missing), *more.missing, *without_code()),
+        rank_diagnoses((*results, *more.results)),
+        (*_once(missing), *more.missing, *missing_code()),
         tuple(trace.notes),
     )
 
 
-def _of_window(each: Diagnosed, gain_ns: float | None, window_ns: int) -> Diagnosed:
+def _share_window(each: Diagnosed, gain_ns: float | None, window_ns: int) -> Diagnosed:
     if gain_ns is None or not window_ns:
         return each
     return replace(each, gain_s=gain_ns / 1e9, gain_share=gain_ns / window_ns, gain_of="window")
@@ -137,7 +137,7 @@ def _once(missing: Sequence[NotEvaluable]) -> list[NotEvaluable]:
 # Stored runs
 
 
-def of_run(kept: RunResult) -> DiagnosisReport:
+def run_report(kept: RunResult) -> DiagnosisReport:
     """Return the diagnoses of a stored run of a profiler: of counters evaluated anew, of a timeline
     as they were stored, since the activities are not. Raises CommandError where the run holds
     neither."""
@@ -151,21 +151,21 @@ def of_run(kept: RunResult) -> DiagnosisReport:
         )
     longest = sorted(counted, key=_longest_first)[:MOST_KERNELS]
     names = _names([(p.name, "" if p.kernel else p.launch) for p in longest])
-    launches = [_of_profile(p, name) for p, name in zip(longest, names, strict=True)]
+    launches = [_counted_launch(p, name) for p, name in zip(longest, names, strict=True)]
     plain = _plain_of(kept, launches)
     source = f"{run.name}, run {run.id}"
-    more = _of_launches(launches, source, plain, _whole_call(kept, counted))
+    more = _diagnose_launches(launches, source, plain, _whole_call(kept, counted))
     heads = [f"{f.word}. {f.sentence}" for f in timeline if not f.rule and not counted]
     window_s = _window_of(timeline)
-    results = [_of_finding(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
+    results = [_rule_result(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
     missing = list(_missing_timeline(timeline, bool(counted)))
     if plain is not None:
         heads.append(f"plain time of a call, without a profiler: {duration(plain.time_s)}")
     return DiagnosisReport(
         f"{run.id}: {run.command}",
         (*heads, *more.heads),
-        ranked((*results, *more.results)),
-        (*missing, *more.missing, *without_code()),
+        rank_diagnoses((*results, *more.results)),
+        (*missing, *more.missing, *missing_code()),
         more={"run": run.id, "plain_s": plain.time_s if plain else None},
     )
 
@@ -183,7 +183,7 @@ def _window_of(timeline: Sequence[Finding]) -> float | None:
     return next((e.value for e in devices[0].evidence if e.name == WINDOW_KPI), None)
 
 
-def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagnosed:
+def _rule_result(finding: Finding, source: str, window_s: float | None) -> Diagnosed:
     share = finding.gain_s / window_s if finding.gain_s is not None and window_s else None
     return Diagnosed(
         finding.kernel, finding.rule, finding.word, finding.sentence, finding.evidence,
@@ -194,17 +194,17 @@ def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagno
 
 def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[NotEvaluable]:
     if counted or not timeline:
-        yield from without_timeline()
+        yield from missing_timeline()
         return
     if any(f.word == INCOMPLETE for f in timeline):
-        yield from of_timeline(dict.fromkeys(rules(), ("a complete timeline",)))
+        yield from timeline_gaps(dict.fromkeys(rules(), ("a complete timeline",)))
         return
     known = {e.name for f in timeline for e in f.evidence}
     held = {f.rule for f in timeline}
     if HOST_KPI not in known:
         lacks = set(TIMELINE_NEEDS)
         needs = {n: tuple(x for x in rule.needs if x in lacks) for n, rule in rules().items()}
-        yield from of_timeline({n: each for n, each in needs.items() if each and n not in held})
+        yield from timeline_gaps({n: each for n, each in needs.items() if each and n not in held})
 
 
 def _names(launches: Sequence[tuple[str, str]]) -> list[str]:
@@ -214,7 +214,7 @@ def _names(launches: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name} #{id}" if id and counts[name] > 1 else name for name, id in launches]
 
 
-def _of_profile(profile: Profile, name: str) -> CountedLaunch:
+def _counted_launch(profile: Profile, name: str) -> CountedLaunch:
     metrics = profile_metrics(profile)
     return CountedLaunch(name, metrics, bool(profile.kernel), profile.lines)
 
@@ -244,7 +244,7 @@ def _plain_of(kept: RunResult, launches: Sequence[CountedLaunch]) -> PlainTime |
 # Counters
 
 
-def _of_launches(
+def _diagnose_launches(
     launches: Sequence[CountedLaunch],
     source: str,
     plain: PlainTime | None,
@@ -253,7 +253,7 @@ def _of_launches(
     """Return the diagnoses of launches with counters, those of one kernel and rule as one, and of
     the `call` that they are the launches of."""
     if not launches:
-        return DiagnosisReport("", (), (), tuple(without_counters()))
+        return DiagnosisReport("", (), (), tuple(missing_counters()))
     groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
     words: dict[str, dict[str, None]] = {}
     for each in launches:
@@ -266,19 +266,19 @@ def _of_launches(
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, each.name, source)
             gain = match.diagnosis.gain_ns
             groups.setdefault((each.name, match.name), []).append((each, text, gain))
-    groups |= _of_call(call, source) if call is not None else {}
+    groups |= _call_diagnoses(call, source) if call is not None else {}
     heads = [f"{short(name)}: {', '.join(each)}" for name, each in words.items()]
-    results = [_merged(group, launches, plain) for group in groups.values()]
+    results = [_merge_launches(group, launches, plain) for group in groups.values()]
     lacking = [missing_of_kernel(each.metrics) for each in launches]
     if call is not None:
-        lacking = [_without_rules_of(call, each) for each in lacking]
+        lacking = [_drop_call_rules(call, each) for each in lacking]
     everywhere = {
         name: needs for name, needs in lacking[0].items() if all(name in one for one in lacking)
     }
-    return DiagnosisReport("", tuple(heads), tuple(results), tuple(of_metrics(everywhere)))
+    return DiagnosisReport("", tuple(heads), tuple(results), tuple(metric_gaps(everywhere)))
 
 
-def _of_call(
+def _call_diagnoses(
     call: CountedLaunch, source: str
 ) -> dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]]:
     """Return what holds on a call of several launches, by its name and the rule's."""
@@ -294,7 +294,7 @@ def _of_call(
     }
 
 
-def _without_rules_of(
+def _drop_call_rules(
     call: CountedLaunch, missing: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the rules that cannot be evaluated on a launch, without those that its call allows."""
@@ -302,7 +302,7 @@ def _without_rules_of(
     return {name: needs for name, needs in missing.items() if name not in allowed}
 
 
-def _merged(
+def _merge_launches(
     group: Sequence[tuple[CountedLaunch, Diagnosed, float | None]],
     launches: Sequence[CountedLaunch],
     plain: PlainTime | None,

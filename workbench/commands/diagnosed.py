@@ -67,7 +67,7 @@ class DiagnosisReport:
     more: Mapping[str, Any] = field(default_factory=dict)  # for the document
 
     @property
-    def evaluated(self) -> int:
+    def rule_count(self) -> int:
         """Return the number of rules that could be evaluated."""
         return len(rules()) + len(kernel_rules()) + len(code_rules()) - len(self.missing)
 
@@ -77,7 +77,7 @@ class DiagnosisReport:
         missing = [vars(each) for each in self.missing]
         return {
             "title": self.title,
-            "evaluated": self.evaluated,
+            "evaluated": self.rule_count,
             "diagnoses": results,
             "not_evaluable": missing,
             "notes": list(self.notes),
@@ -95,7 +95,7 @@ def diagnosed_of(
     )  # fmt: skip
 
 
-def ranked(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
+def rank_diagnoses(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
     """Return the results by the time that they may give back; those without a bound come last."""
     return tuple(sorted(results, key=lambda each: (each.gain_s is None, -(each.gain_s or 0.0))))
 
@@ -103,27 +103,27 @@ def ranked(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
 # Rules that could not be evaluated
 
 
-def without_timeline() -> Iterator[NotEvaluable]:
+def missing_timeline() -> Iterator[NotEvaluable]:
     """Yield every rule of a timeline, for what has none."""
     return (NotEvaluable(name, ("a timeline",), OF_TRACE) for name in rules())
 
 
-def without_counters() -> Iterator[NotEvaluable]:
+def missing_counters() -> Iterator[NotEvaluable]:
     """Yield every rule of counters, for what has none."""
     return (NotEvaluable(name, ("counters of kernels",), OF_COUNTERS) for name in kernel_rules())
 
 
-def without_code() -> Iterator[NotEvaluable]:
+def missing_code() -> Iterator[NotEvaluable]:
     """Yield every rule of machine code, for what has none."""
     return (NotEvaluable(name, ("machine code",), OF_CODE) for name in code_rules())
 
 
-def of_timeline(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+def timeline_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     """Yield the rules that a timeline cannot serve."""
     return (NotEvaluable(name, tuple(needs), LAUNCHES) for name, needs in missing.items())
 
 
-def of_metrics(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+def metric_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     """Yield the rules that lack metrics, with the counters that give these."""
     return (
         NotEvaluable(name, tuple(dict.fromkeys(map(counters_of, needs))), OF_COUNTERS)
@@ -131,7 +131,7 @@ def of_metrics(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     )
 
 
-def of_facts(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+def fact_gaps(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     """Yield the rules that lack facts of machine code, with what tells these."""
     return (
         NotEvaluable(name, tuple(dict.fromkeys(FACTS[need] for need in needs)))
@@ -162,10 +162,10 @@ def say_report(console: Console, report: DiagnosisReport, everything: bool) -> N
     console.print(report.title, style="bold", soft_wrap=True)
     for line in report.heads:
         console.print(line, soft_wrap=True)
-    if not report.evaluated and not report.results:
+    if not report.rule_count and not report.results:
         say_result(console, "No rule could be evaluated.")
     elif not report.results:
-        say_result(console, f"None of {counted(report.evaluated, 'rule')} holds at its threshold.")
+        say_result(console, f"None of {counted(report.rule_count, 'rule')} holds at its threshold.")
     for number, each in enumerate(report.results, 1):
         for line in result_lines(number, each):
             say_result(console, line)

@@ -427,12 +427,12 @@ def _database(url: str | None) -> Check:
     from workbench.data.database import default_url, open_history
 
     url = url or default_url()
-    shown = _without_password(url, url)
+    shown = _hide_password(url, url)
     try:
         with open_history(url, reading=True) as history:
             problems, exists = history.problems(), history.exists
     except Exception as error:  # drivers raise types of their own
-        reason = _without_password(_text(error), url)
+        reason = _hide_password(_text(error), url)
         remedy = "check the address and the rights, and that its server runs"
         return Check(name, False, f"{shown}: {reason}", remedy)
     if problems:
@@ -453,7 +453,7 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def _without_password(text: str, url: str) -> str:
+def _hide_password(text: str, url: str) -> str:
     """Return the text without what stands between a colon and the last `@` of the address: also of
     one that cannot be parsed."""
     if url.startswith("sqlite"):  # a path

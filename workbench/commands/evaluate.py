@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.prewarm import Libraries, prewarmed
 from workbench.commands.console import aloud, console_for
-from workbench.commands.instrumentation import completed, dispatched
+from workbench.commands.instrumentation import completion_event, dispatch_events
 from workbench.commands.operands import knobs_of
 from workbench.commands.options import DEFAULT_TARGET, SIZES, CommandError, EvaluateOptions
 from workbench.commands.result import SCHEMA, write_result
@@ -49,19 +49,19 @@ from workbench.evaluation.evaluator import INTERPRET_TIMEOUT_S, Evaluator
 from workbench.evaluation.plan_evaluator import (
     PlanEvaluation,
     PlanEvaluator,
+    add_claims,
     sources_of,
-    with_claims,
 )
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.processes import Processes, hidden_memory
 from workbench.evaluation.submission import Submission, Wanted
-from workbench.evaluation.tasks import PreparedTask, prepared
+from workbench.evaluation.tasks import PreparedTask, prepare_task
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
 from workbench.evaluation.verdict import (
     RuleResult,
     RulesVerdict,
     Shown,
-    refused,
+    fail_rules,
     shown_by,
     verdict_of,
 )
@@ -106,7 +106,7 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return the content of the JSON file. EvaluatedTimes are in seconds."""
-        broken, submission = self.verdict.broken, self.submission
+        broken, submission = self.verdict.broken_rule, self.submission
         return {
             "schema": SCHEMA,
             "file": self.file or self.wanted.kernel,
@@ -146,8 +146,8 @@ def run(options: EvaluateOptions) -> int:
     if options.kernel is None:
         raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
     check_sanitizer(options.sanitize, options.device)
-    if options.reuse is not None and (kept := _kept(options, options.reuse)) is not None:
-        return _say_kept(options, options.reuse, kept)
+    if options.reuse is not None and (kept := _reused_verdict(options, options.reuse)) is not None:
+        return _say_reused_verdict(options, options.reuse, kept)
     with ExitStack() as opened:
         again = {} if before is None else {"seed": before["seed"]}
         evaluation = _evaluate_task(options, opened, **again)
@@ -172,21 +172,21 @@ def run(options: EvaluateOptions) -> int:
     return write_result(options, "evaluate", code, **plain)
 
 
-def _kept(options: EvaluateOptions, path: Path) -> Mapping[str, Any] | None:
+def _reused_verdict(options: EvaluateOptions, path: Path) -> Mapping[str, Any] | None:
     """Return the verdict of a file that answers this evaluation. No code of a file under test has
     run by then."""
     kernel = str(options.kernel)
     with temporary_folder() as folder:
         trusted = options.spec or kernel
         if options.task is not None:
-            given = prepared(options.task, Path(kernel), folder)
+            given = prepare_task(options.task, Path(kernel), folder)
             kernel, trusted = str(given.kernel), str(given.spec)
         digests = files_digests(sources_of(trusted), sources_of(kernel))
     live = hardware.live() if options.device is None and gpu_present() else None
     return verdict_to_reuse(path, options, digests, live.name if live else None)
 
 
-def _say_kept(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
+def _say_reused_verdict(options: EvaluateOptions, path: Path, kept: Mapping[str, Any]) -> int:
     """Print a verdict that was reached before, and write it. Returns its exit code."""
     console = console_for(options)
     reason = f" ({kept['rule']}: {kept.get('reason')})" if kept.get("rule") else ""
@@ -208,7 +208,7 @@ def _evaluate_task(
     if options.spec is not None:
         raise CommandError("--task and --spec both name who judges; name one of them.")
     submission, task = Path(str(options.kernel)), options.task
-    given = prepared(task, submission, opened.enter_context(temporary_folder()))
+    given = prepare_task(task, submission, opened.enter_context(temporary_folder()))
     dtype = options.dtype or given.dtype
     named = replace(options, kernel=str(given.kernel), spec=str(given.spec), dtype=dtype)
     try:
@@ -226,7 +226,7 @@ def _evaluate(
     task: PreparedTask | None = None,
 ) -> Evaluation:
     assert options.kernel is not None
-    wanted = _wanted(options, options.kernel)
+    wanted = _evaluation_request(options, options.kernel)
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     trusted = options.spec or options.kernel
     # read before any code of a file runs
@@ -244,7 +244,7 @@ def _evaluate(
     }  # fmt: skip
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
-        return Evaluation(verdict=verdict_of(refused(submission)), **known)
+        return Evaluation(verdict=verdict_of(fail_rules(submission)), **known)
     planned = PlanEvaluation()
     if options.spec is not None:
         folder = opened.enter_context(temporary_folder())
@@ -252,10 +252,10 @@ def _evaluate(
             processes, wanted, trusted, device, seed, folder, own, INTERPRET_TIMEOUT_S, task
         )
         planned = by_plan.evaluate(submission, facts, live is not None)
-    return _decided(options, evaluator, submission, planned, live, known)
+    return _decide(options, evaluator, submission, planned, live, known)
 
 
-def _decided(
+def _decide(
     options: EvaluateOptions,
     evaluator: Evaluator,
     submission: Submission,
@@ -266,7 +266,7 @@ def _decided(
     """Return the evaluation of what plans show, and of what the file itself says where they do not
     show all."""
     facts, wanted, strict = known["facts"], known["wanted"], options.spec is not None
-    planned = with_claims(planned, evaluator, submission, facts, strict)
+    planned = add_claims(planned, evaluator, submission, facts, strict)
     results, error, hidden = [*planned.results], planned.error, planned.hidden
     compiled, of_plan = planned.compiled, planned.submission
     known |= {"submission": submission, "hidden": hidden, "claim": planned.claim}
@@ -276,24 +276,24 @@ def _decided(
     timed = of_plan or submission
     known["digests"] |= {"plan": planned.plan or None, "machine_code": compiled.binary}
     times = None
-    if verdict.broken is None and live is not None:
+    if verdict.broken_rule is None and live is not None:
         kernel = planned.kernel or wanted.kernel
         more, times = measured_times(live, timed, facts, compiled, kernel, wanted.dtype)
         shown: Shown = "evidence" if of_plan else "claim"
         results += shown_by(more, shown) if strict else more
         verdict = verdict_of(results, error, strict)
-        if options.sanitize and verdict.broken is None:
+        if options.sanitize and verdict.broken_rule is None:
             sizes = hidden[-1] if hidden else facts.timed
             ran = replace(wanted, kernel=kernel)
-            results += shown_by([_sanitized(ran, timed, sizes)], shown if strict else "")
+            results += shown_by([_sanitizer_result(ran, timed, sizes)], shown if strict else "")
             verdict = verdict_of(results, error, strict)
     elif verdict.word in ("correct", "plausible"):
         times = predicted_times(known["device"], timed, facts, compiled, wanted.dtype)
-    kept = times if verdict.broken is None else None
+    kept = times if verdict.broken_rule is None else None
     return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
 
 
-def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
+def _sanitizer_result(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
     from workbench.backend.sanitizing import call_of, sanitized
 
@@ -302,7 +302,7 @@ def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResu
     return RuleResult("sanitizer", *sanitized(call))
 
 
-def _wanted(options: EvaluateOptions, kernel: str) -> Wanted:
+def _evaluation_request(options: EvaluateOptions, kernel: str) -> Wanted:
     impl, colon, rest = (options.impl or "").partition(":")
     knobs = knobs_of(options.impl or "", rest) if colon else {}
     return Wanted(kernel, impl.rpartition(".")[2] or None, knobs, options.dtype or "bf16")
@@ -340,12 +340,12 @@ def events_of(
     if options.events and (submission := evaluation.submission) is not None:
         case = _case(evaluation, submission.impl, submission.config)
         if evaluation.compiled is not None:
-            yield from dispatched(run, case, evaluation.compiled)
+            yield from dispatch_events(run, case, evaluation.compiled)
         if (times := evaluation.times) is not None:
-            yield completed(run, _record(evaluation, run, case, times.timing))
+            yield completion_event(run, _record(evaluation, run, case, times.timing))
             for name, timing in times.libraries.items():
                 library = _case(evaluation, name, {})
-                yield completed(run, _record(evaluation, run, library, timing))
+                yield completion_event(run, _record(evaluation, run, library, timing))
     yield RunFinished(timestamp(), run.id, "complete", {evaluation.verdict.word: 1})
 
 
@@ -450,8 +450,8 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
 
 def _last(evaluation: Evaluation) -> str:
     verdict = evaluation.verdict
-    if verdict.broken is not None:
-        return f"{verdict.word}: {verdict.broken.rule}"
+    if verdict.broken_rule is not None:
+        return f"{verdict.word}: {verdict.broken_rule.rule}"
     open_ = [result.rule for result in verdict.rules if result.state == "not run"]
     claims = f"; by the file's word: {', '.join(verdict.claims)}" if verdict.claims else ""
     return f"{verdict.word}{claims}" + (f"; not run: {', '.join(open_)}" if open_ else "")

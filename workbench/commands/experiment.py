@@ -23,7 +23,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_emulator,
-    drawn,
+    draw_ended_run,
     execute,
     gpu_present,
     new_run,
@@ -46,8 +46,8 @@ from workbench.experiments import (
     ExperimentError,
     Variant,
     VariantResult,
-    experiment_named,
     experiment_names,
+    find_experiment,
     kernel_name,
     seconds,
     title_of,
@@ -73,7 +73,7 @@ def run(options: ExperimentOptions) -> int:
     console = console_for(options)
     if options.name is not None:
         return ExperimentCommand(options, console).go()
-    summaries = {name: experiment_named(name).summary for name in experiment_names()}
+    summaries = {name: find_experiment(name).summary for name in experiment_names()}
     for name, summary in summaries.items():
         say_result(console, f"{name:22s}{summary}")
     return write_result(options, "experiment", PASSED, experiments=summaries)
@@ -96,7 +96,7 @@ class ExperimentCommand:
         Raises the errors of the parts, each of which is one sentence.
         """
         options = self.options
-        experiment = experiment_named(str(options.name))
+        experiment = find_experiment(str(options.name))
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
             wanted = self.open_backend is None and experiment.runs and options.device is None
@@ -121,13 +121,13 @@ class ExperimentCommand:
         options, backend = self.options, opened.backend
         if backend.device.backend == hardware.METAL:
             check_mac(options, experiment)
-        known = ceilings.known(opened.history, backend.device.name) or {}
-        planned = self._planned(experiment, backend, known)
+        known = ceilings.measured_ceilings(opened.history, backend.device.name) or {}
+        planned = self._plan(experiment, backend, known)
         if experiment.runs:
             check_emulator(backend)
         else:
             history = opened.history
-            planned = [(_on_paper(c, given_s, history), variants) for c, variants in planned]
+            planned = [(_add_times(c, given_s, history), variants) for c, variants in planned]
         problems = [variant_problem(v) for _, variants in planned for v in variants]
         problems = problems or [_whole_problem(context) for context, _ in planned]
         device = backend.device.name if backend.predicts else None
@@ -143,14 +143,14 @@ class ExperimentCommand:
         state = execute(recorder, obtain, self._draw)
         if state == "interrupted":
             self.console.print("Stopped; the outcomes so far are stored.")
-        page = drawn(recorder, self._draw)
+        page = draw_ended_run(recorder, self._draw)
         say_page(self.console, page)
         nothing_ran = bool(recorder.findings) and not recorder.outcomes
         code = PASSED if recorder.has_times or nothing_ran else COULD_NOT_RUN
         code = INTERRUPTED if state == "interrupted" else code
         return write_result(options, "experiment", code, [recorder.result(page)])
 
-    def _planned(
+    def _plan(
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
         """Return the context of each kernel, and its variants. Raises ExperimentError."""
@@ -206,7 +206,7 @@ class ExperimentCommand:
                 tested = begin(prepared, backend)
                 if not recorder.begun:  # ceilings that were measured before go first
                     recorder.begin({**tested, **recorder.run.ceilings})
-                results = timed(prepared, recorder.run, backend)
+                results = time_variants(prepared, recorder.run, backend)
             for result in results.values():
                 keep_variant(result, recorder)
             whole = replace(context, ceilings=recorder.run.ceilings)
@@ -247,7 +247,7 @@ def check_device(options: ExperimentOptions, experiment: Experiment) -> None:
         hint = f"{swept} and counts its configs; or " if is_sweep else ""
         raise ExperimentError(
             f"{name} needs a GPU: nothing predicts its times for {options.device}; {hint}name "
-            f"another device, or one of {_of_metal()}."
+            f"another device, or one of {_metal_names()}."
         )
 
 
@@ -256,19 +256,19 @@ def check_mac(options: ExperimentOptions, experiment: Experiment) -> None:
     if experiment.runs and not experiment.emulated:
         raise ExperimentError(
             f"{title_of(str(options.name))} times Triton kernels or by the host's clock, and a Mac "
-            f"has neither, as a call of MLX launches nothing yet; name one of {_of_metal()}."
+            f"has neither, as a call of MLX launches nothing yet; name one of {_metal_names()}."
         )
 
 
-def _of_metal() -> str:
+def _metal_names() -> str:
     """Return the names of the experiments that take Apple's GPUs."""
-    return ", ".join(name for name in experiment_names() if experiment_named(name).emulated)
+    return ", ".join(name for name in experiment_names() if find_experiment(name).emulated)
 
 
 def keep_variant(result: VariantResult, recorder: Recorder) -> None:
     """Store the outcome of a variant, and write its events."""
     name, outcome = result.variant.name, result.outcome
-    recorder.dispatched(outcome.case, result.compiled, name)
+    recorder.write_dispatches(outcome.case, result.compiled, name)
     recorder.keep(outcome, name)
 
 
@@ -288,7 +288,7 @@ def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float 
     return seconds(options.time)
 
 
-def _on_paper(context: Context, given_s: float | None, history: History) -> Context:
+def _add_times(context: Context, given_s: float | None, history: History) -> Context:
     """Return the context with a time to compare with the expected one: given, or stored."""
     name = catalog.spec_of(context.kernel).name
     rows = history.search(name, device=context.device.name, dtype=context.dtype, limit=10_000)
@@ -298,7 +298,7 @@ def _on_paper(context: Context, given_s: float | None, history: History) -> Cont
 def check_dtypes(dtype: str, kernels: Sequence[str]) -> None:
     """Raise ExperimentError where a kernel lacks this dtype, CatalogError for no such kernel."""
     if dtype not in ITEMSIZE:
-        raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
+        raise ExperimentError(catalog.name_hint("dtype", dtype, ITEMSIZE))
     for kernel in filter(None, kernels):
         spec = catalog.spec_of(kernel)
         if dtype not in spec.tolerance:
@@ -349,7 +349,7 @@ def prepare(
         problem = variant_problem(variant)
         impl = impl_named(problem.spec, variant.impl)
         if variant.config is not None:
-            config = impl.created(variant.config)
+            config = impl.config_of(variant.config)
         else:
             config = _config(problem, impl, backend, cache)
         factory = RecordFactory(run, problem, backend.protocol)
@@ -369,7 +369,7 @@ def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any
         at = problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name
         entry = cache.find(*at, backend.environment.versions, tuned.sources_of(impl))
         if entry is not None:
-            return impl.created(entry.config)
+            return impl.config_of(entry.config)
     return impl.default(backend.device.limits, problem.dtype, problem.sizes)
 
 
@@ -394,7 +394,7 @@ def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def timed(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
+def time_variants(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
     """Return the result of each variant, by name."""
     return timed_in_states(prepared, run, backend)[0]
 
@@ -410,14 +410,14 @@ def timed_in_states(
     known = dict(zip(todo, results, strict=True))
     mine = prepared.variants
     boosted = {
-        v.name: _boosted(v, prepared.tasks[v.name], result, run, backend)
+        v.name: _boost_result(v, prepared.tasks[v.name], result, run, backend)
         for v in mine
         if (result := known.get(v.name)) is not None and result.boost is not None
     }
     return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}, boosted
 
 
-def _boosted(
+def _boost_result(
     variant: Variant, task: TimingTask, result: TimingResult, run: Run, backend: Backend
 ) -> VariantResult:
     """Return the result in the state boost, which has a key of its own: it is not a final."""

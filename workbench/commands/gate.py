@@ -27,7 +27,7 @@ from workbench.commands.comparison import (
 from workbench.commands.console import console_for, say_result
 from workbench.commands.gate_checks import checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
-from workbench.commands.gate_files import GateFiles, both_described
+from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import RunResult, write_result
@@ -37,7 +37,7 @@ from workbench.commands.run import (
     Recorder,
     any_backend,
     check_outputs,
-    drawn,
+    draw_ended_run,
     execute,
     new_run,
     resources,
@@ -45,7 +45,7 @@ from workbench.commands.run import (
     target_backend,
 )
 from workbench.commands.sizes import check_dtype
-from workbench.commands.supervisor import contained
+from workbench.commands.supervisor import contain_workers
 from workbench.data import verdict
 from workbench.data.clock import folder_of, is_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
@@ -131,12 +131,12 @@ class GateCommand:
         """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
-        repository = Repository.of(self._place())
-        repository.known(options.baseline)
+        repository = Repository.find(self._place())
+        repository.full_hash(options.baseline)
         check_outputs(options)
         files = self.files = self._files(repository)
         if not options.kernel:
-            self._changed(repository).leave_removed()
+            self._changed_kernels(repository).list_removed()
         if not files:
             unread = any(left.broken for left in self.left_out)
             reason = "a changed file cannot be read" if unread else "no kernel's file has changed"
@@ -150,7 +150,7 @@ class GateCommand:
         require_gpu(self.open_backend)
         if self.is_apart:
             return self._decide(self._measured_apart(files, repository))
-        return self._decide(self._measured(files, repository))
+        return self._decide(self._measure(files, repository))
 
     def _place(self) -> Path:
         """Return the folder in which to look for the repository: that of the first kernel, or the
@@ -166,18 +166,18 @@ class GateCommand:
         home = Path(workbench.__file__).resolve().parent
         if home.parent == repository.root:
             return [home / "kernels" / f"{name}.py" for name in catalog.kernel_names()]
-        return self._changed(repository).files()
+        return self._changed_kernels(repository).files()
 
-    def _changed(self, repository: Repository) -> ChangedKernels:
+    def _changed_kernels(self, repository: Repository) -> ChangedKernels:
         return ChangedKernels(repository, self.options.baseline, self.left_out)
 
     def _measured_apart(self, files: list[Path], repository: Repository) -> GateMeasured:
         """Check the results, then measure in a child process; return what that sent."""
         expected = list[Expected]()
         if target_backend(None) != METAL:
-            with contained(), Worktrees(repository) as trees:
+            with contain_workers(), Worktrees(repository) as trees:
                 expected = self._check(files, repository, trees)
-        plain = apart(lambda: self._sent(files, repository))
+        plain = apart(lambda: self._measure_in_child(files, repository))
         if plain is None:
             self.left_out.append(LeftOut("the measurement", "it did not end", broken=True))
             return GateMeasured(None, "the measurement did not end")
@@ -202,10 +202,10 @@ class GateCommand:
         )
         return GateMeasured(replace(result, page=page.resolve()))
 
-    def _sent(self, files: list[Path], repository: Repository) -> dict[str, Any]:
+    def _measure_in_child(self, files: list[Path], repository: Repository) -> dict[str, Any]:
         """Measure in the child, which imports modules of the current folder after all others."""
         sys.path.append(os.getcwd())
-        return self._measured(files, repository).plain(self.left_out)
+        return self._measure(files, repository).plain(self.left_out)
 
     def _check(self, files: list[Path], repository: Repository, trees: Worktrees) -> list[Expected]:
         """Check the results of all changed Impls. Returns the comparisons that are to come."""
@@ -216,7 +216,7 @@ class GateCommand:
             if device is None:
                 raise CommandError("The GPU cannot be described; run `workbench doctor`.")
             known = GateFiles(repository, trees, options.baseline, options.dtype, files)
-            described = both_described(
+            described = describe_both(
                 known, (device,), options.dtype, self.left_out, stack, lambda specs, devices: None
             )
             self.checks = say_checks(
@@ -230,15 +230,15 @@ class GateCommand:
                 if launch.config is not None
             ]
 
-    def _measured(self, files: list[Path], repository: Repository) -> GateMeasured:
+    def _measure(self, files: list[Path], repository: Repository) -> GateMeasured:
         """Compare the kernels, all in this process and its workers."""
         with (
             Worktrees(repository) as trees,
             resources(self.options, lambda: self.open_backend(None, repository.root)) as opened,
         ):
-            return self._compared(files, trees, opened)
+            return self._compare(files, trees, opened)
 
-    def _compared(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> GateMeasured:
+    def _compare(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> GateMeasured:
         options, backend = self.options, opened.backend
         if backend.device.backend == METAL:
             check_own_files(files)
@@ -260,7 +260,7 @@ class GateCommand:
         recorder = opened.recorder(run)
         draw = partial(draw_comparisons, folder=folder)
         execute(recorder, obtain, draw)
-        return GateMeasured(recorder.result(drawn(recorder, draw).resolve()))
+        return GateMeasured(recorder.result(draw_ended_run(recorder, draw).resolve()))
 
     def _problems(self, file: Path) -> Iterator[Problem]:
         """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
@@ -283,13 +283,13 @@ class GateCommand:
         file = Path(catalog.module_of(problem.kernel).__file__ or "")
         baseline = self.options.baseline
         try:
-            then_file = trees.file(baseline, trees.repository.within(file))
+            then_file = trees.file(baseline, trees.repository.relative_path(file))
         except WorktreeError as error:
             return self._leave(problem.spec.name, str(error), broken=True)
         if then_file is None:
             return self._leave(problem.spec.name, f"new since {baseline}")
         language = METAL if backend.device.backend == METAL else "triton"
-        self._leave_removed(problem.spec, then_file, language)
+        self._leave_removed_impls(problem.spec, then_file, language)
         for impl in [i for i in problem.spec.impls if i.backend == language]:
             try:
                 then = catalog.version_of(then_file)
@@ -307,7 +307,7 @@ class GateCommand:
             except (catalog.CatalogError, OperandError, WorktreeError) as error:
                 self._leave(impl.title, str(error), broken=True)
 
-    def _leave_removed(self, spec: Spec, then_file: Path, language: str) -> None:
+    def _leave_removed_impls(self, spec: Spec, then_file: Path, language: str) -> None:
         try:
             then = catalog.version_of(then_file)
         except catalog.CatalogError:  # said of each Impl below
@@ -322,7 +322,7 @@ class GateCommand:
         """Print the result, and write the comment and the JSON document. Returns the exit code."""
         if (result := measured.result) is None:
             return self._nothing(measured.nothing)
-        verdicts = [c.verdict for c in verdict.corrected(result.comparisons)]
+        verdicts = [c.verdict for c in verdict.holm_verdicts(result.comparisons)]
         broken = [None for left in self.left_out if left.broken]
         code = verdict.exit_code([*verdicts, *broken])
         code = INTERRUPTED if result.state == "interrupted" else code

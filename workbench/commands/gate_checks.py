@@ -54,7 +54,7 @@ class ChangedImpl:
         return [self.then, self.now]
 
     @property
-    def before(self) -> Sequence[CheckedConfig]:
+    def old_configs(self) -> Sequence[CheckedConfig]:
         """Return the baseline's configs, with the sizes to check that they take."""
         was = self.then.impl(self.impl.name) if self.then else None
         return was.taken(self.references[0].check) if was else ()
@@ -113,7 +113,7 @@ class Judges:
 
     def check(self, changed: Sequence[ChangedImpl], dtype: str) -> list[ImplCheck]:
         """Return what the check of each Impl at its default configs gave, in the order given."""
-        first = [self._begun(one, one.references[0], dtype) for one in changed]
+        first = [self._begin_checks(one, one.references[0], dtype) for one in changed]
         checks = [self._one(one, begun, dtype) for one, begun in zip(changed, first, strict=True)]
         lost = [n for n, check in enumerate(checks) if check.state == "unchecked"]
         if lost:
@@ -128,16 +128,16 @@ class Judges:
         state, reason = _worst(begun)
         references = one.references
         if state == "wrong" and len(references) > 1:
-            own, _ = _worst(self._begun(one, references[1], dtype))
+            own, _ = _worst(self._begin_checks(one, references[1], dtype))
             if own == "right":
                 state = "other reference"
                 reason = f"right by its own Spec, and wrong by the baseline's: {reason}"
-        if state == "right" and (refused := _refused(one)):
+        if state == "right" and (refused := _newly_refused_sizes(one)):
             state = "unproven"
             reason = f"it refuses {sizes_text(refused[0])}, at which the baseline's is checked"
         return ImplCheck(one.title, state, reason)
 
-    def _begun(self, one: ChangedImpl, reference: Description, dtype: str) -> list[Begun]:
+    def _begin_checks(self, one: ChangedImpl, reference: Description, dtype: str) -> list[Begun]:
         """Start the check of each config of an Impl against the Spec of a kernel."""
         checks = self._baseline if reference is one.then else self._branch
         taken = one.impl.taken(reference.check)
@@ -152,7 +152,8 @@ class Judges:
             return False
         file = one.then.file
         begun = [
-            Begun(self._baseline, file, file, one.impl.name, config, dtype) for config in one.before
+            Begun(self._baseline, file, file, one.impl.name, config, dtype)
+            for config in one.old_configs
         ]
         return bool(begun) and _worst(begun)[0] == "right"
 
@@ -212,8 +213,8 @@ def _worst(begun: Sequence[Begun]) -> tuple[State, str]:
     return min((one.result() for one in begun), key=lambda one: order.index(one[0]))
 
 
-def _refused(one: ChangedImpl) -> list[Sizes]:
+def _newly_refused_sizes(one: ChangedImpl) -> list[Sizes]:
     """Return the sizes to check that the baseline's Impl takes and the branch's does not."""
     check = one.references[0].check
     taken = [s for config in one.impl.taken(check) for s in config.sizes]
-    return [s for config in one.before for s in config.sizes if s not in taken]
+    return [s for config in one.old_configs for s in config.sizes if s not in taken]

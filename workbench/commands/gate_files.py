@@ -37,17 +37,17 @@ class GateFiles:
     @property
     def digest(self) -> str:
         """Return a hash of all code of the work tree, by which facts of it are stored."""
-        return self.changed.digest
+        return self.changed_code.digest
 
     @cached_property
-    def changed(self) -> ChangedCode:
+    def changed_code(self) -> ChangedCode:
         """Return which files have other code than at the baseline."""
-        return ChangedCode.since(self.repository, self.baseline)
+        return ChangedCode.find(self.repository, self.baseline)
 
     def is_same(self, file: Path) -> bool:
         """Return whether a file and all files of the repository that it imports have the code of
         the baseline. This reads them: a hash that the kernel's process made would be its word."""
-        return self.repository.within(file) not in self.changed.files
+        return self.repository.relative_path(file) not in self.changed_code.files
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Known:
     unchanged: int  # configs of files with the baseline's code
 
 
-def both_described(
+def describe_both(
     files: GateFiles,
     devices: tuple[Device, ...],
     dtype: str,
@@ -111,7 +111,7 @@ def _baseline(
     with Workers(1) as workers:
         for file in files.files:
             try:
-                within = files.repository.within(file)
+                within = files.repository.relative_path(file)
                 version = files.trees.file(files.baseline, within)
                 if version is None:
                     then[file] = None

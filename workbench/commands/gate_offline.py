@@ -21,12 +21,12 @@ from workbench.commands.code_table import finish
 from workbench.commands.console import say_result
 from workbench.commands.gate_checks import checked_code, say_checks
 from workbench.commands.gate_comment import write_comment
-from workbench.commands.gate_files import GateFiles, both_described
+from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, require_triton
 from workbench.commands.stored import stored_runs
-from workbench.commands.supervisor import contained
+from workbench.commands.supervisor import contain_workers
 from workbench.data.clock import timestamp
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
@@ -70,7 +70,7 @@ class OfflineGate:
         check_outputs(options)
         require_triton()
         with stored_runs(options.database, reading=False) as history:
-            with contained():
+            with contain_workers():
                 checks, stored = self._obtained(devices, history)
             # here nothing that ran the branch's code runs any more
             if stored is None:
@@ -89,7 +89,7 @@ class OfflineGate:
         differ."""
         options, started, baseline = self.options, timestamp(), CompiledBaseline(self.files.dtype)
         with ExitStack() as stack:
-            described = both_described(
+            described = describe_both(
                 self.files, tuple(devices), options.dtype, self.left_out, stack, baseline.compile
             )
             checks = say_checks(self.console, described.judges, described.changed, options.dtype)

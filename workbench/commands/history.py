@@ -211,7 +211,7 @@ def prune(options: HistoryOptions) -> int:
         raise HistoryError(
             "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
         )
-    before = None if options.older_than is None else _before(options.older_than, time.time())
+    before = None if options.older_than is None else _parse_moment(options.older_than, time.time())
     tuned = {e.run for e in Tuned.load(default_path()).entries.values()}
     with stored_runs(options.database, reading=False) as history:
         old = history.old_runs(before, options.keep or 0, options.kernel, options.device, tuned)
@@ -220,7 +220,7 @@ def prune(options: HistoryOptions) -> int:
         console.print(_what_goes(old), soft_wrap=True)
         if not old.runs and not old.orphans:
             return PASSED
-        if not options.yes and not _confirmed():
+        if not options.yes and not _confirm():
             return COULD_NOT_RUN
         history.delete(old)
         console.print("Deleted, and the space given back.")
@@ -243,7 +243,7 @@ def _what_goes(old: OldRuns) -> str:
     return f"To delete: {', '.join(parts)}. {stays}"
 
 
-def _confirmed() -> bool:
+def _confirm() -> bool:
     """Ask on the terminal. Returns whether the user agreed. Raises HistoryError without one."""
     if not sys.stdin.isatty():
         raise HistoryError("Nothing was deleted: nobody can be asked here; add --yes.")
@@ -257,7 +257,7 @@ def _confirmed() -> bool:
 _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
-def _before(text: str, now: float) -> float:
+def _parse_moment(text: str, now: float) -> float:
     """Return the moment, in seconds since 1970, that `90d` or a date names. Raises HistoryError."""
     if match := re.fullmatch(r"(\d{1,5})([hdwy])", text, re.ASCII):
         return now - int(match[1]) * _UNITS_S[match[2]]

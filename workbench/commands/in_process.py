@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextmanager
-def main_unseen() -> Iterator[None]:
+def hide_main() -> Iterator[None]:
     """Return a context manager that keeps new workers from importing the user's script, as they
     would import any parent's: an interpreting worker must set Triton's mode before it is imported,
     and a script may have no guard."""

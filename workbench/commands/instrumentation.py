@@ -25,7 +25,7 @@ def op_path(run: Run, case: Case, part: str = "") -> str:
     return "/".join(word.replace("/", "_") for word in words if word)
 
 
-def dispatched(
+def dispatch_events(
     run: Run, case: Case, compiled: Compiled, part: str = ""
 ) -> Iterator[KernelDispatched]:
     """Yield the event of each kernel that a call of a compiled config launches, in their order;
@@ -56,7 +56,7 @@ def _largest(compiled: Compiled) -> list[LaunchShape]:
     return [LaunchShape(name, grid, *costs, compiled.launches)]
 
 
-def completed(run: Run, record: Record, part: str = "") -> OpCompleted:
+def completion_event(run: Run, record: Record, part: str = "") -> OpCompleted:
     """Return the event of a time, in microseconds of one call.
 
     A time by the host's clock is `host_us` alone, as the device's share of it is unknown. A

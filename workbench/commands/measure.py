@@ -27,7 +27,7 @@ from workbench.commands.run import (
     check_emulator,
     check_energy,
     check_profile,
-    drawn,
+    draw_ended_run,
     execute,
     gpu_present,
     measured_peaks,
@@ -116,7 +116,7 @@ class MeasureCommand:
         configs = profiling.timed_configs(options.kernel, finals, spec.impls)
         place = profiling.ProfilePlace(recorder.run, options.out, options.database, recorder.file)
         profiles, stopped = profiling.profile_configs(configs, place, self.console)
-        profiling.print_profiled(self.console, profiles, recorder.outcomes)
+        profiling.print_profiles(self.console, profiles, recorder.outcomes)
         return profiles, stopped
 
     def _go(
@@ -137,7 +137,7 @@ class MeasureCommand:
         self._say_begin(run)
 
         def obtain(recorder: Recorder) -> None:
-            groups = [self._planned(problem, selected, recorder) for problem in problems]
+            groups = [self._plan_group(problem, selected, recorder) for problem in problems]
             for at, (problem, group) in enumerate(zip(problems, groups, strict=True)):
                 show_part(f"{sizes_text(problem.sizes)}, {problem.dtype}", at, len(problems))
                 if at % PREWARMED == 0:
@@ -147,14 +147,14 @@ class MeasureCommand:
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
-        drawn(recorder, self._conclude)
+        draw_ended_run(recorder, self._conclude)
         return recorder, state
 
-    def _planned(self, problem: Problem, selected: Selected, recorder: Recorder) -> ProblemGroup:
+    def _plan_group(self, problem: Problem, selected: Selected, recorder: Recorder) -> ProblemGroup:
         """Return the candidates of one problem."""
         backend = recorder.backend
         factory = RecordFactory(recorder.run, problem, backend.protocol)
-        energy, tell = self.options.energy, recorder.dispatched
+        energy, tell = self.options.energy, recorder.write_dispatches
         group = ProblemGroup(factory, backend, selected, energy, tell)
         group.plan()
         self.origins.update(group.origins)
@@ -218,39 +218,39 @@ class ProblemGroup:
         limits = self.backend.device.limits
         first_impl = own_impls(problem.spec, self.backend.device.backend)[0]
         default = first_impl.default(limits, problem.dtype, problem.sizes)
-        for impl, config, origin in self.selected.of(problem):
+        for impl, config, origin in self.selected.configs(problem):
             first = impl is first_impl and config == default
             candidate = self.factory.candidate(impl, config, first)
             self.origins[candidate.key] = origin
             self._todo.append(candidate)
-            if (reason := self._refused(candidate)) is not None:
+            if (reason := self._refusal(candidate)) is not None:
                 self._refusals[candidate.key] = Refusal("refused", reason)
 
     def prewarm(self) -> None:
         """Start to compile all candidates, where they are timed here."""
-        if not self.backend.predicts and (candidates := self._to_compile()):
+        if not self.backend.predicts and (candidates := self._candidates_to_compile()):
             cast(Measures, self.backend).prewarm(self.factory.problem, candidates)
 
     def begin(self) -> Mapping[str, Mapping[str, Any]]:
         """Prepare the backend, once `plan` was called. Returns the ceilings that were measured."""
         try:
-            return self.backend.begin(self.factory.problem, self._to_compile())
+            return self.backend.begin(self.factory.problem, self._candidates_to_compile())
         except RuntimeError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             refusal = Refusal("measure", lines[0], own=False)
             self._refusals = {c.key: refusal for c in self._todo}
             return {}
 
-    def _refused(self, candidate: Candidate) -> str | None:
+    def _refusal(self, candidate: Candidate) -> str | None:
         return refusal_of(candidate, self.factory.problem, self.backend.device)
 
-    def _to_compile(self) -> list[Candidate]:
+    def _candidates_to_compile(self) -> list[Candidate]:
         return [c for c in self._todo if c.impl.backend != "torch" and c.key not in self._refusals]
 
     def outcomes(self) -> Iterator[Outcome]:
         """Yield every outcome. A candidate that cannot run is an outcome too."""
         compiled: dict[str, Compiled] = {}
-        for candidate, result in self.backend.compiled(self._to_compile()):
+        for candidate, result in self.backend.compiled(self._candidates_to_compile()):
             if isinstance(result, Refusal):
                 self._refusals[candidate.key] = result
             else:
@@ -260,16 +260,16 @@ class ProblemGroup:
             if (reason := self._refusals.get(candidate.key)) is not None:
                 yield self.factory.failure(candidate, reason, compiled.get(candidate.key))
         ready = [c for c in self._todo if c.key not in self._refusals]
-        yield from (self._predicted if self.backend.predicts else self._measured)(ready, compiled)
+        yield from (self._predict if self.backend.predicts else self._measure)(ready, compiled)
 
-    def _predicted(
+    def _predict(
         self, ready: Sequence[Candidate], compiled: Mapping[str, Compiled]
     ) -> Iterator[Outcome]:
         waiting = [(c, self.backend.timed(c, compiled[c.key], None)) for c in ready]
         for candidate, future in waiting:
             yield self._outcome(candidate, future.result(), "predict", compiled)
 
-    def _measured(
+    def _measure(
         self, ready: Sequence[Candidate], compiled: Mapping[str, Compiled]
     ) -> Iterator[Outcome]:
         if not ready:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def compare_emulated(options: CompareOptions, device: str, console: Console) -> int:
+def compare_on_emulator(options: CompareOptions, device: str, console: Console) -> int:
     """Compare two operands for an Apple GPU. Returns the exit code of the verdict, 2 where one of
     them has no prediction, or 130 after Ctrl-C. Raises CommandError for options that need a GPU,
     and for stored runs and revisions, which have no emulated comparison."""
@@ -86,7 +86,7 @@ def _launches(recorder: Recorder, record: Record) -> object:
     spec = catalog.spec_of(recorder.run.source)
     impl = catalog.impl_of(spec, record.case.impl)
     case = record.case
-    return planned(impl, impl.created(case.config), case.sizes, case.dtype)
+    return planned(impl, impl.config_of(case.config), case.sizes, case.dtype)
 
 
 def _counts(left: Record, right: Record) -> str:

@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Mapping
 from pathlib import Path
 
-from workbench.catalog import kernel_names, unknown
+from workbench.catalog import kernel_names, name_hint
 from workbench.commands.console import say
 from workbench.commands.options import NewKernelOptions
 from workbench.spec import WorkbenchError
@@ -108,7 +108,7 @@ def write_kernel(name: str, folder: Path, like: str | None = None) -> tuple[Path
     if name in kernel_names():
         raise TemplateError(f"{name!r} is a built-in kernel; take another name, as my_{name}.")
     if like is not None and like not in COMPUTES:
-        raise TemplateError(unknown("file to start from", like, COMPUTES))
+        raise TemplateError(name_hint("file to start from", like, COMPUTES))
     words = name.lower().split("_")
     chosen = like or next((_LIKE[word] for word in words if word in _LIKE), "elements")
     text = (FILES / f"{chosen}.py.txt").read_text(encoding="utf-8")

@@ -76,7 +76,7 @@ class RemoteHost:
     python: str
 
     @classmethod
-    def of(cls, text: str) -> RemoteHost:
+    def parse(cls, text: str) -> RemoteHost:
         """Return the host of `me@gpu` or `me@gpu:/opt/env/bin/python`. Raises CommandError."""
         name, _, python = text.partition(":")
         if not name or name.startswith("-"):
@@ -87,7 +87,7 @@ class RemoteHost:
 def run_on(where: str, words: Sequence[str]) -> int:
     """Run a command line on another machine. Returns its exit code there. Raises CommandError where
     it cannot be reached or prepared, or where the command cannot run without the repository."""
-    host = RemoteHost.of(where)
+    host = RemoteHost.parse(where)
     if not words:
         raise CommandError("Name the command to run there: workbench sweep softmax --on HOST.")
     if words[0] in NEEDS_REPOSITORY:
@@ -101,18 +101,18 @@ def run_on(where: str, words: Sequence[str]) -> int:
         script = INSTALL.format(
             cache=CACHE, digest=digest, wheel=wheel, python=shlex.quote(host.python), lacks=LACKS
         )
-        home, work = ssh.prepared(script, content).split()
+        home, work = ssh.prepare(script, content).split()
         ssh.send(files, work)
         note(f"running on {host.name}")
         line = RUN.format(work=shlex.quote(work), home=shlex.quote(home), words=shlex.join(there))
-        with results_named(host, work):
+        with name_results(host, work):
             code = ssh.run(line)
             bring_back(ssh, work)
     return code
 
 
 @contextmanager
-def results_named(host: RemoteHost, work: str) -> Iterator[None]:
+def name_results(host: RemoteHost, work: str) -> Iterator[None]:
     """Return a context manager that adds the folder with the results to an error. Raises
     CommandError."""
     try:
@@ -141,12 +141,12 @@ class RemoteShell:
 
     def run(self, line: str) -> int:
         """Run a line, with our output; return its exit code."""
-        return self._reached(subprocess.run([*self.words, line], stdin=subprocess.DEVNULL))
+        return self._exit_code(subprocess.run([*self.words, line], stdin=subprocess.DEVNULL))
 
     def output(self, line: str, given: bytes = b"") -> bytes:
         """Return what a line prints. Raises CommandError where it fails."""
         done = subprocess.run([*self.words, line], input=given, stdout=subprocess.PIPE)
-        code = self._reached(done)
+        code = self._exit_code(done)
         if code == LACKS:
             raise CommandError(
                 f"{self.host.python} on {self.host.name} has no torch; install it there, or name "
@@ -156,7 +156,7 @@ class RemoteShell:
             raise CommandError(f"A step on {self.host.name} failed (exit code {code}; see above).")
         return done.stdout
 
-    def prepared(self, script: str, wheel: bytes) -> str:
+    def prepare(self, script: str, wheel: bytes) -> str:
         """Install the wheel where it is missing; return the folders of it and of this command."""
         return self.output(f"sh -c {shlex.quote(script)}", wheel).decode().strip()
 
@@ -170,7 +170,7 @@ class RemoteShell:
         line = f"tar -xzmf - -C {place} && touch {place}/.sent && sleep 0.02"
         self.output(line, archive.getvalue())
 
-    def _reached(self, done: subprocess.CompletedProcess[bytes]) -> int:
+    def _exit_code(self, done: subprocess.CompletedProcess[bytes]) -> int:
         if done.returncode == UNREACHABLE:
             raise CommandError(f"ssh could not reach {self.host.name}, or lost it; see above.")
         return done.returncode

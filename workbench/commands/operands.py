@@ -38,22 +38,22 @@ class Operand:
     knobs: Mapping[str, int] = field(default_factory=dict)  # named; the others keep their default
     revision: str = WORKING
 
-    def chosen(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
+    def choose(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
         """Return the Impl and its config in this version of the kernel, at these sizes. Raises
         CatalogError or OperandError."""
         first = next((i.name for i in spec.impls if i.backend == "triton"), spec.impls[0].name)
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
-            raise OperandError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
+            raise OperandError(catalog.name_hint(f"knob of {impl.title}", unknown[0], impl.knobs()))
         try:
             with user_code(f"a config of {impl.title}"):
-                text = replace(impl.declared(limits, dtype), **self.knobs)
+                text = replace(impl.declared_default(limits, dtype), **self.knobs)
         except Exception as error:  # the config's own `__post_init__`
             raise OperandError(
                 f"{impl.config.__name__} of {impl.title} cannot be made of {label(self.knobs)} "
                 f"({first_sentence(error)}); name other values."
             ) from error
-        return impl, impl.resolved(text, limits, dtype, sizes)
+        return impl, impl.resolved_config(text, limits, dtype, sizes)
 
 
 def is_run(text: str) -> bool:
@@ -117,7 +117,7 @@ def repository_with(kernel: str) -> Repository | None:
     """Return the git repository that holds the kernel's file; None if there is none."""
     file = catalog.module_of(kernel).__file__
     try:
-        return Repository.of(Path(file)) if file else None
+        return Repository.find(Path(file)) if file else None
     except WorktreeError:
         return None
 
@@ -126,11 +126,11 @@ def operands_of(
     text: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
 ) -> tuple[Operand, Operand]:
     """Return both operands. `impl` is the value of `--impl`, for revisions. Raises OperandError."""
-    named = Operand() if impl is None else _of_impl(impl, spec)
+    named = Operand() if impl is None else _impl_operand(impl, spec)
     if named is None:
         names = [i.name for i in spec.impls]
         raise OperandError(
-            catalog.unknown(f"impl of {spec.name}", str(impl).partition(":")[0], names)
+            catalog.name_hint(f"impl of {spec.name}", str(impl).partition(":")[0], names)
         )
     left, right = (_operand(each, named, spec, repository) for each in text)
     return left, right
@@ -138,27 +138,27 @@ def operands_of(
 
 def config_operand(text: str, spec: Spec) -> Operand:
     """Return the operand that names an Impl, with or without a config. Raises OperandError."""
-    if (result := _of_impl(text, spec)) is None:
+    if (result := _impl_operand(text, spec)) is None:
         names = [i.name for i in spec.impls]
-        raise OperandError(catalog.unknown(f"impl of {spec.name}", text.partition(":")[0], names))
+        raise OperandError(catalog.name_hint(f"impl of {spec.name}", text.partition(":")[0], names))
     return result
 
 
 def _operand(text: str, named: Operand, spec: Spec, repository: Repository | None) -> Operand:
     if is_run(text):
         raise OperandError(f"{text} is a stored run: compare it with another stored run.")
-    if (result := _of_impl(text, spec)) is not None:
+    if (result := _impl_operand(text, spec)) is not None:
         return result
     if text == WORKING or (repository is not None and repository.commit(text) is not None):
         return replace(named, revision=text)
     names = [i.name for i in spec.impls]
     word = text.partition(":")[0]
-    unknown = catalog.unknown(f"impl of {spec.name}", word, names)
+    unknown = catalog.name_hint(f"impl of {spec.name}", word, names)
     where = f"no commit of {repository.root}" if repository else "its file is in no git repository"
     raise OperandError(f"{unknown} Nor is it a revision: {where}.")
 
 
-def _of_impl(text: str, spec: Spec) -> Operand | None:
+def _impl_operand(text: str, spec: Spec) -> Operand | None:
     """Return the operand that names an Impl, with or without a config; None if it names none."""
     head, colon, rest = text.partition(":")
     name = head.removeprefix(f"{spec.name}.")

@@ -53,7 +53,7 @@ def more(default: Any, help: str, name: str | None = None, **limits: Any) -> Any
     return option(default, help, name, rich_help_panel=MORE, **limits)
 
 
-def to_file(default: Any, help: str, name: str | None = None) -> Any:
+def file_option(default: Any, help: str, name: str | None = None) -> Any:
     """Return a field that declares an option on files or output: no stored command has it."""
     return option(default, help, name, stored=False, rich_help_panel=FILES)
 
@@ -65,7 +65,7 @@ def flag(help: str, name: str | None = None, *, stored: bool = True, **limits: A
 
 def out(help: str = "Folder for the page and events.") -> Any:
     """Return a field that declares `--out`."""
-    return to_file(Path("results"), help)
+    return file_option(Path("results"), help)
 
 
 def strict(stored: bool = False) -> Any:
@@ -87,32 +87,34 @@ def energy() -> Any:
 
 def events() -> Any:
     """Return a field that declares `--events/--no-events`."""
-    return to_file(True, "Write dispatches and times as events.", EVENTS)
+    return file_option(True, "Write dispatches and times as events.", EVENTS)
 
 
 def quiet(help: str = "Print only the result.") -> Any:
     """Return a field that declares `--quiet`."""
-    return to_file(False, help, "--quiet")
+    return file_option(False, help, "--quiet")
 
 
 def json(help: str = "Write the result to this file; - is standard output.") -> Any:
     """Return a field that declares `--json`."""
-    return to_file(None, help, "--json")
+    return file_option(None, help, "--json")
 
 
 def annotate() -> Any:
     """Return a field that declares `--annotate`."""
-    return to_file(False, "Print `::error file=,line=` of each finding, for GitHub.", "--annotate")
+    return file_option(
+        False, "Print `::error file=,line=` of each finding, for GitHub.", "--annotate"
+    )
 
 
 def sarif() -> Any:
     """Return a field that declares `--sarif`."""
-    return to_file(None, "Write the findings to this file as SARIF 2.1.0, for code scanning.")
+    return file_option(None, "Write the findings to this file as SARIF 2.1.0, for code scanning.")
 
 
 def database() -> Any:
     """Return a field that declares `--database`."""
-    return to_file(None, "Database URL; SQLite in the user's data folder by default.")
+    return file_option(None, "Database URL; SQLite in the user's data folder by default.")
 
 
 def fresh() -> Any:
@@ -175,7 +177,7 @@ class Options:
         """Take the name of the command, and its panel of `workbench --help`."""
         cls.COMMAND, cls.PANEL = command, panel
 
-    def resolved(self) -> Options:
+    def resolve_names(self) -> Options:
         """Return the options as `run` of the command takes them."""
         return self
 
@@ -229,7 +231,7 @@ class RunOutput:
     """Options of a command whose run is stored: what it writes and prints."""
 
     out: Path = out()
-    events_file: Path | None = to_file(
+    events_file: Path | None = file_option(
         None, "Events file (JSONL) to append to, not the run's own.", "--events-file"
     )
     events: bool = events()
@@ -277,7 +279,7 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
         stored=False,
     )
 
-    def resolved(self) -> SweepOptions:
+    def resolve_names(self) -> SweepOptions:
         """Return the options with the sweep as `name` and the kernel as `kernel`. Raises
         OptionError where the first word is neither, or where one of the two is given twice."""
         from workbench import catalog  # `--help` does not need it
@@ -288,7 +290,7 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
                 require_part("kernels")
                 known = [*sweeps, *catalog.known_kernels()]
                 hint = catalog.example("kernel", word, "")
-                raise OptionError(hint or catalog.unknown("sweep or kernel", word, known))
+                raise OptionError(hint or catalog.name_hint("sweep or kernel", word, known))
             once("kernel", word, "--kernel", self.kernel)
             return replace(self, name=self.vary or SWEEP, kernel=word, vary="")
         if self.vary != word:
@@ -471,7 +473,9 @@ class EvaluateOptions(Options, command="evaluate", panel="Check a change"):
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
     verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
     reuse: Path | None = option(None, "Give this file's verdict if it is of the same contents.")
-    events_file: Path | None = to_file(None, "Events file (JSONL) to append to.", "--events-file")
+    events_file: Path | None = file_option(
+        None, "Events file (JSONL) to append to.", "--events-file"
+    )
     events: bool = events()
     quiet: bool = quiet()
     json: Path | None = json("Write the verdict to this file; - is standard output.")
@@ -663,7 +667,7 @@ def verify() -> Any:
 class WorkloadRecordOptions(TakesProgram, Options, command="workload record", panel="Tune"):
     """Run a program, and record which Triton kernels it launches."""
 
-    out: Path = to_file(Path("run.workload"), "The workload file.")
+    out: Path = file_option(Path("run.workload"), "The workload file.")
     profile_steps: int = more(3, "Steps whose GPU time is recorded; 0 for none.", min=0)
     values: bool = more(False, "Keep the values of small integer tensors.", "--values")
     device: str | None = option(None, "The device that stands in for a missing GPU: h200.")
@@ -686,7 +690,7 @@ class WorkloadMergeOptions(Options, command="workload merge", panel="Tune"):
     """Write several workload files as one."""
 
     files: tuple[str, ...] = workload_files()
-    out: Path = to_file(Path("run.workload"), "The workload file to write.")
+    out: Path = file_option(Path("run.workload"), "The workload file to write.")
     quiet: bool = quiet("Print only the table.")
     json: Path | None = json()
 
@@ -796,11 +800,11 @@ class HistoryOptions(Options, command="history", panel="Look back"):
     yes: bool = flag("Prune without asking.", "--yes")
     quiet: bool = quiet("Print only the outcomes.")
     json: Path | None = json("Write the outcomes to this file; - is standard output.")
-    parquet: Path | None = to_file(None, "Write the outcomes as Parquet (pandas and pyarrow).")
-    benchmark_json: Path | None = to_file(
+    parquet: Path | None = file_option(None, "Write the outcomes as Parquet (pandas and pyarrow).")
+    benchmark_json: Path | None = file_option(
         None, "Write the newest times for github-action-benchmark: customSmallerIsBetter."
     )
-    bencher: Path | None = to_file(None, "Write the newest times as Bencher Metric Format.")
+    bencher: Path | None = file_option(None, "Write the newest times as Bencher Metric Format.")
     database: str | None = database()
 
 

@@ -68,7 +68,7 @@ def _panel_rank(field: Field[Any]) -> int:
     return ("", MORE, FILES).index(field.metadata.get("limits", {}).get("rich_help_panel", ""))
 
 
-def _taken(value: Any, kind: Any) -> Any:
+def _field_value(value: Any, kind: Any) -> Any:
     """Return a value of Typer as the options class takes it."""
     return tuple(value or ()) if kind == tuple[str, ...] else value
 
@@ -79,7 +79,7 @@ def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None
     kinds = {} if bare else get_type_hints(options)
 
     def command(**values: Any) -> None:
-        values = {k: _taken(v, kinds[k]) for k, v in values.items()}
+        values = {k: _field_value(v, kinds[k]) for k, v in values.items()}
         raise typer.Exit(run(options(**values)))
 
     shown = () if bare else sorted(fields(options), key=_panel_rank)

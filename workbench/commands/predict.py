@@ -91,13 +91,13 @@ def predict_function(
     """Compile all configs of a function for a launch with these arguments, and print the fastest by
     their code. Returns the exit code."""
     from workbench.adapted import autotuned
-    from workbench.adapted.kernel import launched
+    from workbench.adapted.kernel import unwrap
     from workbench.adapted.predicted import rank_function
     from workbench.commands.tune import configs_of
 
     device = device_for(options.device)
     chosen, _ = configs_of(autotuned.autotuner_of(kernel), given, configs)
-    function = launched(kernel)
+    function = unwrap(kernel)
     named = {**dict(zip(function.arg_names, given[0], strict=False)), **given[1]}
     ranking = rank_function(kernel, device, named, grid, chosen)
     return say_ranking(options, options.kernel, device, ranking)

@@ -20,11 +20,11 @@ from workbench.tuner.space import Plan
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
 
 
-def sweep_named(name: str) -> Sweep:
+def find_sweep(name: str) -> Sweep:
     """Return the sweep of that file name. Raises CommandError with the nearest names."""
     known = catalog.names_in("workbench.sweeps")
     if name not in known:
-        raise CommandError(catalog.unknown("sweep", name, known))
+        raise CommandError(catalog.name_hint("sweep", name, known))
     sweep = import_module(f"workbench.sweeps.{name}").SWEEP
     assert isinstance(sweep, Sweep)
     return sweep
@@ -84,14 +84,14 @@ def search_plan_of(options: SweepOptions, started: float) -> SearchPlan | None:
     if options.budget is None and options.search is None:
         return None
     budget = Budget.parse(options.budget) if options.budget else Budget()
-    return SearchPlan(strategy_named(options.search or "model"), budget, started)
+    return SearchPlan(find_strategy(options.search or "model"), budget, started)
 
 
-def strategy_named(name: str) -> Strategy:
+def find_strategy(name: str) -> Strategy:
     """Return the strategy of this name. Raises CommandError with the nearest names."""
     known = [s.value for s in Strategy]
     if name not in known:
-        raise CommandError(catalog.unknown("search", name, known))
+        raise CommandError(catalog.name_hint("search", name, known))
     return Strategy(name)
 
 

@@ -16,11 +16,11 @@ from workbench.commands.console import console_for, prints_aside, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.commands.profile_counters import (
+    add_default_counters,
     checks_table,
     counter_groups,
     ncu_counters,
     print_counters,
-    with_defaults,
 )
 from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
@@ -128,7 +128,7 @@ class ProfileCommand:
         from workbench.commands.run import check_outputs
 
         assert self.machine is not None
-        workload = self._tooled(program_workload(self.options), self.name)
+        workload = self._tool_workload(program_workload(self.options), self.name)
         preflight(tool, self.machine, workload)
         tool.argv(self.machine, workload, self.options.out)  # refuses a program that is not there
         check_outputs(self.options)
@@ -170,7 +170,7 @@ class ProfileCommand:
 
         self.trace = tool.parse(result)
         summary = summarise(self.trace)
-        kept = self._kept(summary, result, prepared)
+        kept = self._trace_run(summary, result, prepared)
         self.console.print()
         for line in [*recorded_lines(tool, result), *unreadable_lines(result.status)]:
             self.console.print(line, soft_wrap=True)
@@ -193,7 +193,7 @@ class ProfileCommand:
         say_page(self.console, page)
         return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)
 
-    def _kept(
+    def _trace_run(
         self, summary: TraceSummary, result: ToolRun, prepared: PreparedKernel | None
     ) -> KeptTrace:
         """Return the trace as a run: that of the plain time, where a kernel has one."""
@@ -228,12 +228,12 @@ class ProfileCommand:
     def _profile_kernel(self, tool: Profiler) -> int:
         assert self.machine is not None
         calls = self.options.calls or tool.calls
-        prepared = self._prepared(tool, calls)
+        prepared = self._prepare(tool, calls)
         if isinstance(prepared, int):
             return prepared
         self.console.print(prepared.sentence, soft_wrap=True)
         try:
-            return self._record_calls(tool, prepared.of_calls(calls))
+            return self._record_calls(tool, prepared.change_calls(calls))
         except (ProfilerError, ReadError) as error:
             if not tool.instead:
                 raise
@@ -241,10 +241,10 @@ class ProfileCommand:
         say(f"{self.name} gave nothing usable, so {tool.instead} records the kernel.", err=True)
         self.name = tool.instead
         tool = profilers()[self.name]
-        code = self._record_calls(tool, prepared.of_calls(self.options.calls or tool.calls))
+        code = self._record_calls(tool, prepared.change_calls(self.options.calls or tool.calls))
         return COULD_NOT_RUN if self.options.tool else code
 
-    def _prepared(self, tool: Profiler, calls: int) -> PreparedKernel | int:
+    def _prepare(self, tool: Profiler, calls: int) -> PreparedKernel | int:
         """Return the kernel, checked and timed without a tool, or an exit code after Ctrl-C."""
         from workbench.backend.prewarm import Libraries, prewarmed
 
@@ -254,7 +254,7 @@ class ProfileCommand:
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))
             first = Workload((), str(self.options.kernel), marked=marked)
-            preflight(tool, self.machine, self._tooled(first, self.name))
+            preflight(tool, self.machine, self._tool_workload(first, self.name))
             return prepare_kernel(self.options, self.machine, self.console, prewarm)
 
     def _record_calls(self, tool: Profiler, prepared: PreparedKernel) -> int:
@@ -276,9 +276,9 @@ class ProfileCommand:
             tuple(f"--{name}" for name in OF_TRACE if getattr(self.options, name)),
             self.options.data or "tree",
         )
-        return self._tooled(workload, name)
+        return self._tool_workload(workload, name)
 
-    def _tooled(self, workload: Workload, name: str) -> Workload:
+    def _tool_workload(self, workload: Workload, name: str) -> Workload:
         """Return the workload with what is asked of one tool. Raises CounterError."""
         options = self.options
         if name == "sanitizer":
@@ -288,12 +288,12 @@ class ProfileCommand:
             if sentence := translated(options.set):
                 self._say_once(sentence)
             extended = replace(workload, counters=counters, selection=options.set or "")
-            return with_defaults(extended, name, self._gpu())
+            return add_default_counters(extended, name, self._gpu())
         if name == "xctrace":
             return replace(workload, instruments=options.instrument)
         if name == "rocprofv3" and options.metrics:
             return replace(workload, counters=counter_groups(options.metrics))
-        return with_defaults(workload, name, self._gpu())
+        return add_default_counters(workload, name, self._gpu())
 
     def _gpu(self) -> str:
         return self.machine.gpu if self.machine is not None else ""
@@ -330,7 +330,7 @@ class ProfileCommand:
         if prepared is not None:
             calls = self.options.calls or known[names[0]].calls
             self.console.print(f"{folder / SCRIPT}:", style="bold")
-            script = script_of(prepared.of_calls(calls).call, __version__)
+            script = script_of(prepared.change_calls(calls).call, __version__)
             self.console.print(script.rstrip(), soft_wrap=True)
         return PASSED
 
@@ -342,9 +342,9 @@ class ProfileCommand:
             trace = trace_path(str(self.options.kernel), datetime.now(UTC).date())
             return capture_workload(self.options, self.machine, trace)
         if prepared is None:
-            return self._tooled(program_workload(self.options), name)
+            return self._tool_workload(program_workload(self.options), name)
         calls = self.options.calls or tool.calls
-        return self._kernel_workload(prepared.of_calls(calls), folder, name)
+        return self._kernel_workload(prepared.change_calls(calls), folder, name)
 
 
 def check_options(options: ProfileOptions) -> None:
@@ -368,7 +368,7 @@ def check_options(options: ProfileOptions) -> None:
         *((each, "instrument", INSTRUMENTS) for each in options.instrument),
     ):
         if value is not None and value not in known:
-            raise OptionError(catalog.unknown(name, value, known))
+            raise OptionError(catalog.name_hint(name, value, known))
     _check_fit(options)
 
 
@@ -419,7 +419,7 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
         return of_gpu or "ncu", ""
     given = any(getattr(options, name) for name in OF_TRACE)
     if options.kernel is not None and machine.system == "darwin" and not given:
-        return GPUTRACE, _captured(options, machine)
+        return GPUTRACE, _capture_sentence(options, machine)
     if options.kernel is None or of_gpu is None or given:
         return DEFAULT_TOOL, ""
     workload = Workload((), str(options.kernel), marked=MarkedCalls(1, True))
@@ -429,7 +429,7 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
     return DEFAULT_TOOL, f"The tool is trace (torch.profiler), without counters: {reason}"
 
 
-def _captured(options: ProfileOptions, machine: Machine) -> str:
+def _capture_sentence(options: ProfileOptions, machine: Machine) -> str:
     """Return the sentence before a capture on a Mac. Raises ProfilerError with the command line of
     xctrace where the environment does not allow a capture."""
     if machine.variables.get(CAPTURE) == "1":

@@ -56,7 +56,7 @@ class PreparedKernel:
     records: tuple[Record, ...] = ()  # the plain time
     begun: bool = False  # the run is stored
 
-    def of_calls(self, calls: int) -> PreparedKernel:
+    def change_calls(self, calls: int) -> PreparedKernel:
         """Return the same with another number of calls to record."""
         return replace(
             self, call=replace(self.call, calls=calls), marked=replace(self.marked, calls=calls)
@@ -76,7 +76,7 @@ def prepare_kernel(
     seen = prewarm if prewarm and gpu_present() else None  # torch may be told to see none
     with resources(options, lambda: backend_for(None, repository, seen)) as opened:
         selected = Selected([operand], Tuned.load(default_path()), opened.backend)
-        impl, config, origin = next(selected.of(problem))
+        impl, config, origin = next(selected.configs(problem))
         _check_config(impl, config, opened.backend.device.limits, dtype, sizes)
         plain = _PlainRun(options, problem, impl, config, opened, console)
         if not plain.go():
@@ -96,7 +96,7 @@ def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
     spec, sizes, dtype = _problem(options, machine)
     problem = Problem(str(options.kernel), spec, sizes, dtype)
     device = (hardware.live() if machine.gpu else None) or hardware.device_named(DEFAULT_TARGET)
-    impl, config = _operand(options, spec).chosen(spec, device.limits, dtype, sizes)
+    impl, config = _operand(options, spec).choose(spec, device.limits, dtype, sizes)
     _check_config(impl, config, device.limits, dtype, sizes)
     call = _call(options, problem, impl, config, machine.gpu)
     return PreparedKernel(None, call, MarkedCalls(call.calls, bool(machine.gpu)), "")

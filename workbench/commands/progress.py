@@ -42,7 +42,7 @@ def redirection() -> Redirection | None:
 
 
 @contextmanager
-def redirected(output: TextIO, progress: Progress | None) -> Iterator[None]:
+def redirect(output: TextIO, progress: Progress | None) -> Iterator[None]:
     """Return a context manager in which commands print to `output` and show their progress by
     `progress`, which is ended with it."""
     token = _REDIRECTED.set(Redirection(output, progress))

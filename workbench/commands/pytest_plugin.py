@@ -146,7 +146,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     is skipped where there is no GPU. The times are printed at the end and are properties of the
     test in a JUnit file."""
 
-    def timed(function: Any, sizes: Any, providers: Any = (), **costs: Any) -> Any:
+    def time_function(function: Any, sizes: Any, providers: Any = (), **costs: Any) -> Any:
         import workbench
         from workbench.commands.bench import NEEDS_GPU
 
@@ -163,7 +163,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
             pytest.fail("\n".join(wrong), pytrace=False)
         return result
 
-    return timed
+    return time_function
 
 
 def _keep(request: pytest.FixtureRequest, result: Any) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.catalog import names_in, unknown
+from workbench.catalog import name_hint, names_in
 from workbench.commands.console import console_for, is_stdout, note
 from workbench.commands.options import ReportOptions
 from workbench.commands.result import RunResult, document, json_text
@@ -62,7 +62,7 @@ def make(options: ReportOptions) -> list[Path]:
     """
     known = names_in("workbench.reports")
     if options.name not in known:
-        raise ReportError(unknown("report", options.name, known))
+        raise ReportError(name_hint("report", options.name, known))
     if options.name == "roofline":
         return _roofline(options)
     _refuse_options(options)
@@ -77,25 +77,25 @@ def make(options: ReportOptions) -> list[Path]:
     kind = RunKind(
         f"run that the report {options.name} draws", lambda _, run: _draws(options.name, run)
     )
-    kept = _kept(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
+    kept = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
     place = options.out or _place([kept.run], "report.html")
-    return _with_document(options, place, html, [kept])
+    return _write_with_document(options, place, html, [kept])
 
 
-def _with_document(
+def _write_with_document(
     options: ReportOptions, place: Path, text: str, every: Sequence[RunResult]
 ) -> list[Path]:
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
-        written = [_shown(write_page(place, text))]
+        written = [_full_path(write_page(place, text))]
         if options.out is None and place.name == PAGE:
             write_index(place.parent.parent)
         return written
     runs = [replace(kept, page=place) for kept in every]
     content = json_text(document("report", PASSED, runs))
-    return _written([("--out", place, text), ("--json", options.json, content)])
+    return _write_all([("--out", place, text), ("--json", options.json, content)])
 
 
 def sheet(
@@ -115,7 +115,7 @@ def sheet(
     from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
     if not (kernel or device):
-        kept = _all_kept(runs, database, WITH_TIME)
+        kept = _read_all_runs(runs, database, WITH_TIME)
         once = {each.run.id: each for each in kept}
         stored = [
             RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in once.values()
@@ -129,9 +129,9 @@ def sheet(
         result = _search(history, kernel, device)
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
-        each = (_of_history(history, run) for run in result)
+        each = (_history_run(history, run) for run in result)
         stored_ = (
-            RunWithOutcomes(k.run, _of_kernel(k, kernel), k.comparisons, k.profiles) for k in each
+            RunWithOutcomes(k.run, _outcomes(k, kernel), k.comparisons, k.profiles) for k in each
         )
         return sheet_of(stored_, ceilings, everything)
 
@@ -160,10 +160,10 @@ def _roofline(options: ReportOptions) -> list[Path]:
         files.append(("--json", options.json, json_text(result)))
     if options.figure:
         files.append(("--figure", options.figure, paper(result, kind)))
-    return _written(files)
+    return _write_all(files)
 
 
-def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
+def _write_all(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
     """Write all of the files or none; `files` are option, path and content. Returns the paths."""
     by_path: dict[Path, str] = {}
     for option, path, _ in files:
@@ -179,10 +179,10 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
         raise ReportError(
             f"{error.path} cannot be written to ({error.reason}); name another place with {option}."
         ) from None
-    return [_shown(path) for _, path, _ in files]
+    return [_full_path(path) for _, path, _ in files]
 
 
-def _shown(path: Path) -> Path:
+def _full_path(path: Path) -> Path:
     """Return the whole path of a file, to be copied; that of a stream as it was named."""
     return path if is_stream(path) else real_path(path)
 
@@ -190,10 +190,10 @@ def _shown(path: Path) -> Path:
 def _markdown(options: ReportOptions) -> list[Path]:
     from workbench.reports.findings import markdown
 
-    kept = _all_kept(options.runs, options.database, WITH_FINDING)
+    kept = _read_all_runs(options.runs, options.database, WITH_FINDING)
     text = markdown([(k.run, k.outcomes, k.findings) for k in kept])
     place = _place([k.run for k in kept], "FINDINGS.md")
-    return _with_document(options, options.out or place, text, kept)
+    return _write_with_document(options, options.out or place, text, kept)
 
 
 def _refuse_options(options: ReportOptions) -> None:
@@ -254,11 +254,11 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None, kind: RunKind) -> list[RunResult]:
+def _read_runs(which: str, database: str | None, kind: RunKind) -> list[RunResult]:
     """Return the run of the database that this names, or all runs of an events file, the last one
     last."""
     if _is_file(which):
-        return _from_file(Path(which))
+        return _file_runs(Path(which))
     return [stored_run(which, database, kind)]
 
 
@@ -267,16 +267,16 @@ def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> Run
     project. Raises HistoryError where there is none."""
     with stored_runs(database) as history:
         if which != LAST:
-            return _of_history(history, history.run(which))
-        return _of_history(history, last_run(history, kind))
+            return _history_run(history, history.run(which))
+        return _history_run(history, last_run(history, kind))
 
 
-def _all_kept(runs: Sequence[str], database: str | None, kind: RunKind) -> list[RunResult]:
+def _read_all_runs(runs: Sequence[str], database: str | None, kind: RunKind) -> list[RunResult]:
     """Return what all of these name, or the last run of the kind if none is named."""
-    return [each for which in runs or [LAST] for each in _kept(which, database, kind)]
+    return [each for which in runs or [LAST] for each in _read_runs(which, database, kind)]
 
 
-def _of_history(history: History, run: Run) -> RunResult:
+def _history_run(history: History, run: Run) -> RunResult:
     return RunResult(
         run,
         history.outcomes(run.id),
@@ -287,7 +287,7 @@ def _of_history(history: History, run: Run) -> RunResult:
     )
 
 
-def _from_file(path: Path) -> list[RunResult]:
+def _file_runs(path: Path) -> list[RunResult]:
     """Return the runs of an events file, from its good lines."""
     result = read(path)
     runs = [e for e in result.events if isinstance(e, Run)]
@@ -328,7 +328,7 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     return mine
 
 
-def _of_kernel(kept: RunResult, kernel: str | None) -> Sequence[Outcome]:
+def _outcomes(kept: RunResult, kernel: str | None) -> Sequence[Outcome]:
     """Return the outcomes of this kernel; all of an experiment, whose variants count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes

@@ -22,7 +22,7 @@ from workbench import catalog
 from workbench.backend.measuring import GpuGone
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import Output, is_stdout, say_result
-from workbench.commands.instrumentation import completed, dispatched
+from workbench.commands.instrumentation import completion_event, dispatch_events
 from workbench.commands.options import DEFAULT_TARGET, CommandError, OptionError
 from workbench.commands.result import RunResult
 from workbench.commands.stored import stored_runs
@@ -116,10 +116,10 @@ def give_ceilings(backend: Backend, history: History) -> None:
     a run; here that would take seconds of each."""
     if backend.device.backend == hardware.METAL and not backend.predicts:
         from workbench.backend.metal.metal import MetalLive
-        from workbench.experiments.analysis.ceilings import known
+        from workbench.experiments.analysis.ceilings import measured_ceilings
 
         assert isinstance(backend, MetalLive)
-        backend.ceilings = known(history, backend.device.name) or {}
+        backend.ceilings = measured_ceilings(history, backend.device.name) or {}
 
 
 def check_outputs(options: RunOptions) -> None:
@@ -399,9 +399,9 @@ def measured_peaks(
 ) -> dict[str, Mapping[str, Any]]:
     """Return the arithmetic ceilings of these dtypes, in both states, that the latest complete
     `workbench ceilings` measured on this device; none for a prediction."""
-    from workbench.experiments.analysis.ceilings import known
+    from workbench.experiments.analysis.ceilings import measured_ceilings
 
-    measured = {} if backend.predicts else known(history, backend.device.name) or {}
+    measured = {} if backend.predicts else measured_ceilings(history, backend.device.name) or {}
     return {
         name: c
         for name, c in measured.items()
@@ -434,18 +434,18 @@ class Recorder:
             self.store.begin(self.run)
             self.begun = True
 
-    def dispatched(self, case: Case, compiled: Compiled | None, part: str = "") -> None:
+    def write_dispatches(self, case: Case, compiled: Compiled | None, part: str = "") -> None:
         """Write an event for each kernel that a config launches, if it was compiled. `part` is the
         operand or the variant that it is; see `op_path`."""
         if self.events and compiled is not None:
-            for event in dispatched(self.run, case, compiled, part):
+            for event in dispatch_events(self.run, case, compiled, part):
                 self.store.log.write(event)
 
     def keep(self, entry: Entry, part: str = "") -> None:
         """Store an outcome, a comparison or a finding; of a time also the event."""
         self.store.keep(entry)
         if self.events and isinstance(entry, Record):
-            self.store.log.write(completed(self.run, entry, part))
+            self.store.log.write(completion_event(self.run, entry, part))
         if isinstance(entry, Comparison):
             self.comparisons.append(entry)
         elif isinstance(entry, Finding):
@@ -498,7 +498,7 @@ def execute(
 _Page = TypeVar("_Page")
 
 
-def drawn(recorder: Recorder, draw: Callable[[Recorder], _Page]) -> _Page:
+def draw_ended_run(recorder: Recorder, draw: Callable[[Recorder], _Page]) -> _Page:
     """Return what `draw` draws of a run that has ended. Ctrl-C is deferred until then: the page
     takes seconds, and shows all that was obtained."""
     with recorder.store.interrupts.later():

@@ -31,14 +31,14 @@ class Selected:
             i.name for i in own_impls(spec, self.backend.device.backend)
         ]
 
-    def of(self, problem: Problem) -> Iterator[tuple[Impl, Any, str]]:
+    def configs(self, problem: Problem) -> Iterator[tuple[Impl, Any, str]]:
         """Yield each Impl, its config and where the config is from; library baselines come last."""
         spec, limits = problem.spec, self.backend.device.limits
         for operand in self.operands or [Operand(name) for name in self.names(spec)]:
-            impl, config = operand.chosen(spec, limits, problem.dtype, problem.sizes)
+            impl, config = operand.choose(spec, limits, problem.dtype, problem.sizes)
             origin = "as requested" if operand.knobs else "default"
-            if not operand.knobs and (entry := self._tuned(impl, problem)) is not None:
-                config, origin = impl.created(entry.config), f"tuned {entry.at[:10]}"
+            if not operand.knobs and (entry := self._tuned_entry(impl, problem)) is not None:
+                config, origin = impl.config_of(entry.config), f"tuned {entry.at[:10]}"
             yield impl, config, origin
         wanted = {operand.impl for operand in self.operands}
         for impl in library_impls(spec, self.backend.device, self.backend.predicts):
@@ -48,7 +48,7 @@ class Selected:
             if impl.rejection_reason(config, limits, problem.dtype, problem.sizes) is None:
                 yield impl, config, "library"
 
-    def _tuned(self, impl: Impl, problem: Problem) -> Entry | None:
+    def _tuned_entry(self, impl: Impl, problem: Problem) -> Entry | None:
         if self.backend.predicts or impl.backend != "triton":
             return None
         return self.cache.find(

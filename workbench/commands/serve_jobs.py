@@ -117,7 +117,7 @@ class _Queue:
             known = self._stored.get(self._keys.values())
         todo: SimpleQueue[QueuedSubmission] = SimpleQueue()
         for key in self._keys.values():
-            one = self._over.get(key) or _after_a_kill(known[key])
+            one = self._over.get(key) or _recover(known[key])
             if one.is_over:
                 self._over[key] = one
             else:
@@ -147,7 +147,7 @@ class _Queue:
                 return
             self._put(one := replace(one, state="running", tries=one.tries + 1))
             begin = time.monotonic()
-            result = self._evaluated(one, slot)
+            result = self._evaluate(one, slot)
             if self.is_stopped:
                 self._put(replace(one, state="waiting", tries=one.tries - 1))
                 return
@@ -167,7 +167,7 @@ class _Queue:
         with self._lock:
             self._stored.put(one)
 
-    def _evaluated(self, one: QueuedSubmission, slot: _Slot) -> QueuedSubmission:
+    def _evaluate(self, one: QueuedSubmission, slot: _Slot) -> QueuedSubmission:
         """Return a submission with its verdict, or with why there is none."""
         options = self._options
         assert options.jobs is not None
@@ -215,7 +215,7 @@ class _Queue:
         return [self._over.get(key) or known[key] for key in self._keys.values() if key in known]
 
 
-def _after_a_kill(one: QueuedSubmission) -> QueuedSubmission:
+def _recover(one: QueuedSubmission) -> QueuedSubmission:
     """Return a stored submission as the queue finds it when it begins."""
     if one.state == "running" and one.tries >= TRIES:
         return replace(one, state="failed", reason="the queue was killed while it was judged")

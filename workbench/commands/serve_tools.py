@@ -23,7 +23,7 @@ _KINDS: Mapping[Any, dict[str, Any]] = {
 }
 
 
-def _served(options: type[Options]) -> list[tuple[Field[Any], Any]]:
+def _settable_fields(options: type[Options]) -> list[tuple[Field[Any], Any]]:
     """Return the fields of a command that a call may set, each with its type."""
     kinds = get_type_hints(options)
     return [(f, kinds[f.name]) for f in fields(options) if f.name not in _LEFT_OUT]
@@ -32,7 +32,7 @@ def _served(options: type[Options]) -> list[tuple[Field[Any], Any]]:
 def input_schema(options: type[Options]) -> dict[str, Any]:
     """Return the JSON schema of a tool's arguments."""
     properties, required = {}, []
-    for field, kind in _served(options):
+    for field, kind in _settable_fields(options):
         plain = next((k for k in getattr(kind, "__args__", ()) if k in _KINDS), kind)
         properties[field.name] = {
             **_KINDS.get(kind, _KINDS.get(plain, {"type": "string"})),
@@ -51,7 +51,7 @@ def input_schema(options: type[Options]) -> dict[str, Any]:
 def words_of(options: type[Options], given: Mapping[str, Any]) -> list[str]:
     """Return the words of a command line for the arguments of a call. Raises CommandError for what
     is no argument of the tool."""
-    known = {field.name: field for field, _ in _served(options)}
+    known = {field.name: field for field, _ in _settable_fields(options)}
     if odd := [name for name in given if name not in known]:
         raise CommandError(f"{options.COMMAND} takes no {odd[0]}; it takes {', '.join(known)}.")
     words, last = [options.COMMAND], []

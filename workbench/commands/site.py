@@ -72,8 +72,8 @@ class SiteCommand:
         with stored_runs(options.database) as history:
             with doing(self.console, "reading the history"):
                 runs = history.run_facts()
-                collected = _collected(history, runs)
-                predicted = _predicted(history, runs, collected)
+                collected = _collect(history, runs)
+                predicted = _predicted_times(history, runs, collected)
             repository = repository_at(options.repository or Path.cwd())
             commits = self._commits(repository, runs)
             with doing(self.console, "looking for steps"):
@@ -100,7 +100,7 @@ class SiteCommand:
 
     def _commits(self, repository: Repository | None, runs: dict[str, RunFacts]) -> Commits:
         measured = {r.environment.commit for r in runs.values() if r.environment.commit}
-        return Commits.of(repository, measured)
+        return Commits.read(repository, measured)
 
     def _changes(
         self, history: History, series: Sequence[HistorySeries], commits: Commits
@@ -119,7 +119,7 @@ class SiteCommand:
                     files[newest] = _kernel_file(history, newest, commits.repository)
                 between = Between()
                 if before.name.known and after.name.known:
-                    between = commits.between(before.name.text, after.name.text, files[newest])
+                    between = commits.interval(before.name.text, after.name.text, files[newest])
                 yield ListedChange(each, change, tuple(names), between)
 
     def _note(
@@ -211,7 +211,7 @@ def _plain(listed: ListedChange) -> dict[str, object]:
 # Reading
 
 
-def _collected(history: History, runs: dict[str, RunFacts]) -> Collected:
+def _collect(history: History, runs: dict[str, RunFacts]) -> Collected:
     """Return all final and hot times, and the best of each first pass where there is no final."""
     collected = Collected(runs)
     for record in history.timed(PHASES):
@@ -226,7 +226,7 @@ def _collected(history: History, runs: dict[str, RunFacts]) -> Collected:
     return collected
 
 
-def _predicted(
+def _predicted_times(
     history: History, runs: dict[str, RunFacts], collected: Collected
 ) -> list[PredictedTime]:
     """Return the best prediction of the newest run of each problem without any measured time."""
@@ -260,7 +260,7 @@ def _kernel_file(history: History, run: str, repository: Repository | None) -> s
         return f"workbench/kernels/{source}.py"
     with suppress(ValueError, OSError, WorkbenchError):
         if source.endswith(".py"):
-            return str(repository.within(Path(source)))
+            return str(repository.relative_path(Path(source)))
     return ""
 
 

@@ -11,7 +11,7 @@ from workbench.spec import Spec, sizes_text
 def check_dtype(spec: Spec, dtype: str) -> None:
     """Raise CommandError where the kernel does not support this dtype."""
     if dtype not in spec.tolerance:
-        raise CommandError(catalog.unknown("dtype", dtype, spec.tolerance))
+        raise CommandError(catalog.name_hint("dtype", dtype, spec.tolerance))
 
 
 def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
@@ -39,7 +39,7 @@ def parsed_sizes(text: str, example: str, spec: Spec | None = None) -> dict[str,
     for part in text.split(","):
         axis, _, extent = (word.strip() for word in part.partition("="))
         if spec is not None and axis not in spec.axes:
-            raise CommandError(catalog.unknown(f"axis of {spec.name}", axis, spec.axes))
+            raise CommandError(catalog.name_hint(f"axis of {spec.name}", axis, spec.axes))
         if not (extent.isascii() and extent.isdecimal() and int(extent[:40])):
             raise CommandError(
                 f"{axis}={extent} is not a positive whole number; write --sizes {example}."

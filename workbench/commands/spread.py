@@ -104,7 +104,7 @@ class Spread:
             self._waiting.extend(jobs)
             self._change.notify_all()
         try:
-            while self._unfinished:
+            while self._has_jobs:
                 self._look()
                 self._look_for_gpus()
                 with self._change:
@@ -119,7 +119,7 @@ class Spread:
         return self._over or self._cluster.stopping
 
     @property
-    def _unfinished(self) -> bool:
+    def _has_jobs(self) -> bool:
         return bool(self._waiting or self._running)
 
     def _end(self) -> None:
@@ -202,7 +202,7 @@ class Spread:
                 self._serving.append(gpu)
         try:
             while gpu is not None and (job := self._next()) is not None:
-                if not self._done(job, gpu):
+                if not self._run_job(job, gpu):
                     return
         finally:
             with self._change:
@@ -232,7 +232,7 @@ class Spread:
             self._served = True
             return job
 
-    def _done(self, job: Job, gpu: ClusterGpu) -> bool:
+    def _run_job(self, job: Job, gpu: ClusterGpu) -> bool:
         """Run a job. Returns whether the GPU can do another one."""
         from workbench.backend.cluster.cluster import WorkerDied
         from workbench.backend.measuring import GpuGone, WorkerRefused
@@ -242,7 +242,7 @@ class Spread:
             job.run(gpu)
             usable = True
         except (GpuGone, WorkerDied):
-            self._moved(job, gpu)
+            self._requeue(job, gpu)
         except WorkerRefused:
             with self._change:
                 self._waiting.appendleft(job)
@@ -259,7 +259,7 @@ class Spread:
                 self._change.notify_all()
         return usable
 
-    def _moved(self, job: Job, gpu: ClusterGpu) -> None:
+    def _requeue(self, job: Job, gpu: ClusterGpu) -> None:
         job.moves += 1
         if job.moves > MOVES:
             self._errors.append(

@@ -34,7 +34,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
 _SIGNALS = frozenset(getattr(signal, name) for name in STOPS if hasattr(signal, name))
 
 
-def supervised(command: Callable[[], int]) -> int:
+def supervise(command: Callable[[], int]) -> int:
     """Run the command in a child process and return its exit code, or COULD_NOT_RUN, after one
     sentence, where the child ended otherwise. Without `fork` it runs in this process."""
     if not hasattr(os, "fork"):
@@ -64,7 +64,7 @@ def _child(
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     watch(marks)
     limit_memory()
-    sys.unraisablehook = _on_unraisable
+    sys.unraisablehook = _handle_unraisable
     code = INTERNAL
     try:
         with Interrupts(STOPS) as stops, processes_in_a_folder():
@@ -86,7 +86,7 @@ def _child(
         os._exit(code & 0xFF)
 
 
-def _on_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+def _handle_unraisable(ignored: sys.UnraisableHookArgs) -> None:
     """Repeat a Ctrl-C that came in a `__del__` or a callback, where Python drops it. Print anything
     else that was raised there in one line, where Python prints a traceback."""
     if isinstance(ignored.exc_value, CtrlC):
@@ -215,7 +215,7 @@ class _Supervisor:
 
 
 @contextmanager
-def contained() -> Iterator[None]:
+def contain_workers() -> Iterator[None]:
     """Return a context manager that ends all processes that its workers leave, so that none of them
     can write to what is written after it."""
     from workbench.backend.workers import begin_server, end_server

@@ -25,10 +25,10 @@ from workbench.commands.page_drawing import PageDrawing, page_of
 from workbench.commands.problem import (
     check_sweep,
     default_search,
+    find_sweep,
     predicted_configs,
     problems_of,
     search_plan_of,
-    sweep_named,
 )
 from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
@@ -40,7 +40,7 @@ from workbench.commands.run import (
     check_energy,
     check_profile,
     check_sanitizer,
-    drawn,
+    draw_ended_run,
     execute,
     measured_peaks,
     new_run,
@@ -120,7 +120,7 @@ class SweepCommand:
                 self.prewarm.close()
 
     def _sizes(self) -> int:
-        sweep = sweep_named(self.options.name)
+        sweep = find_sweep(self.options.name)
         check_sweep(self.options.name, sweep, self.options.device)
         problems, impls = problems_of(self.options)
         if len(problems) == 1:
@@ -186,7 +186,7 @@ class SweepCommand:
                 sizes, options = sizes_text(problem.sizes), self.options
                 here = repository_of(options.kernel)
                 share = search.share(spread.share) if search else None
-                one = self._of_one(ProblemConsole(lines, sizes, gpu.title))
+                one = self._size_command(ProblemConsole(lines, sizes, gpu.title))
                 opener = partial(ClusterLive, gpu, options.kernel, here)
                 with resources(options, opener) as opened:
                     ended[sizes] = one, _OneSize(one, problem, opened, share).go(sweep, impls)
@@ -204,7 +204,7 @@ class SweepCommand:
             self._portfolio(problems)
         return max([code, *(one for _, one in ended.values())])
 
-    def _of_one(self, console: SweepConsole) -> SweepCommand:
+    def _size_command(self, console: SweepConsole) -> SweepCommand:
         """Return this command for one size, whose results are taken over at its end."""
         return SweepCommand(self.options, console, tuned_file=self.tuned_file, pages=self.pages)
 
@@ -229,14 +229,14 @@ class SweepCommand:
             configs = profiling.timed_configs(options.kernel, [winner] if winner else [], impls)
             place = profiling.ProfilePlace(result.run, options.out, options.database, result.events)
             profiles, stopped = profiling.profile_configs(configs, place, console)
-            page = self._draw_profiled(result, profiles)
+            page = self._draw_profiles(result, profiles)
             self.results[at] = replace(result, profiles=profiles, page=page)
-            profiling.print_profiled(console, profiles, result.outcomes)
+            profiling.print_profiles(console, profiles, result.outcomes)
             if stopped:
                 return False
         return True
 
-    def _draw_profiled(self, result: RunResult, profiles: Sequence[Profile]) -> Path:
+    def _draw_profiles(self, result: RunResult, profiles: Sequence[Profile]) -> Path:
         from workbench.reports.sweep import page
 
         seconds = self.seconds.get(result.run.id) or None
@@ -291,7 +291,7 @@ class _OneSize:
         backend.prepare(self.problem)  # while the configs are planned
         run = sweep_run(options, sweep, self.problem, impls, backend)
         run = replace(
-            run, previous_best=self._previous_best(run), same_bits_as=bits_wanted(options, backend)
+            run, previous_best=self._previous_best(run), same_bits_as=bits_option(options, backend)
         )
         most = predicted_configs(self.search) if backend.predicts else 0
         plan = plan_sweep(
@@ -360,7 +360,7 @@ class _OneSize:
         state = execute(recorder, obtain, draw)
         pages = self.command.pages
         if pages is None or state == "interrupted":
-            selection, page = drawn(recorder, draw)
+            selection, page = draw_ended_run(recorder, draw)
         else:
             selection = select(recorder.run, recorder.outcomes)
             page = self._begin_page(pages, recorder.result())
@@ -374,7 +374,7 @@ class _OneSize:
         """Take over what another process stored while this one waited for its turn."""
         history, retry = self.opened.history, self.command.options.retry_failures
         if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
-            self.command.console.joined(new)
+            self.command.console.print_joining(new)
 
     def _launches(self, run: Run) -> list[LaunchChoice]:
         """Return what launches without a config run at these sizes today, the first first."""
@@ -443,27 +443,27 @@ class _OneSize:
                 elif isinstance(result, Finding):
                     recorder.keep(result)
                 elif isinstance(result, tuple):
-                    self._dispatched(result, recorder)
+                    self._note_dispatch(result, recorder)
                 else:
                     recorder.keep(result)
-                    self._completed(result)
+                    self._note_outcome(result)
                     self._recommend(engine.plan, recorder)
         except KeyboardInterrupt:
-            console.stopped()
+            console.print_stop()
             raise
         finally:
             console.end()
             self.breakdown.end(self.opened.backend, engine.wait_s, started)
             recorder.seconds = self.breakdown.seconds
 
-    def _dispatched(self, dispatch: Dispatch, recorder: Recorder) -> None:
+    def _note_dispatch(self, dispatch: Dispatch, recorder: Recorder) -> None:
         candidate, compiled = dispatch
         self.counts["compiled"] += 1
         self.counts["duplicate"] += compiled.duplicate
-        self.command.console.counted(self.counts)
-        recorder.dispatched(candidate.case, compiled)
+        self.command.console.update_counts(self.counts)
+        recorder.write_dispatches(candidate.case, compiled)
 
-    def _completed(self, outcome: Outcome) -> None:
+    def _note_outcome(self, outcome: Outcome) -> None:
         self.counts[_kind(outcome)] += 1
         self.command.console.saw(outcome, self.counts)
         if isinstance(outcome, Record) and outcome.phase == "first_pass":
@@ -582,7 +582,7 @@ def _exit_code(outcomes: Sequence[Outcome]) -> int:
     return PASSED if answered else COULD_NOT_RUN
 
 
-def bits_wanted(options: SweepOptions, backend: Backend) -> str:
+def bits_option(options: SweepOptions, backend: Backend) -> str:
     """Return the value of `--same-bits-as`. Raises CommandError where it is not a config that the
     workbench knows, or where no outputs of the GPU are there to compare."""
     if options.same_bits_as not in (None, "default"):

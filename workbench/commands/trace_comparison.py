@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.catalog import unknown
+from workbench.catalog import name_hint
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
 from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
-from workbench.commands.trace_tables import plain_table, short, shown
+from workbench.commands.trace_tables import amount, plain_table, short
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
@@ -47,7 +47,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
     HistoryError."""
     texts = (options.left, options.right)
     if not is_run(texts[0]):
-        return _of_file(texts[0]), _of_file(texts[1])
+        return _file_operand(texts[0]), _file_operand(texts[1])
     with stored_runs(options.database) as history:
         runs = [history.run(text) for text in texts]
         left, right = (
@@ -59,7 +59,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
         return left, right
 
 
-def _of_file(text: str) -> TraceOperand:
+def _file_operand(text: str) -> TraceOperand:
     from workbench.traces.readers import read
 
     kept = as_run(summarise(read([text])), "read", text, "")
@@ -80,7 +80,7 @@ def compare_traces(
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
     check_outputs(options)
-    expected = _expected(options, operands)
+    expected = _check_expectation(options, operands)
     result = compared(*operands, options.threshold)
     _print(console, result, expected)
     page = _page(options, result, expected)
@@ -94,7 +94,7 @@ def compare_traces(
     )
 
 
-def _expected(
+def _check_expectation(
     options: CompareOptions, operands: tuple[TraceOperand, TraceOperand]
 ) -> list[ExpectationResult]:
     """Return what became of `--expect`; empty without it. Raises CommandError where an operand has
@@ -102,7 +102,7 @@ def _expected(
     if options.expect is None:
         return []
     if options.expect not in EXPECTED:
-        raise CommandError(unknown("expected change", options.expect, EXPECTED))
+        raise CommandError(name_hint("expected change", options.expect, EXPECTED))
     both = []
     for operand in operands:
         if (profile := with_counters(operand.profiles)) is None:
@@ -156,7 +156,7 @@ def _print(
     for each in expected:
         values = ""
         if each.before is not None and each.after is not None:
-            pair = (shown(value, each.unit) for value in (each.before, each.after))
+            pair = (amount(value, each.unit) for value in (each.before, each.after))
             values = f" ({' before, '.join(pair)} after)"
         say_result(console, f"{each.state}: {each.text}{values}")
 
@@ -167,7 +167,7 @@ def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
         change = "" if each.ratio is None else percent_change(each.ratio)
         unit = each.before.unit
         table.add_row(
-            each.name, shown(each.before.value, unit), shown(each.after.value, unit), change
+            each.name, amount(each.before.value, unit), amount(each.after.value, unit), change
         )
     return table
 
@@ -178,7 +178,7 @@ def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
     for each in kernels[:TOP]:
         before, after = each.before, each.after
         counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]
-        totals = [shown(p.total_s, "s") if p is not None else "-" for p in (before, after)]
+        totals = [amount(p.total_s, "s") if p is not None else "-" for p in (before, after)]
         table.add_row(
             short(each.name),
             counts[0] if counts[0] == counts[1] else " -> ".join(counts),

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.adapted import autotuned, write
 from workbench.adapted.call import ARGS, EXPECTED, Call, ConfigEntry, WordNumber
-from workbench.adapted.cell import in_file
+from workbench.adapted.cell import function_in_file
 from workbench.adapted.discover import Discovered, NotInterpreted, discover
 from workbench.adapted.grid import Grid
 from workbench.adapted.kernel import refused_grid
-from workbench.adapted.referenced import expected_again, expected_of, with_read_outputs
+from workbench.adapted.referenced import expected_again, expected_of, keep_read_outputs
 from workbench.adapted.sampled import (
     WHOLE_S,
     FirstPrograms,
@@ -40,7 +40,7 @@ from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.backend.prewarm import KeptProcesses
 from workbench.backend.processes import COMPILE_TIMEOUT_S
 from workbench.backend.workers import LOST, Pool, Workers
-from workbench.catalog import unknown
+from workbench.catalog import name_hint
 from workbench.commands.console import (
     SweepConsole,
     console_for,
@@ -48,7 +48,7 @@ from workbench.commands.console import (
     plain_console,
     say_result,
 )
-from workbench.commands.in_process import main_unseen
+from workbench.commands.in_process import hide_main
 from workbench.commands.options import (
     DEFAULT_TARGET,
     FunctionOptions,
@@ -114,7 +114,7 @@ def tune(
     if Importing.file is not None:
         raise AdaptedError(f"{Importing.file} calls tune() as it is imported")
     if odd := sorted(set(options) - set(TuneOptions.__annotations__)):
-        raise AdaptedError(unknown("option of tune", odd[0], TuneOptions.__annotations__))
+        raise AdaptedError(name_hint("option of tune", odd[0], TuneOptions.__annotations__))
     require_triton()
     out = Path(options.get("out", "results"))
     check_writable(out)
@@ -123,16 +123,16 @@ def tune(
     chosen, notes = configs_of(tuner, given, configs)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
-        stack.enter_context(main_unseen())
+        stack.enter_context(hide_main())
         kept = None
         if options.get("device") is None and gpu_present():
             kept = KeptProcesses()  # the first launch and the sweep have one measuring process
             stack.callback(kept.end)
-        code = in_file(kernel, out)
+        code = function_in_file(kernel, out)
         path, call, more = take_over(code, given, grid, chosen, options, pool=kept)
         for note in (*notes, *more):
             _log.warning("%s: %s", call.name, note)
-        config, predicted = _swept(path, call, chosen, options, kept)
+        config, predicted = _sweep_kernel(path, call, chosen, options, kept)
     if tuner is not None and not predicted:  # a launch must never use what was only predicted
         autotuned.remember(tuner, given, config)
     return TunedFunction(config, path)
@@ -219,7 +219,7 @@ def take_over(
     """
     import torch
 
-    given, fixed = write.without_options(kernel, given)
+    given, fixed = write.split_options(kernel, given)
     flops = int(options.get("flops", 0))
     call, memory = write.call_of(kernel, given, grid, configs, flops, fixed)
     if options.get("device") is not None or not gpu_present():
@@ -231,7 +231,7 @@ def take_over(
     home.mkdir(parents=True, exist_ok=True)
     call = _named_tensors(call, memory, options)
     outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
-    declared = None if recorded else (*options.get("inputs", ()), *_restored(tuner))
+    declared = None if recorded else (*options.get("inputs", ()), *_restored_tensors(tuner))
     with temporary_folder(home, prefix=".workbench-") as passing:
         stage = passing / "kernel"
         stage.mkdir()
@@ -248,12 +248,12 @@ def take_over(
                 result, shares = task.answer(workers, live)
                 call = replace(call, sampled=shares is not None, shares=shares or {})
         except NotInterpreted as error:
-            result = _unchecked(call, outputs)
+            result = _assume_outputs(call, outputs)
             call = replace(call, unchecked=str(error))
-        call = _completed(call, result, options.get("tolerance"))
+        call = _complete_call(call, result, options.get("tolerance"))
         _refuse_partial(call)
         if reference is not None and not call.unchecked:
-            result = with_read_outputs(reference, given, call, memory, result)
+            result = keep_read_outputs(reference, given, call, memory, result)
             call = replace(call, initial=result.initial)
             torch.save(expected_of(reference, given, call), stage / EXPECTED)
             result = expected_again(stage, reference, given, call, result)
@@ -275,7 +275,7 @@ def _named_tensors(call: Call, memory: Mapping[str, Any], options: TuneOptions) 
     AdaptedError where an option names a tensor that is not among the arguments."""
     words = (*options.get("outputs", ()), *options.get("inputs", ()), *options.get("partial", ()))
     if odd := [n for n in words if n not in call.tensors]:
-        raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
+        raise AdaptedError(name_hint(f"tensor among the arguments of {call.name}", odd[0], memory))
     partial = tuple(options.get("partial", ()))
     for name in partial:
         if not call.tensors[name].shape:
@@ -304,7 +304,7 @@ def _launchable(call: Call, limits: Limits) -> Call:
     return replace(call, entries=tuple(sorted(call.entries, key=lambda e: bool(known[id(e)]))))
 
 
-def _unchecked(call: Call, outputs: Sequence[str]) -> Discovered:
+def _assume_outputs(call: Call, outputs: Sequence[str]) -> Discovered:
     """Return what is assumed of a function that nothing here can run: it may write each tensor of
     floats, or those that the user names."""
     floats = [n for n, t in call.tensors.items() if torch_dtype(t.dtype).is_floating_point]
@@ -312,7 +312,7 @@ def _unchecked(call: Call, outputs: Sequence[str]) -> Discovered:
     return Discovered(written, dict.fromkeys(written, "values"), 0)
 
 
-def _restored(tuner: Any | None) -> tuple[str, ...]:
+def _restored_tensors(tuner: Any | None) -> tuple[str, ...]:
     """Return the tensors that `@triton.autotune` zeroes or restores before a launch: with that the
     user says that a launch needs what they hold."""
     return () if tuner is None else (*tuner.reset_to_zero, *tuner.restore_value)
@@ -355,7 +355,7 @@ class FirstLaunchTask:
         # a package may take longer to import than its programs to run
         imported = workers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
         if (failure := imported.exception()) is not None:
-            self._refuse_interpreted(failure)
+            self._refuse_interpreter(failure)
             return None
         pending = workers.submit(first_programs, self.stage, timeout_s=FIRST_TIMEOUT_S)
         try:
@@ -368,12 +368,12 @@ class FirstLaunchTask:
             return None
         return results
 
-    def _refuse_interpreted(self, failure: BaseException) -> None:
+    def _refuse_interpreter(self, failure: BaseException) -> None:
         """Raise NotInterpreted where the function's file can be imported to be compiled, and its
         import failed in the interpreter: a library may look for what only compiling has."""
         with Workers(1) as compilers:
             task = compilers.submit(import_function, self.stage, timeout_s=COMPILE_TIMEOUT_S)
-            if _unless_failed(task) is not None:
+            if _result_or_none(task) is not None:
                 reason = str(failure).split("; ")[0].replace("a worker", "Triton's interpreter")
                 raise NotInterpreted(reason) from None
 
@@ -385,7 +385,7 @@ class FirstLaunchTask:
             task = compilers.submit(
                 first_footprint, self.stage, device, few.first, timeout_s=COMPILE_TIMEOUT_S
             )
-            footprint = _unless_failed(task)
+            footprint = _result_or_none(task)
         given = self.outputs, footprint, few.first, self.answered, self.declared
         pending = workers.submit(discover_sample, self.stage, *given, timeout_s=DISCOVER_TIMEOUT_S)
         try:
@@ -395,7 +395,7 @@ class FirstLaunchTask:
         return results, shares_of(Call.read(self.stage), footprint)
 
 
-def _unless_failed(task: Future[Any]) -> Any:
+def _result_or_none(task: Future[Any]) -> Any:
     """Return a task's result, None where it failed: the sweep then tells why."""
     try:
         return task.result()
@@ -413,12 +413,12 @@ def _advice(error: BaseException) -> str:
     )
 
 
-def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call:
+def _complete_call(call: Call, result: Discovered, wanted: Tolerance | None) -> Call:
     """Return the call with the results of its first launch."""
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
     own = {
-        k: wanted or _loosened(STEPS[k], result.rounded) if k in STEPS else EXACT
+        k: wanted or _loosen(STEPS[k], result.rounded) if k in STEPS else EXACT
         for k in (dtype, *kinds)
     }
     tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
@@ -427,7 +427,7 @@ def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call
     )
 
 
-def _loosened(usual: Tolerance, bits: int | None) -> Tolerance:
+def _loosen(usual: Tolerance, bits: int | None) -> Tolerance:
     """Return the tolerance of an output of products whose operands are rounded to so many bits of
     mantissa. Of a sum of 512 random products with 10 bits the error is 3e-4 of the output's rms,
     and five times that of the worst of 1,000: two steps."""
@@ -450,7 +450,7 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
         notes.append(f"of its first config: {use.sentence(call.name, name)}")
     notes += result.twice
     if result.rounded:
-        loose = _loosened(EXACT, result.rounded)
+        loose = _loosen(EXACT, result.rounded)
         of = f"{loose.relative:.2g}, and {loose.of_rms:.2g} of the rms"
         notes.append(
             f"operands of its products are rounded to {result.rounded} bits of mantissa, so floats "
@@ -479,7 +479,7 @@ def _value(entry: ConfigEntry, knob: str) -> Any:
     return unpack(entry.kwargs.get(knob))
 
 
-def _swept(
+def _sweep_kernel(
     path: Path,
     call: Call,
     configs: Sequence[Any],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.travel import AdaptedError, Place, module_in_package
-from workbench.catalog import unknown
+from workbench.catalog import name_hint
 from workbench.commands.options import OptionError
 from workbench.measurement.inputs import torch_dtype
 from workbench.spec import ITEMSIZE
@@ -61,7 +61,7 @@ def arguments_of(words: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
                 f"--arg {each} is not NAME=VALUE, such as x=bf16[8192,4096] or n=4096."
             )
         if name not in names:
-            raise OptionError(unknown("argument for --arg", name, names))
+            raise OptionError(name_hint("argument for --arg", name, names))
         values[name] = _value(name, text)
     return values
 
@@ -83,7 +83,7 @@ def _tensor(name: str, match: re.Match[str]) -> Any:
     import torch
 
     if match["dtype"] not in ITEMSIZE:
-        raise OptionError(unknown(f"dtype for --arg {name}", match["dtype"], ITEMSIZE))
+        raise OptionError(name_hint(f"dtype for --arg {name}", match["dtype"], ITEMSIZE))
     dtype = torch_dtype(match["dtype"])
     shape = tuple(int(n) for n in match["shape"].split(",") if n.strip())
     dice = torch.Generator().manual_seed(SEED)

@@ -131,14 +131,14 @@ def use(options: TunedOptions, console: Console) -> dict[str, Any]:
         say_result(console, code(shown, file))  # lines stay whole, to be pasted
     elif not (options.forget or options.export):
         with aloud(console):
-            show_tuned(shown, console)
+            show_entries(shown, console)
     return {"file": str(path), "entries": [asdict(entry) for entry in shown]}
 
 
 HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "bits", "date", "versions")
 
 
-def show_tuned(entries: Sequence[Entry], console: Console) -> None:
+def show_entries(entries: Sequence[Entry], console: Console) -> None:
     """Print a table of entries; a predicted time begins with `~`. Versions need 140 columns."""
     from rich.table import Table
     from rich.text import Text
@@ -185,7 +185,7 @@ def code(entries: Sequence[Entry], file: Path | None = None) -> str:
     lists: Lists = {}
     for entry in entries:
         try:
-            launched = _launched(_impl_of(entry, file), entry)
+            launched = _launched_configs(_impl_of(entry, file), entry)
         except (WorkbenchError, CaptureError) as error:
             reason = f"; fields of the Impl, not arguments of its function: {error}"
             _add(lists, f"{entry.kernel}.{entry.impl}", _config(entry.config), entry, reason)
@@ -193,7 +193,7 @@ def code(entries: Sequence[Entry], file: Path | None = None) -> str:
         for function, (config, launches) in launched.items():
             repeated = f"; {launches} launches a call" if launches > 1 else ""
             _add(lists, f"{entry.kernel}.{entry.impl}.{function}", config, entry, repeated)
-    return "\n".join(_pasted(title, configs) for title, configs in lists.items())
+    return "\n".join(_pasted_text(title, configs) for title, configs in lists.items())
 
 
 class CaptureError(Exception):
@@ -218,7 +218,7 @@ def _impl_of(entry: Entry, file: Path | None) -> Impl:
     )
 
 
-def _launched(impl: Impl, entry: Entry) -> dict[str, tuple[str, int]]:
+def _launched_configs(impl: Impl, entry: Entry) -> dict[str, tuple[str, int]]:
     """Return the config of each function that the entry's Impl launches, and how often it does. Of
     several launches with different constants the function has a number in its name."""
     try:
@@ -263,7 +263,7 @@ def _literal(value: Any) -> str:
     return repr(inner)
 
 
-def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
+def _pasted_text(title: str, configs: Mapping[str, Sequence[str]]) -> str:
     name = re.sub(r"\W", "_", title)
     lines = [f"# {title}", f"{'_' if name[0].isdigit() else ''}{name} = ["]
     for config, text in configs.items():

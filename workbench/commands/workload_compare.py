@@ -35,6 +35,7 @@ from workbench.workload.program_runs import (
     NamedOutput,
     OutputDifference,
     ProgramRun,
+    add_repeats,
     differences,
     first_step,
     read_marks,
@@ -42,7 +43,6 @@ from workbench.workload.program_runs import (
     unit_of,
     verdict_of,
     whole_rounds,
-    with_repeats,
     worst_of,
 )
 from workbench.workload.step_marks import MarkOptions
@@ -82,7 +82,7 @@ class ProgramComparison:
     @property
     def agreement(self) -> list[OutputDifference]:
         """Differences of outputs, with those of the program from itself."""
-        return with_repeats(self.outputs, self.repeats)
+        return add_repeats(self.outputs, self.repeats)
 
     @property
     def exit_code(self) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from workbench.catalog import unknown
+from workbench.catalog import name_hint
 from workbench.commands.console import console_for, note, say_result
 from workbench.commands.options import OptionError, WorkloadExportOptions
 from workbench.commands.result import write_result
@@ -64,7 +64,7 @@ def reasons(result: ExportResult) -> Mapping[tuple[str, str], int]:
 def check_options(options: WorkloadExportOptions) -> None:
     """Raise OptionError where the table cannot be written so."""
     if options.to not in FORMATS:
-        raise OptionError(unknown("format to export --to", options.to, list(FORMATS)))
+        raise OptionError(name_hint("format to export --to", options.to, list(FORMATS)))
     if options.to == "triton-cache" and not options.trust:
         raise OptionError(
             "--to triton-cache imports the modules that the table names, as Triton hashes their "

@@ -17,7 +17,7 @@ from workbench.device.hardware import device_named
 from workbench.traces.profilers.running.child import ChildEnd, run_child
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
-from workbench.workload.file import RecordedWorkload, merged, read, write
+from workbench.workload.file import RecordedWorkload, merge_workloads, read, write
 from workbench.workload.program import handed_on
 from workbench.workload.recorder import RecordOptions
 from workbench.workload.startup import sitecustomize
@@ -48,7 +48,7 @@ def run(options: WorkloadRecordOptions) -> int:
     workload = recorded_in(folder)
     if workload is None:
         shutil.rmtree(folder, ignore_errors=True)
-        raise WorkloadError(nothing_recorded(options, end))
+        raise WorkloadError(no_workload_reason(options, end))
     write(file, workload)
     shutil.rmtree(folder, ignore_errors=True)
     code = show(options, workload, code)
@@ -68,10 +68,10 @@ def recorded_in(folder: Path) -> RecordedWorkload | None:
         except WorkloadError as error:
             note(str(error))
     launched = [each for each in workloads if each.launches]
-    return merged(launched) if launched else None
+    return merge_workloads(launched) if launched else None
 
 
-def nothing_recorded(options: WorkloadRecordOptions, end: ChildEnd) -> str:
+def no_workload_reason(options: WorkloadRecordOptions, end: ChildEnd) -> str:
     """Return why there is no workload, in one sentence."""
     title = title_of(options.program)
     failed = f", and it ended with {ending(end.code)}" if end.code else ""

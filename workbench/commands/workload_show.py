@@ -12,7 +12,7 @@ from workbench.commands.options import WorkloadShowOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.units import duration, percent
-from workbench.workload.file import RecordedWorkload, merged, read
+from workbench.workload.file import RecordedWorkload, merge_workloads, read
 from workbench.workload.gpu_time import shares
 from workbench.workload.table import WorkloadRow, head_lines, rows_of
 
@@ -26,7 +26,7 @@ OTHERS_SHOWN = 5
 
 def run(options: WorkloadShowOptions) -> int:
     """Run the command. Returns its exit code. Raises WorkloadError."""
-    return show(options, merged([read(Path(name)) for name in options.files]), PASSED)
+    return show(options, merge_workloads([read(Path(name)) for name in options.files]), PASSED)
 
 
 def show(options: Output, workload: RecordedWorkload, code: int) -> int:

@@ -55,7 +55,7 @@ from workbench.tuner.selection import TIE_SHARE, comparable_times
 from workbench.tuner.space import RecordFactory
 from workbench.workload.engine import SweptLaunch, WorkloadTuning
 from workbench.workload.entries import add_middles, entries_of
-from workbench.workload.file import RecordedWorkload, merged, read
+from workbench.workload.file import RecordedWorkload, merge_workloads, read
 from workbench.workload.plan import (
     WorkItem,
     configs_in_use,
@@ -92,7 +92,7 @@ def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int
     """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
     which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
     seconds, on_cluster = check_tuning(options), wants_cluster(options)
-    workload = merged([read(Path(name)) for name in options.files])
+    workload = merge_workloads([read(Path(name)) for name in options.files])
     if not on_cluster:
         named = options.device is not None
         predicts = named if open_backend is not None else named or not gpu_present()
@@ -278,7 +278,7 @@ def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread |
         else:
             for group in groups_of(tuning.items):
                 tuning.tune(group, replace(sweeper, kept=kept).sweep)
-        if tuning.is_spent and tuning.left:
+        if tuning.is_spent and tuning.open_items:
             note("the budget is spent; the same command continues with what is stored")
     except KeyboardInterrupt:
         note("stopped; the same command continues with what is stored")
@@ -299,12 +299,12 @@ def _job(
     more = f" and {len(group) - 1} more of its family" if len(group) > 1 else ""
     title = f"{first.function.name} {signature_text(first)}{more}"
 
-    def on_gpu(gpu: ClusterGpu) -> None:
+    def tune_on(gpu: ClusterGpu) -> None:
         if not tuning.is_spent:
             spread.say(f"{title} on {gpu.title}")
         tuning.tune(group, replace(sweeper, gpu=gpu).sweep)
 
-    return Job(title, on_gpu)
+    return Job(title, tune_on)
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class TuningResult:
 
     def write(self, console: Console, code: int) -> int:
         """Write the table and the page, and print the results. Returns the exit code."""
-        options, done, items = self.options, self.tuning.done, self.tuning.items
+        options, done, items = self.options, self.tuning.tuned_items, self.tuning.items
         tuned = add_middles(items, self.tuning.journal.results)
         writes = options.predicted or not self.predicts
         entries = entries_of(tuned, self.used, self.device, self.predicts) if writes else []
@@ -331,8 +331,8 @@ class TuningResult:
         shown = [*done, *((item, result) for item, result in tuned if not item.launches)]
         page = self._page(shown, sentence)
         with aloud(console):
-            print_done(console, shown)
-            for line in devices_words((self.device.name, name) for name in self._timed(shown)):
+            print_results(console, shown)
+            for line in devices_words((self.device.name, name) for name in self._functions(shown)):
                 console.print(f"Predicted times of {line}", soft_wrap=True)
         say_result(console, sentence, "bold", whole=False)
         if entries or not self.predicts:
@@ -351,7 +351,7 @@ class TuningResult:
             page=str(page.resolve()),
         )
 
-    def _timed(self, done: Sequence[Tuned]) -> list[str]:
+    def _functions(self, done: Sequence[Tuned]) -> list[str]:
         """Return the functions that have predicted times."""
         return [i.signature.function.name for i, r in done if self.predicts and r.before_s]
 
@@ -366,7 +366,7 @@ class TuningResult:
             )
             for i, r in done
         ]
-        error = device_words(self.device.name, ", ".join(self._timed(done)))
+        error = device_words(self.device.name, ", ".join(self._functions(done)))
         predicted = error if self.predicts else ""
         order = f"In the order of their share of {weight_of(self.tuning.items)}."
         html = page(self.device.title, predicted, sentence, order, DONE_HEADINGS, rows, notes)
@@ -379,7 +379,7 @@ def print_plan(console: Console, items: Sequence[WorkItem], device: str) -> None
     print_cells(console, PLAN_HEADINGS, map(plan_cells, items))
 
 
-def print_done(console: Console, done: Sequence[Tuned]) -> None:
+def print_results(console: Console, done: Sequence[Tuned]) -> None:
     """Print the results, a line a signature, and below it the reason of each that failed."""
     print_cells(console, DONE_HEADINGS, [done_cells(item, result) for item, result in done])
     for item, result in done:

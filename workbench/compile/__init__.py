@@ -322,7 +322,7 @@ def read_launches(
         each=each,
         works=works,
         not_modelled=reason,
-        examined=impl.examined(ttgir, largest.grid, replace(given, contents=impl.contents())),
+        examined=impl.examine_code(ttgir, largest.grid, replace(given, contents=impl.contents())),
     )
 
 

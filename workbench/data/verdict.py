@@ -267,7 +267,7 @@ def _exit_code(result: Verdict | Suspicion | None) -> int:
     return result.exit_code if isinstance(result, Suspicion) else EXIT[result.word]
 
 
-def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def holm_verdicts(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return comparisons, their verdicts corrected for their number (`holm`) if several."""
     decided = [c for c in comparisons if c.verdict is not None]
     if len(decided) < 2:

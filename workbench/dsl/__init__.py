@@ -119,7 +119,7 @@ def widest_block(limits: Limits, down: int, N: int, widths: Sequence[int]) -> in
     return next(enough, widths[-1])
 
 
-def pretended() -> Limits | None:
+def pretended_limits() -> Limits | None:
     """Return the limits of the device that launchers are made to see, or None."""
     return _pretended.get()
 
@@ -239,10 +239,10 @@ class CompiledCall:
         update_wrapper(self, call, ("__module__", "__name__", "__qualname__"), ())
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._compiled(*inputs)
+        return self._compiled_call(*inputs)
 
     @cached_property
-    def _compiled(self) -> Callable[..., Any]:
+    def _compiled_call(self) -> Callable[..., Any]:
         import torch
 
         result: Callable[..., Any] = torch.compile(
@@ -255,12 +255,12 @@ class CompiledCall:
 
         launch = compile_fx(graph, examples)
 
-        def launched(*inputs: Any) -> Any:
+        def run(*inputs: Any) -> Any:
             if self._compiles_only:
                 raise CodeReady
             return launch(*inputs)
 
-        return launched
+        return run
 
     def compile_only(self, *inputs: Any) -> None:
         """Compile for such inputs and launch nothing; a call with such inputs then compiles
@@ -270,7 +270,7 @@ class CompiledCall:
         torch._dynamo.config.suppress_errors = False
         self._compiles_only = True
         try:
-            self._compiled(*inputs)
+            self._compiled_call(*inputs)
         except CodeReady:
             pass
         finally:
@@ -322,7 +322,7 @@ class ThirdParty:
     def __call__(self, name: str) -> Any:
         """Import an object of the package by name: `ops:LigerSoftmaxFunction.apply`. Raises
         ImportError with `missing` where it is not installed."""
-        return _imported(self, name)
+        return _import_name(self, name)
 
     def refuse(self, otherwise: Callable[..., str | None] | None = None) -> Callable[..., Any]:
         """Return a `refuse` function that says that the package is missing, or else returns
@@ -345,7 +345,7 @@ class ThirdParty:
 
 
 @cache
-def _imported(package: ThirdParty, name: str) -> Any:
+def _import_name(package: ThirdParty, name: str) -> Any:
     if find_spec(package.module) is None:
         raise ImportError(package.missing)
     return pkgutil.resolve_name(f"{package.module}.{name}")
@@ -375,7 +375,7 @@ __all__ = [
     "policies",
     "precision_of",
     "pretend",
-    "pretended",
+    "pretended_limits",
     "strides",
     "tile_count",
     "tl",

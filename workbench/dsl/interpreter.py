@@ -48,14 +48,14 @@ def mend() -> None:
     _patch_once_a_launch(interpreter)
     _mend_libdevice()
     builder = interpreter.InterpreterBuilder
-    builder.create_dot = _by_rows(builder.create_dot)
-    builder.create_masked_load = _with_truths(builder.create_masked_load, 1)
-    builder.create_masked_store = _with_truths(builder.create_masked_store, 2)
+    builder.create_dot = _round_rows(builder.create_dot)
+    builder.create_masked_load = _allow_truths(builder.create_masked_load, 1)
+    builder.create_masked_store = _allow_truths(builder.create_masked_store, 2)
     for name in (f"create_{short}" for short in (*_ROUNDED, *_OTHER)):
         if (real := getattr(builder, name, None)) is not None:  # a version may lack some
             rounds = name.removeprefix("create_") in _ROUNDED
-            setattr(builder, name, _widened(real, rounds))
-    builder.create_dot = _with_operands_seen(builder.create_dot)
+            setattr(builder, name, _widen(real, rounds))
+    builder.create_dot = _note_operands(builder.create_dot)
     for name in (f"create_{short}" for short in _CASTS):
         setattr(builder, name, _cast(getattr(builder, name)))
     builder.create_fp_to_fp = _rounding_cast(builder.create_fp_to_fp)
@@ -152,11 +152,11 @@ def _mend_index(interpreter: Any) -> None:
     2.4 allows only for an array without axes; without this, no loop over a tensor's extent runs."""
     real = interpreter._patch_lang_tensor
 
-    def patched(tensor: Any, *scope: Any) -> None:
+    def patch(tensor: Any, *scope: Any) -> None:
         real(tensor, *scope)  # registers `__index__` to be restored after the launch
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
-    interpreter._patch_lang_tensor = patched
+    interpreter._patch_lang_tensor = patch
 
 
 def _mend_scalars(interpreter: Any) -> None:
@@ -164,7 +164,7 @@ def _mend_scalars(interpreter: Any) -> None:
     as in a compiled launch. Integers are int32, or int64 by their value, already."""
     real = interpreter._implicit_cvt
 
-    def converted(argument: Any) -> Any:
+    def convert(argument: Any) -> Any:
         import numpy as np
         import triton.language as tl
 
@@ -173,7 +173,7 @@ def _mend_scalars(interpreter: Any) -> None:
                 return tl.tensor(interpreter.TensorHandle(np.array([argument], dtype), ours), ours)
         return real(argument)
 
-    interpreter._implicit_cvt = converted
+    interpreter._implicit_cvt = convert
 
 
 def _mend_loops(interpreter: Any) -> None:
@@ -204,7 +204,7 @@ def _mend_imported_names(interpreter: Any) -> None:
     `from triton.language import gather`, also one of libdevice."""
     real = interpreter._patch_lang
 
-    def patched(function: Any) -> Any:
+    def patch(function: Any) -> Any:
         import triton.language.core as core
 
         known = function.__globals__
@@ -214,10 +214,10 @@ def _mend_imported_names(interpreter: Any) -> None:
             elif getattr(value, core.TRITON_BUILTIN, False) and not hasattr(
                 value, "__wrapped_here__"
             ):
-                known[name] = _in_interpreter(value, interpreter)
+                known[name] = _bind_interpreter(value, interpreter)
         return real(function)
 
-    interpreter._patch_lang = patched
+    interpreter._patch_lang = patch
 
 
 def _patch_once_a_launch(interpreter: Any) -> None:
@@ -227,7 +227,7 @@ def _patch_once_a_launch(interpreter: Any) -> None:
     patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
     done: list[set[int]] = []  # the modules of each launch, the innermost last
 
-    def patched(function: Any) -> Any:
+    def patch_once(function: Any) -> Any:
         module = id(function.__globals__)
         if done and module in done[-1]:
             return None  # the launch alone looks at it, and is the first
@@ -236,31 +236,31 @@ def _patch_once_a_launch(interpreter: Any) -> None:
         return patch(function)
 
     @wraps(launch)
-    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         done.append(set())
         try:
             return launch(self, *args, **kwargs)
         finally:
             done.pop()
 
-    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patched, launched
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, run
 
 
-def _in_interpreter(builtin: Callable[..., Any], interpreter: Any) -> Callable[..., Any]:
+def _bind_interpreter(builtin: Callable[..., Any], interpreter: Any) -> Callable[..., Any]:
     @wraps(builtin)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         kwargs.setdefault("_semantic", interpreter.interpreter_semantic)
         return builtin(*args, **kwargs)
 
-    called.__wrapped_here__ = True  # type: ignore[attr-defined]
-    return called
+    call.__wrapped_here__ = True  # type: ignore[attr-defined]
+    return call
 
 
-def _with_truths(real: Callable[..., Any], place: int) -> Callable[..., Any]:
+def _allow_truths(real: Callable[..., Any], place: int) -> Callable[..., Any]:
     """Return a masked access whose mask, the operand at `place`, may be computed from integers."""
 
     @wraps(real)
-    def accessed(self: Any, *operands: Any, **named: Any) -> Any:
+    def access(self: Any, *operands: Any, **named: Any) -> Any:
         mask = operands[place]
         # the mask of a descriptor is an array of its own in Triton 3.6, whose `data` is its buffer
         data = mask.data
@@ -269,7 +269,7 @@ def _with_truths(real: Callable[..., Any], place: int) -> Callable[..., Any]:
             operands = (*operands[:place], truths, *operands[place + 1 :])
         return real(self, *operands, **named)
 
-    return accessed
+    return access
 
 
 LIBDEVICE = (
@@ -351,7 +351,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
     """Return a function of libdevice for the interpreter: tensors and numbers in, a tensor of the
     first one's dtype out, or of truth values."""
 
-    def called(*operands: Any, **_: Any) -> Any:
+    def call(*operands: Any, **_: Any) -> Any:
         import numpy as np
         import triton.language as tl
         from triton.runtime.interpreter import TensorHandle, interpreter_semantic
@@ -369,8 +369,8 @@ def _elementwise(name: str) -> Callable[..., Any]:
         shape = np.broadcast_shapes(*(tuple(map(int, t.shape)) for t in tensors))
         return tl.tensor(handle, tl.block_type(kind, list(shape)) if shape else kind)
 
-    called.__name__ = name
-    return called
+    call.__name__ = name
+    return call
 
 
 def _rounded_to(kind: Any, result: Any) -> Any:
@@ -385,7 +385,7 @@ def _rounded_to(kind: Any, result: Any) -> Any:
     return TensorHandle(result.astype(number), kind)
 
 
-def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:
+def _round_rows(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return products whose rows have the same bits wherever they stand, as on a GPU: summed in
     fp64 and rounded once. In fp32 numpy's BLAS sums the rows at an edge in another order, on some
     CPUs."""
@@ -403,7 +403,7 @@ def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:
     return dot
 
 
-def _with_operands_seen(real: Callable[..., Any]) -> Callable[..., Any]:
+def _note_operands(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return products that note how their operands were rounded; those of fp32 are rounded here
     where the product is one of tf32."""
 
@@ -509,14 +509,14 @@ def narrow(handle: Any, cut: bool = False) -> Any:
     return type(handle)(np.where(np.isnan(data), np.uint16(0x7FC0), rounded), tl.bfloat16)
 
 
-def _widened(real: Callable[..., Any], rounds: bool) -> Callable[..., Any]:
+def _widen(real: Callable[..., Any], rounds: bool) -> Callable[..., Any]:
     @wraps(real)
-    def computed(self: Any, *operands: Any) -> Any:
+    def compute(self: Any, *operands: Any) -> Any:
         given = any(is_bf16(each) for each in operands)
         result = real(self, *[wide(each) for each in operands])
         return narrow(result) if given and rounds else result
 
-    return computed
+    return compute
 
 
 def _cast(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -581,7 +581,7 @@ def _reduction(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a fast path of a reduction or scan, which works on arrays of numbers."""
 
     @wraps(real)
-    def reduced(self: Any, given: Any, *more: Any, **named: Any) -> Any:
+    def reduce(self: Any, given: Any, *more: Any, **named: Any) -> Any:
         import triton.language as tl
 
         if not is_bf16(given.handle):
@@ -589,13 +589,13 @@ def _reduction(real: Callable[..., Any]) -> Callable[..., Any]:
         shape = tl.block_type(tl.float32, list(given.shape)) if given.shape else tl.float32
         result = real(self, tl.core.tensor(wide(given.handle), shape), *more, **named)
         if isinstance(result, (list, tuple)):
-            return type(result)(_rounded(each) for each in result)
-        return _rounded(result)
+            return type(result)(_round(each) for each in result)
+        return _round(result)
 
-    return reduced
+    return reduce
 
 
-def _rounded(result: Any) -> Any:
+def _round(result: Any) -> Any:
     import triton.language as tl
 
     if result.dtype != tl.float32:

@@ -71,7 +71,7 @@ _ASSERTS = ("static_assert", "device_assert")
 _UNTYPED = ("tensor", "Tensor", "int")  # annotations that change nothing
 
 
-def built(functions: Sequence[DeviceText]) -> tuple[str, tuple[str, ...]]:
+def device_file_text(functions: Sequence[DeviceText]) -> tuple[str, tuple[str, ...]]:
     """Return the text of a Python file with these device functions, and the name of each in it.
     Raises NotReplayable where one holds what device code may not."""
     file = _DeviceFile(functions)
@@ -90,10 +90,10 @@ class _DeviceFile:
     def __init__(self, functions: Sequence[DeviceText]) -> None:
         self._functions = functions
         self._taken: dict[str, Any] = {name: None for name in RESERVED}
-        self.names = [self._named(f.name, ("function", i)) for i, f in enumerate(functions)]
+        self.names = [self._free_name(f.name, ("function", i)) for i, f in enumerate(functions)]
         self._constants: dict[str, str] = {}  # text by name
 
-    def _named(self, name: str, what: Any) -> str:
+    def _free_name(self, name: str, what: Any) -> str:
         """Return a name of the file for something: its own, or that with a number."""
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
             raise NotReplayable(f"{name[:40]!r} is no name of a function or a constant")
@@ -128,7 +128,7 @@ class _DeviceFile:
         known = {name: self._meaning(name, what) for name, what in given.names.items()}
         body = _DeviceBody(given.name, node, known)
         node.args = body.arguments()
-        node.body = [body.visit(statement) for statement in _without_texts(node.body)]
+        node.body = [body.visit(statement) for statement in _drop_constants(node.body)]
         node.body = node.body or [ast.Pass()]
         node.name, node.returns = self.names[place], None
         node.decorator_list = [_decorator(given)]
@@ -149,12 +149,12 @@ class _DeviceFile:
         text = _literal(value)
         if what.kind == "constexpr":
             text = f"tl.constexpr({text})"
-        own = self._named(name, ("constant", text))
+        own = self._free_name(name, ("constant", text))
         self._constants[own] = text
         return ast.Name(own, ast.Load())
 
 
-def _without_texts(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+def _drop_constants(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Return statements without those that are a constant: a line of a docstring that begins with
     `def` is where Triton's interpreter would begin to read the function."""
     lone = [s for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
@@ -456,8 +456,8 @@ class _DeviceBody(ast.NodeTransformer):
         return self._block(node)
 
     def _block(self, node: Any) -> ast.AST:
-        node.body = _without_texts(node.body) or [ast.Pass()]
-        node.orelse = _without_texts(node.orelse)
+        node.body = _drop_constants(node.body) or [ast.Pass()]
+        node.orelse = _drop_constants(node.orelse)
         return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:

@@ -18,13 +18,13 @@ def files_digests(spec: Mapping[str, bytes], own: Mapping[str, bytes]) -> dict[s
     what trusted them. Files of the workbench are part of its version."""
     return {
         "format": FORMAT,
-        "submission": _of_files(own),
-        "spec": _of_files(spec),
+        "submission": _files_digest(own),
+        "spec": _files_digest(spec),
         "versions": dict(fingerprint(None, None).versions),
     }
 
 
-def _of_files(files: Mapping[str, bytes]) -> str | None:
+def _files_digest(files: Mapping[str, bytes]) -> str | None:
     """Return one digest of the names and contents of files, the first of which names the others."""
     if not files:
         return None

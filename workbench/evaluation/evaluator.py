@@ -23,7 +23,7 @@ from workbench.evaluation.submission import (
     describe,
     functions_of,
 )
-from workbench.evaluation.verdict import RuleResult, of_calls, refused
+from workbench.evaluation.verdict import RuleResult, call_results, fail_rules
 from workbench.measurement.candidate import Refusal
 from workbench.spec import Sizes, sizes_text
 
@@ -106,25 +106,25 @@ class Evaluator:
     def check(self, submission: Submission, facts: SpecFacts) -> CheckedCalls:
         """Return the results of calls in the interpreter, at sizes that the Spec names and at
         others."""
-        named, hidden = _taken(submission, facts)
+        named, hidden = _accepted_sizes(submission, facts)
         if not named:
             reason = "the config takes none of the sizes to check"
-            return CheckedCalls(refused(Refusal("check", reason)))
+            return CheckedCalls(fail_rules(Refusal("check", reason)))
         if submission.unchecked:
-            return CheckedCalls(refused(Refusal("check", submission.unchecked)), hidden=hidden)
+            return CheckedCalls(fail_rules(Refusal("check", submission.unchecked)), hidden=hidden)
         calls = calls_at(named, hidden, self._seed)
         functions = self._functions(submission, (*named, *hidden))
         if isinstance(functions, Refusal):
-            return CheckedCalls(refused(functions), hidden=hidden)
+            return CheckedCalls(fail_rules(functions), hidden=hidden)
         request = CheckRequest(self._spec, self.wanted.dtype, calls)
         results = self._outcome(
             self._checks.calls(request, self.wanted.kernel, submission.candidate, self._limit_s)
         )
         if isinstance(results, Refusal):
-            return CheckedCalls(refused(results), hidden=hidden)
+            return CheckedCalls(fail_rules(results), hidden=hidden)
         by_call = {call: functions[tuple(call.pairs)] for call in calls}
         right = [result.checked.error for result in results if not result.checked.wrong]
-        rules = of_calls(calls, results, by_call, named)
+        rules = call_results(calls, results, by_call, named)
         return CheckedCalls(rules, max(right, default=None), hidden)
 
     def _functions(
@@ -150,7 +150,7 @@ class Evaluator:
         return outcome_of(task, "check")
 
 
-def _taken(
+def _accepted_sizes(
     submission: Submission, facts: SpecFacts
 ) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
     """Return the sizes to check that the config takes, and the first others that it takes."""

@@ -76,29 +76,29 @@ def follow_gpu_rules() -> None:
     _done = True
     _allow_precisions(interpreter)
     builder = interpreter.InterpreterBuilder
-    for name, result in (("sdiv", _ones), ("udiv", _ones), ("srem", _left), ("urem", _left)):
+    for name, result in (("sdiv", _ones), ("udiv", _ones), ("srem", _first), ("urem", _first)):
         _replace(builder, f"create_{name}", lambda left, right: right == 0, result)
     for name in ("shl", "lshr"):
         _replace(builder, f"create_{name}", _is_far, lambda left, right: left * 0)
     for name in ("create_fp_to_si", "create_fp_to_ui"):
-        setattr(builder, name, _saturated(getattr(builder, name)))
+        setattr(builder, name, _saturate(getattr(builder, name)))
     for name in ("exp", "exp2", "log", "log2", "sin", "cos"):
-        setattr(builder, f"create_{name}", _nudged(getattr(builder, f"create_{name}"), name))
+        setattr(builder, f"create_{name}", _nudge(getattr(builder, f"create_{name}"), name))
     builder.create_ptr_to_int = _no_address
-    builder.set_grid_idx = _in_order(builder.set_grid_idx)
+    builder.set_grid_idx = _reorder_programs(builder.set_grid_idx)
     _check_bounds(builder)
     _check_truths(interpreter)
     _check_hints(interpreter)
 
 
-def _in_order(real: Callable[..., Any]) -> Callable[..., Any]:
+def _reorder_programs(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return what sets the index of a program, for another order of them."""
 
     @wraps(real)
-    def chosen(self: Any, x: int, y: int, z: int) -> None:
+    def place_program(self: Any, x: int, y: int, z: int) -> None:
         real(self, *ProgramOrder.place(x, y, z))
 
-    return chosen
+    return place_program
 
 
 def _allow_precisions(interpreter: Any) -> None:
@@ -114,7 +114,7 @@ def _replace(builder: Any, name: str, where: Callable[..., Any], what: Callable[
     real = getattr(builder, name)
 
     @wraps(real)
-    def called(self: Any, left: Any, right: Any) -> Any:
+    def apply(self: Any, left: Any, right: Any) -> Any:
         import numpy as np
 
         odd = np.broadcast_to(
@@ -127,14 +127,14 @@ def _replace(builder: Any, name: str, where: Callable[..., Any], what: Callable[
         data = np.where(odd, what(left.data, right.data), result.data).astype(result.data.dtype)
         return type(result)(data, result.dtype.scalar)
 
-    setattr(builder, name, called)
+    setattr(builder, name, apply)
 
 
 def _ones(left: Any, right: Any) -> Any:
     return ~(left * 0)
 
 
-def _left(left: Any, right: Any) -> Any:
+def _first(left: Any, right: Any) -> Any:
     return left
 
 
@@ -143,11 +143,11 @@ def _is_far(left: Any, right: Any) -> Any:
     return (places < 0) | (places >= 8 * left.dtype.itemsize)
 
 
-def _saturated(real: Callable[..., Any]) -> Callable[..., Any]:
+def _saturate(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a conversion to integers that gives the nearest one, and 0 for NaN."""
 
     @wraps(real)
-    def converted(self: Any, source: Any, kind: Any) -> Any:
+    def convert(self: Any, source: Any, kind: Any) -> Any:
         import numpy as np
 
         from workbench.dsl.interpreter import wide
@@ -168,17 +168,17 @@ def _saturated(real: Callable[..., Any]) -> Callable[..., Any]:
         data = np.where(np.isnan(values), 0, data).astype(result.data.dtype)
         return type(result)(data, result.dtype.scalar)
 
-    return converted
+    return convert
 
 
-def _nudged(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _nudge(real: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a function of fp32 whose inexact results are one step up or down, by the operand and a
     number of this process: those of GPUs differ from numpy's by as much, and device code that
     compares their bits shall not tell the two apart."""
     seed = secrets.randbits(32) | 1
 
     @wraps(real)
-    def called(self: Any, operand: Any) -> Any:
+    def nudge(self: Any, operand: Any) -> Any:
         import numpy as np
 
         result = real(self, operand)
@@ -193,7 +193,7 @@ def _nudged(real: Callable[..., Any], name: str) -> Callable[..., Any]:
             step = np.nextafter(data, np.where(up, np.float32(np.inf), np.float32(-np.inf)))
         return type(result)(np.where(held, data, step), result.dtype.scalar)
 
-    return called
+    return nudge
 
 
 def _no_address(self: Any, pointer: Any, kind: Any) -> Any:
@@ -204,15 +204,15 @@ def _check_bounds(builder: Any) -> None:
     """Stop where a program reads outside of its tensors, or writes beyond their guard bands."""
     places = {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}
     for name, place in places.items():
-        setattr(builder, name, _within(getattr(builder, name), name, place))
-    builder.create_atomic_cas = _within(builder.create_atomic_cas, "create_atomic_cas", None)
+        setattr(builder, name, _bound_access(getattr(builder, name), name, place))
+    builder.create_atomic_cas = _bound_access(builder.create_atomic_cas, "create_atomic_cas", None)
 
 
-def _within(real: Callable[..., Any], name: str, place: int | None) -> Callable[..., Any]:
+def _bound_access(real: Callable[..., Any], name: str, place: int | None) -> Callable[..., Any]:
     slack = 0 if name == "create_masked_load" else _SLACK
 
     @wraps(real)
-    def accessed(self: Any, *operands: Any, **named: Any) -> Any:
+    def access(self: Any, *operands: Any, **named: Any) -> Any:
         import numpy as np
 
         pointers = operands[1 if name == "create_atomic_rmw" else 0]
@@ -225,7 +225,7 @@ def _within(real: Callable[..., Any], name: str, place: int | None) -> Callable[
             _check_addresses(addresses, bytes_, slack)
         return real(self, *operands, **named)
 
-    return accessed
+    return access
 
 
 def _check_addresses(addresses: Any, size: int, slack: int) -> None:
@@ -245,39 +245,39 @@ def _check_truths(interpreter: Any) -> None:
     does not branch on one, and joins two by `and` element by element; Python takes the second."""
     transformer = interpreter.ASTTransformer
 
-    def with_truths(name: str, *fields: str) -> None:
+    def wrap_truths(name: str, *fields: str) -> None:
         real = getattr(transformer, name, transformer.generic_visit)
 
         def visit(self: Any, node: Any) -> Any:
             node = real(self, node)
             for field in fields:
                 value = getattr(node, field)
-                checked = [_as_truth(v) for v in value] if isinstance(value, list) else None
-                setattr(node, field, checked or _as_truth(value))
+                checked = [_truth_call(v) for v in value] if isinstance(value, list) else None
+                setattr(node, field, checked or _truth_call(value))
             return node
 
         setattr(transformer, name, visit)
 
     for name, field in (("BoolOp", "values"), ("IfExp", "test"), ("If", "test"), ("While", "test")):
-        with_truths(f"visit_{name}", field)
+        wrap_truths(f"visit_{name}", field)
 
     def visit_call(self: Any, node: Any) -> Any:
         node = self.generic_visit(node)
         if getattr(node.func, "id", "") in ("min", "max"):  # compiled: element by element
-            node.args = [_as_truth(arg) for arg in node.args]
+            node.args = [_truth_call(arg) for arg in node.args]
         return node
 
     def visit_not(self: Any, node: Any) -> Any:
         node = self.generic_visit(node)
         if isinstance(node.op, ast.Not):
-            node.operand = _as_truth(node.operand)
+            node.operand = _truth_call(node.operand)
         return node
 
     transformer.visit_Call, transformer.visit_UnaryOp = visit_call, visit_not
     setattr(interpreter, _TRUTH, _truth)  # whose names each device function gets
 
 
-def _as_truth(node: ast.expr) -> ast.expr:
+def _truth_call(node: ast.expr) -> ast.expr:
     if isinstance(node, ast.Starred):
         return node
     return ast.Call(ast.Name(_TRUTH, ast.Load()), [node], [])
@@ -302,7 +302,7 @@ def _check_hints(interpreter: Any) -> None:
             return before(input, values)
 
         scope.set_attr(lang, "multiple_of", multiple_of)
-        scope.set_attr(lang, "assume", _check_assumed)
+        scope.set_attr(lang, "assume", _check_assumption)
 
     interpreter._patch_lang_core = patched_core
 
@@ -323,6 +323,6 @@ def _check_multiple(input: Any, values: Any) -> None:
         raise UntrueHint("tl.multiple_of says what is not so")
 
 
-def _check_assumed(condition: Any) -> None:
+def _check_assumption(condition: Any) -> None:
     if not _data(condition).all():
         raise UntrueHint("tl.assume says what is not so")

@@ -139,7 +139,7 @@ def opaque_reason(
     return None
 
 
-def names_defined(data: bytes) -> frozenset[str]:
+def defined_names(data: bytes) -> frozenset[str]:
     """Return the names that a file defines itself at its top, without those that it imports."""
     names: set[str] = set()
     for node in ast.parse(data).body:
@@ -151,7 +151,7 @@ def names_defined(data: bytes) -> frozenset[str]:
     return frozenset(names)
 
 
-def _at(node: ast.AST, what: str) -> _Opaque:
+def _opaque(node: ast.AST, what: str) -> _Opaque:
     return _Opaque(f"line {getattr(node, 'lineno', 0)} {what}")
 
 
@@ -207,7 +207,7 @@ class _LauncherFile:
             for target in targets:
                 for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if not isinstance(name, ast.Name):
-                        raise _at(node, "assigns to what is no name of its own")
+                        raise _opaque(node, "assigns to what is no name of its own")
                     self._bind(node, name.id)
                     if not isinstance(node.value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Call)):
                         self.containers.add(name.id)
@@ -222,19 +222,19 @@ class _LauncherFile:
         }
         names |= {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
         if self._is_model(node):
-            names |= set(map(_of_self, ast.walk(node))) - {""}
+            names |= set(map(_self_attribute, ast.walk(node))) - {""}
         names = {name for name in names if not name.startswith("_")}  # refused elsewhere
-        if odd := sorted(names & _of_others()):
-            raise _at(node, f"names a field {odd[0]}, as values of other types have")
+        if odd := sorted(names & _foreign_attributes()):
+            raise _opaque(node, f"names a field {odd[0]}, as values of other types have")
         self.fields |= names
 
     def _is_model(self, node: ast.ClassDef) -> bool:
         """Return whether a class is the model that a task calls."""
         if node.name != self._entry or len(node.bases) != 1 or node.keywords:
             return False
-        return self._of_nn(node.bases[0]) == "Module"
+        return self._nn_name(node.bases[0]) == "Module"
 
-    def _of_nn(self, node: ast.AST) -> str:
+    def _nn_name(self, node: ast.AST) -> str:
         """Return the name of `torch.nn` that an expression is, or nothing."""
         if not isinstance(node, ast.Attribute):
             return ""
@@ -254,9 +254,9 @@ class _LauncherFile:
     def _once(self, node: ast.AST, name: str) -> None:
         """Raise _Opaque where a name has a meaning already: the last one would hold."""
         if name.startswith("__") or name in vars(builtins):
-            raise _at(node, f"gives {name} another meaning")
+            raise _opaque(node, f"gives {name} another meaning")
         if name in self.values or name in self.modules or name in self.unlisted:
-            raise _at(node, f"defines {name} twice")
+            raise _opaque(node, f"defines {name} twice")
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
@@ -267,11 +267,11 @@ class _LauncherFile:
                     self._once(node, name)
                     self.modules[name] = alias.name
                 else:
-                    self._unlisted(node, alias.name, name, alias.name)
+                    self._enter_unlisted(node, alias.name, name, alias.name)
             return
         module = node.module or ""
         if node.level:
-            raise _at(node, "imports from a package of its own")
+            raise _opaque(node, "imports from a package of its own")
         for alias in node.names:
             whole = f"{module}.{alias.name}"
             name = alias.asname or alias.name
@@ -285,14 +285,14 @@ class _LauncherFile:
                 self._bind(node, name)
                 self.imported[name] = whole
             else:
-                self._unlisted(node, module, name, whole)
+                self._enter_unlisted(node, module, name, whole)
 
-    def _unlisted(self, node: ast.AST, module: str, name: str, whole: str) -> None:
+    def _enter_unlisted(self, node: ast.AST, module: str, name: str, whole: str) -> None:
         """Enter a name that no code which runs may use. Raises _Opaque where its module is another
         file of the user's, whose code the import runs."""
         top = module.partition(".")[0]
         if name == "*" or (top not in sys.stdlib_module_names and top not in _INSTALLED):
-            raise _at(node, f"imports {whole}")
+            raise _opaque(node, f"imports {whole}")
         self._once(node, name)
         self.unlisted[name] = whole
 
@@ -301,10 +301,10 @@ class _LauncherFile:
             return name in self._defined[module]
         if module in _MODULES:
             allowed = _MODULES[module]
-            return name in allowed if allowed is not None else self._of_module(module, name)
+            return name in allowed if allowed is not None else self._may_use_name(module, name)
         return False
 
-    def _of_module(self, module: str, name: str) -> bool:
+    def _may_use_name(self, module: str, name: str) -> bool:
         """Return whether a name of an imported module may be used."""
         if name.startswith("_"):
             return False
@@ -332,12 +332,12 @@ class _LauncherFile:
         elif isinstance(node, ast.Expr) and _is_registration(node.value):
             self._expression(node.value, registers=True)
         else:
-            raise _at(node, f"holds {type(node).__name__} beside its functions and constants")
+            raise _opaque(node, f"holds {type(node).__name__} beside its functions and constants")
 
     def _constant(self, value: ast.expr) -> None:
         """Hold a value that is made once to the lists: it is none that a call could change."""
         if isinstance(value, ast.GeneratorExp):
-            raise _at(value, "keeps a generator")
+            raise _opaque(value, "keeps a generator")
         if isinstance(value, ast.Call):
             name = getattr(value.func, "id", "")
             of_torch = isinstance(value.func, ast.Attribute) and (
@@ -346,7 +346,7 @@ class _LauncherFile:
                 and value.func.attr not in ("finfo", "iinfo")
             )
             if of_torch or name in ("zip", "enumerate", "reversed") or name in self.functions:
-                raise _at(value, f"keeps what {ast.unparse(value.func)} returns")
+                raise _opaque(value, f"keeps what {ast.unparse(value.func)} returns")
         self._expression(value)
 
     def _expression(self, value: ast.expr, texts: bool = False, registers: bool = False) -> None:
@@ -358,18 +358,18 @@ class _LauncherFile:
     def _model(self, node: ast.ClassDef) -> None:
         """Hold a model to the lists: what it keeps is made once, and no call changes it."""
         if node.decorator_list:
-            raise _at(node, f"decorates {node.name}")
+            raise _opaque(node, f"decorates {node.name}")
         for part in node.body:
             if isinstance(part, ast.FunctionDef) and not part.decorator_list:
                 self._signature(part.args, part.returns)
                 if part.name == "__init__":
                     self._model_parts(part)
                 elif part.name.startswith("_"):
-                    raise _at(part, f"defines {part.name}")
+                    raise _opaque(part, f"defines {part.name}")
                 else:
                     self._host(part, False)
             elif not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
-                raise _at(part, f"holds {type(part).__name__} in a model")
+                raise _opaque(part, f"holds {type(part).__name__} in a model")
 
     def _model_parts(self, node: ast.FunctionDef) -> None:
         """Hold the parts of a model to numbers, its arguments, torch's parameters and layers."""
@@ -382,10 +382,10 @@ class _LauncherFile:
             if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
                 continue
             targets = part.targets if isinstance(part, ast.Assign) else []
-            if len(targets) != 1 or not _of_self(targets[0]):
-                raise _at(part, f"holds {type(part).__name__} in __init__ of a model")
+            if len(targets) != 1 or not _self_attribute(targets[0]):
+                raise _opaque(part, f"holds {type(part).__name__} in __init__ of a model")
             value = part.value  # type: ignore[attr-defined]
-            if isinstance(value, ast.Call) and self._of_nn(value.func):
+            if isinstance(value, ast.Call) and self._nn_name(value.func):
                 for arg in (*value.args, *(word.value for word in value.keywords)):
                     self._part(arg, known)
             else:
@@ -393,12 +393,12 @@ class _LauncherFile:
 
     def _part(self, value: ast.expr, known: set[str]) -> None:
         if any(isinstance(n, (*_FRESH, ast.Lambda, ast.GeneratorExp)) for n in ast.walk(value)):
-            raise _at(value, "stores in a model a value that could be changed")
+            raise _opaque(value, "stores in a model a value that could be changed")
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             of = value.func.value
             if isinstance(of, ast.Name) and self.modules.get(of.id) == "torch":
                 if value.func.attr not in ("randn", "rand", "zeros", "ones", "empty", "full"):
-                    raise _at(value, f"stores the result of torch.{value.func.attr} in a model")
+                    raise _opaque(value, f"stores the result of torch.{value.func.attr} in a model")
                 for arg in (*value.args, *(word.value for word in value.keywords)):
                     self._part(arg, known)
                 return
@@ -409,31 +409,31 @@ class _LauncherFile:
             return self._model(node)
         own = all(isinstance(b, ast.Name) and b.id in self.values for b in node.bases)
         if not own or node.keywords:
-            raise _at(node, "derives a class from another one than its own")
+            raise _opaque(node, "derives a class from another one than its own")
         for decorator in node.decorator_list:
             known = self.imported.get("dataclass") == "dataclasses.dataclass"
             if not known or ast.unparse(decorator) not in ("dataclass", "dataclass(frozen=True)"):
-                raise _at(node, "decorates a class by another function than dataclass")
+                raise _opaque(node, "decorates a class by another function than dataclass")
         for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 if part.target.id.startswith("_"):
-                    raise _at(part, f"names a field {part.target.id}")
+                    raise _opaque(part, f"names a field {part.target.id}")
                 self._expression(part.annotation)
                 if part.value is not None:
                     self._constant(part.value)
             elif isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
                 odd = [d for d in part.decorator_list if ast.unparse(d) != "property"]
                 if odd:
-                    raise _at(part, "decorates a method")
+                    raise _opaque(part, "decorates a method")
                 self._signature(part.args, part.returns)
                 self._host(part, False)
             elif not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
-                raise _at(part, f"holds {type(part).__name__} in a class")
+                raise _opaque(part, f"holds {type(part).__name__} in a class")
 
     def _function(self, node: ast.FunctionDef) -> None:
         kinds = [self._decorator_kind(d) for d in node.decorator_list]
         if not all(kinds) or (len(kinds) > 1 and "jit" in kinds):
-            raise _at(node, f"decorates {node.name} by another function than jit and impl")
+            raise _opaque(node, f"decorates {node.name} by another function than jit and impl")
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
                 for word in (*decorator.args, *(k.value for k in decorator.keywords)):
@@ -470,14 +470,14 @@ class _LauncherFile:
         _HostBody(self, set(), set(), texts).visit(node)
 
 
-def _of_self(node: ast.AST) -> str:
+def _self_attribute(node: ast.AST) -> str:
     """Return the attribute that `self.name` sets, or nothing."""
     is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
     return node.attr if is_set and getattr(node.value, "id", "") == "self" else ""  # type: ignore[attr-defined]
 
 
 @cache
-def _of_others() -> frozenset[str]:
+def _foreign_attributes() -> frozenset[str]:
     """Return the attributes of tensors, texts and other values that no list of this file has."""
     import torch
 
@@ -511,13 +511,13 @@ class _HostBody(ast.NodeVisitor):
         """Raise _Opaque where a node is on no list."""
         more = (_TEXTS if self._texts else ()) + ((ast.NamedExpr,) if self._is_function else ())
         if not isinstance(node, (*_NODES, *more)):
-            raise _at(node, f"holds {type(node).__name__} in a function of the host")
+            raise _opaque(node, f"holds {type(node).__name__} in a function of the host")
         return super().visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Hold a function to the lists, with names of its own."""
         if node.decorator_list and node.name not in self._file.values | self._file.fields:
-            raise _at(node, "decorates a function within another one")
+            raise _opaque(node, "decorates a function within another one")
         self._scope(node, node.args, node.body)
         if node.name not in self._file.values:
             self._local.add(node.name)
@@ -533,15 +533,15 @@ class _HostBody(ast.NodeVisitor):
         for default in (*args.defaults, *args.kw_defaults):
             if default is not None:
                 if any(isinstance(n, (*_FRESH, ast.Call)) for n in ast.walk(default)):
-                    raise _at(default, "has a default that could be changed")
+                    raise _opaque(default, "has a default that could be changed")
                 self.visit(default)
         inner = [n for part in body for n in ast.walk(part)]
         stored = {n.id for n in inner if isinstance(n, ast.Name) and _is_stored(n)}
         names = {a.arg for a in every} | stored
         names |= {n.name for n in inner if isinstance(n, ast.FunctionDef)}
         if odd := [n for n in names if n.startswith("__")]:
-            raise _at(node, f"names {odd[0]}")
-        own, pairs = stored - {a.arg for a in every}, list(_assigned(inner))
+            raise _opaque(node, f"names {odd[0]}")
+        own, pairs = stored - {a.arg for a in every}, list(_assignments(inner))
         scope = _HostBody(self._file, self._local | names, set(own), self._texts)
         scope._fresh -= {name for name, value in pairs if not isinstance(value, _FRESH)}
         scope._is_function = True
@@ -556,17 +556,17 @@ class _HostBody(ast.NodeVisitor):
         if node.id in self._local or isinstance(node.ctx, ast.Store):
             return
         if node.id in self._file.containers:
-            raise _at(node, f"passes {node.id} to a call, which could change it")
+            raise _opaque(node, f"passes {node.id} to a call, which could change it")
         if node.id in self._file.values or node.id in _BUILTINS:
             self._file.reach(node.id, self._texts)
             return
         if self._file.is_task and node.id == DEVICE:
             return
         if node.id in self._file.unlisted:
-            raise _at(node, f"uses {self._file.unlisted[node.id]}")
+            raise _opaque(node, f"uses {self._file.unlisted[node.id]}")
         if node.id in self._file.modules:
-            raise _at(node, f"uses the module {node.id} as a value")
-        raise _at(node, f"names {node.id}")
+            raise _opaque(node, f"uses the module {node.id} as a value")
+        raise _opaque(node, f"names {node.id}")
 
     def _is_container(self, node: ast.AST) -> bool:
         return (
@@ -578,19 +578,19 @@ class _HostBody(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """Hold an attribute to the lists."""
         if not isinstance(node.ctx, ast.Load):
-            raise _at(node, f"sets the attribute {node.attr}")
+            raise _opaque(node, f"sets the attribute {node.attr}")
         if (module := self._module(node.value)) is not None:
-            if not self._file._of_module(module, node.attr):
-                raise _at(node, f"uses {module}.{node.attr}")
+            if not self._file._may_use_name(module, node.attr):
+                raise _opaque(node, f"uses {module}.{node.attr}")
             return
         if node.attr in _CHANGES and isinstance(node.value, ast.Name):
             if node.value.id in self._fresh:
                 return
-            raise _at(node, f"changes {node.value.id}, which outlives the call")
+            raise _opaque(node, f"changes {node.value.id}, which outlives the call")
         if node.attr not in _ATTRIBUTES and node.attr not in self._file.fields:
-            raise _at(node, f"uses the attribute {node.attr}")
+            raise _opaque(node, f"uses the attribute {node.attr}")
         if node.attr.startswith("_"):
-            raise _at(node, f"uses the attribute {node.attr}")
+            raise _opaque(node, f"uses the attribute {node.attr}")
         if not self._is_container(node.value):
             self.visit(node.value)
 
@@ -607,7 +607,7 @@ class _HostBody(ast.NodeVisitor):
         """Hold an element to the lists: only what the call made itself is changed."""
         own = isinstance(node.value, ast.Name) and node.value.id in self._fresh
         if not (own or isinstance(node.ctx, ast.Load)):
-            raise _at(node, "changes an element of what outlives the call")
+            raise _opaque(node, "changes an element of what outlives the call")
         if not self._is_container(node.value):
             self.visit(node.value)
         self.visit(node.slice)
@@ -648,13 +648,13 @@ class _HostBody(ast.NodeVisitor):
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         """Allow a number of the call to be changed: `+=` changes a list in place."""
         if not isinstance(node.target, ast.Name) or node.target.id not in self._numbers:
-            raise _at(node, "changes in place what may outlive the call")
+            raise _opaque(node, "changes in place what may outlive the call")
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         """Hold a call to the lists; `device=x.device` may stand in it."""
         if getattr(node.func, "attr", "") in _VIEWS and id(node) not in self._views:
-            raise _at(node, f"keeps a view by {ast.unparse(node.func)}")
+            raise _opaque(node, f"keeps a view by {ast.unparse(node.func)}")
         if getattr(node.func, "id", "") in _BUILTINS - self._local - self._file.values:
             self._views |= set(map(id, node.args))
         self.visit(node.func)
@@ -680,13 +680,13 @@ class _HostBody(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         """Refuse texts that could write a value out: a text of a tensor names its device."""
         if isinstance(node.value, str) and "%" in node.value and not self._texts:
-            raise _at(node, "holds a text with %")
+            raise _opaque(node, "holds a text with %")
         if not isinstance(node.value, (str, int, float, type(None), type(...))):
-            raise _at(node, f"holds a {type(node.value).__name__}")
+            raise _opaque(node, f"holds a {type(node.value).__name__}")
 
     def visit_Set(self, node: ast.Set) -> None:
         """Refuse a set, whose order differs from process to process, but for a look-up."""
-        raise _at(node, "holds a set")
+        raise _opaque(node, "holds a set")
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """Allow an error of Python's own, whatever its text."""
@@ -695,7 +695,7 @@ class _HostBody(ast.NodeVisitor):
     def _error(self, node: ast.expr | None) -> None:
         called = node.func if isinstance(node, ast.Call) else node
         if not (isinstance(called, ast.Name) and called.id in _ERRORS):
-            raise _at(node or ast.Pass(), "raises what is no error of Python")
+            raise _opaque(node or ast.Pass(), "raises what is no error of Python")
         for part in ast.walk(node) if node is not None else ():
             if isinstance(part, ast.Call) and part is not node:
                 self.visit(part)
@@ -711,7 +711,7 @@ class _HostBody(ast.NodeVisitor):
         """Skip annotations within functions: they are not run after the import of the file."""
 
 
-def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each name that a function sets with its value; None where that is another object's."""
     for node in nodes:
         if isinstance(node, (ast.For, ast.comprehension)):

@@ -24,7 +24,7 @@ from workbench.device.hardware import Device
 from workbench.dsl import CORES_OF_A_CPU
 from workbench.evaluation.calls import HIDDEN, calls_at
 from workbench.evaluation.evaluator import Evaluator
-from workbench.evaluation.launcher_text import names_defined, opaque_reason
+from workbench.evaluation.launcher_text import defined_names, opaque_reason
 from workbench.evaluation.plan import (
     LaunchPlan,
     LaunchStep,
@@ -36,12 +36,12 @@ from workbench.evaluation.plan import (
 )
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.processes import Processes
-from workbench.evaluation.recording import CallLayout, recorded
-from workbench.evaluation.replay import ReplaySpec, written
+from workbench.evaluation.recording import CallLayout, record_plan
+from workbench.evaluation.replay import ReplaySpec, write_plan
 from workbench.evaluation.sampled import SampledRun, run_some
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.tasks import PreparedTask
-from workbench.evaluation.verdict import RuleResult, Shown, of_calls, refused, shown_by
+from workbench.evaluation.verdict import RuleResult, Shown, call_results, fail_rules, shown_by
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RuleName
 from workbench.spec import Sizes, sizes_text
@@ -112,7 +112,7 @@ class PlanEvaluator:
     ) -> PlanEvaluation:
         """Return what the plans of a config show. Where a GPU will time it (`timed_here`), that
         checks the results at those sizes."""
-        sizes = _taken(submission, facts)
+        sizes = _divide_sizes(submission, facts)
         results: list[RuleResult] = []
         if more := [n for n in submission.mutates if n not in facts.mutates]:
             reason = f"it declares to change {more[0]}, which the Spec does not allow (`mutates`)"
@@ -121,15 +121,15 @@ class PlanEvaluator:
             return PlanEvaluation(results, submission.unchecked, hidden=sizes.hidden)
         if not sizes.named:
             reason = "the config takes none of the sizes to check"
-            return PlanEvaluation([*results, *refused(Refusal("check", reason))])
+            return PlanEvaluation([*results, *fail_rules(Refusal("check", reason))])
         opaque = self._opaque()
         calls = calls_at(sizes.named, sizes.hidden, self._seed)
         request = CheckRequest(self._spec, self._wanted.dtype, calls)
         inputs = self._processes.trusted.inputs_of(request)
         every, layouts = self._layouts(facts, sizes, request, inputs.result())
-        plan = self._recorded(submission, layouts)
+        plan = self._record_plan(submission, layouts)
         if isinstance(plan, Refusal):
-            return PlanEvaluation([*results, *refused(plan)], opaque or "", hidden=sizes.hidden)
+            return PlanEvaluation([*results, *fail_rules(plan)], opaque or "", hidden=sizes.hidden)
         if isinstance(plan, LaunchPlan) and (broken := _broken_by(plan, every)):
             results += broken
         elif isinstance(plan, LaunchPlan):
@@ -140,13 +140,13 @@ class PlanEvaluator:
             return PlanEvaluation(results, reason or opaque or "", hidden=sizes.hidden)
         if any(s.options.get("launch_cooperative_grid") for c in plan.calls for s in _steps(c)):
             reason = "its programs wait for each other, which no interpreter lets them"
-            missing = refused(Refusal("check", reason))
+            missing = fail_rules(Refusal("check", reason))
             return PlanEvaluation([*results, *missing], hidden=sizes.hidden, plan=plan.digest)
-        replayed = self._written(plan, submission, facts)
+        replayed = self._write_plan(plan, submission, facts)
         if isinstance(replayed, str):
             return PlanEvaluation(results, replayed, hidden=sizes.hidden, plan=plan.digest)
         replay = _Replayed(self, plan, every, sizes, replayed, facts, request)
-        return replay.evaluated(submission, results, opaque, timed_here)
+        return replay.evaluate(submission, results, opaque, timed_here)
 
     def _opaque(self) -> str | None:
         """Return why the launcher's text does not say what it does, or None. Files of the workbench
@@ -195,11 +195,11 @@ class PlanEvaluator:
             layouts.append(CallLayout(views, CORES_OF_A_CPU if at in sizes.named else 0))
         return every, layouts
 
-    def _recorded(
+    def _record_plan(
         self, submission: Submission, layouts: Sequence[CallLayout]
     ) -> LaunchPlan | str | Refusal:
         job = self._wanted.kernel, submission.candidate, layouts, self._device
-        task = self._processes.recorders.submit(recorded, *job, timeout_s=LIMIT_S)
+        task = self._processes.recorders.submit(record_plan, *job, timeout_s=LIMIT_S)
         try:
             plan: LaunchPlan | str = task.result()
         except LOST as error:
@@ -208,13 +208,13 @@ class PlanEvaluator:
             return first_sentence(error)
         return plan
 
-    def _written(
+    def _write_plan(
         self, plan: LaunchPlan, submission: Submission, facts: SpecFacts
     ) -> tuple[Path, tuple[str, ...]] | str:
         sources, config = self._processes.sources, dict(submission.config)
         of = ReplaySpec(self._spec, sources, submission.impl, config, facts.mutates)
         task = self._processes.builders.submit(
-            written, self._folder, plan, of, timeout_s=COMPILE_TIMEOUT_S
+            write_plan, self._folder, plan, of, timeout_s=COMPILE_TIMEOUT_S
         )
         try:
             result: tuple[Path, tuple[str, ...]] = task.result()
@@ -225,7 +225,7 @@ class PlanEvaluator:
         return result
 
 
-def with_claims(
+def add_claims(
     planned: PlanEvaluation,
     evaluator: Evaluator,
     submission: Submission,
@@ -239,9 +239,9 @@ def with_claims(
         return planned
     compiled = evaluator.compile(submission, facts)
     checked = evaluator.check(submission, facts)
-    more = [*checked.results, *(refused(compiled) if isinstance(compiled, Refusal) else ())]
+    more = [*checked.results, *(fail_rules(compiled) if isinstance(compiled, Refusal) else ())]
     if strict:
-        more = _marked(more, None, _taken(submission, facts).refused, "claim")
+        more = _mark_results(more, None, _divide_sizes(submission, facts).refused, "claim")
     results = [*planned.results, *more]
     if planned.submission is not None:
         return replace(planned, results=results)
@@ -263,7 +263,7 @@ class _Replayed:
     computed: list[Mapping[str, int]] = field(default_factory=list)  # sizes that were right
     skipped: str = ""  # why one near those to time was not computed
 
-    def evaluated(
+    def evaluate(
         self,
         submission: Submission,
         results: list[RuleResult],
@@ -285,10 +285,10 @@ class _Replayed:
         if isinstance(checked, Refusal) and checked.rule is None and checked.cause is None:
             claim = claim or checked.reason  # the interpreter lacks what it uses
         elif isinstance(checked, Refusal):
-            results += refused(checked)
+            results += fail_rules(checked)
         else:
             functions = {call: self._functions(call) for call in self.request.calls}
-            by_calls = of_calls(self.request.calls, checked, functions, self.sizes.named)
+            by_calls = call_results(self.request.calls, checked, functions, self.sizes.named)
             if not self.facts.hidden:  # the Spec names all that there are
                 every = [r for r in by_calls if r.rule != "sizes" or r.state != "not run"]
                 by_calls = [*every, RuleResult("sizes", "kept")] if every != by_calls else every
@@ -304,14 +304,14 @@ class _Replayed:
             reason = f"its machine code was not there after {RETRY_S:g} s; try again without load"
             results = [r for r in results if r.rule != "sizes" or r.state == "broken"]
             return PlanEvaluation(
-                [RuleResult("sizes", "not run", reason), *_marked(results, opaque, ())],
+                [RuleResult("sizes", "not run", reason), *_mark_results(results, opaque, ())],
                 claim, error, self.sizes.hidden, plan=self.plan.digest,
             )  # fmt: skip
         if isinstance(compiled, Refusal):
-            results += refused(compiled)
+            results += fail_rules(compiled)
         if not timed_here and not any(r.state == "broken" for r in results):
-            results = self._with_larger(results, candidate)
-        results = _marked(results, opaque, self.sizes.refused)
+            results = self._add_larger(results, candidate)
+        results = _mark_results(results, opaque, self.sizes.refused)
         works = None if isinstance(compiled, Compiled) and compiled.works else submission.works
         same = replace(
             submission,
@@ -329,12 +329,12 @@ class _Replayed:
         names = self.replayed[1]
         return tuple(names[s.function] for s in _launches(self.plan, place))
 
-    def _with_larger(self, results: list[RuleResult], candidate: Candidate) -> list[RuleResult]:
+    def _add_larger(self, results: list[RuleResult], candidate: Candidate) -> list[RuleResult]:
         """Return the results with what programs near the sizes to time give."""
         note = self._larger(candidate)
         if isinstance(note, RuleResult):
             return [note, *(r for r in results if r.rule != "sizes")]
-        untested = self._untested()
+        untested = self._untested_reason()
         sizes = next((r for r in results if r.rule == "sizes"), None)
         if sizes is None or sizes.state != "kept":
             return results
@@ -375,7 +375,7 @@ class _Replayed:
             and not any("atomic" in f.text for f in self.plan.functions)
         )
 
-    def _untested(self) -> str:
+    def _untested_reason(self) -> str:
         """Return what launches at the sizes to time do that no computed call did, or nothing."""
         if not any(at in self.computed for at in self.sizes.larger):
             return f"no size near those to time was computed ({self.skipped or 'none is taken'})"
@@ -436,7 +436,7 @@ def _broken_by(plan: LaunchPlan, every: Sequence[Sizes]) -> list[RuleResult]:
     return []
 
 
-def _marked(
+def _mark_results(
     results: Sequence[RuleResult],
     opaque: str | None,
     refused_sizes: Sequence[Sizes],
@@ -455,7 +455,7 @@ def _marked(
     return shown_by(marked, shown)
 
 
-def _taken(submission: Submission, facts: SpecFacts) -> _Sizes:
+def _divide_sizes(submission: Submission, facts: SpecFacts) -> _Sizes:
     reasons = submission.rejected[1:]
     every = [*facts.named, *facts.hidden, *facts.larger]
     taken = [reason is None for reason in reasons]
@@ -500,7 +500,7 @@ def _trusted_names(spec: str, sources: Mapping[str, bytes]) -> dict[str, frozens
     files = {f"workbench.kernels.{p.stem}": p for p in (package / "kernels").glob("*.py")}
     own = ("block_clusters", "gluon")
     files |= {f"workbench.dsl.{name}": package / "dsl" / f"{name}.py" for name in own}
-    result = {name: names_defined(path.read_bytes()) for name, path in files.items()}
+    result = {name: defined_names(path.read_bytes()) for name, path in files.items()}
     for path, data in sources.items():  # the Spec and what it imports
-        result[Path(path).stem] = names_defined(data)
+        result[Path(path).stem] = defined_names(data)
     return result

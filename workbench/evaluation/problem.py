@@ -45,7 +45,7 @@ class KnownCosts(Spec):
         return self.known_bytes
 
     @staticmethod
-    def of(facts: SpecFacts) -> KnownCosts:
+    def make(facts: SpecFacts) -> KnownCosts:
         """Return the Spec that has the costs of these facts, and no tensors."""
         return KnownCosts(
             facts.name,
@@ -68,7 +68,7 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
     Raises CatalogError or SpecError."""
     spec = trusted(kernel)
     if dtype not in spec.tolerance:
-        raise SpecError(catalog.unknown("dtype", dtype, spec.tolerance))
+        raise SpecError(catalog.name_hint("dtype", dtype, spec.tolerance))
     sizes = dict(spec.bench[0]) if timed is None else dict(timed)
     example = sizes_text(spec.bench[0])
     if reason := size_fault(spec, sizes):

@@ -13,7 +13,7 @@ from workbench.data.frozen import freeze
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4  # of Linux' prctl
 
 
-def begin_trusted(sources: Mapping[str, bytes]) -> None:
+def begin_trusted_process(sources: Mapping[str, bytes]) -> None:
     """Begin a process that runs no code under test: it gets the files of the Spec as they were, and
     other processes of this user cannot read its memory, unless they are root's."""
     freeze(sources)
@@ -52,7 +52,7 @@ class Processes:
         """Start none of them before it is needed. `sources` are the files of the Spec and `own`
         those under test, as they are before any of them is imported."""
         self.sources = sources or {}
-        trusting, running = (begin_trusted, self.sources), (freeze, own or {})
+        trusting, running = (begin_trusted_process, self.sources), (freeze, own or {})
         self.trusted = Checks(1, first=trusting)
         self.builders = Workers(1, first=trusting)
         self.recorders = Workers(1, first=running)

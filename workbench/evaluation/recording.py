@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile.launches import _active
 from workbench.compile.stand_in import AbsentDriver
 from workbench.data.errors import first_sentence
@@ -59,7 +59,7 @@ class CallLayout:
     cores: int = 0
 
 
-def recorded(
+def record_plan(
     kernel: str,
     candidate: Candidate,
     layouts: Sequence[CallLayout],
@@ -67,7 +67,7 @@ def recorded(
 ) -> LaunchPlan | str:
     """Return the plan of a config for inputs of these layouts, or in one clause why there is
     none."""
-    known = loaded(kernel)
+    known = load_kernel(kernel)
     impl = known.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
     recording = _PlanRecorder()
@@ -134,7 +134,7 @@ class _PlanRecorder:
     def call(self, impl: Any, config: Any, layout: Sequence[PlannedView]) -> PlannedCall:
         """Return the plan of one call."""
         self._steps, self._memory = [], _CallMemory()
-        inputs = [_without_values(view) for view in layout]
+        inputs = [_meta_tensor(view) for view in layout]
         for x in inputs:
             self._memory.add(x)
         operators = _RecordedOperators(self._memory, self._steps)
@@ -253,7 +253,7 @@ def _free_names(text: str) -> list[str]:
     return list(dict.fromkeys(n.id for n in names if n.id not in own))
 
 
-def _without_values(view: PlannedView) -> Any:
+def _meta_tensor(view: PlannedView) -> Any:
     dtype = getattr(torch, view.dtype)
     return torch.empty_strided(view.shape, view.strides, dtype=dtype, device="meta")
 
@@ -279,15 +279,15 @@ class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, a
             self._fill(args[0], 0 if place is None else args[place])
         elif name in (*_EMPTY, *_FILLED, *_FULL):
             value = _FILLED.get(name)
-            self._allocated(result, args[_FULL[name]] if name in _FULL else value)
+            self._note_allocation(result, args[_FULL[name]] if name in _FULL else value)
         elif name not in HARMLESS:
             self.computing.append(name)
             for x in as_tuple(result):
                 if isinstance(x, torch.Tensor) and _place(x) not in self._memory.bases:
-                    self._allocated(x, None)
+                    self._note_allocation(x, None)
         return result
 
-    def _allocated(self, x: Any, value: Any) -> None:
+    def _note_allocation(self, x: Any, value: Any) -> None:
         if x.device.type != "meta":
             raise NotReplayable(f"it allocates on {x.device}, where the inputs are elsewhere")
         count = x.untyped_storage().nbytes() // x.element_size()

@@ -17,7 +17,7 @@ from workbench import catalog
 from workbench.backend import replies
 from workbench.data.frozen import freeze
 from workbench.dsl import INTERPRETED, TensorDescriptor, tl
-from workbench.evaluation.device_text import LAUNCH_ORDER, built
+from workbench.evaluation.device_text import LAUNCH_ORDER, device_file_text
 from workbench.evaluation.plan import (
     ITEMSIZE,
     FillStep,
@@ -47,14 +47,14 @@ class ReplaySpec:
     mutates: tuple[str, ...]
 
 
-def written(folder: Path, plan: LaunchPlan, of: ReplaySpec) -> tuple[Path, tuple[str, ...]]:
+def write_plan(folder: Path, plan: LaunchPlan, of: ReplaySpec) -> tuple[Path, tuple[str, ...]]:
     """Write a plan as the file of a kernel, and return its path with the names of its device
     functions. Raises NotReplayable."""
-    text, names = built(plan.functions)
+    text, names = device_file_text(plan.functions)
     held = ", ".join(names)
     text += (
-        "\nfrom workbench.evaluation.replay import added\n\n"
-        f"replayed = added(__file__, __name__, ({held},))\nreplayed_spec = replayed.spec\n"
+        "\nfrom workbench.evaluation.replay import add_replay\n\n"
+        f"replayed = add_replay(__file__, __name__, ({held},))\nreplayed_spec = replayed.spec\n"
     )
     (folder / PLAN).write_bytes(replies.written(True, plan))
     (folder / SPEC).write_bytes(replies.written(True, of))
@@ -63,7 +63,7 @@ def written(folder: Path, plan: LaunchPlan, of: ReplaySpec) -> tuple[Path, tuple
     return path, names
 
 
-def added(file: str, module: str, functions: tuple[Any, ...]) -> Impl:
+def add_replay(file: str, module: str, functions: tuple[Any, ...]) -> Impl:
     """Return the Impl of a written file, added to a copy of its Spec; the file calls this as it is
     imported."""
     import triton
@@ -90,7 +90,7 @@ def added(file: str, module: str, functions: tuple[Any, ...]) -> Impl:
     replay = Replay(plan, functions)
 
     def launch(*inputs: Any, config: Any) -> Any:
-        return replay.repeated(inputs)
+        return replay.repeat(inputs)
 
     launch.__module__, launch.__name__ = module, of.impl
     add = spec.impl(config, name=of.impl, mutates=of.mutates)
@@ -114,7 +114,7 @@ class Replay:
         for call in plan.calls:
             self._calls.setdefault(tuple(view.shape for view in call.inputs), call)
 
-    def repeated(self, inputs: Sequence[Any]) -> Any:
+    def repeat(self, inputs: Sequence[Any]) -> Any:
         """Do on these inputs what the plan says, and return the outputs. Raises ValueError where no
         call of the plan has their shapes."""
         call = self._calls.get(tuple(tuple(x.shape) for x in inputs))

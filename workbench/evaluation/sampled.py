@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.measurement.candidate import Candidate, Refusal
 
 PROGRAMS = 24
@@ -41,7 +41,7 @@ def run_some(
     compare what they write. Returns how many were right, or a Refusal."""
     from workbench.measurement.correctness import PreparedProblem, check_outputs, launch
 
-    impl = loaded(kernel).impl(candidate.case.impl, "")
+    impl = load_kernel(kernel).impl(candidate.case.impl, "")
     config = impl.config(**candidate.case.config)
     problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed)
     from workbench.evaluation.gpu_rules import Bounds
@@ -59,7 +59,7 @@ def run_some(
     compared = [check_outputs(launched.outputs, problem)] if every else []
     least = 1.0
     if not every:
-        compared, least = _of_written(launched.outputs, problem)
+        compared, least = _check_written(launched.outputs, problem)
     worst = max(compared, key=lambda checked: checked.error)
     if worst.wrong:
         return Refusal("check", f"at {dict(sizes)} {worst.wrong}", rule="sizes")
@@ -67,7 +67,7 @@ def run_some(
     return SampledRun(chosen.run, chosen.programs, worst.error, is_whole)
 
 
-def _of_written(outputs: Any, problem: Any) -> tuple[list[Any], float]:
+def _check_written(outputs: Any, problem: Any) -> tuple[list[Any], float]:
     """Return the check of each output's elements that were written, and the least share of them."""
     import torch
 
@@ -99,7 +99,7 @@ class _Chosen:
 
         self._real = real = GridExecutor.__call__
 
-        def called(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        def run_programs(executor: Any, *args: Any, **kwargs: Any) -> Any:
             grid = (*executor.grid, 1, 1)[:3]
             count = grid[0] * grid[1] * grid[2]
             self.programs += count
@@ -115,7 +115,7 @@ class _Chosen:
                 self.run += executor.fn.run
                 executor.fn = fn
 
-        GridExecutor.__call__ = called
+        GridExecutor.__call__ = run_programs
 
     def _numbers(self, count: int) -> set[int]:
         some = self._chance.sample(range(count), min(PROGRAMS, count))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench import catalog
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.compile import CompileError, functions_launched
 from workbench.device.hardware import Device
 from workbench.dsl import CORES_OF_A_CPU
@@ -62,9 +62,9 @@ def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submissi
     spec = catalog.spec_of(wanted.kernel)
     impl = _impl(spec, wanted, module.__name__)
     if unknown := [name for name in wanted.knobs if name not in impl.knobs()]:
-        raise SubmissionError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
-    declared = replace(impl.declared(limits, wanted.dtype), **wanted.knobs)
-    config = impl.resolved(declared, limits, wanted.dtype, sizes[0])
+        raise SubmissionError(catalog.name_hint(f"knob of {impl.title}", unknown[0], impl.knobs()))
+    declared = replace(impl.declared_default(limits, wanted.dtype), **wanted.knobs)
+    config = impl.resolved_config(declared, limits, wanted.dtype, sizes[0])
     rejected = tuple(impl.rejection_reason(config, limits, wanted.dtype, at) for at in sizes)
     libraries = [
         other.name
@@ -76,7 +76,7 @@ def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submissi
         spec.name,
         impl.name,
         values(config),
-        loaded(wanted.kernel).hashes[impl.name],
+        load_kernel(wanted.kernel).hashes[impl.name],
         rejected,
         None if rejected[0] else impl.work_of(config, limits, wanted.dtype, sizes[0]),
         tuple(libraries),
@@ -105,7 +105,7 @@ def functions_of(
 ) -> list[tuple[str, ...]] | Refusal:
     """Return the names of the device functions that a call launches at each of these sizes, from
     meta tensors and without a GPU, or a Refusal where one does not compile."""
-    impl = loaded(kernel).impl(candidate.case.impl, candidate.code)
+    impl = load_kernel(kernel).impl(candidate.case.impl, candidate.code)
     config: Any = impl.config(**candidate.case.config)
     # as the interpreter's launcher sees them: on how many cores a launch depends
     limits = replace(device.limits, cores=CORES_OF_A_CPU)

@@ -15,7 +15,7 @@ from workbench.device.bounds import bound_s
 from workbench.device.hardware import Device
 from workbench.evaluation.problem import KnownCosts, SpecFacts
 from workbench.evaluation.submission import Submission
-from workbench.evaluation.verdict import RuleResult, refused
+from workbench.evaluation.verdict import RuleResult, fail_rules
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.rules import RULES
 
@@ -87,21 +87,21 @@ def measured_times(
 ) -> tuple[list[RuleResult], EvaluatedTimes | None]:
     """Return the results of the rules that a GPU decides, and the times, or None where one of them
     is broken. The config and the library's versions take turns in one final benchmark."""
-    problem = Problem(kernel, KnownCosts.of(facts), facts.timed, dtype)
+    problem = Problem(kernel, KnownCosts.make(facts), facts.timed, dtype)
     try:
         gpu.begin(problem)
     except RuntimeError as error:
-        return refused(Refusal("measure", str(error), own=False)), None
+        return fail_rules(Refusal("measure", str(error), own=False)), None
     first = gpu.timed(submission.candidate, compiled, None).result()
     if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
         first = gpu.timed(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
-        return refused(first), None
+        return fail_rules(first), None
     entrants = [submission.candidate, *(Candidate.by_name(n, {}) for n in submission.libraries)]
     finals = gpu.final(entrants, [0.0] * len(entrants))
     own = finals[0]
     if isinstance(own, Refusal):
-        return refused(own), None
+        return fail_rules(own), None
     assert isinstance(own.timing, Measured)
     libraries = {
         name: result.timing

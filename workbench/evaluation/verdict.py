@@ -44,7 +44,7 @@ class RulesVerdict:
     def word(self) -> Word:
         """Return "rejected" if a rule is broken, "undecided" if no result was checked, "plausible"
         if a strict evaluation has only the file's word for a rule, or "correct"."""
-        if self.broken is not None:
+        if self.broken_rule is not None:
             return "rejected"
         needed = ("values", "sizes") if self.strict else ("values",)
         if any(self.state(rule) != "kept" for rule in needed):
@@ -61,7 +61,7 @@ class RulesVerdict:
         return next(result.state for result in self.rules if result.rule == rule)
 
     @property
-    def broken(self) -> RuleResult | None:
+    def broken_rule(self) -> RuleResult | None:
         """Return the first rule that is broken, or None."""
         return next((result for result in self.rules if result.state == "broken"), None)
 
@@ -92,7 +92,7 @@ def _not_run(rule: RuleName, reason: str) -> RuleResult:
     return RuleResult(rule, "not run", reason)
 
 
-def refused(refusal: Refusal) -> list[RuleResult]:
+def fail_rules(refusal: Refusal) -> list[RuleResult]:
     """Return the result of a config that failed as a whole: the rule that it broke, if that is
     known, and no others. What does not compile cannot launch."""
     if refusal.rule is not None or refusal.cause is not None:
@@ -102,7 +102,7 @@ def refused(refusal: Refusal) -> list[RuleResult]:
     return [_not_run(name, refusal.reason) for name in INTERPRETED]
 
 
-def of_calls(
+def call_results(
     calls: Sequence[CheckCall],
     results: Sequence[CallResult],
     functions: Mapping[CheckCall, tuple[str, ...]],
@@ -118,16 +118,16 @@ def of_calls(
         if result.checked.wrong:
             named_wrong |= known
             rule = result.checked.rule or "values"
-            broken.setdefault(rule if known else "sizes", _at(call, result.checked.wrong))
+            broken.setdefault(rule if known else "sizes", _call_text(call, result.checked.wrong))
         elif not known:
             hidden_right += 1
         if result.operators:
             names = ", ".join(result.operators[:4])
             reason = f"torch computes in the launch ({names}); compute it in the kernel"
-            broken.setdefault("operators", _at(call, reason))
+            broken.setdefault("operators", _call_text(call, reason))
         if result.launches != functions[call]:
             reason = _launches_reason(functions[call], result.launches)
-            broken.setdefault("launches", _at(call, reason))
+            broken.setdefault("launches", _call_text(call, reason))
     if named_wrong:  # wrong results at other sizes say no more
         broken.pop("sizes", None)
     if reason := _unequal(pairs):
@@ -145,7 +145,7 @@ def of_calls(
     ]
 
 
-def _at(call: CheckCall, reason: str) -> str:
+def _call_text(call: CheckCall, reason: str) -> str:
     values = " on hard values" if call.hard else ""
     return f"at {sizes_text(call.sizes)}{values} {reason}"
 
@@ -164,5 +164,7 @@ def _unequal(pairs: Sequence[tuple[CheckCall, CallResult]]) -> str | None:
         counts[call] += 1
     for call, different in bits.items():
         if len(different) > 1:
-            return _at(call, f"{counts[call]} calls on equal inputs give {len(different)} results")
+            return _call_text(
+                call, f"{counts[call]} calls on equal inputs give {len(different)} results"
+            )
     return None

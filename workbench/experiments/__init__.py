@@ -207,17 +207,17 @@ def experiment_names() -> list[str]:
     return catalog.names_in(EXPERIMENTS)
 
 
-def experiment_named(name: str) -> Experiment:
+def find_experiment(name: str) -> Experiment:
     """Return the experiment of that file name, or of the file at that path.
 
     Raises ExperimentError with the nearest names, or where the file is missing or has no
     experiment.
     """
     if catalog.is_path(name):
-        return _of_file(Path(name))
+        return _read_experiment(Path(name))
     if name not in experiment_names():
         hint = catalog.example("experiment", name, "workbench experiment ")
-        raise ExperimentError(hint or catalog.unknown("experiment", name, experiment_names()))
+        raise ExperimentError(hint or catalog.name_hint("experiment", name, experiment_names()))
     experiment = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment
@@ -236,7 +236,7 @@ def kernel_name(kernel: str) -> str:
 _HOW = "docs/extending.md shows how to write one"
 
 
-def _of_file(path: Path) -> Experiment:
+def _read_experiment(path: Path) -> Experiment:
     if not path.is_file():
         raise ExperimentError(f"There is no experiment file {path}; {_HOW}.")
     experiment = getattr(catalog.module_at(path), "EXPERIMENT", None)
@@ -246,13 +246,13 @@ def _of_file(path: Path) -> Experiment:
 
     def variants(context: Context) -> list[Variant]:
         given = experiment.variants(context)
-        return [replace(variant, kernel=_from(folder, variant.kernel)) for variant in given]
+        return [replace(variant, kernel=_kernel_path(folder, variant.kernel)) for variant in given]
 
-    kernels = tuple(_from(folder, kernel) for kernel in experiment.kernels)
+    kernels = tuple(_kernel_path(folder, kernel) for kernel in experiment.kernels)
     return replace(experiment, kernels=kernels, variants=variants)
 
 
-def _from(folder: Path, kernel: str) -> str:
+def _kernel_path(folder: Path, kernel: str) -> str:
     """Return a kernel's path in an experiment's file, resolved from the file's folder."""
     there = folder / kernel
     return str(there) if catalog.is_path(kernel) and there.is_file() else kernel

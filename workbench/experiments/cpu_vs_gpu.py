@@ -40,7 +40,7 @@ def variants(context: Context) -> list[Variant]:
         )
     results = []
     for sizes in problems(context):
-        cpu, gpu, alone = named(sizes)
+        cpu, gpu, alone = variant_names(sizes)
         results += [
             Variant(cpu, SAMPLER, "cpu", sizes, context.dtype, clock="host"),
             Variant(gpu, SAMPLER, "partials_and_merge", sizes, context.dtype, clock="host"),
@@ -56,7 +56,7 @@ def problems(context: Context) -> list[dict[str, int]]:
     return [{"B": rows, "V": words} for words in VOCABULARIES for rows in ROWS]
 
 
-def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
+def variant_names(sizes: Mapping[str, int]) -> tuple[str, str, str]:
     """Return the names of the variants: the CPU's, the GPU's, and the GPU's without launches."""
     at = f"{sizes['B']} x {sizes['V']}"
     return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
@@ -65,12 +65,12 @@ def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """Return one analysis for each problem."""
     return [
-        replace(analysed(context, sizes, *(results[n] for n in named(sizes))), sizes=sizes)
+        replace(analysis(context, sizes, *(results[n] for n in variant_names(sizes))), sizes=sizes)
         for sizes in problems(context)
     ]
 
 
-def analysed(
+def analysis(
     context: Context,
     sizes: Mapping[str, int],
     cpu: VariantResult,
@@ -100,7 +100,7 @@ def analysed(
         return Analysis("other kernels", f"{at}: {wrong}", evidence, caveats=caveats)
     ratio = slow / fast
     evidence.append(row("speed-up of the GPU", ratio, "1", "computed", ""))
-    evidence += gained(slow, fast)
+    evidence += gain_rows(slow, fast)
     text = f"{at}: {numbers_text(ratio, slow, fast)}"
     return Analysis(word_of(ratio), text, evidence, spread_chart(at, cpu, gpu), caveats)
 
@@ -176,7 +176,7 @@ def other_kernels(gpu: VariantResult) -> str:
     return ""
 
 
-def gained(cpu: Span, gpu: Span) -> list[Evidence]:
+def gain_rows(cpu: Span, gpu: Span) -> list[Evidence]:
     """Return the share of the CPU's time that the GPU saves, if it does."""
     gain = Span.exactly(1.0) - gpu / cpu
     return [row("sample on the GPU", gain, "1", "computed", GAINS)] if gain.low > 0 else []

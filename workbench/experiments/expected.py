@@ -22,7 +22,7 @@ from workbench.experiments.analysis.bounds import Bound, bound, ceiling_row, cei
 from workbench.spec import Sizes, Spec, sizes_text
 
 
-def expected(
+def analyse_expected(
     spec: Spec,
     sizes: Sizes,
     dtype: str,
@@ -135,7 +135,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
         given_s, named = stored.time_s, f"the fastest stored time, of {stored.impl}"
         state = "boost" if stored.phase in ("first_pass", "screen") else "sustained"
     about = spec, sizes, context.dtype, context.device
-    return [replace(expected(*about, given_s, context.ceilings, named, state), sizes=sizes)]
+    return [replace(analyse_expected(*about, given_s, context.ceilings, named, state), sizes=sizes)]
 
 
 EXPERIMENT = Experiment(

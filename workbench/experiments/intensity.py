@@ -96,14 +96,14 @@ def bend(points: Sequence[IntensityPoint]) -> Bend | None:
         plateau = [p.rate for p in points if p.intensity >= knee * APART]
         if len(slope) < 2 or len(plateau) < 2:
             return None
-        now = Bend(_joined(slope), _joined(plateau))
+        now = Bend(_join_spans(slope), _join_spans(plateau))
         if results == now:
             break
         results, knee = now, now.knee.value
     return results
 
 
-def _joined(spans: Sequence[Span]) -> Span:
+def _join_spans(spans: Sequence[Span]) -> Span:
     middle = stats.median([each.value for each in spans])
     if all(each.low == each.high for each in spans):  # of predictions without intervals
         return Span.exactly(middle)
@@ -149,7 +149,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     measured, stated = split(ceilings(context.device, context.ceilings, context.state))
     curve = [row(f"at {p.intensity:.3g} FLOP/B", p.rate, "FLOP/s", kind, "rate") for p in points]
     charts = [_chart(points, kind, measured, stated)] if points else []
-    caveats = [*reasons(results), *_undone(timed), _counted(context)]
+    caveats = [*reasons(results), *_missing_work(timed), _counting_note(context)]
     bent = bend(points)
     if bent is None:
         text = f"{len(points)} of {len(results)} intensities have a time, too few on one "
@@ -157,7 +157,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
     at = measured if _ridge(measured) else stated
     if kind == "predicted" and bent.knee.low < bent.knee.high:
-        return [Analysis(CANNOT_TELL, _within(bent.knee, at), rows, charts, caveats)]
+        return [Analysis(CANNOT_TELL, _knee_sentence(bent.knee, at), rows, charts, caveats)]
     word = f"knee at {_text(bent.knee.value, kind)} FLOP/B"
     sentence = _sentence(bent, kind, at)
     return [Analysis(word, sentence, rows, charts, caveats)]
@@ -167,7 +167,7 @@ def _text(value: float, kind: Kind) -> str:
     return f"{mark(kind)}{value:.3g}"
 
 
-def _counted(context: Context) -> str:
+def _counting_note(context: Context) -> str:
     return (
         f"Bytes are those of four streams of {context.dtype}, each moved once; a multiply-add is "
         "two FLOPs, done in fp32. The slope is the median over the points at no more than half of "
@@ -199,7 +199,7 @@ def complete(result: VariantResult) -> bool | None:
     return rest == 0 if not inside else rest > 0 and rest % inside == 0
 
 
-def _undone(timed: Sequence[VariantResult]) -> list[str]:
+def _missing_work(timed: Sequence[VariantResult]) -> list[str]:
     names = [each.variant.name for each in timed if complete(each) is False]
     if not names:
         return []
@@ -247,7 +247,7 @@ def _pairs(measured: CeilingSet, stated: CeilingSet) -> dict[str, tuple[Ceiling,
     return {name: pair for name, pair in pairs.items() if pair is not None}
 
 
-def _within(knee: Span, at: CeilingSet) -> str:
+def _knee_sentence(knee: Span, at: CeilingSet) -> str:
     """Return the sentence on a knee of predicted intervals."""
     text = f"The intervals allow a knee between {knee.low:.3g} and {knee.high:.3g} FLOP/B"
     pair = _ridge(at)

@@ -89,11 +89,11 @@ WAYS = (
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """Return one analysis for each way to run the kernels."""
     if context.predicts:
-        return [predicted(results)]
-    return [analysed(way, context, results) for way in WAYS if way.total in results]
+        return [predicted_analysis(results)]
+    return [analyse_way(way, context, results) for way in WAYS if way.total in results]
 
 
-def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -> Analysis:
+def analyse_way(way: Way, context: Context, results: Mapping[str, VariantResult]) -> Analysis:
     """Return the analysis of one way; there is no verdict if a variant has no time."""
     total, gpu = span_of(results[way.total]), span_of(results.get(way.gpu))
     kernels = launches(results[way.total]) or launches(results.get(way.gpu))
@@ -111,8 +111,8 @@ def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -
     line = Timeline(total, gpu, span_of(results.get(EMPTY)), kernels)
     word = word_of(line, without, reach_of(context, results[way.gpu]))
     evidence = [*line.evidence(way.total), *speed(results[way.total], total)]
-    evidence += graphed(way.gpu, line) if way.total == "eager" else []
-    evidence += lost(line, without) + gains(way, total, results)
+    evidence += graph_rows(way.gpu, line) if way.total == "eager" else []
+    evidence += loss_rows(line, without) + gains(way, total, results)
     text = f"{way.text}{at}, {numbers_text(word, line, without)} {REMEDY[word]}"
     return Analysis(word, text, evidence, caveats=[*caveats(line), *reasons(used)])
 
@@ -137,7 +137,7 @@ def speed(result: VariantResult, total: Span) -> list[Evidence]:
     ]
 
 
-def graphed(group: str, line: Timeline) -> list[Evidence]:
+def graph_rows(group: str, line: Timeline) -> list[Evidence]:
     """Return the figures of the same kernels in a graph, where the GPU does not wait for the CPU:
     its utilisation is 1 by definition here, so it is left out. A gap is at most an empty kernel."""
     graph = Timeline(line.gpu, line.gpu, line.step, line.kernels)
@@ -146,14 +146,14 @@ def graphed(group: str, line: Timeline) -> list[Evidence]:
     if line.step is not None:
         gap = Span(line.step.value, 0.0, line.step.high)
         name = f"{KPI.gap}, at most"
-        rows.append(row(name, gap, "s", "measured", group, "< 1 µs", gap.below(GAP_S)))
+        rows.append(row(name, gap, "s", "measured", group, "< 1 µs", gap.is_below(GAP_S)))
     return rows
 
 
-def lost(line: Timeline, without: Span | None) -> list[Evidence]:
+def loss_rows(line: Timeline, without: Span | None) -> list[Evidence]:
     """Return the share of the total time that the bottleneck takes."""
     if without is not None:
-        share = ((line.total - without) / line.total).within(0.0, 1.0)
+        share = ((line.total - without) / line.total).clamp(0.0, 1.0)
         return [row("time for copies and waiting for them", share, "1", "computed", IMPACT)]
     idle = Span.exactly(1.0) - line.utilisation
     return [row("time in which the GPU waits", idle, "1", "computed", IMPACT)]
@@ -187,7 +187,7 @@ def lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def predicted(results: Mapping[str, VariantResult]) -> Analysis:
+def predicted_analysis(results: Mapping[str, VariantResult]) -> Analysis:
     """Return the predicted times of the GPU; the launch times of the CPU are not predicted."""
     rows = []
     for name, each in results.items():

@@ -29,12 +29,12 @@ from workbench.experiments.analysis.times import (
     kind_of,
     line,
     mark,
-    over,
     quickest,
+    ratio_of,
     reasons,
     row,
     span_of,
-    worded,
+    verdict_word,
 )
 from workbench.spec import Sizes, Spec, sizes_text
 
@@ -63,7 +63,7 @@ def variants(context: Context) -> list[Variant]:
         for sizes in _layers(context)
         for rank in RANKS
         for at in [{**sizes, "r": rank}]
-        for impl in (*_taken(spec, ours, at, context), *library)
+        for impl in (*_accepting_impls(spec, ours, at, context), *library)
     ]
 
 
@@ -84,7 +84,7 @@ def _layers(context: Context) -> list[Sizes]:
     return [{"M": ROWS, "K": extent, "N": extent} for extent in EXTENTS]
 
 
-def _taken(spec: Spec, ours: Sequence[str], at: Sizes, context: Context) -> list[str]:
+def _accepting_impls(spec: Spec, ours: Sequence[str], at: Sizes, context: Context) -> list[str]:
     """Return the Impls that accept these sizes at their default: one for small ranks refuses large
     ones. If none does, all of them, so that their refusals are reported."""
     limits, taken = context.device.limits, []
@@ -115,7 +115,7 @@ class Layer:
         if len(self.ours) < 2:
             return None
         ordered = sorted(self.ours.values(), key=lambda each: each.time_s or 0.0)
-        ratio = over(ordered[0], ordered[-1])
+        ratio = ratio_of(ordered[0], ordered[-1])
         if ratio is None or kind_of(*ordered) == "measured":
             return ratio
         spans = [span for each in ordered if (span := span_of(each)) is not None]
@@ -140,7 +140,7 @@ def shape_of(spread: Span | None, kind: Kind) -> str:
     """Return `flat`, `grows`, or `undecided` if the interval allows both."""
     if spread is None:
         return "undecided"
-    grows = spread.above(FLAT)
+    grows = spread.is_above(FLAT)
     return "undecided" if grows is None else "grows" if grows else "flat"
 
 
@@ -159,7 +159,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     caveats = [*_caveats(layers), *reasons(results)]
     text = "; ".join(_text(each, kinds[each.name]) for each in layers)
     kind: Kind = "predicted" if "predicted" in kinds.values() else "measured"
-    word = worded(_WORDS[overall], kind)
+    word = verdict_word(_WORDS[overall], kind)
     # An H200 took 2.4 to 5.3 times as long at rank 64 as at 4 where the model predicted the same.
     if kind == "predicted":
         word = CANNOT_TELL
@@ -190,7 +190,7 @@ def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evi
     for rank, results in each.ours.items():
         rows.append(results.evidence(f"rank {rank}: {results.variant.impl}", each.name))
         library = each.library.get(rank)
-        if library is not None and (ratio := over(library, results)) is not None:
+        if library is not None and (ratio := ratio_of(library, results)) is not None:
             name = f"rank {rank}: over the library's time"
             rows.append(row(name, ratio, "1", kind, each.name))
         least = bound(spec, {**each.sizes, "r": rank}, context.dtype, at)

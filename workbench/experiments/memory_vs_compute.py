@@ -45,7 +45,7 @@ from workbench.experiments.analysis.times import (
     reasons,
     row,
     span_of,
-    worded,
+    verdict_word,
 )
 from workbench.reports.figures.roofline_points import load_of
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
@@ -196,7 +196,7 @@ def variants(context: Context) -> list[Variant]:
                 f"{named[part]} has the axes {' '.join(its.axes) or 'of one number'} and "
                 f"{context.kernel} {' '.join(spec.axes)}; give it tensors with the same."
             )
-    impl, config = examined(spec, specs.values(), sizes, context)
+    impl, config = impl_of(spec, specs.values(), sizes, context)
     at: tuple[Sizes, str, dict[str, int]] = sizes, context.dtype, values(config)
     plain = context.dtype if context.dtype in ("fp32", "fp16", "bf16") else "fp32"
     results = [Variant("whole", context.kernel, impl.name, *at)]
@@ -256,7 +256,7 @@ def _exists(name: str) -> bool:
     return name in catalog.names_in(catalog.VARIANTS) or name in catalog.kernel_names()
 
 
-def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) -> tuple[Impl, Any]:
+def impl_of(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) -> tuple[Impl, Any]:
     """Return the kernel's first Triton Impl that both parts have under the same name and whose
     config runs at these sizes, and that config. Raises ExperimentError where there is none."""
     duplicates = [{impl.name: impl for impl in part.impls} for part in parts]
@@ -315,22 +315,22 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     ]
     rows = _rows(results)
     if missing:
-        return [_refused(missing, rows)]
+        return [_refusal(missing, rows)]
     codes = {name: results[name].compiled for name in ("whole", *PARTS)}
     read = {name: each.code if each is not None else () for name, each in codes.items()}
     wrong = dishonest(read["whole"], read["traffic"], read["arithmetic"])
     if not wrong:
         rows += _proof(read)
-        wrong += _spilled(results)
+        wrong += _spilling_parts(results)
     whole = results["whole"].outcome
     assert isinstance(whole, Record)
     if isinstance(whole.timing, Predicted):
-        return [_refused(wrong, rows) if wrong else _expected(whole.timing, rows)]
+        return [_refusal(wrong, rows) if wrong else _model_verdict(whole.timing, rows)]
     times = times_of(results)
     fast = _rates(whole, times, _limits(context, summed(read["whole"]).whole.matrix > 0))
     rows += [each for each, _ in fast]
     wrong += [*impossible(times), *(reason for _, reason in fast if reason)]
-    return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
+    return [_refusal(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
 
 
 def analyse_metal(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
@@ -338,13 +338,13 @@ def analyse_metal(context: Context, results: Mapping[str, VariantResult]) -> lis
     of the model's terms, of a measured one from the device's ceilings."""
     caveats = [METAL_TERMS if context.predicts else METAL_CEILINGS, *reasons(results)]
     wholes = {name: each for name, each in results.items() if name.startswith(WHOLE)}
-    verdict = _expected_metal if context.predicts else _under_ceilings
+    verdict = _expected_metal if context.predicts else _ceiling_verdict
     given = [verdict(context, each, caveats) for each in wholes.values() if not each.failure]
     text = "No Metal Impl has a time; the reasons are listed below."
     return given or [Analysis("no verdict", text, caveats=reasons(results))]
 
 
-def _under_ceilings(context: Context, whole: VariantResult, caveats: Sequence[str]) -> Analysis:
+def _ceiling_verdict(context: Context, whole: VariantResult, caveats: Sequence[str]) -> Analysis:
     """Return the verdict on a measured Metal Impl: which ceiling of the device it is near, and what
     its least bytes and its FLOPs alone would take there."""
     record, impl = whole.outcome, whole.variant.impl
@@ -374,7 +374,7 @@ def _expected_metal(context: Context, whole: VariantResult, caveats: Sequence[st
     word = CANNOT_TELL
     for name, (_, low, _) in terms.items():
         if low > max(high for other, (*_, high) in terms.items() if other != name):
-            word = worded(METAL_WORDS[name], "predicted")
+            word = verdict_word(METAL_WORDS[name], "predicted")
     parts = [
         f"{n} {reading(low, 's')} to {reading(high, 's')}" for n, (_, low, high) in terms.items()
     ]
@@ -404,14 +404,14 @@ def times_of(results: Mapping[str, VariantResult]) -> Times:
     return Times(**spans)
 
 
-def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Analysis:
+def _refusal(reasons: Sequence[str], rows: Sequence[Evidence]) -> Analysis:
     return Analysis("refused", f"There is no verdict. {'. '.join(reasons)}.", rows, (), (GUIDE,))
 
 
 def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Analysis:
     shares = shares_of(times)
     word, *others = words_of(shares)
-    caveats = [*_started(shares), *caveats]
+    caveats = [*_start_caveats(shares), *caveats]
     text = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
     text += f"alone {_percent(shares.arithmetic)}"
     if shares.launch.value >= LAUNCH or shares.grid.value >= NEAR:
@@ -428,7 +428,7 @@ def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> 
     return Analysis(word, f"{text}. {last}", rows, (), (*caveats, GUIDE))
 
 
-def _started(shares: Shares) -> list[str]:
+def _start_caveats(shares: Shares) -> list[str]:
     """Return a caveat on the start of the programs, which both parts contain."""
     if shares.grid.value < STARTED:
         return []
@@ -442,7 +442,7 @@ def _percent(span: Span) -> str:
     return f"{100 * span.value:.0f} %" if math.isfinite(span.value) else "all"
 
 
-def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
+def _model_verdict(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
     """Return the verdict of the model on the whole. Its terms replace the variants, and the largest
     of them the time: the model's own time is longer, as its terms never overlap completely."""
     terms = {
@@ -468,7 +468,7 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
         f"arithmetic and {text['waiting']} of waiting, were each alone, in "
         f"~{reading(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
     )
-    return Analysis(worded(word, "predicted"), words, rows, (), (TERMS, GUIDE))
+    return Analysis(verdict_word(word, "predicted"), words, rows, (), (TERMS, GUIDE))
 
 
 # Evidence
@@ -567,7 +567,7 @@ def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
     return {name: each.resources for name, each in every.items() if each and each.resources}
 
 
-def _spilled(results: Mapping[str, VariantResult]) -> list[str]:
+def _spilling_parts(results: Mapping[str, VariantResult]) -> list[str]:
     """Return the parts that spill more registers than the whole: spills are memory traffic of their
     own."""
     spills = {name: each.spill_bytes for name, each in _resources(results).items()}

@@ -31,11 +31,11 @@ from workbench.experiments.analysis.times import (
     Span,
     kind_of,
     least_of,
-    over,
     quickest,
+    ratio_of,
     reasons,
     row,
-    worded,
+    verdict_word,
 )
 from workbench.spec import Sizes, sizes_text
 
@@ -125,14 +125,14 @@ def _shapes(context: Context) -> Sequence[Sizes]:
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """Return one analysis for each shape, by its cold calls; hot ones are listed beside them."""
     shapes = _shapes(context)
-    return [replace(_analysed(context, s, _of(results, s)), sizes=s) for s in shapes]
+    return [replace(_analyse(context, s, _results_at(results, s)), sizes=s) for s in shapes]
 
 
-def _of(results: Mapping[str, VariantResult], sizes: Sizes) -> dict[str, VariantResult]:
+def _results_at(results: Mapping[str, VariantResult], sizes: Sizes) -> dict[str, VariantResult]:
     return {name: each for name, each in results.items() if dict(each.variant.sizes) == dict(sizes)}
 
 
-def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
+def _analyse(context: Context, sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
     ideal = ideal_share(sizes, context.dtype) - 1
     rows: list[Evidence] = []
     cold: Span | None = None
@@ -156,7 +156,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
     if cold is None:
         text = "A or B has no cold time; the reasons are listed below."
         return Analysis("no verdict", text, rows, caveats=caveats)
-    word, text = spoken(cold, kind, context.dtype)
+    word, text = verdict_text(cold, kind, context.dtype)
     ideal_text = f"by bytes alone it would be {100 * ideal:+.0f} %"
     return Analysis(word, f"{text}; {ideal_text}.", rows, caveats=caveats)
 
@@ -168,7 +168,7 @@ def _ratio(these: Sequence[VariantResult], a: VariantResult, b: VariantResult) -
         least = [least_of([f for f in these if f.variant.name.startswith(o)]) for o in "AB"]
         assert least[0] is not None and least[1] is not None  # both have a time
         return least[1] / least[0]
-    ratio = over(a, b)
+    ratio = ratio_of(a, b)
     assert ratio is not None  # both have a time
     return ratio
 
@@ -179,17 +179,17 @@ def ideal_share(sizes: Sizes, dtype: str) -> float:
     return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
 
 
-def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
+def verdict_text(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     """Return the word and the beginning of the sentence for B over A."""
     low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.value, ratio.high))
     if kind == "predicted" and ratio.low < ratio.high:
         text = f"The overhead of Q4_K over {dtype} in cold calls is predicted to lie between "
         text += f"{low:+.0f} and {high:+.0f} %"
         word = "faster" if ratio.high < 1 else "overhead" if ratio.low > 1 else None
-        return (worded(word, kind) if word else CANNOT_TELL), text
+        return (verdict_word(word, kind) if word else CANNOT_TELL), text
     if kind == "predicted":
         text = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
-        return worded("faster" if middle < 0 else "overhead", kind), text
+        return verdict_word("faster" if middle < 0 else "overhead", kind), text
     amount = f"{middle:+.1f} % ({low:+.1f} to {high:+.1f} %)"
     if ratio.high < 1:
         return "faster", f"In cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"

@@ -211,7 +211,7 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     """Compare outputs with the expected ones and return the largest error. NaN and infinities must
     be in the same places."""
     spec = problem.spec
-    outputs = spec.compared(outputs)
+    outputs = spec.compared_outputs(outputs)
     if wrong := reference.returned_fault(spec, outputs, problem.expected):
         return broken(Fault("form", wrong))
     for known, checked in problem.right:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Literal
 from typing import Protocol as Interface
 
-from workbench.catalog.source import SourceChanged, loaded
+from workbench.catalog.source import SourceChanged, load_kernel
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked as CheckedBy
 from workbench.data.record import Verdict
@@ -96,7 +96,7 @@ class MetalPair:
 
 def resolved(task: MetalTask) -> tuple[Spec, Impl, Any]:
     """Return the Spec, Impl and config of a task. MLX's own version is no Impl of the file."""
-    known, case = loaded(task.kernel, task.candidate.version), task.candidate.case
+    known, case = load_kernel(task.kernel, task.candidate.version), task.candidate.case
     if case.backend == "mlx":
         impl = import_module("metal_shim.operations").mlx_impl(known.spec)
         return known.spec, impl, impl.config()
@@ -233,7 +233,7 @@ def _timed(
 
 
 def _bound_s(task: MetalTask) -> float:
-    spec = loaded(task.kernel, task.candidate.version).spec
+    spec = load_kernel(task.kernel, task.candidate.version).spec
     costs = spec.bytes(task.sizes, task.dtype), spec.flops(**task.sizes), task.dtype
     return bound_s(task.device, *costs)
 
@@ -287,7 +287,7 @@ def check_kernel(
     """Return the checks of the default config of each Metal Impl at every size to check in each
     dtype, of the first `most` cases alone where that is given."""
     number, worst, reasons = 0, 0.0, list[str]()
-    for case in import_module("metal_shim.check").cases(loaded(kernel).spec):
+    for case in import_module("metal_shim.check").cases(load_kernel(kernel).spec):
         if most is not None and number >= most:
             break
         number += 1

@@ -21,7 +21,7 @@ from workbench.spec import (
     WorkbenchError,
     short,
     sizes_text,
-    solved,
+    solve_axis,
 )
 
 WIDE = torch.float64  # of every reference
@@ -106,7 +106,7 @@ def _known(spec: Spec, inputs: Sequence[Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
         for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-            sizes |= solved(axis, extent, sizes) or {}
+            sizes |= solve_axis(axis, extent, sizes) or {}
     return sizes
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workbench import catalog
-from workbench.catalog.source import Loaded, SourceChanged, loaded
+from workbench.catalog.source import Loaded, SourceChanged, load_kernel
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
@@ -188,7 +188,7 @@ def load() -> None:
 
 def import_kernel(kernel: str) -> None:
     """Import a kernel's file and all that its launches need."""
-    loaded(kernel).load()
+    load_kernel(kernel).load()
 
 
 # Libraries that are slow to import, in processes of their own
@@ -204,7 +204,7 @@ def share_of(impls: Sequence[Impl], share: int, of: int) -> list[str]:
 def import_libraries(kernel: str, share: int, of: int) -> None:
     """Import what the first launches of a share of a kernel's libraries import. No work for the
     GPU."""
-    impls = loaded(kernel).spec.impls
+    impls = load_kernel(kernel).spec.impls
     names = share_of(impls, share, of)
     for module in dict.fromkeys(m for i in impls if i.name in names for m in i.imports):
         with suppress(ImportError):  # of a package that is not installed: it is refused later
@@ -218,7 +218,7 @@ def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
 
     from workbench.measurement import inputs
 
-    spec = loaded(job.kernel).spec
+    spec = load_kernel(job.kernel).spec
     names = share_of(spec.impls, share, of)
     compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_only")]
     if compilable:
@@ -252,7 +252,7 @@ def _prepared(job: MeasureJob) -> _State:
         raise RuntimeError("torch sees no GPU in the measuring process")
     _set_precision()
     torch.cuda.empty_cache()  # of what ran here before
-    kernel = loaded(job.kernel)
+    kernel = load_kernel(job.kernel)
     kernel.load()
     spec = kernel.spec
     costs = spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
@@ -917,10 +917,10 @@ def resolve(candidate: Candidate) -> tuple[Impl, Any]:
     SourceChanged where its code is not the one that was planned."""
     state = _state()
     if candidate.version:
-        impl = loaded(state.job.kernel, candidate.version).impl(candidate.case.impl, candidate.code)
+        kernel = load_kernel(state.job.kernel, candidate.version)
     else:
         kernel = state.kernel or Loaded(state.spec, {})
-        impl = kernel.impl(candidate.case.impl, candidate.code)
+    impl = kernel.impl(candidate.case.impl, candidate.code)
     return impl, impl.config(**candidate.case.config)
 
 

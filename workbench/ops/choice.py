@@ -49,7 +49,7 @@ def first_launch(
         return _nothing(spec, inputs, sizes)
     refusal, reasons = refusal_text(spec, sizes), list[str]()
     if spec.name.endswith(GRADIENT) and (refusal or not _choices(spec, place, dtype, sizes, [])):
-        return _by_reference(spec, inputs, sizes)
+        return _reference(spec, inputs, sizes)
     if refusal is not None:
         raise OperationError(refusal)
     for choice in _choices(spec, place, dtype, sizes, reasons):
@@ -95,11 +95,11 @@ def _nothing(
     return empty, empty(*inputs)
 
 
-def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[Launcher, Any]:
+def _reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> tuple[Launcher, Any]:
     """Return a launcher of the Spec's reference, which is made of torch's operations, and its
     output."""
 
-    def computed(*inputs: torch.Tensor) -> Any:
+    def compute(*inputs: torch.Tensor) -> Any:
         results = spec.reference(*(x.float() if x.is_floating_point() else x for x in inputs))
         several = results if isinstance(results, tuple) else (results,)
         dtypes = output_dtypes(spec, inputs)
@@ -108,7 +108,7 @@ def _by_reference(spec: Spec, inputs: Sequence[torch.Tensor], sizes: Sizes) -> t
 
     if not INTERPRETED:
         LOGGER.info("%s: torch's operations; no Impl takes %s", spec.name, sizes_text(sizes))
-    return computed, computed(*inputs)
+    return compute, compute(*inputs)
 
 
 def _choices(

@@ -58,7 +58,7 @@ def keep_inputs(inputs: Tensors, outputs: Tensors) -> Tensors:
     return inputs
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
+def widen(x: torch.Tensor) -> torch.Tensor:
     """Return 16-bit floats as fp32, in which the kernels compute; others as they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -106,9 +106,9 @@ def group_norm(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> G
     of r k bonus over a head."""
     from workbench.kernels.group_norm import EPS
 
-    x, r, k, v, gate, weight, bias, bonus = map(widened, kept)
+    x, r, k, v, gate, weight, bias, bonus = map(widen, kept)
     assert gradients[0] is not None  # the only output
-    dy = widened(gradients[0])
+    dy = widen(gradients[0])
     centred = x - x.mean(-1, keepdim=True)
     scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS)
     z, s = centred * scale, (r * k * bonus).sum(-1, keepdim=True)
@@ -146,8 +146,8 @@ def swiglu(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradi
     """Return the gradients of both halves of x, with s = sigmoid(gate): g up s (1 + gate (1 - s))
     and g gate s."""
     assert gradients[0] is not None  # the only output
-    gate, up = widened(kept[0]).chunk(2, dim=-1)
-    g, s = widened(gradients[0]), torch.sigmoid(gate)
+    gate, up = widen(kept[0]).chunk(2, dim=-1)
+    g, s = widen(gradients[0]), torch.sigmoid(gate)
     dx = torch.cat((g * up * s * (1 + gate * (1 - s)), g * gate * s), dim=-1)
     return (dx.to(kept[0].dtype),)
 
@@ -159,7 +159,7 @@ def cross_entropy(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -
     (logits, target, lse), (g, g_lse) = kept, gradients
     d = None if g is None else ops.cross_entropy_backward(logits, target, lse, g)
     if g_lse is not None:
-        share = torch.exp(widened(logits) - lse[:, None]) * g_lse[:, None]
+        share = torch.exp(widen(logits) - lse[:, None]) * g_lse[:, None]
         d = share.to(logits.dtype) if d is None else (d + share).to(logits.dtype)
     return d, None
 
@@ -181,7 +181,7 @@ def takes_torch(kept: Tensors) -> bool:
     return is_wide and not torch.are_deterministic_algorithms_enabled()
 
 
-def _by_torch(kept: Tensors, gradient: torch.Tensor | None, causal: bool) -> Gradients:
+def _torch_gradients(kept: Tensors, gradient: torch.Tensor | None, causal: bool) -> Gradients:
     """Return dq, dk and dv by torch's memory-efficient kernel."""
     from workbench.kernels import attention_backward
 
@@ -194,7 +194,7 @@ def _by_torch(kept: Tensors, gradient: torch.Tensor | None, causal: bool) -> Gra
 def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
     """Return dq, dk and dv of the kernel `attention_backward`, in fp32 of torch's."""
     if takes_torch(kept):
-        return _by_torch(kept, gradients[0], causal=False)
+        return _torch_gradients(kept, gradients[0], causal=False)
     return tuple(ops.attention_backward(*kept, gradients[0]))
 
 
@@ -202,7 +202,7 @@ def attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gr
 def causal_attention(needed: Sequence[bool], kept: Tensors, gradients: Gradients) -> Gradients:
     """Return dq, dk and dv of the kernel `causal_attention_backward`, in fp32 of torch's."""
     if takes_torch(kept):
-        return _by_torch(kept, gradients[0], causal=True)
+        return _torch_gradients(kept, gradients[0], causal=True)
     return tuple(ops.causal_attention_backward(*kept, gradients[0]))
 
 

@@ -58,7 +58,7 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
         )
     chosen: dict[Any, Launcher] = {}
     launched = _launching(spec, chosen)
-    overload = _defined(spec, launched)
+    overload = _define_operator(spec, launched)
     below = torch._C._AutoDispatchBelowAutograd
     compiling, recording = torch.compiler.is_compiling, torch.is_grad_enabled
     warm = WarmCalls(chosen)
@@ -67,7 +67,7 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
     def call(*inputs: Any, **named: Any) -> Any:
         if named or compiling():
             return overload(*inputs, **named)
-        direct = len(inputs) == count and _unwatched()
+        direct = len(inputs) == count and _is_unwatched()
         if direct and (launcher := known(inputs)) is not None:
             return launcher(*inputs)
         grad = recording()
@@ -88,7 +88,7 @@ def operation_of(spec: Spec) -> Callable[..., Any]:
     return call
 
 
-def _unwatched() -> bool:
+def _is_unwatched() -> bool:
     """Return whether nothing wants to see the operators that are called."""
     return not (
         torch._C._len_torch_dispatch_stack()
@@ -99,14 +99,14 @@ def _unwatched() -> bool:
     )
 
 
-def _defined(spec: Spec, launched: Callable[..., Any]) -> Any:
+def _define_operator(spec: Spec, launched: Callable[..., Any]) -> Any:
     """Define `torch.ops.workbench.NAME`. Returns its overload."""
     overload = _operator(spec, spec.name, launched)
     derivative = DERIVATIVES.get(spec.name)
     if derivative is None:
         autograd = _refusing(spec, overload)
     elif derivative.beside:
-        autograd = _widened(overload, _with_more_outputs(spec, derivative))
+        autograd = _choose_overload(overload, _define_wider(spec, derivative))
     else:
         _differentiate(spec, spec.name, derivative)
         return overload
@@ -118,11 +118,11 @@ def _operator(spec: Spec, name: str, launched: Callable[..., Any]) -> Any:
     """Define an operator without anything for autograd. Returns its overload."""
     LIBRARY.define(schema_of(spec, name), tags=torch.Tag.pt2_compliant_tag)
     LIBRARY.impl(name, launched, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(spec), lib=LIBRARY)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(spec), lib=LIBRARY)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def _with_more_outputs(spec: Spec, derivative: Derivative) -> Any:
+def _define_wider(spec: Spec, derivative: Derivative) -> Any:
     """Define the operator that also returns what the backward needs, as
     `attention_with_lse(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)`, with its backward.
     Returns its overload."""
@@ -162,16 +162,16 @@ def _launching(
         chosen[at] = launcher
         return output
 
-    def launched(*inputs: torch.Tensor) -> Any:
+    def launch(*inputs: torch.Tensor) -> Any:
         x = inputs[0]
         if x.is_cuda and x.get_device() != torch._C._cuda_getDevice():
             with torch.cuda.device(x.device):  # Triton launches on the current one
-                return launched(*inputs)
+                return launch(*inputs)
         at = _key(inputs)
         known = chosen.get(at)
         return first(at, inputs) if known is None else known(*inputs)
 
-    return launched
+    return launch
 
 
 class WarmCalls:
@@ -219,19 +219,19 @@ class WarmCalls:
             same.append((guards.check, graded, inputs[0].get_device(), launcher))
 
 
-def _faked(spec: Spec) -> Callable[..., Any]:
-    def faked(*inputs: torch.Tensor) -> Any:
+def _fake(spec: Spec) -> Callable[..., Any]:
+    def fake(*inputs: torch.Tensor) -> Any:
         outputs = outputs_of(spec, inputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    return faked
+    return fake
 
 
 def _refusing(spec: Spec, overload: Any) -> Callable[..., Any]:
     """Return the function under autograd of an operation without a derivative."""
     below = torch._C._after_autograd_keyset
 
-    def refused(keyset: Any, *inputs: torch.Tensor) -> Any:
+    def refuse(keyset: Any, *inputs: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
             for name, x in zip(spec.inputs, inputs, strict=True):
                 if x.requires_grad:
@@ -241,20 +241,20 @@ def _refusing(spec: Spec, overload: Any) -> Callable[..., Any]:
                     )
         return overload.redispatch(keyset & below, *inputs)
 
-    return refused
+    return refuse
 
 
-def _widened(overload: Any, wider: Any) -> Callable[..., Any]:
+def _choose_overload(overload: Any, wider: Any) -> Callable[..., Any]:
     """Return the function under autograd of an operation whose backward needs more outputs: where a
     gradient is to be prepared, `wider` computes them."""
     below = torch._C._after_autograd_keyset
 
-    def called(keyset: Any, *inputs: torch.Tensor) -> Any:
+    def call(keyset: Any, *inputs: torch.Tensor) -> Any:
         if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
             return wider(*inputs)[0]
         return overload.redispatch(keyset & below, *inputs)
 
-    return called
+    return call
 
 
 def _formula(spec: Spec, derivative: Derivative) -> tuple[Callable[..., None], Callable[..., Any]]:

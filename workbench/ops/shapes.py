@@ -74,7 +74,7 @@ def extents_of(spec: Spec, inputs: Sequence[torch.Tensor]) -> Extents:
     for _ in range(2):  # an axis may be a product whose factors later inputs determine
         for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
             for axis, extent in zip(tensor.axes.split(), x.shape, strict=True):
-                extents |= _solved(axis, extent, extents)
+                extents |= _solve_extent(axis, extent, extents)
     for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
         for extent, wanted in zip(x.shape, shape_of(tensor, extents), strict=True):
             if isinstance(extent, int) and isinstance(wanted, int) and extent != wanted:
@@ -126,7 +126,7 @@ def _value(axis: str, extents: Extents) -> Any:
     return above // below if below != 1 else above
 
 
-def _solved(axis: str, extent: Any, extents: Extents) -> Extents:
+def _solve_extent(axis: str, extent: Any, extents: Extents) -> Extents:
     """Return the one unknown extent that an axis determines; nothing if none or several are."""
     parts = _PART.findall(axis)
     unknown = [(sign, p) for sign, p in parts if not p.isdigit() and p not in extents]

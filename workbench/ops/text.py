@@ -55,14 +55,14 @@ def docstring_of(spec: Spec) -> str:
     parts = [meaning, *_constants(spec, meaning), "Args:"]
     parts[-1] += "".join(f"\n    {n}: {_axes(t, shared)}" for n, t in spec.inputs.items())
     alike = next((n for n, t in spec.inputs.items() if t.dtype is None), "")
-    results = "".join(f"\n    {n}: {_axes(t, _as(alike))}" for n, t in spec.outputs.items())
+    results = "".join(f"\n    {n}: {_axes(t, _alias(alike))}" for n, t in spec.outputs.items())
     parts.append(f"Returns:{results}")
     parts.append("Raises:\n    OperationError: The operation does not take these tensors.")
     parts.append(_derivative(spec))
     return "\n\n".join(parts)
 
 
-def _as(name: str) -> str:
+def _alias(name: str) -> str:
     return f"as {name}" if name else ""
 
 

@@ -52,13 +52,13 @@ _INKS: ContextVar[Mapping[str, str]] = ContextVar("inks", default=_SENTINELS)
 
 
 def colour(name: str) -> str:
-    """Return the placeholder of a CSS variable, or its colour inside `inked`. Raises KeyError where
-    the palette lacks it."""
+    """Return the placeholder of a CSS variable, or its colour inside `use_inks`. Raises KeyError
+    where the palette lacks it."""
     return _INKS.get()[name]
 
 
 @contextlib.contextmanager
-def inked(inks: Mapping[str, str]) -> Iterator[None]:
+def use_inks(inks: Mapping[str, str]) -> Iterator[None]:
     """Return a context manager in which figures are drawn in these colours, by the names of the
     palette: for a figure outside a page."""
     token = _INKS.set(inks)

@@ -82,14 +82,14 @@ def cells(part: CalibratedPart) -> list[str]:
     return [
         *begin,
         within,
-        *(_over(s[n]) for n in shares),
+        *(_slowdown_text(s[n]) for n in shares),
         rank,
         f"{s['error_median']:.0%}",
         errors,
     ]
 
 
-def _over(regret: float | None) -> str:
+def _slowdown_text(regret: float | None) -> str:
     """Return how much slower than the best known a time is: `+3.1 %`."""
     if regret is None or math.isnan(regret):
         return "not measured"
@@ -105,8 +105,8 @@ def size_cells(held: HeldSize) -> list[str]:
         duration(held.best_s),
         held.chosen,
         chosen,
-        _over(held.regret),
-        *(_over(s / held.best_s - 1 if s else None) for s in shares),
+        _slowdown_text(held.regret),
+        *(_slowdown_text(s / held.best_s - 1 if s else None) for s in shares),
         _rank_text(held),
     ]
 

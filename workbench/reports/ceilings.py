@@ -88,7 +88,7 @@ def pairs_of(ceilings: Mapping[str, Plain]) -> list[StatePair]:
     return pairs
 
 
-def paired(run: Run) -> list[StatePair]:
+def state_pairs(run: Run) -> list[StatePair]:
     """Return the run's measured ceilings in both states, level by level."""
     return pairs_of({c["name"]: c for c in measured_of(run)})
 
@@ -108,7 +108,7 @@ def stated_of(run: Run) -> list[dict[str, Any]]:
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the page as HTML. A run without records gives a page, too."""
-    result, pairs = measured_of(run), paired(run)
+    result, pairs = measured_of(run), state_pairs(run)
     shown = replace(run, kernel="Ceilings", engine="bandwidths, rates, launches", predicted=False)
     return render(
         "ceilings.html.j2",
@@ -119,8 +119,8 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         heads=HEADS,
         rows=[_cells(pair) for pair in pairs],
         both=any(pair.boost for pair in pairs),
-        doubts=[(_titled(c), word(c), reason(c)) for c in result if word(c) != "sound"],
-        sources=[(_titled(c), c["source"]) for c in result if "value" in c],
+        doubts=[(_title_with_clock(c), word(c), reason(c)) for c in result if word(c) != "sound"],
+        sources=[(_title_with_clock(c), c["source"]) for c in result if "value" in c],
         stated_heads=STATED_HEADS,
         stated=[_stated_cells(c) for c in stated_of(run)],
         figure=bars(panels(pairs or [StatePair(c, None) for c in stated_of(run)]), "ceilings"),
@@ -157,7 +157,7 @@ def _both(pair: StatePair) -> str:
     return texts[0] + (f" ({state})" if state and len(values) == 1 else "")
 
 
-def _titled(one: Plain) -> str:
+def _title_with_clock(one: Plain) -> str:
     """Return the title, with the boost clock where it is of that."""
     return f"{one['title']}, boost" if one.get("state") == "boost" else str(one["title"])
 
@@ -194,7 +194,7 @@ def digits(value: float) -> str:
     return f"{value:.4g}" if value >= 1 else f"{value:.3g}"
 
 
-def with_zeros(value: float) -> str:
+def digits_with_zeros(value: float) -> str:
     """Return a number as `digits` does, with trailing zeros: 4.400 beside 4.387."""
     return f"{value:.0f}" if value >= 1000 else f"{value:#.{4 if value >= 1 else 3}g}"
 
@@ -202,7 +202,7 @@ def with_zeros(value: float) -> str:
 def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
     spreads = [*_spread(pair.settled), *_spread(pair.boost)]
-    return [pair.title, *spreads, pair.word, _of_stated(pair), _libraries(pair)]
+    return [pair.title, *spreads, pair.word, _stated_shares(pair), _libraries(pair)]
 
 
 def _spread(one: Plain | None) -> list[str]:
@@ -219,18 +219,18 @@ def _spread(one: Plain | None) -> list[str]:
 def _values(one: Plain) -> tuple[str, str, str, str]:
     """Return p5, median, p95 and their unit."""
     scale, unit = scale_of(one)
-    low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
+    low, middle, high = (digits_with_zeros(one[end] / scale) for end in ("low", "value", "high"))
     return low, middle, high, unit
 
 
-def _of_stated(pair: StatePair) -> str:
+def _stated_shares(pair: StatePair) -> str:
     """Return the percent of the stated figure in each state: `81 / 107 of 989 TFLOP/s`."""
     one = pair.each[0]
     stated = one.get("stated")
     if not stated:
         return ""
     of = f"{amount(stated['value'], one)} ({kind_of(stated)})"
-    shares = _of_each(pair, lambda c: f"{100 * c['value'] / stated['value']:.0f}")
+    shares = _state_texts(pair, lambda c: f"{100 * c['value'] / stated['value']:.0f}")
     return f"{shares} of {of}" if shares else of
 
 
@@ -240,13 +240,13 @@ def _libraries(pair: StatePair) -> str:
     if not known:
         return ""
     scale, unit = scale_of(pair.each[0])
-    rates = _of_each(
+    rates = _state_texts(
         pair, lambda c: digits(c["library"]["value"] / scale) if c.get("library") else "none"
     )
     return f"{known[0]['name']}: {rates or 'none'} {unit}"
 
 
-def _of_each(pair: StatePair, text: Callable[[Plain], str]) -> str:
+def _state_texts(pair: StatePair, text: Callable[[Plain], str]) -> str:
     """Return a text of each state that has a value, the sustained one's first."""
     return " / ".join(text(c) for c in pair.each if "value" in c)
 
@@ -271,10 +271,10 @@ def stated_lines(run: Run) -> list[str]:
 
 def line(pair: StatePair) -> str:
     """Return one ceiling in its states as a line for the terminal."""
-    return f"{pair.title}: " + "; ".join(map(_in_state, pair.each))
+    return f"{pair.title}: " + "; ".join(map(_state_text, pair.each))
 
 
-def _in_state(one: Plain) -> str:
+def _state_text(one: Plain) -> str:
     state = one.get("state", "")
     if "value" not in one:
         return f"{state} missing: {one['reason']}".strip()
@@ -291,7 +291,7 @@ def show(console: Console, run: Run) -> None:
 
     result = measured_of(run)
     heads = HEADS if result else STATED_HEADS
-    lines = [_cells(c) for c in paired(run)] or [_stated_cells(c) for c in stated_of(run)]
+    lines = [_cells(c) for c in state_pairs(run)] or [_stated_cells(c) for c in stated_of(run)]
     wide = not result or not console.is_terminal or console.width >= 170
     table = Table(box=None, pad_edge=False)
     shown = range(len(heads)) if wide else NARROW
@@ -303,7 +303,7 @@ def show(console: Console, run: Run) -> None:
     console.print(table)
     for one in result:
         if word(one) != "sound":
-            console.print(f"{_titled(one)}: {word(one)}: {reason(one)}", soft_wrap=True)
+            console.print(f"{_title_with_clock(one)}: {word(one)}: {reason(one)}", soft_wrap=True)
 
 
 # The page's parts.
@@ -335,7 +335,7 @@ def _bar(one: Plain) -> Bar:
         "library": one.get("library", {}).get("value"),
     }
     scaled = {name: None if v is None else v / scale for name, v in drawn.items()}
-    shown = with_zeros if measured else digits
+    shown = digits_with_zeros if measured else digits
     text = f"{shown(own / scale)} {unit}" if own is not None else "missing"
     title = "at the boost clock" if boost and measured else one["title"]
     return Bar(title, text=text, word=word(one), boost=boost and measured, **scaled)
@@ -355,7 +355,7 @@ def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
         for kind in kinds:
             r = at.get((kind, size))
             rate, time = (size / r.time_s / 1e9, r.time_s * 1e6) if r else (0.0, 0.0)
-            row.append(f"{with_zeros(rate)} ({with_zeros(time)})" if r else "")
+            row.append(f"{digits_with_zeros(rate)} ({digits_with_zeros(time)})" if r else "")
         rows.append(row)
     return {"heads": ["size", *map(_way, kinds)], "rows": rows}
 

@@ -266,7 +266,7 @@ def _sources(view: CodeView, lines: dict[SourceLine, int]) -> list[dict[str, Any
     code, samples = view.code, view.samples
     runs, texts = _runs(code), dict[str, list[str]]()
     ops = code.listing.instructions
-    shown = {b.start + i for b in code.graph.blocks if b.number in _shown(code)
+    shown = {b.start + i for b in code.graph.blocks if b.number in _listed_blocks(code)
              for i in range(b.end - b.start)}  # fmt: skip
     rows = []
     for source, number in lines.items():
@@ -306,7 +306,7 @@ def _text_of(file: str, sources: Mapping[str, str] | None) -> list[str]:
         return []
 
 
-def _shown(code: MachineCode) -> set[int]:
+def _listed_blocks(code: MachineCode) -> set[int]:
     """Return the blocks whose instructions are on the page: all, or where there are more than
     LISTED instructions, those in the innermost loops first."""
     depths = block_depths(code)
@@ -322,7 +322,7 @@ def _listing(
     code: MachineCode, lines: dict[SourceLine, int], samples: StallSamples | None
 ) -> list[dict[str, Any]]:
     """Return the blocks with their instructions as markup."""
-    depths, shown = block_depths(code), _shown(code)
+    depths, shown = block_depths(code), _listed_blocks(code)
     return [
         {
             "number": b.number,

@@ -76,7 +76,7 @@ def compared_of(
     """Return each comparison with its outcomes, with verdicts corrected for their number (Holm).
     Without `corrects` each stands as it was decided: the steps of a bisection are not a suite."""
     by_key = {o.key: o for o in outcomes}
-    shown = verdict.corrected(comparisons) if corrects else comparisons
+    shown = verdict.holm_verdicts(comparisons) if corrects else comparisons
     return [Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in shown]
 
 
@@ -99,7 +99,7 @@ def page(
         sentence=text or conclusion(shown_pairs),
         word=one.word if one else "",
         facts=[*_facts(one), *(_energy_facts(shown_pairs[0]) if len(shown_pairs) == 1 else ())],
-        shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
+        shown_pairs=[_pair_fields(n, b, run) for n, b in enumerate(shown_pairs)],
         forest=_forest(shown_pairs),
         curves=[(c.title, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves)],
         profiled=table_of_profiles(profiles, outcomes, operand_titles(comparisons)),
@@ -248,7 +248,7 @@ def _energy_facts(compared: Compared) -> list[tuple[str, str, str]]:
     return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {_span(ratio)}")]
 
 
-def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
+def _pair_fields(n: int, compared: Compared, run: Run) -> dict[str, Any]:
     rows = operand_rows(compared, run)
     columns = details_last(HEADS, filled_columns(rows))
     operands = compared.operands
@@ -256,8 +256,8 @@ def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
     if operands is not None:
         figures = {
             "samples": draw.distribution(operands, f"d{n}"),
-            "time": draw.per_round(operands, f"t{n}"),
-            "cycles": draw.per_round(operands, f"c{n}", cycles=True),
+            "time": draw.round_figure(operands, f"t{n}"),
+            "cycles": draw.round_figure(operands, f"c{n}", cycles=True),
             "clock": draw.clocks(operands, f"f{n}"),
         }
     verdict = compared.comparison.verdict

@@ -25,7 +25,7 @@ from workbench.device.apple_model import EMULATED, MODEL
 from workbench.device.hardware import METAL, backend_of
 from workbench.reports import render
 from workbench.reports.figures.experiment import chart, times
-from workbench.reports.figures.timing import how_timed, regime_of
+from workbench.reports.figures.timing import regime_of, timing_facts
 from workbench.reports.figures.traffic import assumptions, traffic_table
 from workbench.reports.measure import interval_origin
 from workbench.spec import sizes_text
@@ -45,29 +45,29 @@ EMULATED_VARIANTS = (*VARIANTS[:4], "no cache", "interval", "rate")  # of the mo
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
     """Return the page as HTML. A run without records gives a page, too."""
     records = [o for o in outcomes if isinstance(o, Record)]
-    shared = _shared(findings)
+    shared = _shared_caveats(findings)
     emulated = EMULATED if run.predicted and backend_of(run.device) == METAL and outcomes else ""
     return render(
         "experiment.html.j2",
         run=run,
         env=run.environment,
         worked_out=bool(findings) and not outcomes,
-        findings=[_shown(n, f, shared) for n, f in enumerate(findings)],
+        findings=[_finding_fields(n, f, shared) for n, f in enumerate(findings)],
         shared=shared,
         emulated=emulated,
         model=MODEL,
         intervals=interval_origin(outcomes),
-        traffic=traffic_table(_counted(outcomes)),
+        traffic=traffic_table(_distinct_outcomes(outcomes)),
         variant_heads=EMULATED_VARIANTS if emulated else VARIANTS,
         variants=[variant_row(r, run) for r in records],
         failures=failure_lines(_untold(run, outcomes, findings)),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
-        how=[*how_timed(records), *(assumptions() if emulated else ())],
+        how=[*timing_facts(records), *(assumptions() if emulated else ())],
     )
 
 
-def _counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _distinct_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return one outcome of each config and size: those of hot calls count the same bytes."""
     first: dict[tuple[str, ...], Outcome] = {}
     for outcome in sorted(outcomes, key=lambda o: isinstance(o, Failure)):
@@ -76,7 +76,7 @@ def _counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return list(first.values())
 
 
-def about(finding: Finding) -> str:
+def problem_text(finding: Finding) -> str:
     """Return the finding's problem: `matmul, M=64 N=64, bf16`, or the experiment's name."""
     parts = (finding.kernel or finding.experiment, sizes_text(finding.sizes, " "), finding.dtype)
     return ", ".join(part for part in parts if part)
@@ -98,14 +98,14 @@ def evidence_row(result: Evidence) -> list[str]:
         if low == high:  # a narrow interval needs one more figure
             figures = 4
             low, high = reading(result.low, unit, figures), reading(result.high, unit, figures)
-        between = f"{_without_unit(low, high)} to {high}"
+        between = f"{_drop_shared_unit(low, high)} to {high}"
     met = {True: "met", False: "missed", None: "undecided"}[result.met]
     target = f"{result.target}, {met}" if result.target else ""
     value = about + reading(result.value, unit, figures)
     return [result.name, value, between, target, result.kind]
 
 
-def _without_unit(low: str, high: str) -> str:
+def _drop_shared_unit(low: str, high: str) -> str:
     """Return `33.90` of `33.90 µs` before `33.94 µs`, and the whole text where the units differ."""
     number, _, unit = low.rpartition(" ")
     return number if number and high.endswith(f" {unit}") else low
@@ -154,7 +154,7 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
     from rich.text import Text
 
     whole = not console.is_terminal  # a sentence in a pipe is one line
-    console.print(f"\n{about(finding) or finding.experiment}", style="bold")
+    console.print(f"\n{problem_text(finding) or finding.experiment}", style="bold")
     console.print(f"{finding.word}. {finding.sentence}", soft_wrap=whole)
     for group, rows in groups_of(finding.evidence):
         cells = [evidence_row(e) for e in rows]
@@ -174,13 +174,13 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
     message.update(finding.caveats)
 
 
-def _shared(findings: Sequence[Finding]) -> list[str]:
+def _shared_caveats(findings: Sequence[Finding]) -> list[str]:
     """Return the caveats that several findings all have, which the page states once."""
     first, *rest = (f.caveats for f in findings) if len(findings) > 1 else ((),)
     return [caveat for caveat in first if all(caveat in other for other in rest)]
 
 
-def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
+def _finding_fields(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
     groups = []
     for name, rows in groups_of(finding.evidence):
         cells = [(evidence_row(e), e.met) for e in rows]
@@ -189,7 +189,7 @@ def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
         groups.append({"name": name, "heads": [HEADS[c] for c in wide], "rows": shown})
     return {
         "id": f"f{n}",
-        "about": about(finding),
+        "about": problem_text(finding),
         "word": finding.word,
         "sentence": UNIT.sub("\u00a0", finding.sentence),
         "groups": groups,

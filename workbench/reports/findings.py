@@ -62,7 +62,7 @@ def _section(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding])
         "### Baseline",
         *_baseline(run, outcomes, findings),
         *_memory(run, findings),
-        *_of_a_step(findings),
+        *_step_table(findings),
         "### Key findings",
         *_findings(findings),
         "### Optimisation opportunities",
@@ -81,8 +81,8 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [
         ("Run", code(run.id)),
         ("Command", code(run.command)),
-        ("Device", text(_joined([env.gpu or run.device, driver, power, clocks, others]))),
-        ("Machine", text(_joined([env.os, env.cpu, f"Python {env.python}" if env.python else ""]))),
+        ("Device", text(_join([env.gpu or run.device, driver, power, clocks, others]))),
+        ("Machine", text(_join([env.os, env.cpu, f"Python {env.python}" if env.python else ""]))),
         ("Software", text(software)),
         ("Commit", text(f"{env.commit}{dirty}") if env.commit else ""),
         ("Files", text("; ".join(f"{f['name']}, sha256 {f['sha256'][:12]}" for f in run.files))),
@@ -115,7 +115,7 @@ def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]
         figures = _figures(finding)
         if figures:
             return [
-                f"Of {about(finding)}: {text(next(iter(figures.values())).group)}.",
+                f"Of {subject(finding)}: {text(next(iter(figures.values())).group)}.",
                 *_key_figures(figures),
             ]
     times = _times(run, outcomes)
@@ -179,7 +179,7 @@ def _memory(run: Run, findings: Sequence[Finding]) -> list[str]:
             of_ceiling = ""
             if e.unit == "B/s" and ceiling and "copies" not in e.name:
                 of_ceiling = f"{100 * e.value / ceiling:.1f} %"
-            cells = (about(finding), text(e.group), *map(text, (e.name, number_text(e))))
+            cells = (subject(finding), text(e.group), *map(text, (e.name, number_text(e))))
             rows.append([*cells, of_ceiling, text(e.kind)])
     if not rows:
         return []
@@ -203,7 +203,7 @@ STEP = (
 STEP_MEASURES = "`workbench experiment examples/rwkv7/e2e.py` measures them for a step"
 
 
-def _of_a_step(findings: Sequence[Finding]) -> list[str]:
+def _step_table(findings: Sequence[Finding]) -> list[str]:
     """Return the table of an inference step, of findings that tell its share of products."""
     groups = [
         (finding, group)
@@ -224,7 +224,7 @@ def _of_a_step(findings: Sequence[Finding]) -> list[str]:
             if e is not None
         ]
         missing = [head for head, e, _ in chosen if e is None]
-        parts.append(f"Of {about(finding)}: {text(group)}.")
+        parts.append(f"Of {subject(finding)}: {text(group)}.")
         parts.append(table(HEADS, rows, RIGHT))
         if missing:
             parts.append(f"Not measured: {', '.join(missing)}; {STEP_MEASURES}.")
@@ -250,7 +250,7 @@ def _finding(number: int, finding: Finding) -> list[str]:
         f"- {cause}: {text(finding.sentence)}",
     ]
     lines += [
-        f"- Impact: {text(e.name)}, {text(number_text(e))}{_between(e)} of the total time"
+        f"- Impact: {text(e.name)}, {text(number_text(e))}{_interval_text(e)} of the total time"
         for e in finding.evidence
         if e.group == IMPACT
     ]
@@ -260,10 +260,10 @@ def _finding(number: int, finding: Finding) -> list[str]:
     heads = (("Of",) if grouped else ()) + HEADS
     rows = [([text(e.group)] if grouped else []) + row_of(e) for e in shown]
     evidence = [table(heads, rows, tuple(n + grouped for n in RIGHT))] if rows else []
-    return [f"#### {number}. {about(finding)}: {text(finding.word)}", "\n".join(lines), *evidence]
+    return [f"#### {number}. {subject(finding)}: {text(finding.word)}", "\n".join(lines), *evidence]
 
 
-def _between(result: Evidence) -> str:
+def _interval_text(result: Evidence) -> str:
     between = interval(result)
     return f" ({text(between)})" if between else ""
 
@@ -273,11 +273,11 @@ def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
     results: list[tuple[float, str]] = []
     for finding in findings:
         for e in (e for e in finding.evidence if e.group == GAINS):
-            gain = f"{text(number_text(e))}{_between(e)} of the total time"
-            what = f"Of {about(finding)}, {text(_way(finding))}: {text(e.name)}"
+            gain = f"{text(number_text(e))}{_interval_text(e)} of the total time"
+            what = f"Of {subject(finding)}, {text(_way(finding))}: {text(e.name)}"
             approach = "launch it this way, as it was measured here"
             results.append((e.value, _opportunity(what, gain, "small", approach)))
-    results += _by_rules(findings)
+    results += _rule_gains(findings)
     results += _better_configs(outcomes)
     if not results and any(finding.word == COUNTERS for finding in findings):
         return ["No rule holds on these counters at its threshold."]
@@ -296,7 +296,7 @@ def _opportunity(what: str, gain: str, effort: str, approach: str) -> str:
     return "\n".join([what, *(f"   - {name}: {words}" for name, words in lines)])
 
 
-def _by_rules(findings: Sequence[Finding]) -> list[tuple[float, str]]:
+def _rule_gains(findings: Sequence[Finding]) -> list[tuple[float, str]]:
     """Return what rules would have done about a trace; those without a bound come last."""
     window = next(
         (e.value for f in findings if not f.rule for e in f.evidence if e.name == KPI.total), 0.0
@@ -335,7 +335,7 @@ def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
             continue
         gain = 1 - best.time_s / default.time_s
         case = best.case
-        where = f"{code(case.kernel)}, {text(_joined([sizes_text(case.sizes, ' '), case.dtype]))}"
+        where = f"{code(case.kernel)}, {text(_join([sizes_text(case.sizes, ' '), case.dtype]))}"
         what = f"Of {where}: {text(case.label)} instead of {text(default.case.label)}"
         approach = "a launch without a config takes it; `workbench tuned --code` prints it"
         results.append(
@@ -396,13 +396,13 @@ def _number(result: Evidence, value: float) -> str:
     return f"{100 * value:.1f} %" if share else reading(value, result.unit)
 
 
-def about(finding: Finding) -> str:
+def subject(finding: Finding) -> str:
     """Return the finding's subject, escaped: the kernel as code, its sizes and its dtype."""
-    rest = _joined([sizes_text(finding.sizes, " "), finding.dtype])
+    rest = _join([sizes_text(finding.sizes, " "), finding.dtype])
     return ", ".join(p for p in (code(finding.kernel or finding.experiment), text(rest)) if p)
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
     return ", ".join(part for part in parts if part)
 
 

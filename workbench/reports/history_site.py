@@ -101,7 +101,7 @@ def index_page(site: Site) -> str:
         "history_site.html.j2",
         site=site,
         rows=_matrix(site),
-        changes=[_change_row(site, each, "") for each in _ordered(site.changes)],
+        changes=[_change_row(site, each, "") for each in _sort_changes(site.changes)],
         measured={s.key.device for s in site.series},
         errors=devices_words((p.device, p.kernel) for p in site.predicted),
         regressions=_count(site, "slower"),
@@ -128,7 +128,7 @@ def kernel_page(site: Site, kernel: str) -> str:
         series=series,
         predicted=[(p, rough(p.time_s)) for p in predicted],
         errors=devices_words((p.device, p.kernel) for p in predicted),
-        changes=[_change_row(site, each, "../") for each in _ordered(changes)],
+        changes=[_change_row(site, each, "../") for each in _sort_changes(changes)],
         data=_script_safe(_kernel_data(site, series)),
         least=2 * LEAST_POINTS,
     )
@@ -197,7 +197,7 @@ def _cells(
     for number, branch in enumerate(site.branches):
         cells = []
         for device in site.devices:
-            chosen = _shown(devices.get(device, ()), branch)
+            chosen = _cell_series(devices.get(device, ()), branch)
             predicted = only.get((*problem, device))
             cells.append(
                 _cell(chosen, branch)
@@ -211,7 +211,7 @@ def _cells(
     return {tuple(numbers): cells for cells, numbers in grouped.items()}
 
 
-def _shown(each: Sequence[HistorySeries], branch: str) -> HistorySeries | None:
+def _cell_series(each: Sequence[HistorySeries], branch: str) -> HistorySeries | None:
     """Return the series of a cell: of a final benchmark if there is one, in the newest protocol,
     the Impl that is fastest at its latest commit."""
     there = [s for s in each if branch in s.views]
@@ -223,7 +223,7 @@ def _shown(each: Sequence[HistorySeries], branch: str) -> HistorySeries | None:
     return min(alike, key=lambda s: _latest(s, branch).time.middle)
 
 
-def _drawn(series: HistorySeries, branch: str) -> list[int]:
+def _drawn_places(series: HistorySeries, branch: str) -> list[int]:
     """Return the places of the points of a cell: commits, or changed work trees where that is all
     there is."""
     places = series.views[branch].places
@@ -231,7 +231,7 @@ def _drawn(series: HistorySeries, branch: str) -> list[int]:
 
 
 def _latest(series: HistorySeries, branch: str) -> CommitPoint:
-    return series.points[_drawn(series, branch)[-1]]
+    return series.points[_drawn_places(series, branch)[-1]]
 
 
 class Cell(NamedTuple):
@@ -256,7 +256,7 @@ def _cell(series: HistorySeries, branch: str) -> Cell:
     if latest.name.dirty:
         words.append("uncommitted changes")
     trend, direction = _trend(series, branch)
-    places = {place: n for n, place in enumerate(_drawn(series, branch))}
+    places = {place: n for n, place in enumerate(_drawn_places(series, branch))}
     drawn = sparkline(
         [series.points[n].time.middle for n in places],
         [(places[c.after], c.direction) for c in view.changes],
@@ -308,7 +308,7 @@ def commit_title(name: CommitName) -> str:
     return f"{name.text[:8]}{'+' if name.dirty else ''}" if name.known else name.text
 
 
-def _ordered(changes: Iterable[ListedChange]) -> list[ListedChange]:
+def _sort_changes(changes: Iterable[ListedChange]) -> list[ListedChange]:
     """Return regressions first, the newest before the others."""
     order = ("slower", "drift", "library", "faster", "episode")
     return sorted(

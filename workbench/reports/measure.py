@@ -37,7 +37,7 @@ from workbench.reports.figures.curve_data import curves_of
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.reports.figures.sweep import Board
-from workbench.reports.figures.timing import how_timed, timings_of
+from workbench.reports.figures.timing import timing_facts, timings_of
 from workbench.reports.figures.traffic import (
     assumptions,
     emulated_words,
@@ -80,14 +80,14 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         intervals=interval_origin(outcomes),
         traffic=traffic_table(outcomes),
         curves=[(c, curve_svg(c, f"curve{n}")) for n, c in enumerate(curves_of(run, outcomes))],
-        groups=[_shown(n, g, marks) for n, g in enumerate(groups)],
+        groups=[_group_fields(n, g, marks) for n, g in enumerate(groups)],
         shares=shares(near, "shares") if near else None,
-        share_bars=any(share.expected for share in near),
+        share_bars=any(share.expected_percent for share in near),
         profiled=table_of_profiles(profiles, outcomes),
         marks=marks,
         band=factor_words(r for g in groups for r in g.records if not interval_of(r)),
         how=[
-            *how_timed(outcomes),
+            *timing_facts(outcomes),
             *energy.energy_how(outcomes),
             *(assumptions() if is_emulated(run, outcomes) else ()),
         ],
@@ -99,7 +99,7 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     ratios = []
     for group in groups:
         own = [r for r in group.records if r.phase == "final" and not r.case.is_baseline]
-        known = [ratio for r in own if (ratio := group.against(r))]
+        known = [ratio for r in own if (ratio := group.library_ratio(r))]
         ratios += [max(known)] if known else []
     one = len(groups) == 1
     many = groups[0].name if one else f"{len(groups)} combinations of sizes and dtype"
@@ -135,7 +135,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     case = record.case
     name = f"{case.label} ({mark})" if mark and case.config else case.label
     ceiling = None if interval_of(record) else group.ceiling(record)
-    against = group.against(record)
+    against = group.library_ratio(record)
     t = record.timing
     span = interval_of(record)
     if span:
@@ -183,7 +183,7 @@ def details_last(heads: Sequence[str], columns: Sequence[int]) -> list[int]:
     return sorted(columns, key=lambda n: heads[n] in SPREAD[2:])
 
 
-def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
+def nonempty_columns(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
     """Return the indices of columns that are not empty; a prediction has no interval."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
@@ -216,7 +216,7 @@ def result_line(group: Group) -> str:
     tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
     error = "" if best.measured else f" ({factor_words([best])})"
     time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}{error}"
-    against = group.against(best)
+    against = group.library_ratio(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
     return f"{group.run.kernel}, {group.name}: {best.case.label} {time}{ratio}"
 
@@ -242,7 +242,7 @@ def show_group(
         console.print(f"\n{run.kernel}, {group.name}", style="bold")
         lines = rows(group, origins)
         heads = shown_heads(None if wide else console.width if console.is_terminal else 80)
-        shown = [n for n in filled(HEADS, lines) if HEADS[n] in heads]
+        shown = [n for n in nonempty_columns(HEADS, lines) if HEADS[n] in heads]
         table = Table(box=None, pad_edge=False)
         for n in shown:
             table.add_column(
@@ -265,11 +265,11 @@ def show_group(
 # The page.
 
 
-def _shown(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
+def _group_fields(n: int, group: Group, marks: Sequence[Look]) -> dict[str, Any]:
     plain = [r for r in group.records if not interval_of(r)]
     ceilings = [result for r in plain if (result := group.ceiling(r))]
     lines = rows(group)
-    columns = details_last(HEADS, filled(HEADS, lines))
+    columns = details_last(HEADS, nonempty_columns(HEADS, lines))
     return {
         "name": group.name,
         "heads": [head_words(HEADS[c], group) for c in columns],

@@ -24,7 +24,7 @@ from workbench.reports.versions import (
     MEASURED,
     MIX,
     CodeChanges,
-    changed,
+    changed_pairs,
     code_errors,
     pair_rows,
 )
@@ -75,25 +75,25 @@ class GateResult:
 def markdown(result: GateResult) -> str:
     """Return the comment, with the marker in its first line. It has at most 65,536 characters."""
     if result.changes is not None:
-        parts = list(_of_code(result.changes))
+        parts = list(_code_sections(result.changes))
     elif result.compared:
-        parts = list(_of_times(result.compared, result.gpu))
+        parts = list(_time_sections(result.compared, result.gpu))
     else:
-        parts = [escaped(f"Nothing to compare with {result.baseline}: {result.nothing}.")]
+        parts = [escape_markdown(f"Nothing to compare with {result.baseline}: {result.nothing}.")]
     head = f"### Kernel Workbench: {_heading(result)}"
-    blocks = [MARKER, head, *_of_checks(result.checks), *parts]
+    blocks = [MARKER, head, *_check_sections(result.checks), *parts]
     if result.left_out:
         blocks.append(_left_out(result.left_out))
     version = f"Kernel Workbench {workbench.__version__}"
-    blocks.append(f"<sub><code>{escaped(result.command)}</code>; {version}</sub>")
+    blocks.append(f"<sub><code>{escape_markdown(result.command)}</code>; {version}</sub>")
     return "\n\n".join(blocks) + "\n"
 
 
-def _of_checks(checks: Sequence[ImplCheck]) -> Iterator[str]:
+def _check_sections(checks: Sequence[ImplCheck]) -> Iterator[str]:
     """Yield what is wrong first, then what was not checked, and the number of those that are
     right."""
     others = [check for check in worst_first(checks) if check.state != "right"]
-    lines, more = _fitting([f"- {escaped(check.line)}" for check in others], LIST_ROOM)
+    lines, more = _fitting([f"- {escape_markdown(check.line)}" for check in others], LIST_ROOM)
     if more:
         lines.append(f"- {more} more")
     if right := len(checks) - len(others):
@@ -116,7 +116,7 @@ def _heading(result: GateResult) -> str:
     return known.get(result.exit_code, "stopped before the end")
 
 
-def escaped(text: str, most: int = CELL) -> str:
+def escape_markdown(text: str, most: int = CELL) -> str:
     """Return text as one line of Markdown that shows it literally, cut at `most` characters. The
     folders of absolute paths are left out: they are those of the machine that ran the gate."""
     line = " ".join(_FOLDERS.sub("", text).split())
@@ -150,7 +150,7 @@ def _fitting(lines: Sequence[str], room: int) -> tuple[list[str], int]:
 
 
 def _row(cells: Sequence[str], plain: bool = False) -> str:
-    return f"| {' | '.join(cells if plain else map(escaped, cells))} |"
+    return f"| {' | '.join(cells if plain else map(escape_markdown, cells))} |"
 
 
 # Machine code
@@ -159,9 +159,9 @@ def _row(cells: Sequence[str], plain: bool = False) -> str:
 READ_FIRST = ("", "kernel", "device", MEASURED, CHANGED)  # what 780 pixels hold
 
 
-def _of_code(changes: CodeChanges) -> Iterator[str]:
-    yield escaped(code_conclusion(changes), 2 * CELL)
-    differing = changed(changes.pairs)
+def _code_sections(changes: CodeChanges) -> Iterator[str]:
+    yield escape_markdown(code_conclusion(changes), 2 * CELL)
+    differing = changed_pairs(changes.pairs)
     if differing:
         yield _columns(differing, lambda head: head in READ_FIRST, ROOM)
     words = Counter(pair.word for pair in changes.pairs)
@@ -171,9 +171,9 @@ def _of_code(changes: CodeChanges) -> Iterator[str]:
             differing, lambda head: head not in ("", MEASURED, CHANGED, MIX), NUMBERS_ROOM
         )
         key = "Before &gt; after, one value where both are equal. Times with ~ are predicted."
-        yield _folded("Registers, memory, occupancy and predicted times", f"{drawn}\n\n{key}")
+        yield _details("Registers, memory, occupancy and predicted times", f"{drawn}\n\n{key}")
         yield from _mixes(differing)
-        yield "\n".join(f"- {escaped(line)}" for line in code_errors(differing))
+        yield "\n".join(f"- {escape_markdown(line)}" for line in code_errors(differing))
 
 
 def _columns(pairs: Sequence[CodePair], wanted: Callable[[str], bool], room: int) -> str:
@@ -192,21 +192,21 @@ def _mixes(differing: Sequence[CodePair]) -> Iterator[str]:
     rows = [[cells[1], cells[2], cells[mix]] for cells, _ in content["rows"] if cells[mix]]
     if rows:
         drawn = table(("kernel", "device", "instructions by kind"), rows, (0, 1, 2), MIX_ROOM)
-        yield _folded(
+        yield _details(
             "Instructions of the hot loops by kind; in brackets, those of all code", drawn
         )
 
 
-def _folded(title: str, content: str) -> str:
+def _details(title: str, content: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
 # Measured times
 
 
-def _of_times(compared: Sequence[Compared], gpu: str) -> Iterator[str]:
+def _time_sections(compared: Sequence[Compared], gpu: str) -> Iterator[str]:
     where = f" Measured on {gpu}." if gpu else ""
-    yield escaped(compare.conclusion(compared) + where, 2 * CELL)
+    yield escape_markdown(compare.conclusion(compared) + where, 2 * CELL)
     yield table(TIMES, [_times(each) for each in compared], (0, 1, 2))
 
 
@@ -224,7 +224,7 @@ def _times(each: Compared) -> list[str]:
 
 
 def _left_out(every: Sequence[tuple[str, str]]) -> str:
-    lines = [f"- {escaped(what)}: {escaped(reason)}" for what, reason in every]
+    lines = [f"- {escape_markdown(what)}: {escape_markdown(reason)}" for what, reason in every]
     kept, more = _fitting(lines, LIST_ROOM)
     if more:
         kept.append(f"- and {counted(more, 'more kernel')}")

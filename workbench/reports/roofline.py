@@ -63,8 +63,8 @@ def page(sheet: Sheet) -> str:
         title=_title(sheet),
         scope=_scope(sheet),
         sentence=sentence(sheet),
-        predicted=[d for d in sheet.devices if _all_predicted(sheet, d)],
-        emulated=EMULATED if _all_emulated(sheet) else "",
+        predicted=[d for d in sheet.devices if _is_predicted(sheet, d)],
+        emulated=EMULATED if _is_emulated(sheet) else "",
         intervals=INTERVALS,
         chart=draw.chart(scene, "roof") if scene.placed else None,
         strip=strip(scene, "strip") if scene.strip else None,
@@ -76,7 +76,7 @@ def page(sheet: Sheet) -> str:
             for d, ceiling_set in sheet.ceilings.items()
             for name, reason in ceiling_set.failed
         ],
-        held=_held(sheet),
+        held=_kernel_diagnoses(sheet),
         warned=[
             (p.record.case.kernel, p.name, p.sizes, p.held.sentence)
             for p in sheet.points
@@ -98,7 +98,7 @@ def page(sheet: Sheet) -> str:
 # The head of the page.
 
 
-def _all_emulated(sheet: Sheet) -> bool:
+def _is_emulated(sheet: Sheet) -> bool:
     """Return whether every point is a prediction of a Metal kernel."""
     records = [point.record for point in sheet.points]
     return bool(records) and all(r.case.backend == "metal" and not r.measured for r in records)
@@ -156,7 +156,7 @@ def _scope(sheet: Sheet) -> list[tuple[str, str]]:
     return shown
 
 
-def _all_predicted(sheet: Sheet, device: str) -> bool:
+def _is_predicted(sheet: Sheet, device: str) -> bool:
     points = [p for p in sheet.points if p.device == device]
     return bool(points) and all(p.regime == "predicted" for p in points)
 
@@ -222,11 +222,11 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
             "drawn": "drawn" if c in ceiling_set.drawn() else "",
         }
         for ceiling_set in sheet.ceilings.values()
-        for c in sorted(ceiling_set.ceilings, key=_in_table)
+        for c in sorted(ceiling_set.ceilings, key=_table_order)
     ]
 
 
-def _in_table(c: Ceiling) -> tuple[int, str, str, bool, str]:
+def _table_order(c: Ceiling) -> tuple[int, str, str, bool, str]:
     """Return the order of a ceiling in the table: both states of one limit lie together."""
     return list(LEVELS).index(c.level), c.dtype, c.stem, not c.measured, c.name
 
@@ -236,7 +236,7 @@ def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
     return f"{ridge:.3g}" if ridge else ""
 
 
-def _held(sheet: Sheet) -> list[dict[str, str]]:
+def _kernel_diagnoses(sheet: Sheet) -> list[dict[str, str]]:
     """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
     kernels = [(p.device, p.record.case.kernel) for p in sheet.points]
     text = []
@@ -345,7 +345,7 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("dtype", lambda p: p.record.case.dtype, text=True),
         Head("device", lambda p: p.device, text=True),
         Head("time, µs", lambda p: "" if p.load.span_s else microseconds(p.load.time_s)),
-        Head("predicted interval, µs", _predicted, text=True),
+        Head("predicted interval, µs", _predicted_text, text=True),
         rate("of ceiling, %", lambda p: _or_nothing(p.held.share, _hundred)),
         rate("to gain, µs", lambda p: _or_nothing(p.held.gain_s, microseconds)),
         Head("diagnosis", lambda p: p.held.sentence, text=True),
@@ -358,7 +358,7 @@ def _heads(sheet: Sheet) -> list[Head]:
         rate("GB/s", lambda p: _rate(p, p.bytes_rate / 1e9)),
         Head("95 % interval, µs", _interval, minor=True),
         Head("p5 to p95, µs", lambda p: "–".join(map(microseconds, p.whisker_s or ())), minor=True),
-        rate("n", lambda p: str(len(p.measured.samples_s)) if p.measured else "", minor=True),
+        rate("n", lambda p: str(len(p.timing.samples_s)) if p.timing else "", minor=True),
         work("MFLOP", lambda p: four_digits(p.load.flops / 1e6), minor=True),
         work("MB", lambda p: four_digits(p.load.bytes / 1e6), minor=True),
         Head("run", lambda p: p.record.run, text=True, minor=True),
@@ -385,12 +385,12 @@ def _rate(p: Point, value: float) -> str:
     return "" if p.load.span_s else four_digits(value)
 
 
-def _predicted(p: Point) -> str:
+def _predicted_text(p: Point) -> str:
     return "–".join(map(microseconds, p.load.span_s or ()))
 
 
 def _interval(p: Point) -> str:
-    t = p.measured
+    t = p.timing
     return f"{microseconds(t.low_s)}–{microseconds(t.high_s)}" if t else ""
 
 

@@ -58,7 +58,7 @@ def write_index(folder: Path) -> None:
 
 def page(folder: Path) -> str:
     """Return the index of the runs in a folder as HTML."""
-    runs = sorted(map(_indexed, folder.glob(f"*/{PAGE}")), key=lambda r: (r.begun, r.id))
+    runs = sorted(map(_index_run, folder.glob(f"*/{PAGE}")), key=lambda r: (r.begun, r.id))
     return render("run_index.html.j2", runs=runs[::-1], folder=folder.resolve().name)
 
 
@@ -67,7 +67,7 @@ def _head_of(path: Path) -> str:
         return file.read(_READ).decode("utf-8", "replace")
 
 
-def _indexed(path: Path) -> IndexedRun:
+def _index_run(path: Path) -> IndexedRun:
     """Return a run from the head of its page; a page that cannot be read has its name alone."""
     text = ""
     with contextlib.suppress(OSError):

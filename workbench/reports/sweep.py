@@ -29,7 +29,7 @@ from workbench.device.error_band import NEVER, expected_s, expected_words, facto
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
-from workbench.reports.figures.detail import for_csv, in_full, spent
+from workbench.reports.figures.detail import csv_data, final_table, time_parts
 from workbench.reports.figures.energy import (
     energy_fact,
     energy_how,
@@ -90,7 +90,7 @@ def page(
     search left out.
     """
     result = select(run, outcomes) if selection is None else selection
-    stand = _ordered(ranking(relevant(run, outcomes)), result)
+    stand = _table_order(ranking(relevant(run, outcomes)), result)
     board = _board(run, stand, result)
     records = [o for o in stand if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
@@ -120,12 +120,12 @@ def page(
         ceiling_words=_ceiling_words(run, result.winner),
         energy_notes=energy_notes(finals, run.environment),
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
-        full=in_full(run, board, [*finals, *hot], _words(result)),
+        full=final_table(run, board, [*finals, *hot], _words(result)),
         tie_reason=_tie_reason(run, result),
         stopped=[finding.sentence for finding in findings],
         doubts=_doubts(result.winner if result.ranked else result.fastest),
-        csv=for_csv(run, board, stand),
-        spent=spent(run, outcomes, seconds),
+        csv=csv_data(run, board, stand),
+        spent=time_parts(run, outcomes, seconds),
         profiled=table_of_profiles(profiles, outcomes),
         marks=legend_of(board.impls, stand),
         columns=shown,
@@ -139,8 +139,8 @@ def page(
         baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
         how=[*_how(run, result, records), *energy_how(finals)],
-        **_of_first_pass(run, *_evened(board, stand, first)),
-        **_of_finals(board, finals, result),
+        **_first_pass_figures(run, *_first_pass_board(board, stand, first)),
+        **_final_figures(board, finals, result),
     )
 
 
@@ -149,7 +149,7 @@ def _is_refused(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and outcome.stage == "refused"
 
 
-def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[str, Any]:
+def _first_pass_figures(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[str, Any]:
     """Return the figures of all configs, by their names in the template."""
     compared = [o for o in pictured if isinstance(o, Record)]
     return {
@@ -159,7 +159,7 @@ def _of_first_pass(run: Run, even: Board, pictured: Sequence[Outcome]) -> dict[s
     }
 
 
-def _of_finals(board: Board, finals: Sequence[Record], result: Selection) -> dict[str, Any]:
+def _final_figures(board: Board, finals: Sequence[Record], result: Selection) -> dict[str, Any]:
     """Return the figures of the final benchmark, by their names in the template."""
     in_turns = [r for r in finals if r.winner_s is None]  # others had rounds of their own
     lined = lines(in_turns, result.winner)
@@ -219,7 +219,7 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     return Board(numbers, [*order, *extra], unit, None, {}, alike, extra)
 
 
-def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
+def _table_order(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
     """Return outcomes in the order of the table: the winner, and then as ranked; of a class its
     members by name and then the others by name, as their times rank neither."""
     if result.ranked and not result.front:
@@ -239,7 +239,7 @@ def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
     return sorted(stand, key=place)
 
 
-def _evened(
+def _first_pass_board(
     board: Board, stand: Sequence[Outcome], first: Mapping[ConfigKey, Record]
 ) -> tuple[Board, list[Outcome]]:
     """Return the outcomes of the figures: each config's first-pass time, even where it has a final
@@ -421,9 +421,9 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         ("Method", f"{timing.method}: {_METHODS[timing.method]}"),
         ("Protocol", timing.protocol),
         ("Winner's samples", f"{len(timing.samples_s)} in {counted(timing.rounds, 'window')}"),
-        ("SM clock", _with_unit(timing.sm_mhz, "MHz")),
-        ("Temperature", _with_unit(timing.temperature_c, "°C")),
-        ("Power", _with_unit(timing.power_w, "W")),
+        ("SM clock", _unit_text(timing.sm_mhz, "MHz")),
+        ("Temperature", _unit_text(timing.temperature_c, "°C")),
+        ("Power", _unit_text(timing.power_w, "W")),
     ]
     if launch := run.ceilings.get("launch_measured"):
         shown.append(("Empty launch", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
@@ -468,7 +468,7 @@ _METHODS = {
 }
 
 
-def _with_unit(value: float | None, unit: str) -> str:
+def _unit_text(value: float | None, unit: str) -> str:
     return "not recorded" if value is None else f"{value:.0f} {unit}"
 
 
@@ -481,7 +481,7 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     blanks: set[str] = set()
     for n, impl in enumerate(board.impls):
         swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
-        fields = _varied(run, swept)
+        fields = _varied_fields(run, swept)
         if not fields or not any(isinstance(o, Record) for o in swept):
             continue
         if len(fields) == 1:
@@ -509,7 +509,7 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     return {"title": f"{what} time for each {title}", **shown}
 
 
-def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
+def _varied_fields(run: Run, swept: Sequence[Outcome]) -> list[str]:
     """Return the fields that took several values: requested ones first, then tuned ones, and
     `block_m`, `block_n` before all."""
     values = grouped((field for o in swept for field in o.case.config.items()), lambda f: f[0])
@@ -619,5 +619,5 @@ def _scatter(board: Board, records: Sequence[Record]) -> dict[str, Any]:
         if len(values) == 1:
             same.append(f"{axis} {values.pop():g}")
         elif values:
-            figures.append(draw.against(board, known, value, axis, prefix))
+            figures.append(draw.resource_figure(board, known, value, axis, prefix))
     return {"scatter": figures, "resources": ", ".join(same)}

@@ -57,7 +57,7 @@ def page(
         "trace.html.j2",
         run=run,
         of_devices=[f for f in findings if not f.rule],
-        ruled=[_ruled(f, findings) for f in findings if f.rule],
+        ruled=[_rule_fields(f, findings) for f in findings if f.rule],
         kpi_rows=_kpi_rows(findings),
         devices=[_device(n, each) for n, each in enumerate(summary.devices)] if summary else [],
         tables=_tables(profiles, summary),
@@ -71,7 +71,7 @@ def page(
     )
 
 
-def _ruled(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any]:
+def _rule_fields(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return a finding of a rule: its word, sentence, numbers, gain and advice."""
     window = next(
         (e.value for f in findings if not f.rule for e in f.evidence if e.name == "total time"),

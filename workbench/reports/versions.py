@@ -74,11 +74,11 @@ def changes_page(changes: CodeChanges) -> str:
         conclusion=conclusion(changes),
         words=word_table(changes),
         meanings=[(word, MEANINGS[word]) for word in ORDER],
-        rows=pair_rows(changed(pairs), config=True, whole=True),
+        rows=pair_rows(changed_pairs(pairs), config=True, whole=True),
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
         measured=was_measured(pairs),
-        errors=code_errors(changed(pairs)),
+        errors=code_errors(changed_pairs(pairs)),
     )
 
 
@@ -90,7 +90,7 @@ def first_word(changes: CodeChanges, pairs: Sequence[CodePair]) -> str:
     return next((pair.word for pair in pairs), "SAME")
 
 
-def changed(pairs: Sequence[CodePair]) -> list[CodePair]:
+def changed_pairs(pairs: Sequence[CodePair]) -> list[CodePair]:
     """Return the pairs whose code differs, what got worse first."""
     return [pair for pair in ranked(pairs) if pair.word != "SAME"]
 
@@ -248,7 +248,7 @@ def _both(pair: CodePair, cell: Callable[[CompiledCode, Resources], str]) -> str
     return " > ".join(dict.fromkeys(texts))
 
 
-def _predicted(pair: CodePair) -> str:
+def _predicted_text(pair: CodePair) -> str:
     known = [prediction_of(o) for o in (pair.before, pair.after)]
     texts = [f"~{quantity(one.predicted_s, 's')}" if one else "-" for one in known]
     return " > ".join(dict.fromkeys(texts))
@@ -267,7 +267,7 @@ COLUMNS = (
     PairColumn(SHARED, lambda pair: _both(pair, lambda _, r: f"{r.shared_bytes / 1024:.4g}")),
     PairColumn("occupancy, %", lambda pair: _both(pair, lambda _, r: f"{100 * r.occupancy:.0f}")),
     PairColumn("loop", lambda pair: _both(pair, _loop)),
-    PairColumn("predicted", _predicted),
+    PairColumn("predicted", _predicted_text),
     PairColumn(MEASURED, measured_text, text=True),
     PairColumn(CHANGED, lambda pair: pair.reasons or "other instructions", text=True),
     PairColumn(MIX, mix_text, text=True),

@@ -46,7 +46,7 @@ class Bisection:
     @classmethod
     def check(cls, repository: Repository, good: str, bad: str) -> tuple[str, str]:
         """Return the whole hashes of both. Raises WorktreeError where GOOD does not lead to BAD."""
-        first, last = repository.known(good), repository.known(bad)
+        first, last = repository.full_hash(good), repository.full_hash(bad)
         if first == last:
             raise WorktreeError(f"{good} and {bad} are the same commit; name two.")
         try:
@@ -74,7 +74,7 @@ class Bisection:
             step = BisectStep(commit, subject_of(self.repository, commit), decide(commit))
             self.steps.append(step)
             self._mark(step)
-            tell(step, self.left)
+            tell(step, self.steps_left)
         return self.candidates
 
     def _mark(self, step: BisectStep) -> None:
@@ -98,7 +98,7 @@ class Bisection:
         return len([c for c in self.candidates[1:] if c not in skipped]) == 0
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """Steps that are left, about: the binary logarithm of the candidates."""
         return 0 if self.is_over else math.ceil(math.log2(len(self.candidates)))
 
@@ -111,7 +111,7 @@ def subject_of(repository: Repository, commit: str) -> str:
     return repository.output("log", "-1", "--format=%s", commit)
 
 
-def described(repository: Repository, commit: str, file: Path) -> dict[str, str]:
+def describe(repository: Repository, commit: str, file: Path) -> dict[str, str]:
     """Return hash, subject, author's date and what the commit changed in the kernel's file, and in
     other files."""
     form = "--format=%H%x1f%aI%x1f%s"

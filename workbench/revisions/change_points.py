@@ -91,19 +91,19 @@ def steps(values: Sequence[float], least_effect: float = LEAST_EFFECT) -> list[S
     logs = np.log(np.asarray(values, dtype=float))
     for start, end, base in _excursions(logs):
         logs[start:end] = base
-    series = _clipped(logs)
-    places = _proposed(series)
+    series = _clip(logs)
+    places = _propose_places(series)
     while places:
         noise = _noise(series, places)
         ends = [0, *places, len(series)]
         results = [
-            _tested(series, ends[n], place, ends[n + 2], noise) for n, place in enumerate(places)
+            _test_step(series, ends[n], place, ends[n + 2], noise) for n, place in enumerate(places)
         ]
         worst = max(range(len(places)), key=lambda n: _weakness(results[n], least_effect))
         if _weakness(results[worst], least_effect) <= (False, LARGEST_P, 0.0):
-            return _with_drifts(series, results)
+            return _join_drifts(series, results)
         del places[worst]
-        places = _settled(series, places)
+        places = _settle_places(series, places)
     return []
 
 
@@ -153,7 +153,7 @@ def _excursions(logs: Array) -> list[tuple[int, int, float]]:
     return result
 
 
-def _with_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
+def _join_drifts(series: Array, results: list[SeriesStep]) -> list[SeriesStep]:
     """Return the steps with those that follow one another in one direction as a drift, where a ramp
     fits the series between their neighbours better than they do."""
     import numpy as np
@@ -209,7 +209,7 @@ def _weakness(step: SeriesStep, least_effect: float) -> tuple[bool, float, float
     return effect < math.log1p(least_effect), step.p, -effect
 
 
-def _settled(series: Array, places: Sequence[int]) -> list[int]:
+def _settle_places(series: Array, places: Sequence[int]) -> list[int]:
     """Return the places, each moved to the best split between its neighbours, since one was
     dropped."""
     ends = [0, *places, len(series)]
@@ -243,7 +243,7 @@ def _deviation_of_differences(series: Array) -> float:
     return float(1.4826 * np.median(np.abs(np.diff(series))) / np.sqrt(2))
 
 
-def _clipped(series: Array) -> Array:
+def _clip(series: Array) -> Array:
     """Return the series with each point at most three deviations from the local median. The median
     of a window keeps steps where they are."""
     import numpy as np
@@ -255,7 +255,7 @@ def _clipped(series: Array) -> Array:
     return np.clip(series, local - most, local + most)
 
 
-def _proposed(series: Array) -> list[int]:
+def _propose_places(series: Array) -> list[int]:
     """Return the places that PELT proposes. Raises SiteMissing without ruptures."""
     import numpy as np
 
@@ -289,7 +289,7 @@ def _noise(series: Array, places: Sequence[int]) -> _Noise:
     return _Noise(sigma, float(np.sqrt((1 + correlation) / (1 - correlation))))
 
 
-def _tested(series: Array, start: int, at: int, end: int, noise: _Noise) -> SeriesStep:
+def _test_step(series: Array, start: int, at: int, end: int, noise: _Noise) -> SeriesStep:
     """Return the step at a place between `start` and `end`, with its p."""
     import numpy as np
 

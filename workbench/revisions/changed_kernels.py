@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.catalog.source import parsed
+from workbench.catalog.source import parse_without_docstrings
 from workbench.data.files import reason_of
 from workbench.revisions.worktree import Repository
 from workbench.spec import Spec
@@ -51,18 +51,18 @@ class ChangedKernels:
         """Return the files that register an Impl and differ from the baseline, are new, or import a
         file of the repository that differs, also through others."""
         repository = self.repository
-        new = repository.untracked()
+        new = repository.untracked_files()
         changed = repository.changed_since(self.baseline)
         kernels = [f for f in changed if self._holds_kernel(f, f in new)]
-        reached = importers(repository.root, repository.tracked(), changed)
+        reached = importers(repository.root, repository.tracked_files(), changed)
         kernels += [f for f in reached if self._holds_kernel(f, True)]
         return [repository.root / f for f in sorted(kernels)]
 
-    def leave_removed(self) -> None:
+    def list_removed(self) -> None:
         """List the files that held a kernel at the baseline and do not any more."""
         repository, baseline = self.repository, self.baseline
         gone = repository.removed_since(baseline)
-        others = set(repository.changed_since(baseline)) - repository.untracked()
+        others = set(repository.changed_since(baseline)) - repository.untracked_files()
         gone += [file for file in sorted(others) if not self._may_hold_kernel(file)]
         for file in gone:
             if has_kernel(repository.text_at(baseline, file)):
@@ -93,10 +93,10 @@ class ChangedCode:
     digest: str  # of the revision and of the code of all files that differ from it
 
     @classmethod
-    def since(cls, repository: Repository, revision: str) -> ChangedCode:
+    def find(cls, repository: Repository, revision: str) -> ChangedCode:
         """Return what differs from a revision. Comments, docstrings and formatting are not code; of
         a link nothing is known."""
-        root, tracked = repository.root, repository.tracked()
+        root, tracked = repository.root, repository.tracked_files()
         links = {file for file in tracked if (root / file).is_symlink()}
         now = {f: _code_of(root / f) for f in {*repository.changed_since(revision), *links}}
         for file in list(now):
@@ -104,9 +104,9 @@ class ChangedCode:
             if file not in links and code_in(then) == now[file]:
                 del now[file]
         gone = repository.removed_since(revision)
-        reached = importers(root, tracked | repository.untracked(), [*now, *gone])
+        reached = importers(root, tracked | repository.untracked_files(), [*now, *gone])
         texts = [
-            repository.known(revision),
+            repository.full_hash(revision),
             *(f"{f}\0{now[f]}" for f in sorted(now)),
             *map(str, gone),
         ]
@@ -125,7 +125,7 @@ def code_in(text: bytes) -> str:
     """Return the code in a Python file, without comments and docstrings; of one that cannot be
     parsed its bytes as text."""
     try:
-        return ast.dump(parsed(text))
+        return ast.dump(parse_without_docstrings(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text.rstrip(b"\n").decode("utf-8", "surrogateescape")
 
@@ -134,7 +134,7 @@ def importers(root: Path, files: set[Path], changed: list[Path]) -> set[Path]:
     """Return those of the files that import a changed one, directly or through others, and did not
     change themselves. Modules are told apart by the last part of their name, so a file may be
     returned that imports another module of that name."""
-    named = {file: _imported(root / file) for file in files - set(changed)}
+    named = {file: _imported_names(root / file) for file in files - set(changed)}
     result: set[Path] = set()
     names = {_module_name(file) for file in changed}
     while reached := {file for file, words in named.items() if words & names} - result:
@@ -148,7 +148,7 @@ def _module_name(file: Path) -> bytes:
     return os.fsencode(name)
 
 
-def _imported(path: Path) -> set[bytes]:
+def _imported_names(path: Path) -> set[bytes]:
     """Return every name in the import statements of a file; none of one that cannot be read."""
     try:
         text = _source(path)
@@ -161,7 +161,7 @@ def _imported(path: Path) -> set[bytes]:
 def _source(file: Path) -> bytes:
     """Return the content of a file that may be a kernel. Raises OSError for one that is not a
     regular file, that is a link to none, or that is larger than any kernel."""
-    with open(file, "rb", opener=_without_waiting) as opened:
+    with open(file, "rb", opener=_open_at_once) as opened:
         described = os.fstat(opened.fileno())
         if not stat.S_ISREG(described.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
@@ -170,7 +170,7 @@ def _source(file: Path) -> bytes:
         return opened.read()
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # a FIFO without a writer
 
 

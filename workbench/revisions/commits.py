@@ -48,7 +48,7 @@ class Commits:
     _between: dict[tuple[str, str, str], Between] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, repository: Repository | None, measured: Collection[str]) -> Commits:
+    def read(cls, repository: Repository | None, measured: Collection[str]) -> Commits:
         """Return the commits of a repository, with the branches that hold measured ones. Raises
         WorktreeError where git fails."""
         if repository is None:
@@ -67,7 +67,7 @@ class Commits:
         left_out = max(0, len(names) - MOST_BRANCHES)
         return cls(repository, CommitOrder(places, branches), texts, main, left_out)
 
-    def between(self, old: str, new: str, file: str) -> Between:
+    def interval(self, old: str, new: str, file: str) -> Between:
         """Return the commits after `old` up to `new`, and what became of the kernel's file; nothing
         where the repository does not hold both."""
         key = (old, new, file)
@@ -107,7 +107,7 @@ class Commits:
 def repository_at(folder: Path) -> Repository | None:
     """Return the repository that holds a folder; None if there is none."""
     try:
-        return Repository.of(folder)
+        return Repository.find(folder)
     except WorktreeError:
         return None
 

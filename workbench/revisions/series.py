@@ -213,15 +213,15 @@ class Collected:
         their keys. Default and best of an Impl are one series where they are always the same."""
         grouped: dict[SeriesKey, list[_Beside]] = {}
         for key, part in self._parts.items():
-            for named, beside in _named(key, part):
+            for named, beside in _keyed_times(key, part):
                 grouped.setdefault(named, []).append(beside)
         for key in [k for k in grouped if k.which == "default"]:
             best = grouped.get(key._replace(which="best"), [])
             if [timed for timed, _ in grouped[key]] == [timed for timed, _ in best]:
                 del grouped[key]
-        return [self._of(key, grouped[key], order) for key in sorted(grouped)]
+        return [self._series(key, grouped[key], order) for key in sorted(grouped)]
 
-    def _of(
+    def _series(
         self,
         key: SeriesKey,
         times: Sequence[_Beside],
@@ -254,20 +254,20 @@ class Collected:
         pairs = [(timed, library) for timed, library in each if library is not None]
         return CommitPoint(
             name,
-            _aggregated([Ratio(t.time_s, t.low_s, t.high_s) for t in times]),
+            _aggregate([Ratio(t.time_s, t.low_s, t.high_s) for t in times]),
             tuple(dict.fromkeys(t.run for t in sorted(times, key=lambda timed: timed.at_s))),
             min(t.at_s for t in times),
             newest.config,
             newest.binary,
             known.environment if known else None,
-            _aggregated([_over(t, lib) for t, lib in pairs]) if len(pairs) == len(each) else None,
+            _aggregate([_ratio(t, lib) for t, lib in pairs]) if len(pairs) == len(each) else None,
         )
 
 
 _Beside = tuple[RunTime, Mapping[str, RunTime]]  # a time, and those of the libraries of its run
 
 
-def _named(key: tuple[str, ...], part: _Part) -> Iterator[tuple[SeriesKey, _Beside]]:
+def _keyed_times(key: tuple[str, ...], part: _Part) -> Iterator[tuple[SeriesKey, _Beside]]:
     """Yield each time of one run with the key of its series."""
     libraries = {impl: timed for (impl, _), timed in part.library.items()}
     problem, (phase, regime, state, protocol) = key[1:5], key[5:]
@@ -282,13 +282,13 @@ def _named(key: tuple[str, ...], part: _Part) -> Iterator[tuple[SeriesKey, _Besi
             )  # fmt: skip
 
 
-def _over(timed: RunTime, library: RunTime) -> Ratio:
+def _ratio(timed: RunTime, library: RunTime) -> Ratio:
     """Return the ratio to a library's time; its interval spans the far ends of both intervals."""
     low_s = library.low_s or library.time_s
     return Ratio(timed.time_s / library.time_s, timed.low_s / library.high_s, timed.high_s / low_s)
 
 
-def _aggregated(values: Sequence[Ratio]) -> Ratio:
+def _aggregate(values: Sequence[Ratio]) -> Ratio:
     """Return the median of the runs' values. Its interval is that of order statistics from six runs
     on; of fewer, the whole range of the runs' own intervals."""
     middles = [v.middle for v in values]

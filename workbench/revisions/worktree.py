@@ -33,7 +33,7 @@ class Repository:
     root: Path
 
     @classmethod
-    def of(cls, file: Path) -> Self:
+    def find(cls, file: Path) -> Self:
         """Return the repository that holds a file or folder. Raises WorktreeError where there is
         none."""
         folder = file if file.is_dir() else file.parent
@@ -56,7 +56,7 @@ class Repository:
         except WorktreeError:
             return None
 
-    def known(self, revision: str) -> str:
+    def full_hash(self, revision: str) -> str:
         """Return the whole hash that a revision names. Raises WorktreeError where it names no
         commit."""
         if (result := self.commit(revision)) is not None:
@@ -71,7 +71,7 @@ class Repository:
         git fails."""
         return _git(self.root, *arguments)
 
-    def within(self, file: Path) -> Path:
+    def relative_path(self, file: Path) -> Path:
         """Return a file's path from the root. Raises WorktreeError where it is outside the
         repository."""
         try:
@@ -84,33 +84,33 @@ class Repository:
     def changed_since(self, revision: str) -> list[Path]:
         """Return the Python files that differ from a revision or are new, as paths from the
         root."""
-        commit = self.known(revision)
+        commit = self.full_hash(revision)
         kinds = ("--name-only", "--diff-filter=d", "-z")
         changed = _git(self.root, "diff", *kinds, commit, "--", "*.py")
         named = {Path(name) for name in changed.split("\0") if name}
-        return sorted(named | self.untracked())
+        return sorted(named | self.untracked_files())
 
     def removed_since(self, revision: str) -> list[Path]:
         """Return the Python files that a revision has and the work tree lacks, as paths from the
         root."""
         kinds = ("--name-only", "--no-renames", "--diff-filter=D", "-z")
-        named = _git(self.root, "diff", *kinds, self.known(revision), "--", "*.py")
+        named = _git(self.root, "diff", *kinds, self.full_hash(revision), "--", "*.py")
         return [Path(name) for name in named.split("\0") if name]
 
     def text_at(self, revision: str, file: Path) -> str:
         """Return the text of a file at a revision, by its path from the root; empty where there was
         none."""
         try:
-            return _git(self.root, "show", f"{self.known(revision)}:{file.as_posix()}")
+            return _git(self.root, "show", f"{self.full_hash(revision)}:{file.as_posix()}")
         except WorktreeError:
             return ""
 
-    def tracked(self) -> set[Path]:
+    def tracked_files(self) -> set[Path]:
         """Return the Python files that git tracks, as paths from the root."""
         every = _git(self.root, "ls-files", "-z", "--", "*.py")
         return {Path(name) for name in every.split("\0") if name}
 
-    def untracked(self) -> set[Path]:
+    def untracked_files(self) -> set[Path]:
         """Return the Python files that git does not track and does not ignore, as paths from the
         root."""
         new = _git(self.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
@@ -133,7 +133,7 @@ class Worktrees:
     _lock: int | None = None
     _created: dict[str, Path] = field(default_factory=dict)
 
-    def at(self, revision: str) -> Path:
+    def root(self, revision: str) -> Path:
         """Return the root of a checkout of this revision; that of the user's own files for WORKING.
 
         A link of the commit into the work tree leads into the checkout instead: the files of the
@@ -141,7 +141,7 @@ class Worktrees:
         """
         if revision == WORKING:
             return self.repository.root
-        commit = self.repository.known(revision)
+        commit = self.repository.full_hash(revision)
         if commit not in self._created:
             if self._folder is None:
                 _remove_leftovers(self.repository.root)
@@ -176,7 +176,7 @@ class Worktrees:
     def file(self, revision: str, within: Path) -> Path | None:
         """Return a file of a revision by its path from the root; None if that revision lacks it.
         Raises WorktreeError for a link that leads nowhere, or to files of the work tree."""
-        root = self.at(revision)
+        root = self.root(revision)
         path = root / within
         if path.is_symlink() and not path.exists():
             raise WorktreeError(f"{within} is a link that leads nowhere at {revision}; correct it.")

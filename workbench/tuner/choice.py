@@ -186,7 +186,7 @@ def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any
     choices = impl.choices()
     if entry.config.keys() != choices.keys():
         return None, f"its fields are not those of {impl.config.__name__}"
-    config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
+    config = impl.resolved_config(impl.config(**entry.config), limits, entry.dtype, sizes)
     failure_of = impl.rejection_reason(config, limits, entry.dtype, sizes)
     return (None, failure_of) if failure_of else (config, "")
 

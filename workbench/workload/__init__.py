@@ -35,7 +35,7 @@ def record(file: str | Path, *, profile_steps: int = 3, values: bool = False) ->
     from workbench.workload.recorder import LaunchRecorder, RecordOptions
 
     options = RecordOptions(profile_steps, values)
-    with LaunchRecorder(ranked(Path(file), os.environ.get("RANK")), options):
+    with LaunchRecorder(rank_file(Path(file), os.environ.get("RANK")), options):
         yield
 
 
@@ -81,7 +81,7 @@ def output(name: str, value: Any) -> None:
         marks.StepMarks.active.output(name, value)
 
 
-def ranked(file: Path, rank: str | None) -> Path:
+def rank_file(file: Path, rank: str | None) -> Path:
     """Return the name of a rank's own file: `run.rank0.workload` of `run.workload`."""
     if rank is None or not rank.isdecimal():
         return file

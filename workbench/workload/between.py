@@ -184,8 +184,8 @@ def _grids(
     ranks = {len(grids.shapes[p]) for grids in known if grids for p in points}
     if len(ranks) != 1:
         raise NoMiddle("its grid has more axes at one size than at the other")
-    sizes = [_by_place(signature.arguments) for signature in (first, second)]
-    terms = _terms([*sizes, _by_place(arguments)], names)
+    sizes = [_launch_numbers(signature.arguments) for signature in (first, second)]
+    terms = _terms([*sizes, _launch_numbers(arguments)], names)
     knobs = [dict(zip(names, point, strict=True)) for point in points]
     axes = []
     for axis in range(ranks.pop()):
@@ -194,7 +194,7 @@ def _grids(
     return ConfigGrids(names, dict(zip(points, zip(*axes, strict=True), strict=True)))
 
 
-def _by_place(arguments: Mapping[str, RecordedArgument]) -> list[int]:
+def _launch_numbers(arguments: Mapping[str, RecordedArgument]) -> list[int]:
     """Return the whole numbers of a launch in order, and of each tensor the elements and rows."""
     result = [1]
     for argument in arguments.values():

@@ -46,7 +46,7 @@ class Deployment:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def of(text: str) -> Deployment:
+    def parse(text: str) -> Deployment:
         """Return the deployment of a value of WORKBENCH_TUNED: a JSON object, or the table's path
         alone. Raises WorkloadError where it is neither."""
         if not text.lstrip().startswith("{"):
@@ -64,7 +64,7 @@ def begin(text: str) -> None:
     program runs without the table. Raises SystemExit, with code 2, under the policy `error`."""
     policy = "tune"
     try:
-        deployment = Deployment.of(text)
+        deployment = Deployment.parse(text)
         policy = deployment.policy
         on_lookup = None if deployment.folder is None else LookupFile(Path(deployment.folder)).keep
         table = pin_table(deployment.table, deployment.policy, None, on_lookup)
@@ -137,13 +137,13 @@ def counts_of(processes: Iterable[Sequence[TableLookup]]) -> LookupCounts:
     return LookupCounts(
         len(lookups),
         len(lookups) - len(missed),
-        _counted(REASONS[cast(str, lookup.result)] for lookup in missed),
-        _counted(GIVEN[cast(str, lookup.given)] for lookup in missed),
+        _count_names(REASONS[cast(str, lookup.result)] for lookup in missed),
+        _count_names(GIVEN[cast(str, lookup.given)] for lookup in missed),
         len(several),
     )
 
 
-def _counted(names: Iterable[str]) -> dict[str, int]:
+def _count_names(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
@@ -155,9 +155,9 @@ def counts_text(counts: LookupCounts) -> str:
     misses = sum(counts.misses.values())
     text = f"{counts.keys:,} keys looked up{where}: {counts.hits:,} hits, {misses:,} misses"
     if misses:
-        text += f" ({_listed(counts.misses)}; got {_listed(counts.given)})"
+        text += f" ({_list_numbers(counts.misses)}; got {_list_numbers(counts.given)})"
     return f"{text}, {counts.stale:,} stale entries"
 
 
-def _listed(numbers: dict[str, int]) -> str:
+def _list_numbers(numbers: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in numbers.items())

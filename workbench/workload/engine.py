@@ -23,7 +23,7 @@ from workbench.tuner.selection import MODEL_SHARE
 from workbench.workload.families import Middle, gaps
 from workbench.workload.identity import text_hash
 from workbench.workload.plan import WorkItem, time_for
-from workbench.workload.rebuilt import RebuiltLaunch, limited, rebuilt, widened
+from workbench.workload.rebuilt import RebuiltLaunch, limit_configs, rebuild_launch, widen_search
 from workbench.workload.tuned_table import PREDICTED, MeasuredTime
 from workbench.workload.tuning import Status, TunedSignature, TuningJournal, family_choices
 
@@ -75,12 +75,12 @@ class WorkloadTuning:
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def left(self) -> list[WorkItem]:
+    def open_items(self) -> list[WorkItem]:
         """Items without a result."""
         return [item for item in self.items if item.digest not in self.journal.results]
 
     @property
-    def done(self) -> list[tuple[WorkItem, TunedSignature]]:
+    def tuned_items(self) -> list[tuple[WorkItem, TunedSignature]]:
         """Items with their results."""
         results = self.journal.results
         return [(item, results[item.digest]) for item in self.items if item.digest in results]
@@ -123,7 +123,7 @@ class WorkloadTuning:
         item = between.item
         with self._keep_failure(item):
             with _REBUILDING:
-                launch = limited(rebuilt(item.signature, self.trust), between.configs)
+                launch = limit_configs(rebuild_launch(item.signature, self.trust), between.configs)
             swept = sweep(launch, LEAST_S)
             self._keep(item, decide_config(item, swept, swept.best))
 
@@ -131,17 +131,17 @@ class WorkloadTuning:
         """Adopt the launch of an item and sweep its configs. Raises WorkbenchError."""
         seconds = self.time_of(item)
         with _REBUILDING:
-            launch = rebuilt(item.signature, self.trust)
+            launch = rebuild_launch(item.signature, self.trust)
         swept = sweep(launch, seconds)
         if not self.widen:
             return swept
-        more = widened(launch, launch.configs[swept.labels.index(swept.best)])
+        more = widen_search(launch, launch.configs[swept.labels.index(swept.best)])
         return swept if more is None else sweep(more, seconds)
 
     def time_of(self, item: WorkItem) -> float:
         """Return the seconds of the budget that an item gets."""
         remaining = self.seconds - (time.monotonic() - self.started)
-        own = self.gpus() * time_for(item, self.left, remaining)
+        own = self.gpus() * time_for(item, self.open_items, remaining)
         return max(LEAST_S, min(remaining, own))
 
     @contextmanager

@@ -10,7 +10,7 @@ from workbench.device.hardware import Device
 from workbench.workload.families import measured_families
 from workbench.workload.plan import WorkItem, groups_of
 from workbench.workload.tuned_table import PinnedEntry, argument_texts
-from workbench.workload.tuning import Tuned, TunedSignature, in_use
+from workbench.workload.tuning import Tuned, TunedSignature, keep_config
 
 
 def add_middles(items: Sequence[WorkItem], results: Mapping[str, TunedSignature]) -> list[Tuned]:
@@ -47,7 +47,7 @@ def entries_of(
     ]
     if not predicts:
         known = [_place(item) for item, _ in chosen]
-        chosen += [(item, in_use(item)) for item in used if _place(item) not in known]
+        chosen += [(item, keep_config(item)) for item in used if _place(item) not in known]
     return [_entry(item, result, device) for item, result in chosen]
 
 

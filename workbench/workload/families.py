@@ -32,7 +32,7 @@ class SizeGap:
     middle: Middle | None = None
     reason: str = ""
 
-    def served(self, results: Results) -> bool:
+    def is_served(self, results: Results) -> bool:
         """Return whether the sizes between the two were measured, or keep the config in use."""
         if self.middle is None:
             return not self.reason
@@ -42,21 +42,21 @@ class SizeGap:
 
 def gaps(members: Sequence[WorkItem], results: Results) -> Iterator[SizeGap]:
     """Yield the gaps of a family, by size, once all its members have results."""
-    for first, second in pairwise(_by_size(members)):
+    for first, second in pairwise(_sort_by_size(members)):
         tuned = [results[m.digest] for m in (first, second)]
         if any(result.status == "failed" for result in tuned):
             yield SizeGap(first, second, reason="a size at its end could not be tuned")
         elif all(r.status == "kept" for r in tuned) and tuned[0].config == tuned[1].config:
             yield SizeGap(first, second)
         else:
-            yield _with_middle(first, second, tuned)
+            yield _size_gap(first, second, tuned)
 
 
-def _by_size(members: Sequence[WorkItem]) -> list[WorkItem]:
+def _sort_by_size(members: Sequence[WorkItem]) -> list[WorkItem]:
     return sorted(members, key=lambda item: numbers_of(item.signature))
 
 
-def _with_middle(first: WorkItem, second: WorkItem, tuned: Sequence[TunedSignature]) -> SizeGap:
+def _size_gap(first: WorkItem, second: WorkItem, tuned: Sequence[TunedSignature]) -> SizeGap:
     try:
         signature = middle(first.signature, second.signature)
     except NoMiddle as error:
@@ -72,9 +72,9 @@ def measured_families(members: Sequence[WorkItem], results: Results) -> list[Wor
     next begins."""
     if not members:
         return []
-    parts: list[list[WorkItem]] = [[_by_size(members)[0]]]
+    parts: list[list[WorkItem]] = [[_sort_by_size(members)[0]]]
     for gap in gaps(members, results):
-        if not gap.served(results):
+        if not gap.is_served(results):
             parts.append([])
         elif gap.middle is not None:
             parts[-1].append(gap.middle.item)

@@ -217,19 +217,19 @@ def _workload(plain: Mapping[str, Any]) -> RecordedWorkload:
     functions = strict.rows(plain, "functions", _read_function)
     arguments = strict.rows(plain, "arguments", lambda v, at: _read_argument(v, at, 0))
 
-    def counted(value: Any, at: str) -> CountedSignature:
+    def signature_count(value: Any, at: str) -> CountedSignature:
         return _read_signature(value, at, functions, arguments)
 
-    def over(value: Any, at: str) -> tuple[KernelFunction, int]:
+    def function_count(value: Any, at: str) -> tuple[KernelFunction, int]:
         if not isinstance(value, list) or len(value) != 2:
             raise strict.Damage(f"{at} is not a pair")
         return strict.entry_at(functions, value[0], at), strict.count(value[1], at)
 
     return RecordedWorkload(
         strict.rows(plain, "processes", _read_process),
-        strict.rows(plain, "signatures", counted),
+        strict.rows(plain, "signatures", signature_count),
         strict.rows(plain, "times", _read_times),
-        strict.rows(plain, "beyond", over),
+        strict.rows(plain, "beyond", function_count),
         strict.rows(plain, "notes", strict.text),
     )
 
@@ -294,7 +294,7 @@ def _read_tensor(value: Any, at: str) -> TensorArgument:
     return TensorArgument(strict.text(plain["tensor"], at), shape, stride, align, storage, values)
 
 
-def _named(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, RecordedArgument]:
+def _pairs(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, RecordedArgument]:
     if not isinstance(value, list):
         raise strict.Damage(f"{at} is not a list")
     result: dict[str, RecordedArgument] = {}
@@ -307,7 +307,7 @@ def _named(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, 
 
 def _plain_only(value: Any, at: str, table: Sequence[RecordedArgument]) -> dict[str, PlainArgument]:
     result = {}
-    for name, argument in _named(value, at, table).items():
+    for name, argument in _pairs(value, at, table).items():
         if not isinstance(argument, PlainArgument):
             raise strict.Damage(f"{at} holds a tensor")
         result[name] = argument
@@ -328,7 +328,7 @@ def _read_signature(
         raise strict.Damage(f"{at}.grid has {len(grid)} extents")
     signature = LaunchSignature(
         strict.entry_at(functions, plain["function"], f"{at}.function"),
-        _named(plain["arguments"], f"{at}.arguments", table),
+        _pairs(plain["arguments"], f"{at}.arguments", table),
         grid,
         _plain_only(plain.get("options", []), f"{at}.options", table),
         strict.one_of(plain["origin"], f"{at}.origin", ORIGINS),
@@ -402,7 +402,7 @@ def _read_time(value: Any, at: str) -> KernelTime:
 # Several files
 
 
-def merged(workloads: Sequence[RecordedWorkload]) -> RecordedWorkload:
+def merge_workloads(workloads: Sequence[RecordedWorkload]) -> RecordedWorkload:
     """Return the workload of all processes: launches of equal signatures are added."""
     counts: dict[str, CountedSignature] = {}
     beyond: dict[KernelFunction, int] = {}

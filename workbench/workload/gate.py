@@ -49,11 +49,11 @@ def wait(folder: Path) -> None:
         sys.exit("The comparison that this run belongs to has ended.")
 
 
-def before_gpu(then: Any) -> None:
+def call_before_gpu(then: Any) -> None:
     """Call a function as torch first uses the GPU in this process."""
     from workbench.traces.profilers.running.after_import import AfterImport
 
-    def imported() -> None:
+    def hook_torch() -> None:
         sys.modules["torch"].cuda._lazy_call(then)
 
-    sys.meta_path.insert(0, AfterImport("torch", imported))
+    sys.meta_path.insert(0, AfterImport("torch", hook_torch))

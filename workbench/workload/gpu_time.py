@@ -41,7 +41,7 @@ class ProfiledWindow:
 
     def first_launch(self, on_gpu: bool) -> None:
         """Begin, at the first launch."""
-        if self._ended or not on_gpu or not _gpu_used():
+        if self._ended or not on_gpu or not _has_gpu():
             return
         with suppress(ImportError, AttributeError):
             from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -50,7 +50,7 @@ class ProfiledWindow:
         self._window = "the program from its first launch on: it marks no steps"
         self._begin()
 
-    def marked(self) -> None:
+    def mark_step(self) -> None:
         """Hear of `workbench.step()`. From the first one on, steps of optimizers end no step."""
         if not self._marked:
             self._marked = True
@@ -127,7 +127,7 @@ class ProfiledWindow:
         self.notes.append(f"GPU times are missing: {type(error).__name__}: {first}")
 
 
-def _gpu_used() -> bool:
+def _has_gpu() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_available())
 

@@ -41,7 +41,7 @@ def grids_of(
             continue
         if 1 <= len(shape) <= 3 and all(n >= 1 for n in shape):
             known[tuple(values.values())] = shape
-    return _projected(names, known)
+    return _fewest_knobs(names, known)
 
 
 def _points(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, int]]:
@@ -65,7 +65,7 @@ def neighbours(name: str, value: int) -> tuple[int, ...]:
     return tuple(v for v in (value // 2, value, value * 2) if v >= 1)
 
 
-def _projected(
+def _fewest_knobs(
     names: Sequence[str], known: Mapping[tuple[int, ...], tuple[int, ...]]
 ) -> ConfigGrids | None:
     """Return the grids by the fewest knobs that decide them. None where that are too many."""
@@ -74,15 +74,15 @@ def _projected(
     kept = list(range(len(names)))
     for place in reversed(range(len(names))):
         without = [k for k in kept if k != place]
-        if _reduced(known, without) is not None:
+        if _project(known, without) is not None:
             kept = without
-    shapes = _reduced(known, kept) or {}
+    shapes = _project(known, kept) or {}
     if len(shapes) > MOST_SHAPES:
         return None
     return ConfigGrids(tuple(names[k] for k in kept), shapes)
 
 
-def _reduced(
+def _project(
     known: Mapping[tuple[int, ...], tuple[int, ...]], kept: Sequence[int]
 ) -> dict[tuple[int, ...], tuple[int, ...]] | None:
     """Return the grids by these knobs alone; None where they do not decide them."""

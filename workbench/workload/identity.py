@@ -68,10 +68,10 @@ def _parts(jit: Any, seen: set[int]) -> Iterator[str]:
     yield plain.__name__ if tree is None else ast.unparse(tree)
     if tree is None:
         return
-    known = _known(plain)
+    known = _namespace(plain)
     own = {*plain.__code__.co_varnames, *plain.__code__.co_cellvars}  # a script's `n` is none of it
-    for name in sorted(n for n in _named(tree) if n.partition(".")[0] not in own):
-        value = _resolved(name, known)
+    for name in sorted(n for n in _read_names(tree) if n.partition(".")[0] not in own):
+        value = _resolve(name, known)
         if _is_jit(value):
             yield name
             yield from _parts(value, seen)
@@ -93,7 +93,7 @@ def _tree(jit: Any) -> ast.AST | None:
     return node
 
 
-def _known(plain: Any) -> Mapping[str, Any]:
+def _namespace(plain: Any) -> Mapping[str, Any]:
     cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=False)
     free = {}
     for name, cell in cells:
@@ -104,7 +104,7 @@ def _known(plain: Any) -> Mapping[str, Any]:
     return {**plain.__globals__, **free}
 
 
-def _named(tree: ast.AST) -> set[str]:
+def _read_names(tree: ast.AST) -> set[str]:
     """Return the names that the code reads, `a.b` as one."""
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     for node in ast.walk(tree):
@@ -113,7 +113,7 @@ def _named(tree: ast.AST) -> set[str]:
     return names
 
 
-def _resolved(name: str, known: Mapping[str, Any]) -> Any:
+def _resolve(name: str, known: Mapping[str, Any]) -> Any:
     """Return the value of a name; the function itself stands for nothing where it is a library's
     or a module."""
     first, _, rest = name.partition(".")

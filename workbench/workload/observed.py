@@ -85,10 +85,10 @@ def describe(value: Any, storages: dict[Any, int], values: bool) -> RecordedArgu
         return _tensor(value, storages, values)
     if isinstance(value, (tuple, list)):
         return TupleArgument(tuple(describe(each, storages, values) for each in value))
-    return _named(value, storages)
+    return _describe_other(value, storages)
 
 
-def _named(value: Any, storages: dict[Any, int]) -> PlainArgument | RecordedArgument:
+def _describe_other(value: Any, storages: dict[Any, int]) -> PlainArgument | RecordedArgument:
     """Return a dtype, a JIT function or a constexpr by its name or value; of anything else its
     type's name."""
     kind = type(value).__name__

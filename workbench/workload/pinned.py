@@ -152,7 +152,7 @@ class PinnedTable:
         result, config = self._looked_up(tuner, function, texts)
         given: Given = "table"
         if config is None:
-            given, config = self._missed(tuner, function, texts, more)
+            given, config = self._policy_choice(tuner, function, texts, more)
         name = f"{function.module}.{function.name}"
         text = "" if config is None else config_text(config)
         lookup = TableLookup(name, texts, result, given, text)
@@ -214,7 +214,7 @@ class PinnedTable:
             return f"it is of Triton {entry.triton}, and this is {triton.__version__}"
         return ""
 
-    def _missed(
+    def _policy_choice(
         self, tuner: Any, function: KernelFunction, key: tuple[str, ...], more: Mapping[str, Any]
     ) -> tuple[Given, Any | None]:
         """Return what the policy gives for a key that the table does not serve."""
@@ -369,7 +369,7 @@ def pin_table(
     no such policy."""
     check_policy(policy)
     entries = read(Path(table))
-    proven = [entry for entry in entries if not entry.predicted]
+    proven = [entry for entry in entries if not entry.is_predicted]
     if left_out := len(entries) - len(proven):
         _log.warning("%s: %d predicted entries are not pinned", table, left_out)
     pinned = PinnedTable(proven, policy, arch, on_lookup)

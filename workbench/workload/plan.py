@@ -80,7 +80,7 @@ def work_list(workload: RecordedWorkload, cover: float, bandwidth: float) -> lis
         if math.fsum(each.share for each in kept) >= cover:
             break
         kept.append(item)
-    return _with_families(kept)
+    return _name_families(kept)
 
 
 def configs_in_use(workload: RecordedWorkload, device: str, bandwidth: float) -> list[WorkItem]:
@@ -137,7 +137,7 @@ def signature_text(signature: LaunchSignature) -> str:
 # Families
 
 
-def _with_families(items: Sequence[WorkItem]) -> list[WorkItem]:
+def _name_families(items: Sequence[WorkItem]) -> list[WorkItem]:
     """Return the items with the names of their families: autotuned signatures of one function that
     differ in one extent alone. A family has two members at least."""
     groups: dict[str, list[int]] = defaultdict(list)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.workload.recorder import LaunchRecorder, RecordOptions
-from workbench.workload.step_hooks import on_step
+from workbench.workload.step_hooks import add_step_hook
 
 
 def handed_on(folder: Path, options: RecordOptions) -> str:
@@ -36,7 +36,7 @@ def begin(text: str) -> None:
     recorder.__enter__()
     atexit.register(recorder.end)
     _end_before_exit(recorder)
-    on_step(recorder.step)
+    add_step_hook(recorder.step)
 
 
 def _end_before_exit(recorder: LaunchRecorder) -> None:

@@ -198,7 +198,7 @@ def worst_of(
     return list(result.values())
 
 
-def with_repeats(
+def add_repeats(
     of: Sequence[OutputDifference], repeats: Sequence[OutputDifference]
 ) -> list[OutputDifference]:
     """Return differences with those of the program from itself, without the table."""

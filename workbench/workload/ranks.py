@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.workload.step_hooks import on_step
+from workbench.workload.step_hooks import add_step_hook
 from workbench.workload.strict import WorkloadError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def verify_ranks(table: PinnedTable) -> int:
 
     Raises PinError, on each rank, where two ranks chose differently for one key.
     """
-    distributed = _initialized()
+    distributed = _process_group()
     if distributed is None:
         return 1
     ranks: int = distributed.get_world_size()
@@ -78,16 +78,16 @@ def verify_often(table: PinnedTable) -> None:
         if steps & (steps - 1) == 0 and table.is_active:
             verify_ranks(table)
 
-    on_step(step)
+    add_step_hook(step)
     if DISTRIBUTED in sys.modules:
-        _before_destroy(table)
+        _verify_before_destroy(table)
     else:
         from workbench.traces.profilers.running.after_import import AfterImport
 
-        sys.meta_path.insert(0, AfterImport(DISTRIBUTED, lambda: _before_destroy(table)))
+        sys.meta_path.insert(0, AfterImport(DISTRIBUTED, lambda: _verify_before_destroy(table)))
 
 
-def _before_destroy(table: PinnedTable) -> None:
+def _verify_before_destroy(table: PinnedTable) -> None:
     """Verify before `destroy_process_group`, unless an exception ends the program: then other ranks
     may not come."""
     module: Any = sys.modules[DISTRIBUTED]
@@ -108,7 +108,7 @@ def _before_destroy(table: PinnedTable) -> None:
             holder.destroy_process_group = destroy_process_group
 
 
-def _initialized() -> Any | None:
+def _process_group() -> Any | None:
     """Return torch.distributed where its process group is there."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

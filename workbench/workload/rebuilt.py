@@ -63,7 +63,7 @@ class RebuiltLaunch:
     notes: tuple[str, ...] = ()
 
 
-def rebuilt(signature: LaunchSignature, trust: bool = False) -> RebuiltLaunch:
+def rebuild_launch(signature: LaunchSignature, trust: bool = False) -> RebuiltLaunch:
     """Return the launch of a signature. Raises NotRebuilt, with the reason as a clause."""
     if signature.origin == "inductor":
         raise NotRebuilt("torch.compile generates and tunes it; no table can pin it")
@@ -73,7 +73,7 @@ def rebuilt(signature: LaunchSignature, trust: bool = False) -> RebuiltLaunch:
     own, notes = _own_configs(signature, kernel, given)
     used = _used_config(signature, kernel, own)
     configs = [used, *(c for c in own if c.all_kwargs() != used.all_kwargs())]
-    known = [c for c in configs if grid_known(grid, c)]
+    known = [c for c in configs if has_grid(grid, c)]
     if not known or known[0] is not used:
         raise NotRebuilt("the grid of the config in use was not recorded; record it again")
     if len(known) < len(configs):
@@ -96,7 +96,7 @@ def function_here(function: KernelFunction, trust: bool) -> Any:
         if file.is_file():
             kernel = Place(str(file), module, function.name).find()
         else:
-            kernel = _by_module(module, function.name)
+            kernel = _import_name(module, function.name)
         changed = text_hash(kernel) != function.text_hash
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
@@ -108,7 +108,7 @@ def function_here(function: KernelFunction, trust: bool) -> Any:
     return kernel
 
 
-def _by_module(module: str, name: str) -> Any:
+def _import_name(module: str, name: str) -> Any:
     from functools import reduce
     from importlib import import_module
 
@@ -204,7 +204,7 @@ def _tensor(argument: TensorArgument, memory: dict[tuple[Any, ...], Any]) -> Any
         raise NotRebuilt(f"a tensor of {argument.dtype} {list(argument.shape)} cannot be made")
     spans = (s * (n - 1) for n, s in zip(argument.shape, argument.stride, strict=True))
     lead = argument.align // dtype.itemsize if argument.align < 16 else 0
-    whole = _filled(1 + sum(spans) + lead, dtype, argument.values, SEED + len(memory))
+    whole = _random_values(1 + sum(spans) + lead, dtype, argument.values, SEED + len(memory))
     memory[place] = whole.as_strided(argument.shape, argument.stride, lead)
     if argument.values is not None:
         values = torch.tensor(argument.values).to(dtype).reshape(argument.shape)
@@ -212,7 +212,7 @@ def _tensor(argument: TensorArgument, memory: dict[tuple[Any, ...], Any]) -> Any
     return memory[place]
 
 
-def _filled(count: int, dtype: Any, values: Sequence[int] | None, seed: int) -> Any:
+def _random_values(count: int, dtype: Any, values: Sequence[int] | None, seed: int) -> Any:
     """Return this many random floats, the same ones again after PERIOD of them, as a draw of a
     gigabyte takes seconds; zeros of other dtypes."""
     import torch
@@ -251,7 +251,7 @@ def _grid(signature: LaunchSignature) -> RecordedGrid:
     return RecordedGrid(grids.knobs, tuple(sorted(grids.shapes.items())))
 
 
-def grid_known(grid: RecordedGrid, config: Any) -> bool:
+def has_grid(grid: RecordedGrid, config: Any) -> bool:
     """Return whether the grid of a config was recorded."""
     held = config.all_kwargs()
     return tuple(held.get(name) for name in grid.knobs) in dict(grid.shapes)
@@ -283,7 +283,7 @@ def _used_config(signature: LaunchSignature, kernel: Any, own: Sequence[Any]) ->
     return triton.Config(held, **{n: v for n, v in options.items() if v is not None})
 
 
-def limited(launch: RebuiltLaunch, wanted: Sequence[Mapping[str, Any]]) -> RebuiltLaunch:
+def limit_configs(launch: RebuiltLaunch, wanted: Sequence[Mapping[str, Any]]) -> RebuiltLaunch:
     """Return the launch with the config in use and the wanted ones alone. Raises NotRebuilt where
     the grid of one is not known."""
     from workbench.dsl import triton
@@ -296,14 +296,14 @@ def limited(launch: RebuiltLaunch, wanted: Sequence[Mapping[str, Any]]) -> Rebui
             options = {n: held.pop(n) for n in OPTIONS if n in held}
             named = {n: v for n, v in options.items() if v is not None}
             same = [triton.Config(held, pre_hook=used.pre_hook, **named)]
-        if not grid_known(launch.grid, same[0]):
+        if not has_grid(launch.grid, same[0]):
             raise NotRebuilt("the grid of a config is not known")
         if same[0] not in kept:
             kept.append(same[0])
     return replace(launch, configs=tuple(kept))
 
 
-def widened(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
+def widen_search(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
     """Return the launch with the winner's neighbours by one step in each knob whose value lies at
     an end of the configs; None where there is none."""
     from workbench.dsl import triton
@@ -319,7 +319,7 @@ def widened(launch: RebuiltLaunch, winner: Any) -> RebuiltLaunch | None:
             if held not in every and not min(column) <= step <= max(column):
                 options = {n: held.pop(n) for n in OPTIONS if n in held}
                 config = triton.Config(held, pre_hook=winner.pre_hook, **options)
-                if grid_known(launch.grid, config):
+                if has_grid(launch.grid, config):
                     new.append(config)
     if not new:
         return None

@@ -126,7 +126,7 @@ class LaunchRecorder:
             self._hooks.remove()
             LaunchRecorder.active = None
             raise WorkloadError(str(error)) from None
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._reset_after_fork)
         self._start_writing()
         return self
 
@@ -150,11 +150,11 @@ class LaunchRecorder:
 
     def step(self) -> None:
         """Hear that a step of the program is over."""
-        self._window.marked()
+        self._window.mark_step()
 
     # Launches
 
-    def launched(
+    def note_launch(
         self, jit: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, by: Chooser
     ) -> None:
         """Count one launch."""
@@ -207,9 +207,9 @@ class LaunchRecorder:
         if (known := kernel.counters.get(key)) is not None:
             return known
         if hasattr(kernel.by.tuner, "triton_meta"):
-            signature = self._of_inductor(kernel, args)
+            signature = self._inductor_signature(kernel, args)
         else:
-            signature = self._of_launch(kernel, args, kwargs, shape)
+            signature = self._launch_signature(kernel, args, kwargs, shape)
         counter = self._counter_of(signature)
         self._keep_key(kernel, key, counter)
         return counter
@@ -238,35 +238,35 @@ class LaunchRecorder:
     def _kernel_of(self, jit: Any, by: Chooser) -> _Kernel:
         """Return the entry of a function; it keeps the object, so that no other gets its id."""
         if not self._kernels:
-            self._window.first_launch(not self._hooks.caught)
+            self._window.first_launch(not self._hooks.skips_launches)
         kernels = self._kernels.setdefault(by, {})
         return kernels.setdefault(id(jit), _Kernel(jit, by))
 
     def launched_by_inductor(self, tuner: Any, args: Sequence[Any]) -> None:
         """Count one launch of a kernel of torch.compile."""
-        self.launched(tuner.fn, args, {}, (), Chooser(tuner, None, False))
+        self.note_launch(tuner.fn, args, {}, (), Chooser(tuner, None, False))
 
     # Signatures
 
-    def _of_launch(
+    def _launch_signature(
         self, kernel: _Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Any
     ) -> LaunchSignature:
         jit, by = kernel.jit, kernel.by
         kernel.identity = kernel.identity or function_of(jit)
         named = named_arguments(jit, args, kwargs)
         options = {n: v for n, v in kwargs.items() if n not in jit.arg_names}
-        origin, config = self._chosen(kernel, named, options)
+        origin, config = self._chosen_config(kernel, named, options)
         return LaunchSignature(
             kernel.identity,
-            self._described(named),
+            self._describe_arguments(named),
             tuple(shape),
             _plain(options),
             origin,
             _plain(config),
             len(by.tuner.configs) if by.tuner is not None else 1,
             not by.caught,
-            None if by.tuner is None else tuner_key(by.tuner, _without(named, config)),
-            None if by.tuner is None else self._grids(by.tuner, _without(named, config)),
+            None if by.tuner is None else tuner_key(by.tuner, _drop_config(named, config)),
+            None if by.tuner is None else self._grids(by.tuner, _drop_config(named, config)),
         )
 
     def _grids(self, tuner: Any, named: Mapping[str, Any]) -> ConfigGrids | None:
@@ -274,7 +274,7 @@ class LaunchRecorder:
             return None
         return grids_of(grid, named, [config.kwargs for config in tuner.configs])
 
-    def _chosen(
+    def _chosen_config(
         self, kernel: _Kernel, named: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[Origin, Mapping[str, Any]]:
         """Return what chose the config, and the config."""
@@ -290,7 +290,7 @@ class LaunchRecorder:
         blocks = {n: named[n] for n in constexprs if KNOB.search(n) and type(named.get(n)) is int}
         return "call", {**blocks, **options}
 
-    def _of_inductor(self, kernel: _Kernel, args: Sequence[Any]) -> LaunchSignature:
+    def _inductor_signature(self, kernel: _Kernel, args: Sequence[Any]) -> LaunchSignature:
         tuner = kernel.by.tuner
         named, grid, config = inductor_arguments(tuner, args)
         if kernel.identity is None:
@@ -302,7 +302,7 @@ class LaunchRecorder:
         }
         return LaunchSignature(
             kernel.identity,
-            self._described(named),
+            self._describe_arguments(named),
             tuple(int(n) for n in grid),
             {},
             "inductor",
@@ -310,7 +310,7 @@ class LaunchRecorder:
             inductor_choices(tuner),
         )
 
-    def _described(self, named: Mapping[str, Any]) -> dict[str, RecordedArgument]:
+    def _describe_arguments(self, named: Mapping[str, Any]) -> dict[str, RecordedArgument]:
         storages: dict[Any, int] = {}
         return {n: describe(v, storages, self.options.values) for n, v in named.items()}
 
@@ -355,7 +355,7 @@ class LaunchRecorder:
             return "interpreted", "CPU"
         if not jits:
             return "gpu", ""
-        if self._hooks.caught:
+        if self._hooks.skips_launches:
             return "caught", ""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
@@ -384,7 +384,7 @@ class LaunchRecorder:
                 print(f"note: {error}", file=sys.stderr)
                 return
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Begin anew in a forked process: counts of its own, in a file of its own."""
         if LaunchRecorder.active is not self:
             return
@@ -407,7 +407,7 @@ def _shape(grid: Any) -> tuple[Any, ...]:
     return tuple(grid) if isinstance(grid, (list, tuple)) else (grid,)
 
 
-def _without(named: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_config(named: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in named.items() if n not in config}
 
 

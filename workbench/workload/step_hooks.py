@@ -10,7 +10,7 @@ from typing import Any
 MEETING = "workbench_recorder"  # name in sys.modules; `workbench.step` calls its `step`
 
 
-def on_step(then: Callable[[], object]) -> None:
+def add_step_hook(then: Callable[[], object]) -> None:
     """Call a function at each step, after those that were added before."""
     meeting: Any = sys.modules.setdefault(MEETING, types.ModuleType(MEETING))
     before: Callable[[], object] = getattr(meeting, "step", lambda: None)

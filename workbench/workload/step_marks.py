@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.workload import gate
-from workbench.workload.step_hooks import on_step
+from workbench.workload.step_hooks import add_step_hook
 
 MOST_BYTES = 64 * 2**20  # of outputs in one process; later ones are counted alone
 
@@ -91,9 +91,9 @@ def begin(text: str) -> None:
     options = MarkOptions(**json.loads(text))
     marks = StepMarks.active = StepMarks(options)
     if options.gate:
-        gate.before_gpu(marks.wait)
+        gate.call_before_gpu(marks.wait)
     if options.kernel is None:
-        on_step(marks.step)
+        add_step_hook(marks.step)
         return
     from workbench.traces.profilers.running.after_import import AfterImport
 
@@ -114,7 +114,7 @@ class StepLaunches:
 
         TritonHooks(self).install(choosers=False)
 
-    def launched(
+    def note_launch(
         self, jit: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, by: Any
     ) -> None:
         """Count a launch, after it."""
@@ -125,7 +125,7 @@ class StepLaunches:
 
     def launched_by_inductor(self, tuner: Any, args: Sequence[Any]) -> None:
         """Count a launch of a kernel of torch.compile, after it."""
-        self.launched(tuner.fn, args, {}, (), None)
+        self.note_launch(tuner.fn, args, {}, (), None)
 
 
 def _synchronize() -> None:

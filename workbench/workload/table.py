@@ -104,18 +104,18 @@ def seconds_by_signature(workload: RecordedWorkload) -> list[float]:
     The time of a kernel goes to the signatures with its name, grid and block; where several have
     these, by their launches, and where none has, to all with its name.
     """
-    return _by_signature(workload, lambda time: time.seconds)
+    return _amounts(workload, lambda time: time.seconds)
 
 
 def mean_seconds(workload: RecordedWorkload) -> list[float | None]:
     """Return the mean time of one launch of each signature in the profiled windows, in seconds;
     None of a signature without a launch in them."""
-    many = _by_signature(workload, lambda time: float(time.launches))
+    many = _amounts(workload, lambda time: float(time.launches))
     spent = seconds_by_signature(workload)
     return [s / n if n and s else None for s, n in zip(spent, many, strict=True)]
 
 
-def _by_signature(workload: RecordedWorkload, amount: Callable[[KernelTime], float]) -> list[float]:
+def _amounts(workload: RecordedWorkload, amount: Callable[[KernelTime], float]) -> list[float]:
     result = [0.0] * len(workload.signatures)
     by_name: dict[str, list[int]] = defaultdict(list)
     for number, each in enumerate(workload.signatures):

@@ -55,7 +55,7 @@ def export_triton_cache(entries: Sequence[PinnedEntry], folder: Path) -> ExportR
     result = ExportResult()
     with tempfile.TemporaryDirectory(prefix="workbench-export-") as draft:
         for entry in entries:
-            reason = _written(entry, draft)
+            reason = _write_entry(entry, draft)
             if reason:
                 result.left_out.append((entry, reason))
             else:
@@ -67,7 +67,7 @@ def export_triton_cache(entries: Sequence[PinnedEntry], folder: Path) -> ExportR
     return result
 
 
-def _written(entry: PinnedEntry, folder: str) -> str:
+def _write_entry(entry: PinnedEntry, folder: str) -> str:
     """Write one entry. Returns why it could not be, or an empty text."""
     import triton
 

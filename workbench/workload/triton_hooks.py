@@ -38,7 +38,7 @@ NOBODY = Chooser()
 class LaunchSink(Protocol):
     """What hears of launches."""
 
-    def launched(
+    def note_launch(
         self, jit: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, by: Chooser
     ) -> None:
         """Hear of one launch, after it. `grid` is None where Triton did not compute it."""
@@ -111,7 +111,7 @@ class TritonHooks:
         self._bound.clear()
 
     @property
-    def caught(self) -> bool:
+    def skips_launches(self) -> bool:
         """Whether there is no GPU, so that launches are not run."""
         if self._caught is None:
             from triton.runtime.driver import driver
@@ -139,12 +139,12 @@ class TritonHooks:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             if warmup or context.benchmarking:
                 return real(self, *args, grid=grid, warmup=warmup, **kwargs)
-            if hooks.caught:
-                sink.launched(self, args, kwargs, _evaluated(self, grid, args, kwargs), context.by)
+            if hooks.skips_launches:
+                sink.note_launch(self, args, kwargs, _grid(self, grid, args, kwargs), context.by)
                 return None
             if not callable(grid):
                 result = real(self, *args, grid=grid, warmup=warmup, **kwargs)
-                sink.launched(self, args, kwargs, grid, context.by)
+                sink.note_launch(self, args, kwargs, grid, context.by)
                 return result
             shapes: list[Any] = []
 
@@ -153,7 +153,7 @@ class TritonHooks:
                 return shape
 
             result = real(self, *args, grid=once, warmup=warmup, **kwargs)
-            sink.launched(self, args, kwargs, shapes[-1] if shapes else None, context.by)
+            sink.note_launch(self, args, kwargs, shapes[-1] if shapes else None, context.by)
             return result
 
         return run
@@ -164,8 +164,8 @@ class TritonHooks:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             result = real(self, *args, grid=grid, warmup=warmup, **kwargs)
             if not warmup and not context.benchmarking:
-                shape = _evaluated(self, grid, args, kwargs)
-                sink.launched(self, args, kwargs, shape, context.by)
+                shape = _grid(self, grid, args, kwargs)
+                sink.note_launch(self, args, kwargs, shape, context.by)
             return result
 
         return run
@@ -200,7 +200,7 @@ class TritonHooks:
         inner = tuner
         while hasattr(inner, "configs") or hasattr(inner, "values"):
             inner = inner.fn
-        return type(inner).__name__ == "InterpretedFunction" or self.caught
+        return type(inner).__name__ == "InterpretedFunction" or self.skips_launches
 
     def _heuristics_run(self, real: Any) -> Any:
         context, hooks = self._context, self
@@ -264,7 +264,7 @@ def _first_config(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         tuner.nargs = None
 
 
-def _evaluated(jit: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _grid(jit: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the grid as Triton would compute it."""
     return grid(named_arguments(jit, args, kwargs)) if callable(grid) else grid
 

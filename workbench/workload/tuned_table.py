@@ -59,7 +59,7 @@ class PinnedEntry:
     arguments: tuple[tuple[str, str], ...] = ()
 
     @property
-    def predicted(self) -> bool:
+    def is_predicted(self) -> bool:
         """Whether its times are predicted: no GPU took part, and `pin` does not use it."""
         return self.protocol.startswith(PREDICTED)
 

@@ -49,7 +49,7 @@ Tuned = tuple[WorkItem, TunedSignature]
 RECORDED = "recorded, mean by torch.profiler"  # protocol of an entry that was not tuned
 
 
-def in_use(item: WorkItem) -> TunedSignature:
+def keep_config(item: WorkItem) -> TunedSignature:
     """Return a result that keeps the config in use, with the mean time of the recording: an item of
     `plan.configs_in_use`."""
     assert item.launch_s is not None

@@ -28,7 +28,7 @@ from workbench.backend.cluster.joining import (
     software_refusal,
 )
 from workbench.backend.measuring import Stopped, WorkerRefused
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.data.environment import GPU_VARIABLES, fingerprint, gpus_of_host
 from workbench.data.errors import first_sentence
 from workbench.spec import WorkbenchError
@@ -382,7 +382,7 @@ class Cluster:
     def compiling(self, kernel: str) -> Iterator[ClusterWorker]:
         """Yield the workers that have the kernel's code as it is here. Any other is refused, once,
         with a sentence."""
-        ours = {name: code for name, code in loaded(kernel).hashes.items()}
+        ours = {name: code for name, code in load_kernel(kernel).hashes.items()}
         for worker in list(self.workers.values()):
             with worker.checking, suppress(WorkerDied):
                 if kernel not in worker.kernels:

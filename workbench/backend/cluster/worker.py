@@ -22,7 +22,7 @@ from workbench.backend.cluster.joining import GpuReport, WorkerReport, files_has
 from workbench.backend.measuring import Measuring
 from workbench.backend.processes import CompileJob
 from workbench.backend.workers import BEGIN_S, Workers
-from workbench.catalog.source import loaded
+from workbench.catalog.source import load_kernel
 from workbench.data.environment import GPU_VARIABLES, fingerprint
 from workbench.data.locks import LockBusy
 from workbench.data.temporary import temporary_folder
@@ -67,7 +67,7 @@ def kernel_hashes(kernel: str) -> dict[str, str]:
 
 def code_of(kernel: str) -> dict[str, str]:
     """Return the hash of each Impl's code; runs in a compiling process."""
-    return dict(loaded(kernel).hashes)
+    return dict(load_kernel(kernel).hashes)
 
 
 def missing(paths: Sequence[Path]) -> list[Path]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers, cause_of
-from workbench.catalog.source import SourceChanged, loaded
+from workbench.catalog.source import SourceChanged, load_kernel
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.errors import first_sentence
 from workbench.data.record import BufferCounts, CountedTraffic, Environment, Predicted
@@ -228,7 +228,7 @@ def count_task(
     `sizes` with the traffic, or a Refusal."""
     emulator = import_module(EMULATOR)
     case = candidate.case
-    impl = loaded(kernel).impl(case.impl, candidate.code)
+    impl = load_kernel(kernel).impl(case.impl, candidate.code)
     config = impl.config(**case.config)
     small = counted_sizes(impl, config, device.limits, dtype, sizes)
     try:
@@ -414,7 +414,7 @@ def emulate_calls(
     from workbench.measurement.handover import returned
 
     emulator = import_module(EMULATOR)
-    impl = loaded(kernel).impl(candidate.case.impl, candidate.code)
+    impl = load_kernel(kernel).impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
     results: list[Returned] = []
     for number, call in enumerate(calls):

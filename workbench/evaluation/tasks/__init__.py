@@ -33,7 +33,7 @@ class PreparedTask:
     dtype: str  # of the Spec
 
 
-def prepared(task: Path, submission: Path, folder: Path) -> PreparedTask:
+def prepare_task(task: Path, submission: Path, folder: Path) -> PreparedTask:
     """Write a task and a submission to `folder`, and return where they are. Raises TaskError
     where one is in no known format."""
     if not task.exists():

@@ -19,7 +19,7 @@ from workbench.evaluation.tasks.text import (
     TaskError,
     TaskFiles,
     defines,
-    parsed,
+    parse_file,
     read,
     spec_text,
 )
@@ -59,7 +59,7 @@ def files(task: Path, submission: Path) -> TaskFiles:
         text, entry, destination = read(submission), "run", False
     else:
         text, entry, destination, helpers = _solution(submission, solution, definition["name"])
-    if not defines(parsed(text, str(submission)), entry):
+    if not defines(parse_file(text, str(submission)), entry):
         raise TaskError(f"{submission} defines no {entry}.")
     content = {
         "definition": {k: definition[k] for k in ("name", "axes", "inputs", "outputs")},
@@ -90,7 +90,7 @@ def _hold(task: Path, definition: Mapping[str, Any]) -> None:
     axes, texts = definition["axes"], (definition["name"], definition["reference"])
     if not isinstance(axes, dict) or not all(isinstance(text, str) for text in texts):
         raise TaskError(f"{task} is no Definition: its name, axes or reference is of another type.")
-    if not defines(parsed(definition["reference"].encode(), f"the reference of {task}"), "run"):
+    if not defines(parse_file(definition["reference"].encode(), f"the reference of {task}"), "run"):
         raise TaskError(f"The reference of {task} has no function `run`.")
     for axis, given in axes.items():
         kind = given.get("type") if isinstance(given, dict) else None

@@ -21,7 +21,7 @@ from workbench.evaluation.tasks.text import (
     TaskError,
     TaskFiles,
     defines,
-    parsed,
+    parse_file,
     read,
     spec_text,
 )
@@ -47,25 +47,25 @@ def files(task: Path, submission: Path) -> TaskFiles:
     """Return a task and a submission. Raises TaskError."""
     folder = task if task.is_dir() else task.parent
     text = read(submission)
-    if not defines(parsed(text, str(submission)), "custom_kernel"):
+    if not defines(parse_file(text, str(submission)), "custom_kernel"):
         raise TaskError(f"{submission} has no custom_kernel, which the task {folder.name} needs.")
     reference = read(folder / "reference.py")
-    tree = parsed(reference, str(folder / "reference.py"))
+    tree = parse_file(reference, str(folder / "reference.py"))
     if missing := [name for name in FUNCTIONS if not defines(tree, name)]:
         raise TaskError(f"{folder / 'reference.py'} has no {missing[0]}.")
-    copy = _on_cpu(reference) + f"\n\n{CASES} = {_cases(folder / TASK)!r}\n".encode()
+    copy = _cpu_text(reference) + f"\n\n{CASES} = {_cases(folder / TASK)!r}\n".encode()
     trusted = {SPEC_FILE: spec_text(FORMAT, folder.name), f"{REFERENCE}.py": copy}
     for name in ("task.py", "utils.py"):
         for place in (folder / name, folder.parent / name):
             if place.is_file():
-                trusted[name] = _on_cpu(read(place))
+                trusted[name] = _cpu_text(read(place))
                 break
     names = reference.decode("utf-8", "replace")
     dtype = next((ours for theirs, ours in _NARROW if re.search(rf"\b{theirs}", names)), "fp32")
     return TaskFiles(FORMAT, trusted, text, "custom_kernel", dtype)
 
 
-def _on_cpu(data: bytes) -> bytes:
+def _cpu_text(data: bytes) -> bytes:
     """Return the text of a judge's file with its tensors on the CPU."""
     return re.sub(rb"(['\"])cuda(:0)?\1", b'"cpu"', data)
 
@@ -129,7 +129,7 @@ class _Generators:
         }
         self._whole: dict[Any, Any] = {}  # the arguments around the tensors, by sizes
 
-    def _generated(self, sizes: Sizes, seed: int) -> Any:
+    def _generate(self, sizes: Sizes, seed: int) -> Any:
         import torch
 
         given = {**self._others, **sizes, **({"seed": seed} if self._seeded else {})}
@@ -138,7 +138,7 @@ class _Generators:
 
     def make(self, sizes: Sizes, seed: int) -> Mapping[str, Any]:
         """Return the tensors of a call by their place in its data."""
-        data = self._generated(sizes, seed)
+        data = self._generate(sizes, seed)
         return {name: x for name, x in _leaves(data) if _is_tensor(x)}
 
     def _data(self, tensors: Mapping[str, Any], sizes: Sizes) -> Any:
@@ -151,13 +151,13 @@ class _Generators:
             if key not in self._whole:
                 try:
                     with _disable_current_modes():
-                        self._whole[key] = self._generated(some, 1)
+                        self._whole[key] = self._generate(some, 1)
                 except Exception:  # no data at that size
                     continue
             data = self._whole[key]
             rest = [x for _, x in _leaves(data) if not _is_tensor(x)]
             if some == sizes or not any(type(x) is int for x in rest):
-                return _placed(data, tensors)
+                return _place_tensors(data, tensors)
         raise TaskError("The task makes no data at these sizes.")
 
     def reference(self, tensors: Mapping[str, Any], sizes: Sizes) -> Any:
@@ -208,15 +208,15 @@ def _leaves(data: Any, name: str = "") -> list[tuple[str, Any]]:
     return [leaf for key, v in pairs for leaf in _leaves(v, f"{name}_{key}" if name else key)]
 
 
-def _placed(data: Any, tensors: Mapping[str, Any]) -> Any:
+def _place_tensors(data: Any, tensors: Mapping[str, Any]) -> Any:
     """Return the data of a call with other tensors."""
     names = iter([name for name, x in _leaves(data) if _is_tensor(x)])
 
-    def placed(value: Any) -> Any:
+    def place(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: placed(v) for key, v in value.items()}
+            return {key: place(v) for key, v in value.items()}
         if isinstance(value, (tuple, list)):
-            return type(value)(placed(v) for v in value)
+            return type(value)(place(v) for v in value)
         return tensors[next(names)] if _is_tensor(value) else value
 
-    return placed(data)
+    return place(data)

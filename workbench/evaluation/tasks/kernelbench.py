@@ -22,7 +22,7 @@ from workbench.evaluation.tasks.text import (
     TaskError,
     TaskFiles,
     defines,
-    parsed,
+    parse_file,
     read,
     spec_text,
 )
@@ -49,7 +49,7 @@ def is_task(task: Path) -> bool:
 def files(task: Path, submission: Path) -> TaskFiles:
     """Return a task and a submission. Raises TaskError."""
     text = read(submission)
-    if not defines(parsed(text, str(submission)), "ModelNew"):
+    if not defines(parse_file(text, str(submission)), "ModelNew"):
         raise TaskError(f"{submission} has no class ModelNew, which the task {task.name} needs.")
     trusted = {SPEC_FILE: spec_text(FORMAT, task.stem), f"{REFERENCE}.py": read(task)}
     return TaskFiles(FORMAT, trusted, text, "ModelNew")
@@ -83,7 +83,7 @@ class _Models:
         self._file = str(module.__file__)
         self.name = name
         self.sizes = self._axes(module)
-        self.at, self.scalars = cache(self._at), cache(self._scalars)
+        self.at, self.scalars = cache(self._names_at), cache(self._scalars)
 
     def _axes(self, module: ModuleType) -> dict[str, int]:
         """Return the whole numbers at the top of the file that its functions use."""
@@ -96,7 +96,7 @@ class _Models:
         }
         axes: dict[str, int] = {}
         for node in self._tree.body:
-            name = _number_named(node)
+            name = _number_name(node)
             if name is not None:
                 value = getattr(module, name, None)
                 if name in used and type(value) is int and value > 0:
@@ -107,12 +107,12 @@ class _Models:
             )
         return axes
 
-    def _at(self, sizes: tuple[tuple[str, int], ...]) -> Mapping[str, Any]:
+    def _names_at(self, sizes: tuple[tuple[str, int], ...]) -> Mapping[str, Any]:
         """Return the names of the reference with these numbers in place of its own."""
         given = dict(sizes)
         tree = ast.parse(self._text)
         for node in tree.body:
-            name = _number_named(node)
+            name = _number_name(node)
             if name in given:
                 node.value = ast.copy_location(ast.Constant(given[name]), node)  # type: ignore[attr-defined]
         names: dict[str, Any] = {"__name__": REFERENCE, "__file__": self._file}
@@ -199,7 +199,7 @@ class _Models:
         return {n: None if isinstance(x, torch.Tensor) else x for n, x in named}
 
 
-def _number_named(node: ast.stmt) -> str | None:
+def _number_name(node: ast.stmt) -> str | None:
     """Return the name of a number that stands at the top of a file, or None. One that is computed
     from others follows them."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:

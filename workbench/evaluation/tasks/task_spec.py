@@ -17,7 +17,7 @@ import torch
 
 from workbench.evaluation.tasks.text import TaskError
 from workbench.measurement.inputs import TORCH_NAMES
-from workbench.spec import ITEMSIZE, Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solved
+from workbench.spec import ITEMSIZE, Extent, Sizes, Spec, Tensor, Tolerance, sizes_text, solve_axis
 
 NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()} | {
     name: name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
@@ -83,12 +83,12 @@ class TaskSpec(Spec):
         reason = self.objects(tensors, sizes, tuple(x.clone() for x in outputs))
         return f"the task's check refuses it: {' '.join(reason.split())[:300]}" if reason else ""
 
-    def called(self, function: Any, inputs: Sequence[Any]) -> Any:
+    def call_submission(self, function: Any, inputs: Sequence[Any]) -> Any:
         """Call a submission with inputs of the Spec. Returns its outputs."""
         sizes: dict[str, int] = {}
         for tensor, x in zip(self.inputs.values(), inputs, strict=True):
             for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-                sizes |= solved(axis, extent, sizes) or {}
+                sizes |= solve_axis(axis, extent, sizes) or {}
         return self.call(function, dict(zip(self.inputs, inputs, strict=True)), sizes)
 
 
@@ -118,7 +118,7 @@ def spec_from(
     Raises TaskError where a shape does not follow from the axes.
     """
     first, second = _probes(functions, timed[0], steps)
-    one, two = (_called(functions, sizes) for sizes in (first, second))
+    one, two = (_call_small(functions, sizes) for sizes in (first, second))
     pairs = {n: (x, two.tensors[n]) for n, x in one.tensors.items()}
     inputs = {n: _tensor(n, pair, first, second, functions.follows) for n, pair in pairs.items()}
     seen = {axis for t in inputs.values() for axis in t.axes.split()}
@@ -147,7 +147,7 @@ def spec_from(
 
     spec = TaskSpec(
         functions.name,
-        inputs={n: replace(t, make=_by_the_task) for n, t in inputs.items()},
+        inputs={n: replace(t, make=_refuse_single_input) for n, t in inputs.items()},
         outputs=outputs,
         reference=reference,
         flops=_flops(functions, first, second, outputs, rest),
@@ -167,7 +167,7 @@ def spec_from(
     return replace(spec, check=small or _small(spec, first, second, free))
 
 
-def _by_the_task(*_: Any) -> Any:
+def _refuse_single_input(*_: Any) -> Any:
     raise TaskError("The inputs of a task are made together.")
 
 
@@ -175,7 +175,7 @@ def _sizes_of(inputs: Mapping[str, Tensor], tensors: Sequence[Any]) -> dict[str,
     sizes: dict[str, int] = {}
     for tensor, x in zip(inputs.values(), tensors, strict=True):
         for axis, extent in zip(tensor.axes.split(), x.shape, strict=False):
-            sizes |= solved(axis, extent, sizes) or {}
+            sizes |= solve_axis(axis, extent, sizes) or {}
     return sizes
 
 
@@ -186,7 +186,7 @@ def _extent(step: int, bench: Sequence[Sizes], axis: str) -> Extent:
     return Extent(multiple=step)
 
 
-def _called(functions: TaskFunctions, sizes: Sizes) -> TaskCall:
+def _call_small(functions: TaskFunctions, sizes: Sizes) -> TaskCall:
     """Call a task's functions at small sizes. Raises TaskError where they fail."""
     try:
         tensors = dict(functions.make(sizes, 1))
@@ -343,7 +343,7 @@ def _flops(
     def elements(**sizes: int) -> int:
         return sum(prod(t.shape(sizes)) for t in outputs.values())
 
-    counts = [_counted(functions, sizes) for sizes in (first, second)]
+    counts = [_count_flops(functions, sizes) for sizes in (first, second)]
     if not all(counts):
         return elements
     try:
@@ -353,7 +353,7 @@ def _flops(
     return lambda **sizes: max(elements(**sizes), Tensor(text).shape({**rest, **sizes})[0])
 
 
-def _counted(functions: TaskFunctions, sizes: Sizes) -> int:
+def _count_flops(functions: TaskFunctions, sizes: Sizes) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     tensors = functions.make(sizes, 1)

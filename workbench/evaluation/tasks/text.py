@@ -43,7 +43,7 @@ def read(path: Path) -> bytes:
         raise TaskError(f"{path} cannot be read ({reason}); name another file.") from None
 
 
-def parsed(data: bytes, name: str) -> ast.Module:
+def parse_file(data: bytes, name: str) -> ast.Module:
     """Return the syntax tree of a file. Raises TaskError."""
     try:
         return ast.parse(data)
@@ -97,12 +97,12 @@ def kernel_text(files: TaskFiles) -> bytes:
 def portable(data: bytes) -> bytes:
     """Return the text of a submission without what only a GPU fulfils, each line in its place:
     assertions that tensors lie on one, and `device="cuda"` of an allocation."""
-    tree = parsed(data, "the submission")
+    tree = parse_file(data, "the submission")
     lines = data.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-    places = sorted(_replaced(tree), key=lambda pair: (pair[0].lineno, pair[0].col_offset))
+    places = sorted(_replacements(tree), key=lambda pair: (pair[0].lineno, pair[0].col_offset))
     for node, text in reversed(places):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
@@ -112,7 +112,7 @@ def portable(data: bytes) -> bytes:
     return data
 
 
-def _replaced(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+def _replacements(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert) and _is_about_gpu(node.test):
             yield node.test, "True"

@@ -398,7 +398,7 @@ def evaluate(
         one, chosen = plain[measured_name(s.name, state)], best[s.name]
         if chosen is None:
             continue
-        reason = doubt(s, one, known) or _miscounted(s, results) or unproved(s, chosen[0])
+        reason = doubt(s, one, known) or _launch_mismatch(s, results) or code_fault(s, chosen[0])
         if reason is not None:
             one |= {"failed": True, "reason": reason}
     return plain
@@ -492,7 +492,7 @@ def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
     return None
 
 
-def _miscounted(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
+def _launch_mismatch(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
     """Return why the number of launches in a call is wrong, or None."""
     for variant in s.variants:
         count = results[variant.name].kernels if variant.name in results else None
@@ -501,7 +501,7 @@ def _miscounted(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
     return None
 
 
-def unproved(s: Sought, best: VariantResult) -> str | None:
+def code_fault(s: Sought, best: VariantResult) -> str | None:
     """Return in a sentence how the machine code contradicts the ceiling: a loop of arithmetic loads
     nothing from global memory and has its matrix instructions, a loop that reads has its loads.
     None if it does not, or cannot be read."""
@@ -562,7 +562,7 @@ def link_ceilings(
 # Stored and stated ceilings
 
 
-def known(history: History, device: str) -> Mapping[str, Ceiling] | None:
+def measured_ceilings(history: History, device: str) -> Mapping[str, Ceiling] | None:
     """Return the measured ceilings of a device from its latest complete run of `workbench
     ceilings`, without those that failed validation. None if there is no such run."""
     for run in history.runs(engine="ceilings", device=device, limit=8):
@@ -580,7 +580,7 @@ def usable(ceilings: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
     }
 
 
-def stated(device: Device) -> dict[str, dict[str, Any]]:
+def stated_ceilings(device: Device) -> dict[str, dict[str, Any]]:
     """Return the ceilings that the datasheet states or that follow by arithmetic, by their names
     without the suffix of measured ones: `dram`, `cache`, `shared`, and `compute_` with each dtype.
     """
@@ -618,7 +618,7 @@ def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
     return 1 - written / spec.bytes(sizes, dtype)
 
 
-def mixed(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
+def mixed_ceiling(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
     """Return the sustained DRAM ceiling of a kernel that reads this share, 0 to 1, of its bytes.
 
     Between the two nearest measured mixes the time of a byte is interpolated linearly, 1/B = ((f2 -

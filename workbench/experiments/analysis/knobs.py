@@ -25,11 +25,11 @@ from workbench.experiments.analysis.times import (
     kind_of,
     line,
     mark,
-    over,
     quickest,
+    ratio_of,
     reasons,
     row,
-    worded,
+    verdict_word,
 )
 from workbench.measurement.candidate import Candidate
 from workbench.spec import Impl, Knob, Sizes, label, sizes_text, stages, threads, tile, values
@@ -68,12 +68,12 @@ def experiment_of(varied: Varied, summary: str) -> Experiment:
     return Experiment(
         summary,
         variants=lambda context: variants_of(context, varied),
-        analyse=lambda context, results: analysed(context, results, varied),
+        analyse=lambda context, results: analyse_knob(context, results, varied),
         kernels=("matmul",),
     )
 
 
-def swept(context: Context, varied: Varied) -> Impl:
+def swept_impl(context: Context, varied: Varied) -> Impl:
     """Return the first Triton Impl of the kernel with more than one choice to vary. Raises
     ExperimentError where there is none."""
     spec = catalog.spec_of(context.kernel)
@@ -96,7 +96,7 @@ def sizes_of(context: Context) -> Sizes:
 def variants_of(context: Context, varied: Varied) -> list[Variant]:
     """Return for each value the configs that the model ranks best, and the default. A value without
     a legal config keeps one variant, so that its refusal is reported."""
-    impl, sizes = swept(context, varied), sizes_of(context)
+    impl, sizes = swept_impl(context, varied), sizes_of(context)
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
     every = dict.fromkeys((*impl.space(default, (tile, threads, stages)), default))
@@ -149,7 +149,7 @@ def ranking(by_value: Mapping[int, Sequence[VariantResult]]) -> Ranking:
     if not best:
         return Ranking(best, missing=missing)
     winner = min(best, key=lambda v: best[v].time_s or math.inf)
-    ratios = {v: r for v, f in best.items() if (r := over(best[winner], f)) is not None}
+    ratios = {v: r for v, f in best.items() if (r := ratio_of(best[winner], f)) is not None}
     share = TIE_SHARE if kind_of(*best.values()) == "measured" else MODEL_SHARE
     ties = tuple(
         v for v, r in ratios.items() if v != winner and (r.low <= 1 or r.value <= 1 + share)
@@ -157,11 +157,11 @@ def ranking(by_value: Mapping[int, Sequence[VariantResult]]) -> Ranking:
     return Ranking(best, winner, ratios, ties, missing)
 
 
-def analysed(
+def analyse_knob(
     context: Context, results: Mapping[str, VariantResult], varied: Varied
 ) -> list[Analysis]:
     """Return which value is best, which others tie, and how much the choice matters."""
-    impl = swept(context, varied)
+    impl = swept_impl(context, varied)
 
     def number(each: VariantResult) -> int:
         return varied.number(impl, each.variant.config or {}, context)
@@ -230,7 +230,7 @@ def _verdict(
         text += f" It is the {operand} that the kernel declares: a better one may lie beyond."
     if ranked.missing:
         text += f" No time of {', '.join(varied.text(v) for v in ranked.missing)}."
-    return worded(word, kind), text
+    return verdict_word(word, kind), text
 
 
 def _times(
@@ -253,7 +253,7 @@ def _times(
         if v != ranked.winner
     ]
     for each in results.values():
-        if dict(each.variant.config or {}) == usual and (r := over(fastest, each)) is not None:
+        if dict(each.variant.config or {}) == usual and (r := ratio_of(fastest, each)) is not None:
             name = f"the default ({label(usual)}) over the best"
             rows.append(row(name, r, "1", kind, group))
     return [each for each in rows if each is not None]

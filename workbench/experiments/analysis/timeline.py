@@ -55,19 +55,19 @@ class Timeline:
         """GPU time without the GPU's own steps from kernel to kernel."""
         if self.step is None:
             return Span(self.gpu.value, 0.0, self.gpu.high)
-        return (self.gpu - self.step.times(self.kernels)).within(0.0, self.gpu.high)
+        return (self.gpu - self.step.times(self.kernels)).clamp(0.0, self.gpu.high)
 
     @property
     def utilisation(self) -> Span:
         """Share of the time in which the GPU works; its interval includes computing's."""
         least = self.computing / self.total
-        return (self.gpu / self.total).down_to(least).within(0.0, 1.0)
+        return (self.gpu / self.total).down_to(least).clamp(0.0, 1.0)
 
     @property
     def efficiency(self) -> Span:
         """Share of the total time spent computing; its interval includes GPU time's share."""
         most = self.gpu / self.total
-        return (self.computing / self.total).up_to(most).within(0.0, 1.0)
+        return (self.computing / self.total).up_to(most).clamp(0.0, 1.0)
 
     @property
     def kernel(self) -> Span:
@@ -78,7 +78,7 @@ class Timeline:
     def gap(self) -> Span:
         """Mean gap between kernels, in seconds."""
         idle = (self.total - self.gpu).up_to(self.total - self.computing)
-        return idle.within(0.0, self.total.high).times(1 / self.kernels)
+        return idle.clamp(0.0, self.total.high).times(1 / self.kernels)
 
     def evidence(self, group: str) -> list[Evidence]:
         """Return the table of key figures, with their targets."""
@@ -86,11 +86,11 @@ class Timeline:
         share: tuple[str, Kind, str] = "1", "computed", group
         return [
             row(KPI.total, self.total, "s", "measured", group),
-            row(KPI.utilisation, used, *share, "> 80 %", used.above(BUSY)),
-            row(KPI.efficiency, efficient, *share, "> 70 %", efficient.above(COMPUTING)),
+            row(KPI.utilisation, used, *share, "> 80 %", used.is_above(BUSY)),
+            row(KPI.efficiency, efficient, *share, "> 70 %", efficient.is_above(COMPUTING)),
             count(self.kernels, group),
             row(KPI.kernel, self.kernel, "s", "computed", group),
-            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
+            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.is_below(GAP_S)),
         ]
 
 
@@ -99,15 +99,15 @@ def word_of(line: Timeline, without: Span | None = None, reach: Span | None = No
     copies to and from the CPU; `reach` is the share of GPU time that the device would need at its
     peak bandwidth and arithmetic."""
     if without is not None:
-        copies = ((line.total - without) / line.total).above(MOSTLY)
+        copies = ((line.total - without) / line.total).is_above(MOSTLY)
         if copies is not False:
             return "transfer-bound" if copies else "undecided"
-    if line.utilisation.below(STARVED):
+    if line.utilisation.is_below(STARVED):
         return "launch-bound"
-    busy = line.utilisation.above(BUSY)
+    busy = line.utilisation.is_above(BUSY)
     if not busy:  # under 80 %, and perhaps under 30 %
         return "undecided" if busy is None else "partly launch-bound"
-    return "inefficient kernels" if reach is not None and reach.below(MOSTLY) else "busy"
+    return "inefficient kernels" if reach is not None and reach.is_below(MOSTLY) else "busy"
 
 
 def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:

@@ -41,9 +41,9 @@ class Span:
 
     def less(self, other: Span) -> Span:
         """Return the difference, with all parts below zero set to zero."""
-        return (self - other).within(0.0, math.inf)
+        return (self - other).clamp(0.0, math.inf)
 
-    def within(self, low: float, high: float) -> Span:
+    def clamp(self, low: float, high: float) -> Span:
         """Return the number with all parts limited to these bounds."""
         return Span(*(min(max(x, low), high) for x in (self.value, self.low, self.high)))
 
@@ -55,11 +55,11 @@ class Span:
         """Return the same number with an interval extended up to that of another."""
         return Span(self.value, self.low, max(self.high, other.high))
 
-    def above(self, bound: float) -> bool | None:
+    def is_above(self, bound: float) -> bool | None:
         """Return whether it exceeds the bound; None if the interval allows both."""
         return True if self.low > bound else False if self.high <= bound else None
 
-    def below(self, bound: float) -> bool | None:
+    def is_below(self, bound: float) -> bool | None:
         """Return whether it is less than the bound; None if the interval allows both."""
         return True if self.high < bound else False if self.low >= bound else None
 
@@ -77,7 +77,7 @@ def span_of(result: VariantResult | None) -> Span | None:
     return Span(result.time_s, *(result.interval_s or (result.time_s, result.time_s)))
 
 
-def over(left: VariantResult, right: VariantResult) -> Span | None:
+def ratio_of(left: VariantResult, right: VariantResult) -> Span | None:
     """Return the right variant's time over the left's, with its 95 % interval; None if one has no
     time.
 
@@ -155,7 +155,7 @@ def mark(kind: Kind) -> str:
     return "~" if kind == "predicted" else ""
 
 
-def worded(word: str, kind: Kind) -> str:
+def verdict_word(word: str, kind: Kind) -> str:
     """Return a verdict's word, with "predicted: " before it if it rests on predictions."""
     return f"predicted: {word}" if kind == "predicted" else word
 

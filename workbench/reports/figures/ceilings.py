@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import SMALL, SMALLER, axes, bar, beside, name_rows, note
+from workbench.reports.figures.drawing import SMALL, SMALLER, axes, bar, name_rows, note, note_row
 
 COLOURS = {
     "dram": "roof-memory",
@@ -95,4 +95,4 @@ def _bar(ax: Any, row: int, one: Bar, ink: str) -> None:
         for width, size, name in ((5.0, 9, "ground"), (2.0, 7, "ink")):  # a halo
             look = {"markersize": size, "markeredgewidth": width, "color": colour(name)}
             ax.plot([one.library], [row], marker="x", **look)
-    beside(ax, row, one.text if one.word in ("sound", "missing") else f"{one.text}, {one.word}")
+    note_row(ax, row, one.text if one.word in ("sound", "missing") else f"{one.text}, {one.word}")

@@ -11,7 +11,7 @@ from workbench.data import stats
 from workbench.data.record import Comparison, Measured, Verdict
 from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import SMALLER, axes, bar, beside, name_rows, plain_ticks
+from workbench.reports.figures.drawing import SMALLER, axes, bar, name_rows, note_row, plain_ticks
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
 _STEPS = 240  # points of a distribution's line; more would be finer than a pixel
@@ -33,13 +33,13 @@ def windows(timing: Measured) -> list[tuple[float, ...]]:
 
 def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
     """Return right over left, window by window: of medians, with `cycles` times clocks."""
-    left, right = (_per_window(t, cycles) for t in operands.timings)
+    left, right = (_window_values(t, cycles) for t in operands.timings)
     if len(left) != len(right):  # windows were left out, and it is unknown which
         return []
     return [r / a for a, r in zip(left, right, strict=True) if a and r]
 
 
-def _per_window(timing: Measured, cycles: bool) -> list[float]:
+def _window_values(timing: Measured, cycles: bool) -> list[float]:
     middles = [stats.median(w) if w else 0.0 for w in windows(timing)]
     if not cycles:
         return middles
@@ -68,7 +68,7 @@ def distribution(operands: Operands, prefix: str) -> Markup:
     return figure_svg(fig, prefix, f"Samples of {operands.names[0]} and {operands.names[1]}")
 
 
-def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
+def round_figure(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
     """Return the ratio of each round, its median and interval, and the band that counts as equal.
     None where there are fewer than two rounds or there is no verdict."""
     ratios = round_ratios(operands, cycles)
@@ -134,7 +134,7 @@ def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
             ax.fill_between(edges, y - 0.42, y + 0.42, **look)
             bar(ax, ratio.low, ratio.high, y, "accent", 3, zorder=2)
             ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
-            beside(ax, y, f"{verdict.time.middle:.4f}  {verdict.word}", SMALLER)
+            note_row(ax, y, f"{verdict.time.middle:.4f}  {verdict.word}", SMALLER)
     return figure_svg(fig, prefix, "Ratio of each comparison")
 
 

@@ -80,7 +80,7 @@ def curve_figure(curve: Curve) -> Figure:
     if curve.bound is not None:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
         ax.plot(
-            curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=_wrapped(curve.bound.name)
+            curve.bound.x, curve.bound.y, color=ink, linewidth=2, label=_wrap_name(curve.bound.name)
         )
     tops = [y for line in (*curve.lines, curve.bound) if line for y in (*line.y, *line.high)]
     ends = [y for line in curve.lines for y in (*line.y, *line.low, *line.high)]
@@ -95,7 +95,7 @@ def curve_figure(curve: Curve) -> Figure:
     return fig
 
 
-def _wrapped(name: str) -> str:
+def _wrap_name(name: str) -> str:
     """Return a name in lines that fit beside the axes."""
     return "\n".join(textwrap.fill(line, KEY_LETTERS) for line in name.splitlines())
 

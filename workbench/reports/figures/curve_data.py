@@ -28,7 +28,7 @@ def curves_of(run: Run, outcomes: Sequence[Outcome]) -> list[Curve]:
 
 def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     axis = varied_axis([g.outcomes[0].case.sizes for g in groups])
-    records = [r for g in groups for r in _timed(g)]
+    records = [r for g in groups for r in _timed_records(g)]
     if axis is None or not records:
         return None
     rate, unit = rate_of(records, ridge_of(run))
@@ -39,7 +39,7 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     fixed = {k: v for k, v in records[0].case.sizes.items() if k != axis}
     about = ", ".join(part for part in (sizes_text(fixed, " "), dtype) if part)
     return Curve(
-        axis, about, unit, lines, None if unit == TIME_UNIT else _bound(groups, axis, rate)
+        axis, about, unit, lines, None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
     )
 
 
@@ -58,7 +58,7 @@ def varied_axis(sizes: Sequence[Mapping[str, int]]) -> str | None:
     return differ[0] if len(differ) == 1 else None
 
 
-def _timed(group: Group) -> list[Record]:
+def _timed_records(group: Group) -> list[Record]:
     cold = [r for r in group.records if r.phase in ("final", "predict")]
     return [r for r in cold if interval_of(r) is None]
 
@@ -102,7 +102,7 @@ def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tup
     return tuple(low for low, _ in ends), tuple(high for _, high in ends)
 
 
-def _bound(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
+def _bound_line(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
     """Return the rate of a call that takes the least time that its nearest ceiling allows."""
     points = sorted(_bound_points(groups, axis, rate))
     if all(isclose(share, 1) for *_, share in points):  # none, or what is drawn is the bound itself
@@ -117,7 +117,7 @@ def _bound_points(
 ) -> Iterator[tuple[int, float, str, float]]:
     """Yield the size, the rate at the bound, the ceiling's name and the share that is reached."""
     for group in groups:
-        for record in _timed(group)[:1]:
+        for record in _timed_records(group)[:1]:
             if nearest := group.ceiling(record):
                 share, name = nearest
                 bound_s = share * record.time_s

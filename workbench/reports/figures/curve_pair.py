@@ -18,13 +18,13 @@ Times = Sequence[Record]
 def paired_curves(runs: Sequence[Run], outcomes: Sequence[Sequence[Outcome]]) -> list[Curve]:
     """Return the curves of two runs, one line a run: the shortest time at each size where they hold
     several, else at each value of the knobs that both varied. An empty list where there is none."""
-    best = [_of_phase(some, ("predict", "final", "first_pass")) for some in outcomes]
-    even = [_of_phase(some, ("predict", "first_pass", "final")) for some in outcomes]
+    best = [_phase_records(some, ("predict", "final", "first_pass")) for some in outcomes]
+    even = [_phase_records(some, ("predict", "first_pass", "final")) for some in outcomes]
     if not all(best):
         return []
-    if curve := _over_sizes(runs, best):
+    if curve := _size_curve(runs, best):
         return [curve]
-    return list(_over_knobs(runs, even))
+    return list(_knob_curves(runs, even))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -33,14 +33,14 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return [f"{place}: {at}" for place, at in zip(("left", "right"), began, strict=True)]
 
 
-def _of_phase(outcomes: Sequence[Outcome], phases: Sequence[Phase]) -> list[Record]:
+def _phase_records(outcomes: Sequence[Outcome], phases: Sequence[Phase]) -> list[Record]:
     """Return the records of our own kernels of the first phase that has any: times of one kind."""
     records = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
     every = ([r for r in records if r.phase == phase] for phase in phases)
     return next((some for some in every if some), [])
 
 
-def _over_sizes(runs: Sequence[Run], times: Sequence[Times]) -> Curve | None:
+def _size_curve(runs: Sequence[Run], times: Sequence[Times]) -> Curve | None:
     every = [r for some in times for r in some]
     axis = varied_axis([r.case.sizes for r in every])
     if axis is None or len({r.case.dtype for r in every}) > 1:
@@ -53,7 +53,7 @@ def _over_sizes(runs: Sequence[Run], times: Sequence[Times]) -> Curve | None:
     return Curve(axis, about, unit, lines) if crosses(lines) else None
 
 
-def _over_knobs(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]:
+def _knob_curves(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]:
     first = times[0][0].case
     about = f"{sizes_text(first.sizes, ' ')}, {first.dtype}, best of the other knobs"
     for field in _moving_fields(runs[0], times)[:MOST_KNOBS]:

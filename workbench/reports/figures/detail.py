@@ -31,7 +31,7 @@ class SampleTimes:
     timing: Measured
     spread: Summary  # of the samples, seconds
 
-    def of(self, kind: str) -> tuple[float, str] | None:
+    def share(self, kind: str) -> tuple[float, str] | None:
         """Return the share of the nearest ceiling of this kind ("measured" or "datasheet"), and its
         name with its state.
 
@@ -68,10 +68,10 @@ class Field:
 
 def fields(board: Board) -> list[Field]:
     """Return all fields in reading order. SampleTimes are in the page's unit."""
-    return [*_named(), *_times(board), *_sampled(), *_done()]
+    return [*_regime_fields(), *_times(board), *_sample_fields(), *_work_fields()]
 
 
-def _named() -> list[Field]:
+def _regime_fields() -> list[Field]:
     return [
         Field("regime", lambda t: t.timing.regime, "how"),
         Field("clock state", lambda t: t.timing.state, "how"),
@@ -85,21 +85,21 @@ def _times(board: Board) -> list[Field]:
     best = board.time(board.best.time_s) if board.best else 1.0
     digits = max(0, 4 - math.floor(math.log10(best)))  # five of the best's
 
-    def of(head: str, value: Callable[[SampleTimes], float]) -> Field:
+    def time_field(head: str, value: Callable[[SampleTimes], float]) -> Field:
         return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.{digits}f}", group, head)
 
     def spread(name: str) -> Field:
-        return of(name, lambda t: getattr(t.spread, name))
+        return time_field(name, lambda t: getattr(t.spread, name))
 
     return [
-        of("median", lambda t: t.timing.median_s),
-        of("95 % low", lambda t: t.timing.low_s),
-        of("95 % high", lambda t: t.timing.high_s),
+        time_field("median", lambda t: t.timing.median_s),
+        time_field("95 % low", lambda t: t.timing.low_s),
+        time_field("95 % high", lambda t: t.timing.high_s),
         *(spread(name) for name in _SPREAD),
     ]
 
 
-def _sampled() -> list[Field]:
+def _sample_fields() -> list[Field]:
     group = "samples"
     machine = "while it ran"
     return [
@@ -115,21 +115,21 @@ def _sampled() -> list[Field]:
     ]
 
 
-def _done() -> list[Field]:
+def _work_fields() -> list[Field]:
     work, ceiling = "work and rate", "of the nearest ceiling, %"
     return [
         Field("least bytes", lambda t: str(t.record.bytes), work),
         Field("FLOPs", lambda t: str(t.record.flops), work),
         Field("GB/s", lambda t: f"{t.record.bytes / t.record.time_s / 1e9:.4g}", work),
         Field("TFLOP/s", lambda t: f"{t.record.flops / t.record.time_s / 1e12:.4g}", work),
-        Field("of measured ceiling, %", lambda t: _share(t.of("measured")), ceiling, "measured"),
-        Field("measured ceiling", lambda t: _which(t.of("measured")), ceiling, "which"),
-        Field("of datasheet, %", lambda t: _share(t.of("datasheet")), ceiling, "datasheet"),
-        Field("datasheet's ceiling", lambda t: _which(t.of("datasheet")), ceiling, "which"),
+        Field("of measured ceiling, %", lambda t: _share(t.share("measured")), ceiling, "measured"),
+        Field("measured ceiling", lambda t: _which(t.share("measured")), ceiling, "which"),
+        Field("of datasheet, %", lambda t: _share(t.share("datasheet")), ceiling, "datasheet"),
+        Field("datasheet's ceiling", lambda t: _which(t.share("datasheet")), ceiling, "which"),
     ]
 
 
-def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
+def final_table(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
     """Return the table of the final: groups, heads and rows; {} where none was measured."""
     results = [t for r in records if (t := times_of(run, r)) is not None]
     if not results:
@@ -162,7 +162,7 @@ def doubts(record: Record) -> list[str]:
     return [*result, f"{timing.left_out} left out"] if timing.left_out else result
 
 
-def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
+def csv_data(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
     """Return the data for the page's files that the table of all configs does not show.
 
     Heads, cells that all rows share, and the rest as one line a row with tabs between cells: a page
@@ -222,7 +222,7 @@ _STEPS: Mapping[str, str] = {
 }
 
 
-def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
+def time_parts(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
     """Return each part of the wall time in seconds and percent, and the rate in configs a minute.
     {} where the run did not record it."""
     whole = sum((seconds or {}).values())
@@ -236,7 +236,7 @@ def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | 
     return {"parts": parts, "words": _pace(run, outcomes, whole)}
 
 
-def _tried(o: Outcome) -> bool:
+def _was_tried(o: Outcome) -> bool:
     return o.phase in ("first_pass", "predict") if isinstance(o, Record) else o.stage != "refused"
 
 
@@ -244,7 +244,7 @@ def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
     """Return the configs a minute that this run itself obtained, without libraries and repeats."""
     begun = datetime.fromisoformat(run.started)
     own = [o for o in outcomes if datetime.fromisoformat(o.at) >= begun and not o.case.is_baseline]
-    new = {config_key(o.case) for o in own if _tried(o)}
+    new = {config_key(o.case) for o in own if _was_tried(o)}
     if not new:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
     many = counted(len(new), "config")

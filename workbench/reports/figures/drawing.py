@@ -78,7 +78,7 @@ def note(
     ax.annotate(text, at, offset, textcoords="offset points", size=size, color=colour(ink), **more)
 
 
-def beside(ax: Any, row: float, text: str, size: float = SMALL) -> None:
+def note_row(ax: Any, row: float, text: str, size: float = SMALL) -> None:
     """Write a text at the right of a row."""
     note(ax, text, (1, row), (8, 0), size=size, va="center", xycoords=ROW)
 

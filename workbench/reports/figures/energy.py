@@ -13,7 +13,7 @@ from workbench.data.record import Energy, Environment, Measured, Outcome, Ratio,
 from workbench.data.units import counted, duration, three_digits
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, note, plain_ticks
-from workbench.reports.figures.sweep import Board, laid, one_two_five
+from workbench.reports.figures.sweep import Board, one_two_five, place_points
 
 HEADS = ("energy, mJ", "95 % interval, mJ", "power, W", "per joule")
 LOG_FROM = 3  # ratio of the largest to the least value from which an axis is logarithmic
@@ -30,7 +30,7 @@ def energy_cells(record: Record, memory: bool) -> list[str]:
         millijoules(energy.joules) + star,
         f"{millijoules(energy.low_joules)} to {millijoules(energy.high_joules)}",
         f"{energy.power_w:.0f}",
-        per_joule(record, memory),
+        work_per_joule_text(record, memory),
     ]
 
 
@@ -41,7 +41,7 @@ def millijoules(joules: float) -> str:
     return f"{value:.{min(6, max(0, 3 - before))}f}"
 
 
-def per_joule(record: Record, memory: bool) -> str:
+def work_per_joule_text(record: Record, memory: bool) -> str:
     """Return the work per joule with its unit: `712 GFLOP/J`; empty where there is no energy."""
     work = work_per_joule(record, memory)
     return f"{three_digits(work[0])} {work[1]}" if work else ""
@@ -155,7 +155,7 @@ def time_and_energy(board: Board, records: Sequence[Record], prefix: str) -> Mar
         _whiskers(ax, board, record, energy)
     _front(ax, board, front_of([r for r, _ in known]))
     points = [(r, board.time(r.time_s), 1e3 * e.joules) for r, e in known]
-    return figure_svg(fig, prefix, "Time and energy", laid(ax, board, points))
+    return figure_svg(fig, prefix, "Time and energy", place_points(ax, board, points))
 
 
 def _times(board: Board, record: Record) -> list[float]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from workbench.data.record import Chart, Measured, Predicted, Record, Series
 from workbench.data.units import text_of, unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, name_rows, note_row, plain_ticks
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def chart_figure(result: Chart) -> Figure:
             from matplotlib.ticker import LogLocator
 
             ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    xs = sorted({x for series in result.series if _timed(series) for x in series.x})
+    xs = sorted({x for series in result.series if _is_time(series) for x in series.x})
     if result.x_log and 1 < len(xs) <= 12:
         ax.set_xticks(xs, [f"{x:g}" for x in xs])
         ax.xaxis.minorticks_off()
@@ -58,7 +58,7 @@ def chart_figure(result: Chart) -> Figure:
     return fig
 
 
-def _timed(series: Series) -> bool:
+def _is_time(series: Series) -> bool:
     return series.kind in ("measured", "predicted")
 
 
@@ -66,7 +66,7 @@ def _line(ax: Any, n: int, series: Series) -> None:
     ink = colour(f"impl-{n % 4}")
     measured = series.kind == "measured"
     look = {"linestyle": "-" if measured else (0, (5, 3)), "linewidth": 1.6, "zorder": 3}
-    look |= {"marker": MARKERS[n % len(MARKERS)] if _timed(series) else "", "markersize": 5}
+    look |= {"marker": MARKERS[n % len(MARKERS)] if _is_time(series) else "", "markersize": 5}
     look |= {"markerfacecolor": ink if measured else "none"}
     ax.plot(series.x, series.y, color=ink, label=series.name, **look)
     if series.low and series.high:
@@ -131,7 +131,7 @@ def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
     if ends := _ends(record.timing):
         ends = ends[0] / scale, ends[1] / scale
         ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
-    beside(ax, row, ("" if record.measured else "~") + text_of(record.time_s, scale))
+    note_row(ax, row, ("" if record.measured else "~") + text_of(record.time_s, scale))
 
 
 def _name(record: Record, sized: bool) -> str:

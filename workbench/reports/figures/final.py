@@ -42,10 +42,10 @@ def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> 
     times = [(r, t.window_medians) for r, t in timed]
     shown = [(r, [board.time(s) for s in result]) for r, result in times if len(result) >= _LEAST]
     clocks = [(r, t.window_mhz) for r, t in timed if len(t.window_mhz) >= _LEAST]
-    return _drawn(board, shown, clocks, who, prefix) if shown else None
+    return _round_figure(board, shown, clocks, who, prefix) if shown else None
 
 
-def _drawn(board: Board, times: Series, clocks: Series, who: Lines, prefix: str) -> Markup:
+def _round_figure(board: Board, times: Series, clocks: Series, who: Lines, prefix: str) -> Markup:
     width, left, upper, lower = 590, 72, 190, 130
     fig = figure(width, upper + (lower + 24 if clocks else 0) + 66)
     above = axes(fig, left, 14, width - left - 14, upper, "y")

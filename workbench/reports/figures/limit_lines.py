@@ -21,7 +21,7 @@ from workbench.device.ceilings import (
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
-from workbench.reports.figures.sweep import Board, jitter, laid, one_two_five
+from workbench.reports.figures.sweep import Board, jitter, one_two_five, place_points
 from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
@@ -33,9 +33,9 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
     rates = [r.flops / s for r in records for s in _times(r)]
-    rates += [board.best.flops / s for s in _expected(board)] if board.best else []
-    ceilings = _of_records(ceilings, records)
-    ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
+    rates += [board.best.flops / s for s in _expected_range_s(board)] if board.best else []
+    ceilings = _usual_ceilings(ceilings, records)
+    ceiling_set, slopes = _unit_ceilings(ceilings, "FLOP/s"), _unit_ceilings(ceilings, "B/s")
     ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
     ridges = [flat["value"] / slope["value"] for _, flat in ceiling_set for _, slope in slopes]
     # Only what is near the points: a ridge 200 times as far compresses them into one spot.
@@ -69,7 +69,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
             ax.plot([x] * 3, [record.flops / s for s in _times(record)], **_BAR)
         elif record is board.best and (band := expected_s(record)):
             ax.plot([x] * 2, [record.flops / s for s in band], **EXPECTED_BAR)
-    return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
+    return figure_svg(fig, prefix, "Roofline", place_points(ax, board, points, "s"))
 
 
 def _near(values: Sequence[float], to: float) -> list[float]:
@@ -82,16 +82,16 @@ def _times(record: Record) -> tuple[float, float, float]:
     return low, record.time_s, high
 
 
-def _expected(board: Board) -> tuple[float, ...]:
+def _expected_range_s(board: Board) -> tuple[float, ...]:
     """Return the seconds between which a measured time of the predicted best is expected."""
     return (expected_s(board.best) if board.best else None) or ()
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return the rate of least bytes under the memory ceilings; for kernels without FLOPs."""
-    slopes = _known(_of_records(ceilings, records), "B/s")
+    slopes = _unit_ceilings(_usual_ceilings(ceilings, records), "B/s")
     rates = [r.bytes / s / 1e9 for r in records for s in _times(r)]
-    rates += [board.best.bytes / s / 1e9 for s in _expected(board)] if board.best else []
+    rates += [board.best.bytes / s / 1e9 for s in _expected_range_s(board)] if board.best else []
     # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
@@ -113,7 +113,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
         elif record is board.best and (band := expected_s(record)):
             ax.plot([record.bytes / s / 1e9 for s in band], [y] * 2, **EXPECTED_BAR)
     points = [(r, r.bytes / r.time_s / 1e9, y) for r, y in zip(records, heights, strict=True)]
-    return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
+    return figure_svg(fig, prefix, "Bandwidth", place_points(ax, board, points))
 
 
 def decades(ax: Any) -> None:
@@ -152,13 +152,13 @@ def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapp
     return results
 
 
-def _of_records(ceilings: Ceilings, records: Sequence[Record]) -> Ceilings:
+def _usual_ceilings(ceilings: Ceilings, records: Sequence[Record]) -> Ceilings:
     """Return the ceilings of the state that most records are of."""
     ((state, _),) = Counter(map(clock_state, records)).most_common(1)
     return in_state(ceilings, state)
 
 
-def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _unit_ceilings(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from workbench.data.record import Record
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import EXPECTED_BAR, axes, beside, name_rows, note
+from workbench.reports.figures.drawing import EXPECTED_BAR, axes, name_rows, note, note_row
 from workbench.reports.figures.sweep import marker_of
 
 _LINE = 24  # px between rows
@@ -32,7 +32,7 @@ class Share:
         return f"{'' if self.record.measured else '~'}{self.percent:.0f} %"
 
     @property
-    def expected(self) -> tuple[float, float] | None:
+    def expected_percent(self) -> tuple[float, float] | None:
         """Return the shares between which that of a measured time is expected, in percent and at
         most 100; None where the record is measured or its device was never compared."""
         ends = expected_s(self.record)
@@ -66,15 +66,15 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
         note(ax, group, (0, row), (6, 0), "muted", va="center")
     for row, share in at:
         ink = colour(f"impl-{share.impl % 4}")
-        end = share.expected[0] if share.expected else share.percent
+        end = share.expected_percent[0] if share.expected_percent else share.percent
         ax.plot([0, end], [row, row], color=colour("rule"), linewidth=3, zorder=1)
-        if share.expected:
-            ax.plot(share.expected, [row, row], **EXPECTED_BAR)
+        if share.expected_percent:
+            ax.plot(share.expected_percent, [row, row], **EXPECTED_BAR)
         face = ink if share.record.measured else "none"
         look = {"markersize": 8, "color": ink, "markerfacecolor": face, "zorder": 2}
         mark = marker_of(share.mark)
         ax.plot([share.percent], [row], marker=mark, **look)
-        beside(ax, row, share.label)
+        note_row(ax, row, share.label)
     return figure_svg(fig, prefix, "Share of the nearest ceiling")
 
 

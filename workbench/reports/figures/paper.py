@@ -14,7 +14,7 @@ from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS
 from workbench.reports.figures.drawing import plain_ticks
 from workbench.reports.figures.limit_lines import decades
-from workbench.reports.figures.roofline import Line, Room, Scene, labelled, mark_of, scene_of
+from workbench.reports.figures.roofline import Line, Room, Scene, mark_of, points_to_label, scene_of
 from workbench.reports.figures.roofline_points import Point, Sheet
 from workbench.reports.figures.sweep import marker_of
 
@@ -105,7 +105,7 @@ def _roofline(ax: Any, scene: Scene) -> None:
     ax.grid(which="major", color=INK["rule"], linewidth=0.4)
     ax.set_axisbelow(True)
     _axes(ax)
-    for line in _shown(scene):
+    for line in _shown_ceilings(scene):
         _line(ax, scene, line)
     for n in _large_first(scene, scene.placed):
         point = scene.sheet.points[n]
@@ -114,10 +114,10 @@ def _roofline(ax: Any, scene: Scene) -> None:
             ends = [point.load.flops / s for s in point.bar_s]
             ax.plot([x, x], ends, color=_ink(scene, point), linewidth=0.5, zorder=3)
         _mark(ax, scene, n, x, y)
-        _profiled(ax, point, (x, y))
+        _draw_traffic(ax, point, (x, y))
 
 
-def _profiled(ax: Any, point: Point, declared: tuple[float, float]) -> None:
+def _draw_traffic(ax: Any, point: Point, declared: tuple[float, float]) -> None:
     """Draw a ring at the intensity by DRAM's counted bytes, and the arrow to it from the point."""
     for each in point.traffic:
         if each.level == "dram":
@@ -128,7 +128,7 @@ def _profiled(ax: Any, point: Point, declared: tuple[float, float]) -> None:
             ax.annotate("", at, declared, zorder=3, arrowprops={**look, "shrinkB": 2})
 
 
-def _shown(scene: Scene) -> list[Line]:
+def _shown_ceilings(scene: Scene) -> list[Line]:
     """Return the ceilings of the points' dtypes; for space the best ones of several devices."""
     results = []
     for line in scene.lines:
@@ -170,7 +170,7 @@ def _words(fig: Any, scene: Scene) -> None:
 
     several = len(scene.sheet.devices) > 1
     handles, words = [], []
-    for line in _shown(scene) if scene.placed else []:
+    for line in _shown_ceilings(scene) if scene.placed else []:
         c = line.ceiling
         handles.append(Line2D([], [], **_stroke(scene, line)))
         what = ", ".join(line.dtypes) or _SHORT.get(c.level, LEVELS[c.level])
@@ -196,7 +196,7 @@ def _words(fig: Any, scene: Scene) -> None:
         words.append(name)
     columns = 2 if max(map(len, words), default=0) <= _NARROW else 1
     room = {"handlelength": 1.8, "handletextpad": 0.5, "columnspacing": 0.8, "borderpad": 0.2}
-    boost = any(n.ceiling.measured and n.ceiling.state == "boost" for n in _shown(scene))
+    boost = any(n.ceiling.measured and n.ceiling.state == "boost" for n in _shown_ceilings(scene))
     title = "solid: measured; dashed: stated" + ("; dash-dotted: at boost" if boost else "")
     head = {"title": title, "title_fontsize": SMALL}
     look = {"fontsize": SMALL, "frameon": False, "labelspacing": 0.25, "alignment": "left"}
@@ -250,14 +250,14 @@ def _annotate(ax: Any, scene: Scene) -> None:
         for each in (t for t in points[n].traffic if t.level == "dram"):
             ring = spot(each.flops / each.bytes, each.flops / points[n].load.time_s)
             room.ring(at[n], ring)
-    for line in _shown(scene):
+    for line in _shown_ceilings(scene):
         room.cross(*spot(*line.start), *spot(*line.end))
 
     def write(text: str, place: tuple[float, float], ink: str) -> None:
         where = place[0] / _UNITS, high - place[1] / _UNITS
         ax.annotate(text, where, xycoords="figure points", size=SMALL, color=INK[ink], zorder=6)
 
-    for n, name in labelled(scene, scene.placed, _NAMES):
+    for n, name in points_to_label(scene, scene.placed, _NAMES):
         if place := room.find(*at[n], name, 8):
             write(name, place, "ink")
     drawn = [a for a in scene.sheet.arrows if a.start in at and a.end in at]

@@ -52,7 +52,7 @@ class _ProfiledConfig:
     tool: str
 
     @property
-    def counted(self) -> bool:
+    def has_counters(self) -> bool:
         """Return whether counters were recorded."""
         return bool(self.metrics.keys() - {"duration"})
 
@@ -64,7 +64,7 @@ class _ProfiledConfig:
     @property
     def word(self) -> str:
         """Return the word of the first rule that holds."""
-        if not self.counted:
+        if not self.has_counters:
             return "no counters"
         return self.first.rule.word if self.first else HEALTHY
 
@@ -89,7 +89,7 @@ def profiled_table(
     order = [key for key in records if key in known]
     named = titles or {}
     columns = [
-        _profiled(named.get(key, records[key].case.label), records[key], known[key])
+        _profiled_config(named.get(key, records[key].case.label), records[key], known[key])
         for key in order
     ]
     if not columns:
@@ -108,7 +108,7 @@ def profiled_table(
                          _notes(columns))  # fmt: skip
 
 
-def _profiled(title: str, record: Record, profiles: Sequence[Profile]) -> _ProfiledConfig:
+def _profiled_config(title: str, record: Record, profiles: Sequence[Profile]) -> _ProfiledConfig:
     newest = max(p.at for p in profiles)
     now = [p for p in profiles if p.at == newest and p.total_s is not None]
     longest = max(now, key=lambda p: p.total_s or 0.0, default=profiles[-1])
@@ -170,10 +170,10 @@ def _even(row: list[str], width: int) -> list[str]:
 
 def _notes(columns: Sequence[_ProfiledConfig]) -> list[str]:
     notes = [OF_A_PROFILER]
-    if not any(c.counted for c in columns):
+    if not any(c.has_counters for c in columns):
         return [*notes, "No counters were recorded, so no rule could say what limits it."]
     return notes + [
         f"{c.title}: metrics of the longest of {counted(c.launches, 'launch')}."
         for c in columns
-        if c.launches > 1 and c.counted
+        if c.launches > 1 and c.has_counters
     ]

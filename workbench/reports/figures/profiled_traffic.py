@@ -33,7 +33,7 @@ class ProfiledCalls:
     by_outcome: Mapping[str, Sequence[Profile]]
 
     @classmethod
-    def of(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
+    def select(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
         """Return the launches with counters; of a config that was profiled twice the newer."""
         known = grouped((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
         newest = {key: max(p.at for p in some) for key, some in known.items()}
@@ -50,8 +50,8 @@ class ProfiledCalls:
         metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
         if not metrics:
             return ()
-        flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
-        levels = {level: _summed(metrics, name) for level, name in BYTES.items()}
+        flops = _metric_sum(metrics, "vector_flop" if _vector(record) else "matrix_flop")
+        levels = {level: _metric_sum(metrics, name) for level, name in BYTES.items()}
         return tuple(
             Traffic(level, moved, flops or float(record.flops), launches[0].tool)
             for level, moved in levels.items()
@@ -75,7 +75,7 @@ def _vector(record: Record) -> bool:
     return record.resources is not None and record.resources.matrix_unit is None
 
 
-def _summed(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
+def _metric_sum(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
     if any(name not in each for each in metrics):
         return None
     return math.fsum(each[name] for each in metrics)

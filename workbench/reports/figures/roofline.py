@@ -271,8 +271,8 @@ def chart(scene: Scene, prefix: str) -> Markup:
     traffic = _traffic(ax, scene, at, room)
     ceilings = _draw_ceilings(ax, scene, room)
     parts = [*ceilings, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
-    parts += [*traffic, points_drawn(scene, scene.placed, at)]
-    parts += warnings_drawn(scene, at, room)
+    parts += [*traffic, point_marks(scene, scene.placed, at)]
+    parts += warning_marks(scene, at, room)
     parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
 
@@ -324,7 +324,7 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
     where no point can be."""
     parts = []
-    right, beside = LEFT + ACROSS, _beside(ax, scene)
+    right, beside = LEFT + ACROSS, _label_baselines(ax, scene)
     ridge_point = TOP + 14.0
     for line in scene.lines:
         ends = _cut(scene, line, line.ceiling.value)
@@ -349,10 +349,10 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
             room.take(LEFT + 4, ridge_point, "x" * (12 + len(line_words(scene, line))))
             ridge_point += LINE
         parts.append(group(line_tokens(scene, line), body, scene.off(line), ink_of(scene, line)))
-    return parts + _extended(ax, scene)
+    return parts + _line_extensions(ax, scene)
 
 
-def _extended(ax: Any, scene: Scene) -> list[str]:
+def _line_extensions(ax: Any, scene: Scene) -> list[str]:
     """Return extensions of memory's lines up to the ceilings that are switched off at first."""
     parts = []
     for line in (n for n in scene.lines if not n.dtypes):
@@ -368,7 +368,7 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
     return parts
 
 
-def _beside(ax: Any, scene: Scene) -> dict[int, float]:
+def _label_baselines(ax: Any, scene: Scene) -> dict[int, float]:
     """Return the baselines of the labels at the right: in the lines' order, a line apart."""
     flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
     wanted = [place(ax, *line.end)[1] + 4 for line in flat]
@@ -496,7 +496,7 @@ def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
     return f'<path d="M{x0:g} {y0:g}L{bx:.1f} {by:.1f}"/><path d="{head} {by - 3 * ux:.1f}z"/>'
 
 
-def points_drawn(scene: Scene, numbers: Sequence[int], at: Places) -> str:
+def point_marks(scene: Scene, numbers: Sequence[int], at: Places) -> str:
     """Return one `<use>` a point, its area by its share of time, small ones over large ones."""
     points = scene.sheet.points
     largest = max((points[n].share_of_time for n in numbers), default=1.0)
@@ -521,7 +521,7 @@ def look(scene: Scene, point: Point) -> str:
     return f"i{scene.number(point) % 4} {kind}"
 
 
-def warnings_drawn(scene: Scene, at: Places, room: Room) -> list[str]:
+def warning_marks(scene: Scene, at: Places, room: Room) -> list[str]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
     for n, (x, y) in at.items():
@@ -534,7 +534,7 @@ def warnings_drawn(scene: Scene, at: Places, room: Room) -> list[str]:
     return parts
 
 
-def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
+def points_to_label(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
     """Return index and kernel name of the points to label, at most `most`. Of each kernel it is the
     best of the problem that takes most time; kernels with most time first."""
     points, best = scene.sheet.points, set(bests(scene.sheet))
@@ -549,7 +549,7 @@ def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int,
 
 def _names(scene: Scene, at: Places, room: Room) -> list[str]:
     parts = []
-    for n, name in labelled(scene, scene.placed, MOST_LABELS):
+    for n, name in points_to_label(scene, scene.placed, MOST_LABELS):
         x, y = at[n]
         spot = room.find(x, y, name, 12, far=True)
         if spot:

@@ -83,7 +83,7 @@ class Point:
         return self.record.case.device
 
     @property
-    def measured(self) -> Measured | None:
+    def timing(self) -> Measured | None:
         """Return its measured time; None where it is predicted."""
         return self.record.timing if isinstance(self.record.timing, Measured) else None
 
@@ -112,15 +112,15 @@ class Point:
         """Return least bytes over time, in B/s."""
         return self.load.bytes / self.load.time_s
 
-    def of_samples(self, name: str) -> float | None:
+    def sample_property(self, name: str) -> float | None:
         """Return a property of `Measured` in seconds; None where there are no samples."""
-        measured = self.measured
+        measured = self.timing
         return getattr(measured, name) if measured and measured.samples_s else None
 
     @property
     def whisker_s(self) -> tuple[float, float] | None:
         """Return the p5 and p95 of its samples, in seconds; None where there are fewer than two."""
-        samples = self.measured.samples_s if self.measured else ()
+        samples = self.timing.samples_s if self.timing else ()
         if len(samples) < 2:
             return None
         return stats.quantile(samples, 0.05), stats.quantile(samples, 0.95)
@@ -181,7 +181,7 @@ def sheet_of(
     profiles: list[Profile] = []
     for one in stored:
         runs.append(one.run)
-        chosen += _chosen(one, everything)
+        chosen += _chosen_records(one, everything)
         compared |= {(f.left_key, f.right_key, one.run.id) for f in one.comparisons}
         profiles += one.profiles
         silent.update(_silent(one))
@@ -191,7 +191,7 @@ def sheet_of(
     devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
     devices |= dict.fromkeys(run.device for run in runs)
     by_device = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
-    points = _points(chosen, by_device, ProfiledCalls.of(profiles))
+    points = _points(chosen, by_device, ProfiledCalls.select(profiles))
     arrows = tuple(_arrows(points, compared))
     apart = len(every) - len(chosen)
     return Sheet(tuple(points), arrows, by_device, tuple(runs), silent, apart)
@@ -217,10 +217,10 @@ def _problem_of(record: Record) -> tuple[Any, ...]:
     case = record.case
     config, sizes = (tuple(sorted(m.items())) for m in (case.config, case.sizes))
     what = (case.device, case.kernel, case.impl, case.backend, config, sizes, case.dtype)
-    return (*what, _regime(record), _by_host(record))
+    return (*what, _regime(record), _is_host_time(record))
 
 
-def _by_host(record: Record) -> bool:
+def _is_host_time(record: Record) -> bool:
     """Return whether the time is by the host's clock, so with launches, and not comparable."""
     return isinstance(record.timing, Measured) and record.timing.method == "host"
 
@@ -233,17 +233,17 @@ def _regime(record: Record) -> Regime:
 # Selection of records as points.
 
 
-def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
+def _chosen_records(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
     operands = {result.left_key: "left" for result in one.comparisons}
     operands |= {result.right_key: "right" for result in one.comparisons}
     for outcomes in _problems(one.outcomes):
         times = [o for o in outcomes if isinstance(o, Record)]
         roles: dict[int, Any] = {id(r): operands.get(r.key, "") for r in times}
         if one.run.engine == "sweep":
-            roles |= (picked := _of_sweep(one.run, outcomes))
+            roles |= (picked := _sweep_roles(one.run, outcomes))
             times = times if everything else [r for r in times if id(r) in picked]
         elif one.run.engine in ("measure", "ceilings"):
-            roles |= (picked := _of_measure(times))
+            roles |= (picked := _measure_roles(times))
             if one.run.engine == "ceilings" and not everything:
                 times = [r for r in times if id(r) in picked]
         yield from ((record, one.run, roles[id(record)]) for record in times)
@@ -258,7 +258,7 @@ def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     return list(grouped(outcomes, problem).values())
 
 
-def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
+def _sweep_roles(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     """Return the roles of a problem's records by id: winner, also hot, default, libraries."""
     case = outcomes[0].case
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
@@ -279,7 +279,7 @@ def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     return roles
 
 
-def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
+def _measure_roles(times: Sequence[Record]) -> dict[int, Role]:
     """Return the roles by id: the best Impl of each phase, where a model ranks them, and the
     libraries."""
     roles: dict[int, Role] = {id(r): "library" for r in times if r.case.is_baseline}
@@ -336,16 +336,16 @@ def load_of(record: Record, units: Mapping[tuple[str, str], bool] | None = None)
     dtype = case.dtype
     if not matrix and dtype in ("fp16", "bf16", "tf32"):
         dtype = "fp32"  # vector units: a kernel without matrix instructions computes in fp32 there
-    elif matrix and dtype == "fp32" and (record.resources is not None or _beyond_fp32(record)):
+    elif matrix and dtype == "fp32" and (record.resources is not None or _beats_fp32(record)):
         device = known_device(case.device)
         dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
     done = record.flops, record.bytes
-    host, state = _by_host(record), clock_state(record)
+    host, state = _is_host_time(record), clock_state(record)
     clock, span = (host, state), interval_of(record)
     return Load(record.time_s, high_s, *done, dtype, _regime(record), *clock, span)
 
 
-def _beyond_fp32(record: Record) -> bool:
+def _beats_fp32(record: Record) -> bool:
     """Return whether a library beats the vector units, so that it used the matrix units."""
     device = known_device(record.case.device)
     peak = device.peaks.get("fp32") if device else None
@@ -415,23 +415,23 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "role": lambda p: p.role,
     "sizes": lambda p: sizes_text(p.record.case.sizes),
     "dtype": lambda p: p.record.case.dtype,
-    "kind": lambda p: "measured" if p.measured else "predicted",
+    "kind": lambda p: "measured" if p.timing else "predicted",
     "regime": lambda p: p.regime,
     "phase": lambda p: p.record.phase,
-    "clock_state": lambda p: p.measured and p.measured.state,
-    "method": lambda p: p.measured and p.measured.method,
-    "protocol": lambda p: getattr(p.record.timing, "protocol" if p.measured else "model"),
+    "clock_state": lambda p: p.timing and p.timing.state,
+    "method": lambda p: p.timing and p.timing.method,
+    "protocol": lambda p: getattr(p.record.timing, "protocol" if p.timing else "model"),
     "time_s": lambda p: p.record.time_s,
-    "low_s": lambda p: p.measured and p.measured.low_s,
-    "high_s": lambda p: p.measured and p.measured.high_s,
+    "low_s": lambda p: p.timing and p.timing.low_s,
+    "high_s": lambda p: p.timing and p.timing.high_s,
     "p5_s": lambda p: p.whisker_s and p.whisker_s[0],
     "p95_s": lambda p: p.whisker_s and p.whisker_s[1],
-    "mean_s": lambda p: p.of_samples("mean_s"),
-    "std_s": lambda p: p.of_samples("std_s"),
-    "min_s": lambda p: p.of_samples("min_s"),
-    "max_s": lambda p: p.of_samples("max_s"),
-    "host_s": lambda p: p.measured and p.measured.host_s,
-    "samples": lambda p: len(p.measured.samples_s) if p.measured else 0,
+    "mean_s": lambda p: p.sample_property("mean_s"),
+    "std_s": lambda p: p.sample_property("std_s"),
+    "min_s": lambda p: p.sample_property("min_s"),
+    "max_s": lambda p: p.sample_property("max_s"),
+    "host_s": lambda p: p.timing and p.timing.host_s,
+    "samples": lambda p: len(p.timing.samples_s) if p.timing else 0,
     "flops": lambda p: p.record.flops,
     "bytes": lambda p: p.record.bytes,
     "bytes_read": lambda p: p.record.bytes_read,

@@ -44,7 +44,7 @@ class Group:
         result = nearest_ceiling(replace(self.run, ceilings=known), record)
         return (result[0], result[1]) if result else None
 
-    def against(self, record: Record) -> float | None:
+    def library_ratio(self, record: Record) -> float | None:
         """Return the best baseline's time over this one's, in the same regime, or None. Above 1 the
         record is faster."""
         times = [r.time_s for r in self.records if r.case.is_baseline and r.phase == record.phase]

@@ -23,9 +23,9 @@ from workbench.reports.figures.roofline import (
     ink_of,
     line_tokens,
     line_words,
-    points_drawn,
+    point_marks,
     tokens,
-    warnings_drawn,
+    warning_marks,
 )
 
 _ROW = 30  # px
@@ -58,9 +58,9 @@ def strip(scene: Scene, prefix: str) -> Markup:
     row = {n: kernels.index(points[n].record.case.kernel) for n in scene.strip}
     at = {n: place(ax, points[n].bytes_rate / 1e9, y) for n, y in row.items()}
     parts = [*_uprights(ax, scene, ceilings, top), *_strip_whiskers(ax, scene, at)]
-    parts += [*_strip_arrows(scene, at), points_drawn(scene, scene.strip, at)]
+    parts += [*_strip_arrows(scene, at), point_marks(scene, scene.strip, at)]
     room = Room(WIDTH, top + _ROW * len(kernels), 0, 0)
-    return figure_svg(fig, prefix, "Bandwidth", "".join([*parts, *warnings_drawn(scene, at, room)]))
+    return figure_svg(fig, prefix, "Bandwidth", "".join([*parts, *warning_marks(scene, at, room)]))
 
 
 def _bandwidths(scene: Scene, reach: float) -> list[Line]:

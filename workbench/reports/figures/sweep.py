@@ -68,13 +68,13 @@ class Board:
         digits = 0 if value >= 10000 else 1 if value >= 100 else 2 if value >= 1 else 3
         return f"{value:.{digits}f}"
 
-    def shown(self, record: Record) -> str:
+    def time_text(self, record: Record) -> str:
         """Return a record's time as `text` does; the ends where a model states an interval."""
         if span := interval_of(record):
             return "–".join(digits(self.time(s), 2) for s in span)
         return self.text(record.time_s)
 
-    def over_best(self, record: Record) -> float | None:
+    def ratio_to_best(self, record: Record) -> float | None:
         """Return a time over the best's in its phase; None where that has none of the best. Of an
         unranked class it is 1, and infinite for all others."""
         if self.members is not None:
@@ -127,7 +127,7 @@ def heat_map(
     fig = figure(width, height)
     ax = axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
-    ax.set(xlabel=_in_threads(across, mine), ylabel=_in_threads(down, mine))
+    ax.set(xlabel=_field_label(across, mine), ylabel=_field_label(down, mine))
     ax.set_xticks([i + 0.5 for i in range(len(xs))], [knob_text(across, x) for x in xs])
     ax.set_yticks([i + 0.5 for i in range(len(ys))], [knob_text(down, y) for y in ys])
     ax.tick_params(length=0)
@@ -161,7 +161,7 @@ def heat_step(ratio: float) -> int:
     return sum(ratio > limit for limit in HEAT_STEPS)
 
 
-def _in_threads(field: str, outcomes: Sequence[Outcome]) -> str:
+def _field_label(field: str, outcomes: Sequence[Outcome]) -> str:
     """Return a field's label; warps are given with their number of threads."""
     if field == "num_warps":
         for o in outcomes:
@@ -196,10 +196,10 @@ def one_field(
                 ends = [board.time(s) for s in span]
                 ax.plot([i, i], ends, color=colour("muted"), linewidth=2, zorder=1)
     points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
-    return figure_svg(fig, prefix, f"Time for each {field}", laid(ax, board, points))
+    return figure_svg(fig, prefix, f"Time for each {field}", place_points(ax, board, points))
 
 
-def against(
+def resource_figure(
     board: Board, records: Sequence[Record], value: Callable[[Any], float], axis: str, prefix: str
 ) -> Markup:
     """Return the time against one number of the compiled code; `value` takes the Resources."""
@@ -217,7 +217,7 @@ def against(
     _time_scale(ax, board, known)
     beside = [n + room / 4 * jitter(board.row(r)) for r, n in zip(known, numbers, strict=True)]
     points = [(r, x, board.time(r.time_s)) for r, x in zip(known, beside, strict=True)]
-    return figure_svg(fig, prefix, f"Time against {axis}", laid(ax, board, points))
+    return figure_svg(fig, prefix, f"Time against {axis}", place_points(ax, board, points))
 
 
 def finals(
@@ -243,22 +243,22 @@ def finals(
     points = []
     for y, record in enumerate(records):
         word = (words or {}).get(id(record), "")
-        _named(ax, board, record, y, word)
+        _label_row(ax, board, record, y, word)
         if record in near:
             _interval(ax, board, record, y + _LOWER)
             points.append((record, board.time(record.time_s), y + _LOWER))
         else:
             beyond, at = "beyond this axis →", (1, y + _LOWER)
             note(ax, beyond, at, (-4, -4), "muted", ha="right", xycoords=ROW)
-    return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
+    return figure_svg(fig, prefix, "Finalists", place_points(ax, board, points))
 
 
 _LOWER = 0.18  # offset of the times below a row's middle, as a share of its height
 
 
-def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
+def _label_row(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
     """Draw a row's name and, at the right, its median; a bar at the left where `word` is set."""
-    over = board.over_best(record)
+    over = board.ratio_to_best(record)
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
     bold = "bold" if word == "winner" else "normal"
@@ -295,7 +295,7 @@ def one_two_five(low: float, high: float) -> list[float]:
     return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
 
 
-def laid(
+def place_points(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
     """Return a `<use>` for each record over the axes, by look; the best last and ringed."""
@@ -339,18 +339,18 @@ def _cell(
         if here:
             stages = {o.stage for o in here if isinstance(o, Failure)}
             word = "refused" if stages == {"refused"} else "failed"
-            _in_cell(ax, i, j, word if len(here) == 1 else f"{len(here)} {word}", "muted")
+            _write_cell(ax, i, j, word if len(here) == 1 else f"{len(here)} {word}", "muted")
         return
-    step = heat_step(board.over_best(record) or 1.0)
+    step = heat_step(board.ratio_to_best(record) or 1.0)
     box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
     ink = f"heat-ink-{step}"
     size = 14 if interval_of(record) is None else 11
-    _in_cell(ax, i, j + 0.15 * len(lines), board.shown(record), ink, size, True)
+    _write_cell(ax, i, j + 0.15 * len(lines), board.time_text(record), ink, size, True)
     for n, line in enumerate(lines):
-        _in_cell(ax, i, j + (-0.2 if len(lines) == 1 else -0.04 - 0.25 * n), line, ink, 11)
+        _write_cell(ax, i, j + (-0.2 if len(lines) == 1 else -0.04 - 0.25 * n), line, ink, 11)
 
 
-def _in_cell(
+def _write_cell(
     ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
 ) -> None:
     # The baseline is set explicitly: `va="center"` uses metrics of a font that the page lacks.

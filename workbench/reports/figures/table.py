@@ -44,7 +44,7 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
     place of compiled code's resources."""
     unit = board.unit[1]
     spans = emulated or any(interval_of(r) for r in records)
-    columns = [Column(f"{'predicted interval' if spans else 'time'}, {unit}", board.shown)]
+    columns = [Column(f"{'predicted interval' if spans else 'time'}, {unit}", board.time_text)]
     if any(isinstance(r.timing, Measured) for r in records):
         columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
     if any(r.flops for r in records) and not spans:
@@ -52,7 +52,7 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
     if not spans:
         columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
     if board.members is None and not emulated:
-        columns.append(_falling("% of best", lambda r: _of_best(board, r)))
+        columns.append(_falling("% of best", lambda r: _best_share(board, r)))
     if any(energy_of(r) for r in records):
         columns += _energies(any(r.flops for r in records))
     if any(isinstance(r.timing, Predicted) for r in records):
@@ -65,19 +65,19 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
 def _traffic_columns() -> list[Column]:
     """Return the columns of what the emulator counted, in place of those of compiled code."""
 
-    def of(head: str, cell: Callable[[CountedTraffic], str]) -> Column:
+    def column(head: str, cell: Callable[[CountedTraffic], str]) -> Column:
         return Column(head, lambda r: cell(r.traffic) if r.traffic else "")
 
     return [
-        of("bytes moved, MB", lambda t: f"{t.bytes / 1e6:,.1f}"),
-        of("threadgroups", lambda t: f"{t.threadgroups:,}"),
-        of("threads", lambda t: str(t.threads)),
-        of("threadgroup memory, B", lambda t: f"{t.threadgroup_bytes:,}"),
+        column("bytes moved, MB", lambda t: f"{t.bytes / 1e6:,.1f}"),
+        column("threadgroups", lambda t: f"{t.threadgroups:,}"),
+        column("threads", lambda t: str(t.threads)),
+        column("threadgroup memory, B", lambda t: f"{t.threadgroup_bytes:,}"),
     ]
 
 
-def _of_best(board: Board, record: Record) -> str:
-    over = board.over_best(record)
+def _best_share(board: Board, record: Record) -> str:
+    over = board.ratio_to_best(record)
     return f"{100 / over:.1f}" if over else ""
 
 
@@ -88,7 +88,7 @@ def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
 def _energies(flops: bool) -> list[Column]:
     """Return the columns of the energy of a call."""
 
-    def of(head: str, cell: Callable[[Energy], str]) -> Column:
+    def column(head: str, cell: Callable[[Energy], str]) -> Column:
         return Column(head, lambda r: cell(e) if (e := energy_of(r)) else "")
 
     def work(memory: bool) -> Column:
@@ -96,12 +96,12 @@ def _energies(flops: bool) -> list[Column]:
         return _falling(unit, lambda r: _rate(w[0]) if (w := work_per_joule(r, memory)) else "")
 
     return [
-        of("energy, mJ", lambda e: millijoules(e.joules)),
-        of(
+        column("energy, mJ", lambda e: millijoules(e.joules)),
+        column(
             "energy 95 % interval, mJ",
             lambda e: f"{millijoules(e.low_joules)}–{millijoules(e.high_joules)}",
         ),
-        of("power, W", lambda e: f"{e.power_w:.0f}"),
+        column("power, W", lambda e: f"{e.power_w:.0f}"),
         *([work(False)] if flops else []),
         work(True),
     ]
@@ -117,10 +117,10 @@ def _terms(board: Board, records: Sequence[Record]) -> list[Column]:
     bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
     names = ("compute", "dram", "cache", "latency", "launch")
 
-    def known(name: str) -> bool:
+    def has_term(name: str) -> bool:
         return any(getattr(r.timing, f"{name}_s", None) is not None for r in records)
 
-    return [bound, *(term(name) for name in names if known(name))]
+    return [bound, *(term(name) for name in names if has_term(name))]
 
 
 def _resource_columns() -> list[Column]:

@@ -13,7 +13,7 @@ def timings_of(outcomes: Iterable[Outcome]) -> list[Measured]:
     return [t for t in timings if isinstance(t, Measured)]
 
 
-def how_timed(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+def timing_facts(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
     """Return regimes, methods and protocol; of a prediction its model."""
     records = [o for o in outcomes if isinstance(o, Record)]
     if timed := timings_of(records):

@@ -102,7 +102,7 @@ def timeline(summary: DeviceSummary, start: int, end: int, title: str) -> Markup
                 parts.append(f'<path d="{path}" fill="var(--{LOOK[look]})" stroke="none"/>')
             filled = [a + b for a, b in zip(filled, shares, strict=True)]
         if lane.name == "device":
-            parts += _pointed(summary, start, end, pixels, base)
+            parts += _hover_boxes(summary, start, end, pixels, base)
     return Markup(
         f'<svg class="figure" viewBox="0 0 {WIDTH} {bottom + 40}" width="{WIDTH}" '
         f'style="--natural:{WIDTH}px" role="group" aria-label="{escape(title)}">'
@@ -110,14 +110,14 @@ def timeline(summary: DeviceSummary, start: int, end: int, title: str) -> Markup
     )
 
 
-def _pointed(
+def _hover_boxes(
     summary: DeviceSummary, start: int, end: int, pixels: int, base: float
 ) -> Iterator[str]:
     """Yield a transparent box for each of the longest activities, with its name for the pointer."""
     from markupsafe import escape
 
     scale = pixels / (end - start)
-    for left, right, text in _named(summary, start, end):
+    for left, right, text in _longest_activities(summary, start, end):
         yield (
             f'<rect x="{LEFT + (left - start) * scale:.1f}" y="{base - BOX:.1f}" '
             f'width="{max((right - left) * scale, 1):.1f}" height="{BOX}" fill="transparent">'
@@ -195,7 +195,7 @@ def _columns(shares: Sequence[float], below: Sequence[float], base: float) -> st
     return "".join(path)
 
 
-def _named(summary: DeviceSummary, start: int, end: int) -> list[tuple[int, int, str]]:
+def _longest_activities(summary: DeviceSummary, start: int, end: int) -> list[tuple[int, int, str]]:
     """Return the longest activities between two times, with name and duration."""
     table = summary.trace.activities
     inside = [i for i in summary.times.order if table.starts[i] >= start and table.ends[i] <= end]

@@ -32,7 +32,7 @@ def _import_users_own() -> None:
         spec.loader.exec_module(module)
 
 
-def _after_import() -> Any:
+def _import_hook() -> Any:
     """Return the class that calls a function after an import, without importing the workbench."""
     path = PACKAGE / "traces" / "profilers" / "running" / "after_import.py"
     spec = spec_from_file_location("workbench_after_import", path)
@@ -42,7 +42,7 @@ def _after_import() -> Any:
     return module.AfterImport
 
 
-def _guarded(name: str, variable: str) -> None:
+def _begin_safely(name: str, variable: str) -> None:
     """Begin what the module `name` does. A failure costs that in this process, never the
     program."""
     if str(PACKAGE.parent) not in sys.path:
@@ -54,15 +54,15 @@ def _guarded(name: str, variable: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _after_triton() -> None:
+def _begin_modules() -> None:
     for name, variable in (("deployed", TUNED), ("program", VARIABLE)):
         if os.environ.get(variable):
-            _guarded(name, variable)
+            _begin_safely(name, variable)
 
 
 if __name__ == "sitecustomize":
     _import_users_own()
     if os.environ.get(MARKS):
-        _guarded("step_marks", MARKS)
+        _begin_safely("step_marks", MARKS)
     if os.environ.get(VARIABLE) or os.environ.get(TUNED):
-        sys.meta_path.insert(0, _after_import()("triton", _after_triton))
+        sys.meta_path.insert(0, _import_hook()("triton", _begin_modules))
