@@ -229,7 +229,7 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     from workbench.reports.trace import page
     from workbench.traces.readers import read
     from workbench.traces.readers.inputs.source import ReadError
-    from workbench.traces.trace_export import as_json, json_text, kernels_csv
+    from workbench.traces.trace_export import json_text, kernels_csv, summary_json
 
     path = folder / Path(name).name
     path.write_bytes(data)
@@ -237,7 +237,7 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     try:
         trace = read([path])
         summary = summarise(trace)
-        json_text(as_json(summary))
+        json_text(summary_json(summary))
         kernels_csv(trace, summary.rows)
         kept = as_run(summary, "read", path.name, "workbench read")
         stored = [loads(dumps(each)) for each in (kept.run, *kept.findings, *kept.profiles)]

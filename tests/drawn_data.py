@@ -30,8 +30,8 @@ from workbench.traces.trace import (
     InstructionTable,
     Trace,
 )
-from workbench.traces.trace_compare import TraceOperand, compared, normal_name, percent_change
-from workbench.traces.trace_export import as_json, json_text, kernels_csv, perfetto
+from workbench.traces.trace_compare import TraceOperand, compare, normal_name, percent_change
+from workbench.traces.trace_export import json_text, kernels_csv, perfetto, summary_json
 from workbench.traces.trace_summary import summarise
 
 Rows = Iterator[str]
@@ -113,7 +113,7 @@ def timelines() -> Rows:
         for each in summary.devices:
             yield f"  {text_of((each.copying_idle, each.launch_wait, each.classes))}"
         if seed < 6:
-            yield from json_text(as_json(summary)).splitlines()
+            yield from json_text(summary_json(summary)).splitlines()
             yield kernels_csv(trace, summary.rows).replace("\n", " | ")
             yield from perfetto(summary).splitlines()
 
@@ -259,7 +259,7 @@ def lacking() -> Rows:
         trace.tally.lost.add(("p", 2))
         launches = table.launches()
         yield f"{seed}: {text_of(shortfall.shortfalls(trace, launches))}"
-        kernels = list(table.of_kind(ActivityKind.KERNEL))
+        kernels = list(table.select(ActivityKind.KERNEL))
         lone = [shortfall.lone_kernel(table, some) for some in (kernels, kernels[:9])]
         yield f"  {lone[0]} | {lone[1]}"
 
@@ -383,7 +383,7 @@ def trace_comparisons() -> Rows:
             devices = dice.choice((1, 1, 1, 2, 0))
             found = [finding(dice, f"device {n}", dice.random() < 0.04) for n in range(devices)]
             operands.append(TraceOperand(name, found, kernels))
-        result = compared(*operands, dice.choice((0.01, 0.05, 0.1)))
+        result = compare(*operands, dice.choice((0.01, 0.05, 0.1)))
         yield f"{seed}: {result.word}: {result.reason}"
         for kernel in result.kernels:
             ratios = kernel.ratio, kernel.low, kernel.high, kernel.is_timed, kernel.difference_s

@@ -50,7 +50,7 @@ from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.device.hardware import described
 from workbench.traces.trace import Dispatch, Trace
-from workbench.traces.trace_compare import TraceOperand, compared
+from workbench.traces.trace_compare import TraceOperand, compare
 from workbench.workload import engine, plan
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
@@ -1033,7 +1033,7 @@ def test_a_comparison_of_traces_is_printed():
         ]
         return TraceOperand(name, findings, profiles)
 
-    result = compared(operand("old", 1.0, 1e-5), operand("new", 1.5, 2e-5), 0.01)
+    result = compare(operand("old", 1.0, 1e-5), operand("new", 1.5, 2e-5), 0.01)
     expected = [
         SimpleNamespace(state="met", text="less", before=1.0, after=2.0, unit="s"),
         SimpleNamespace(state="not measured", text="more", before=None, after=2.0, unit="s"),

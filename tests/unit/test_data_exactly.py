@@ -288,10 +288,11 @@ def test_a_sequence_within_another_is_not_listed():
     found = repeats.repeats(trace, timeline.device_times(trace, "0"))
     assert [("".join(r.names), r.count) for r in found] == [("abc", 30)]
     assert repeats._runs([1, 2, 3] * 10 + [9] + [4, 5, 6, 7] * 6) == [(0, 3, 10), (31, 4, 6)]
-    assert repeats._of_period([1, 2, 3] * 5, 3) == [(0, 3, 5)]
-    assert repeats._of_period([1, 2, 3] * 4 + [1, 2], 3) == []
-    assert repeats._of_period([1] * 30, 3) == []
-    assert repeats._of_period([1, 2, 3] * 5 + [4] + [1, 2, 3] * 6, 3) == [(0, 3, 5), (16, 3, 6)]
+    assert repeats._runs_of_period([1, 2, 3] * 5, 3) == [(0, 3, 5)]
+    assert repeats._runs_of_period([1, 2, 3] * 4 + [1, 2], 3) == []
+    assert repeats._runs_of_period([1] * 30, 3) == []
+    twice = [1, 2, 3] * 5 + [4] + [1, 2, 3] * 6
+    assert repeats._runs_of_period(twice, 3) == [(0, 3, 5), (16, 3, 6)]
 
 
 # Impossible times
@@ -512,7 +513,7 @@ def test_steps_are_judged_by_the_threshold_and_their_spread(after, spread, word,
     low, high = spread or (None, None)
     step = FigureChange("ProfilerStep#", Evidence("ProfilerStep#", 1.0, "s", "profiled", low, high),
                         Evidence("ProfilerStep#", after, "s", "profiled", 1.0, after))  # fmt: skip
-    found, reason = trace_compare._of_steps(step, 0.0625)
+    found, reason = trace_compare._steps_verdict(step, 0.0625)
     assert (found, reason.partition(", ")[2]) == (word, said)
 
 
@@ -539,7 +540,9 @@ def kernel_change(word, before=True, after=True, counts=(1, 1), metrics=()):
 )
 def test_a_window_is_slower_where_a_kernel_says_so_or_much_is_idle(ratio, words, word, said):
     kernels = [kernel_change(w) for w in words]
-    found, reason = trace_compare._of_window(figure("total time", 1.0, ratio, "s"), kernels, 0.125)
+    found, reason = trace_compare._window_verdict(
+        figure("total time", 1.0, ratio, "s"), kernels, 0.125
+    )
     assert found == word and said in reason
 
 

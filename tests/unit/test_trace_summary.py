@@ -16,7 +16,7 @@ from workbench.traces.kernel_class import class_of, class_rows
 from workbench.traces.readers import read
 from workbench.traces.repeats import repeats
 from workbench.traces.rule_metrics import rule_metrics
-from workbench.traces.rules import evaluated, evaluated_kernel, kernel_rules, rules
+from workbench.traces.rules import evaluate_device, evaluated_kernel, kernel_rules, rules
 from workbench.traces.timeline import device_times
 from workbench.traces.trace import Activities, ActivityKind, Trace
 from workbench.traces.trace_summary import summarise
@@ -96,7 +96,7 @@ def test_the_parent_of_a_launch_is_the_shortest_operation_around_it(spans, momen
     for number, moment in enumerate(sorted(moments)):
         table.add(CALL, "launch", moment, moment + 1, "", "1", "p", number)
         table.add(K, "k", 100 + number, 101 + number, "0", "7", "p", number)
-    kernels = list(table.of_kind(K))
+    kernels = list(table.select(K))
     parents = operations_of(table, table.launches(), kernels)
     for moment, parent in zip(sorted(moments), parents, strict=True):
         around = [b - a for a, b in nested if a <= moment < b]
@@ -215,7 +215,7 @@ def test_ranges_hold_the_work_that_was_launched_in_them():
 
 def words(trace):
     (summary,) = summarise(trace).devices
-    return [match.rule.word for match in evaluated(summary)]
+    return [match.rule.word for match in evaluate_device(summary)]
 
 
 def planted(name):
@@ -258,7 +258,7 @@ def test_each_rule_finds_its_planted_cause(name):
 @pytest.mark.parametrize("name", rules())
 def test_no_gain_is_larger_than_the_window_and_numbers_are_profiled(name):
     (summary,) = summarise(planted(name)).devices
-    for match in evaluated(summary):
+    for match in evaluate_device(summary):
         gain = match.diagnosis.gain_ns
         assert gain is None or 0 <= gain <= summary.times.window
         assert match.diagnosis.advice and match.diagnosis.sentence.endswith(".")
@@ -278,7 +278,7 @@ CHAINS = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_bottleneck_of_a_known_program_comes_first(name):
     (summary,) = summarise(read([GOLDEN / "h200" / f"chain_{name}.json.gz"])).devices
-    assert [match.rule.word for match in evaluated(summary)] == CHAINS[name]
+    assert [match.rule.word for match in evaluate_device(summary)] == CHAINS[name]
     assert summary.times.kernel_count == 5 * 64
     kpis = {kpi.name: kpi.value for kpi in summary.kpis}
     # Proton's mean of the same kernel is 1.179 us; beside copies and in a graph it takes longer
@@ -311,7 +311,7 @@ def test_exposed_synchronisation_is_rare_in_real_traces():
         path.name
         for path in paths
         for summary in summarise(read([path])).devices
-        if "synchronisation" in [match.rule.word for match in evaluated(summary)]
+        if "synchronisation" in [match.rule.word for match in evaluate_device(summary)]
     ]
     assert len(paths) >= 5 and len(held) <= 1, held
 

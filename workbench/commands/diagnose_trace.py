@@ -45,7 +45,7 @@ from workbench.traces.rule_metrics import (
 from workbench.traces.rules import (
     TIMELINE_NEEDS,
     call_rules,
-    evaluated,
+    evaluate_device,
     evaluated_call,
     evaluated_kernel,
     kernel_rules,
@@ -100,7 +100,7 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     if counted or not summary.devices:
         missing += without_timeline()
     for each in [] if counted else summary.devices:
-        matches = evaluated(each)
+        matches = evaluate_device(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
         word = matches[0].rule.word if matches else HEALTHY
         if each.lacks:

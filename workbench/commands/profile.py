@@ -39,7 +39,7 @@ from workbench.traces.profilers import (
     run_tool,
 )
 from workbench.traces.profilers.gputrace import NAME as GPUTRACE
-from workbench.traces.profilers.ncu import SETS, translated
+from workbench.traces.profilers.ncu import SETS, explain_set
 from workbench.traces.profilers.running.call_script import SCRIPT, script_of
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.machine import CAPTURE, Machine, machine_here
@@ -285,7 +285,7 @@ class ProfileCommand:
             return replace(workload, every=options.all)
         if name == "ncu":
             counters = ncu_counters(options, self._say_once) if options.metrics else ()
-            if sentence := translated(options.set):
+            if sentence := explain_set(options.set):
                 self._say_once(sentence)
             extended = replace(workload, counters=counters, selection=options.set or "")
             return with_defaults(extended, name, self._gpu())

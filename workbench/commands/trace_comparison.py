@@ -32,7 +32,7 @@ from workbench.traces.trace_compare import (
     KernelChange,
     TraceComparison,
     TraceOperand,
-    compared,
+    compare,
     percent_change,
 )
 from workbench.traces.trace_summary import summarise
@@ -107,7 +107,7 @@ def compare_traces(
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
     check_outputs(options)
     expected = _expected(options, operands)
-    result = compared(*operands, options.threshold)
+    result = compare(*operands, options.threshold)
     _print(console, result, expected)
     page = _page(options, result, expected)
     say_page(console, page)

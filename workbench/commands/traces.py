@@ -29,7 +29,7 @@ from workbench.traces.rule_metrics import (
     rule_metrics,
     stored_metrics,
 )
-from workbench.traces.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
+from workbench.traces.rules import RuleMatch, evaluate_device, evaluated_call, evaluated_kernel
 from workbench.traces.shortfall import Shortfall
 from workbench.traces.timeline import KernelRow
 from workbench.traces.trace import ActivityKind, Dispatch, Trace
@@ -202,7 +202,7 @@ def findings_of(
         if serial:
             yield _finding(run, "counters", SERIAL, evidence_of(each.kpis, group))
             continue
-        matches = evaluated(each)
+        matches = evaluate_device(each)
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
@@ -374,7 +374,7 @@ def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
     for each in summary.devices:
         for index in each.times.order:
             if table.kinds[index] == ActivityKind.KERNEL:
-                name = table.names.known[table.name_numbers[index]]
+                name = table.names.entries[table.name_numbers[index]]
                 spent = table.ends[index] - table.starts[index]
                 groups.setdefault((name, each.device), []).append(spent)
     return groups

@@ -59,7 +59,7 @@ def lanes(summary: DeviceSummary, start: int, end: int) -> list[Lane]:
     for index in times.order:
         if table.starts[index] < end and table.ends[index] > start:
             kind = ActivityKind(table.kinds[index]).name.lower()
-            lane = streams.setdefault(table.lanes.known[table.lane_numbers[index]], {})
+            lane = streams.setdefault(table.lanes.entries[table.lane_numbers[index]], {})
             lane.setdefault(kind, []).append((table.starts[index], table.ends[index]))
     for name, kinds in list(sorted(streams.items(), key=_busiest))[:STREAMS]:
         boxes = {kind: clipped(union(each), start, end) for kind, each in kinds.items()}
@@ -204,7 +204,7 @@ def _named(summary: DeviceSummary, start: int, end: int) -> list[tuple[int, int,
         (
             table.starts[i],
             table.ends[i],
-            f"{table.names.known[table.name_numbers[i]][:100]}, "
+            f"{table.names.entries[table.name_numbers[i]][:100]}, "
             f"{duration((table.ends[i] - table.starts[i]) / 1e9)}",
         )
         for i in sorted(longest)

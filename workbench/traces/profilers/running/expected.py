@@ -86,7 +86,7 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
 # Calls of ours
 
 
-def check_marked(run: ToolRun, trace: Trace) -> None:
+def check_marked_calls(run: ToolRun, trace: Trace) -> None:
     """Raise ProfilerError where the trace of a script of ours lacks one of its marked calls or
     launches, or has more; and where a program used the GPU and no kernel is there."""
     marked = run.workload.marked
@@ -144,11 +144,11 @@ def _range_count(trace: Trace) -> int | None:
     """Return the number of marked ranges on the timeline; None where there is none to count on, as
     in a tree of totals or a trace of kernels alone."""
     table = trace.activities
-    ranges = list(table.of_kind(ActivityKind.RANGE))
+    ranges = list(table.select(ActivityKind.RANGE))
     if not ranges:
         return 0 if trace.tool == "torch.profiler" else None
-    known = table.names.known
-    return len([i for i in ranges if known[table.name_numbers[i]] == RANGE])
+    names = table.names.entries
+    return len([i for i in ranges if names[table.name_numbers[i]] == RANGE])
 
 
 def _kernels(trace: Trace, within: bool) -> Counter[str]:
@@ -161,14 +161,14 @@ def _kernels(trace: Trace, within: bool) -> Counter[str]:
             counts[total.name] += total.count
     ranges = named_ranges(trace, RANGE)
     launches = table.launches()
-    for index in table.of_kind(ActivityKind.KERNEL):
+    for index in table.select(ActivityKind.KERNEL):
         at = launches[index]
         if within and at >= 0 and ranges.starts:
             time = table.starts[at]
             place = bisect_right(ranges.starts, time) - 1
             if place < 0 or time >= ranges.ends[place]:
                 continue
-        counts[table.names.known[table.name_numbers[index]]] += 1
+        counts[table.names.entries[table.name_numbers[index]]] += 1
     return counts
 
 
@@ -194,7 +194,7 @@ def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> No
 
 
 def _check_records(trace: Trace, title: str) -> None:
-    if not any(True for _ in trace.activities.of_kind(ActivityKind.RANGE)):
+    if not any(True for _ in trace.activities.select(ActivityKind.RANGE)):
         raise ProfilerError(
             f"{title} has no scopes inside, so nothing was recorded there: enter "
             '`pl.scope("load")` of triton.profiler.language in the kernel, after '
