@@ -36,7 +36,7 @@ def candidates(kernel: str, rows: list[Row]) -> list[Candidate]:
     points = []
     for n, row in enumerate(rows):
         impl, config = catalog.impl_of(spec, row.impl), dict(row.config)
-        point = Candidate.by_name(row.impl, config)
+        point = Candidate.create(row.impl, config)
         points.append(replace(point, key=str(n), predicted_s=row.guess_s, impl=impl,
                               config=impl.config(**config)))  # fmt: skip
     return thinned(points, MOST[True], [tile])

@@ -172,7 +172,7 @@ class Replay:
         self._shown = shown
         points = [
             replace(
-                Candidate.by_name(r.impl, dict(r.config)),
+                Candidate.create(r.impl, dict(r.config)),
                 key=k,
                 predicted_s=self._seen(k, r.guess_s),
             )

@@ -140,7 +140,7 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], None] = _
         for case in cases(spec):
             if case.impl.name not in report.endless:
                 progress(str(case))
-                problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+                problem = PreparedProblem.make(spec, case.sizes, case.dtype, "cpu")
                 for outcome in pool.map(partial(_run, case, problem), SCHEDULES):
                     _enter(outcome, case, report)
 

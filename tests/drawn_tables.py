@@ -114,7 +114,7 @@ def checked_values(spec: Spec) -> Iterator[str]:
     dtype = sorted(spec.tolerance)[-1]
     by_bytes = sorted(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))
     for number, sizes in enumerate(by_bytes[:VALUES]):
-        problem = PreparedProblem.of(spec, sizes, dtype, "cpu", number)
+        problem = PreparedProblem.make(spec, sizes, dtype, "cpu", number)
         yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
         yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected))
 

@@ -53,7 +53,7 @@ def test_a_worker_without_a_gpu_compiles_for_the_device_of_others(joined):
     configs = [impl.config(), impl.config(num_warps=8), impl.config()]
     candidates = []
     for number, config in enumerate(configs):
-        named = Candidate.by_name("blocks", vars(config))
+        named = Candidate.create("blocks", vars(config))
         candidates.append(Candidate(named.case, f"k{number}", impl, config, code=hashes["blocks"]))
     problem = Problem("copy", spec, {"N": 4096}, "bf16")
     results = {c.key: r for c, r in compile_all(pool, problem, candidates, H200)}

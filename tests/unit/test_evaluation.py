@@ -30,8 +30,8 @@ from workbench.evaluation.times import EvaluatedTimes, measured_times
 from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
 from workbench.measurement.correctness import Checked, PreparedProblem
-from workbench.measurement.handover import CallResult, Returned, checked
-from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
+from workbench.measurement.handover import CallResult, Returned, compare
+from workbench.measurement.packed import Packed, Unpackable, pack_tensor, unpack_tensor
 from workbench.measurement.rules import RULES, Fault
 from workbench.traces.profilers.running.machine import Machine
 
@@ -49,7 +49,7 @@ NAMES = [rule.name for rule in RULES]
 def test_a_tensor_is_the_same_after_it_travelled(dtype, shape, turned, seed):
     x = (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype)
     x = x.t() if turned and x.dim() == 2 else x
-    back = unpacked(packed(x))
+    back = unpack_tensor(pack_tensor(x))
     assert back.dtype == x.dtype and back.shape == x.shape and back.stride() == x.stride()
     assert torch.equal(back, x) and back.data_ptr() % 16 == 0
 
@@ -60,7 +60,7 @@ def test_a_tensor_is_the_same_after_it_travelled(dtype, shape, turned, seed):
 )  # fmt: skip
 def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
     try:
-        x = unpacked(Packed(dtype, tuple(shape), tuple(strides), data))
+        x = unpack_tensor(Packed(dtype, tuple(shape), tuple(strides), data))
     except Unpackable:
         return
     assert x.numel() * x.element_size() <= max(len(data), 0) or 0 in x.shape or 0 in x.stride()
@@ -70,12 +70,12 @@ def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
 
 
 SPEC = catalog.spec_of("copy")
-PROBLEM = PreparedProblem.of(SPEC, SPEC.check[0], "fp32", "cpu", 3)
-RIGHT = Returned(tuple(packed(x.float()) for x in PROBLEM.expected), launches=("_copy",))
+PROBLEM = PreparedProblem.make(SPEC, SPEC.check[0], "fp32", "cpu", 3)
+RIGHT = Returned(tuple(pack_tensor(x.float()) for x in PROBLEM.expected), launches=("_copy",))
 
 
 def test_right_bytes_are_right_and_all_else_breaks_its_rule():
-    assert checked(PROBLEM, RIGHT).wrong is None and checked(PROBLEM, RIGHT).bits
+    assert compare(PROBLEM, RIGHT).wrong is None and compare(PROBLEM, RIGHT).bits
     y = RIGHT.outputs[0]
     zeros = replace(y, data=bytes(len(y.data)))
     cases = {
@@ -86,7 +86,7 @@ def test_right_bytes_are_right_and_all_else_breaks_its_rule():
         "guards": Returned((), Fault("guards", "it wrote behind")),
     }
     for rule, result in cases.items():
-        verdict = checked(PROBLEM, result)
+        verdict = compare(PROBLEM, result)
         assert verdict.rule == rule and verdict.wrong and verdict.error > 1
 
 

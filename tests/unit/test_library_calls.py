@@ -6,7 +6,7 @@ from workbench import catalog
 from workbench.device.hardware import described
 from workbench.dsl import CompiledCall
 from workbench.measurement.correctness import PreparedProblem, check_outputs
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 
 pytestmark = pytest.mark.unit
 H200 = described("h200").limits
@@ -25,8 +25,8 @@ def test_the_call_that_is_compiled_gives_the_expected_outputs(impl):
     dtype = "fp32" if "fp32" in spec.tolerance else sorted(spec.tolerance)[-1]
     for sizes in sorted(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))[:3]:
         if impl.rejection_reason(impl.config(), H200, dtype, sizes) is None:
-            problem = PreparedProblem.of(spec, sizes, dtype, "cpu", tried)
-            result = check_outputs(as_tuple(impl.launch._call(*problem.inputs)), problem)
+            problem = PreparedProblem.make(spec, sizes, dtype, "cpu", tried)
+            result = check_outputs(output_tuple(impl.launch._call(*problem.inputs)), problem)
             assert result.wrong is None, f"{dtype} {sizes} {result.wrong}"
             tried += 1
     assert tried

@@ -742,7 +742,7 @@ def test_launches_stop_at_the_first_that_fails(monkeypatch):
             raise outcome
         return outcome
 
-    monkeypatch.setattr("workbench.measurement.handover.returned", returned)
+    monkeypatch.setattr("workbench.measurement.handover.launch_on_inputs", returned)
     calls = [SimpleNamespace(sizes={"N": n}) for n in (1, 2, 1)]
     assert checking.launch_calls("toy", candidate(16), calls[:1]) == [results[1]]
     refused = checking.launch_calls("toy", candidate(16), calls)

@@ -797,7 +797,7 @@ def test_calls_take_the_schedules_of_the_emulator_in_turn(monkeypatch):
         emulated, "loaded", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
     )
     monkeypatch.setattr(
-        "workbench.measurement.handover.returned", lambda impl, config, call: results.pop(0)
+        "workbench.measurement.handover.launch_on_inputs", lambda impl, config, call: results.pop(0)
     )
     calls = [SimpleNamespace(sizes={"N": n}) for n in range(4)]
     assert emulated.emulate_calls("toy", candidate(1), calls) == Refusal(

@@ -30,7 +30,7 @@ SPACES = st.lists(
 
 
 def point(key, impl, knobs, predicted_s):
-    return replace(Candidate.by_name(impl, dict(knobs)), key=key, predicted_s=predicted_s)
+    return replace(Candidate.create(impl, dict(knobs)), key=key, predicted_s=predicted_s)
 
 
 KINDS = pytest.mark.parametrize("strategy", Strategy)

@@ -78,7 +78,7 @@ class Process:
         poisoned = "GPU" in str(error)
         return Refusal(stage, str(error), poisoned=poisoned)
 
-    def measured(self, timed, windows, regime, state, **also):
+    def summarise(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
         return Measured(
             samples[0], samples[0], samples[0], samples, regime, "graph", "p", 1, state=state
@@ -93,7 +93,7 @@ def process(monkeypatch):
 
 def part(kernel, fate="right", N=0, **how):
     return worker.WorkerTask(
-        MeasureJob(kernel, {"N": N}, "bf16", RULES), Candidate.by_name(fate, {}), **how
+        MeasureJob(kernel, {"N": N}, "bf16", RULES), Candidate.create(fate, {}), **how
     )
 
 

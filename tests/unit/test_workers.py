@@ -276,7 +276,7 @@ NAMES = vars(handover) | vars(correctness) | {"torch": torch}
 TASKS = [
     *(f for _, f in inspect.getmembers(worker, inspect.isfunction)
       if f.__module__ == worker.__name__ and not f.__name__.startswith("_")
-      and f not in (worker.accounted, worker.resolve)),
+      and f not in (worker.account_seconds, worker.resolve)),
     compile_task, compare_outputs, make_inputs,
 ]  # fmt: skip
 
@@ -294,7 +294,7 @@ def test_the_seconds_of_a_task_can_be_read(monkeypatch):
     state = worker._State(None, None, None, None, None, {})
     monkeypatch.setattr(worker, "_now", state)
 
-    @worker.accounted
+    @worker.account_seconds
     def task(limit_s):
         with worker._checking():
             time.sleep(limit_s)

@@ -17,7 +17,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.correctness import Checked, compare_values
-from workbench.measurement.packed import packed, unpacked
+from workbench.measurement.packed import pack_tensor, unpack_tensor
 from workbench.spec import label
 
 LIMIT_S = 300.0
@@ -85,8 +85,8 @@ def _result(call: Call, memory: Any, trace: ProgramTrace) -> SampleResult | Refu
             return Refusal("check", f"{name} is read before it is written")
         layout = call.tensors[name]
         at = torch.from_numpy(each.elements())
-        elements[name] = packed(at)
-        values[name] = packed(memory[name].reshape(-1)[at + layout.lead].contiguous())
+        elements[name] = pack_tensor(at)
+        values[name] = pack_tensor(memory[name].reshape(-1)[at + layout.lead].contiguous())
     return SampleResult(len(trace.ran), elements, values)
 
 
@@ -122,8 +122,8 @@ def _expected(
     places = torch.full(layout.kept, -1, dtype=torch.int64)
     view = layout.view(places)
     view.copy_(torch.arange(view.numel()).view(view.shape))
-    at = places.reshape(-1)[unpacked(result.elements[name]) + layout.lead]
-    actual, inside = unpacked(packed_values), at >= 0
+    at = places.reshape(-1)[unpack_tensor(result.elements[name]) + layout.lead]
+    actual, inside = unpack_tensor(packed_values), at >= 0
     if name in kept.written:
         inside &= kept.written[name].reshape(-1)[at.clamp(min=0)]
     expected = kept.expected[name].reshape(-1)[at[inside]]

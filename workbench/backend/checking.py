@@ -271,10 +271,10 @@ _KEPT = 64  # problems
 
 def make_inputs(request: CheckRequest) -> list[Given]:
     """Return the inputs of each call, and keep their reference. Raises SpecFault."""
-    from workbench.measurement.handover import given
+    from workbench.measurement.handover import pack
 
     problems = [_problem(request, call) for call in request.calls]
-    return [given(p.spec, c.sizes, p.inputs) for p, c in zip(problems, request.calls, strict=True)]
+    return [pack(p.spec, c.sizes, p.inputs) for p, c in zip(problems, request.calls, strict=True)]
 
 
 def trusted(kernel: str) -> Any:
@@ -301,7 +301,7 @@ def _problem(request: CheckRequest, call: CheckCall) -> Any:
         spec = trusted(request.kernel)
         while len(_problems) >= _KEPT:
             del _problems[next(iter(_problems))]
-        make = hard_problem if call.hard else PreparedProblem.of
+        make = hard_problem if call.hard else PreparedProblem.make
         _problems[key] = make(spec, call.sizes, request.dtype, "cpu", call.seed)
     return _problems[key]
 
@@ -311,10 +311,10 @@ def compare_outputs(
 ) -> list[CallResult] | Refusal:
     """Compare what the launches returned with the reference of each call. Returns a Refusal where
     the file of the Spec replaced a function that this relies on."""
-    from workbench.measurement.handover import CallResult, checked
+    from workbench.measurement.handover import CallResult, compare
 
     compared = [
-        CallResult(checked(_problem(request, call), result), result.launches, result.operators)
+        CallResult(compare(_problem(request, call), result), result.launches, result.operators)
         for call, result in zip(request.calls, results, strict=True)
     ]
     if (name := replaced_function()) is not None:
@@ -325,7 +325,7 @@ def compare_outputs(
 
 def replaced_function() -> str | None:
     """Return the name of a function that checks rely on and that importing a Spec replaced."""
-    return _before.changed() if _before is not None else None
+    return _before.replaced_function() if _before is not None else None
 
 
 # Tasks of the processes that run the code under test
@@ -336,7 +336,7 @@ def launch_calls(
 ) -> list[Returned] | Refusal:
     """Launch one config on the inputs of each call, in an interpreting worker, and return the
     outputs, or a Refusal for the first launch that fails."""
-    from workbench.measurement.handover import returned
+    from workbench.measurement.handover import launch_on_inputs
 
     known = loaded(kernel)
     impl = known.impl(candidate.case.impl, candidate.code)
@@ -346,7 +346,7 @@ def launch_calls(
         at = dict(call.sizes)
         try:
             with user_code(f"the launch of {impl.title}", INPUTS_TIMEOUT_S):
-                results.append(returned(impl, config, call))
+                results.append(launch_on_inputs(impl, config, call))
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:

@@ -196,7 +196,7 @@ class CeilingsCommand:
             recorder.keep(copy_outcome(copied, recorder.run, recorder.backend))
         times = {
             name: {c.bytes: c.timing for c in same if c.timing is not None}
-            for name, same in transfers.by_name(copies).items()
+            for name, same in transfers.group_by_name(copies).items()
         }
         self._add(ceilings.link_ceilings(times, reason))
 

@@ -45,9 +45,9 @@ from workbench.traces.rule_metrics import (
 from workbench.traces.rules import (
     TIMELINE_NEEDS,
     call_rules,
+    evaluate_call,
     evaluate_device,
-    evaluated_call,
-    evaluated_kernel,
+    evaluate_kernel,
     kernel_rules,
     missing_of_kernel,
     missing_of_timeline,
@@ -257,7 +257,7 @@ def _of_launches(
     groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
     words: dict[str, dict[str, None]] = {}
     for each in launches:
-        matches = evaluated_kernel(each.metrics, each.lines)
+        matches = evaluate_kernel(each.metrics, each.lines)
         evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
         first = word_of(matches)
         word = first.rule.word if first else HEALTHY if evaluable else "not evaluable"
@@ -290,7 +290,7 @@ def _of_call(
                 match.diagnosis.gain_ns,
             )
         ]
-        for match in evaluated_call(call.metrics)
+        for match in evaluate_call(call.metrics)
     }
 
 

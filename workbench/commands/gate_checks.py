@@ -183,7 +183,7 @@ class Begun:
         calls = [CheckCall.at(sizes, checks.seed) for sizes in config.sizes]
         calls += [CheckCall.at(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
         self._request = CheckRequest(reference, dtype, tuple(calls))
-        candidate = Candidate.by_name(impl, config.config)
+        candidate = Candidate.create(impl, config.config)
         self._compared: Future[Any] = checks.calls(
             self._request, kernel, candidate, INTERPRET_TIMEOUT_S
         )

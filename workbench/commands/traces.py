@@ -29,7 +29,7 @@ from workbench.traces.rule_metrics import (
     rule_metrics,
     stored_metrics,
 )
-from workbench.traces.rules import RuleMatch, evaluate_device, evaluated_call, evaluated_kernel
+from workbench.traces.rules import RuleMatch, evaluate_call, evaluate_device, evaluate_kernel
 from workbench.traces.shortfall import Shortfall
 from workbench.traces.timeline import KernelRow
 from workbench.traces.trace import ActivityKind, Dispatch, Trace
@@ -223,7 +223,7 @@ def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding
     for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
         metrics = rule_metrics(dispatch, trace.tool, known.plain)
-        for match in evaluated_kernel(metrics, known.lines_of(dispatch)):
+        for match in evaluate_kernel(metrics, known.lines_of(dispatch)):
             yield _of_match(match, run, "", name)
 
 
@@ -231,7 +231,7 @@ def _of_calls(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
     """Yield what the sums over the launches of the first call say; the others are the same."""
     for metrics in known.calls[:1]:
         size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
-        for match in evaluated_call(metrics):
+        for match in evaluate_call(metrics):
             yield _of_match(match, run, "", call_title(size))
 
 

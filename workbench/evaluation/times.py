@@ -97,7 +97,7 @@ def measured_times(
         first = gpu.timed(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return refused(first), None
-    entrants = [submission.candidate, *(Candidate.by_name(n, {}) for n in submission.libraries)]
+    entrants = [submission.candidate, *(Candidate.create(n, {}) for n in submission.libraries)]
     finals = gpu.final(entrants, [0.0] * len(entrants))
     own = finals[0]
     if isinstance(own, Refusal):

@@ -418,7 +418,7 @@ def emulate_calls(
 ) -> list[Returned] | Refusal:
     """Launch one config on the inputs of each call in the emulator, in a worker, each in the next
     schedule. Returns the outputs, or a Refusal for the first launch that fails."""
-    from workbench.measurement.handover import returned
+    from workbench.measurement.handover import launch_on_inputs
 
     emulator = import_module(EMULATOR)
     impl = loaded(kernel).impl(candidate.case.impl, candidate.code)
@@ -432,7 +432,7 @@ def emulate_calls(
                 user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S),
                 emulator.emulation(emulator.EmulationOptions(schedule)) as runs,
             ):
-                result = returned(impl, config, call)
+                result = launch_on_inputs(impl, config, call)
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ from workbench.data.record import Outcome, Profile, Record, grouped
 from workbench.data.units import counted, duration, percent, quantity, three_digits
 from workbench.traces.metric import BY_NAME
 from workbench.traces.rule_metrics import profile_metrics
-from workbench.traces.rules import RuleMatch, evaluated_kernel, word_of
+from workbench.traces.rules import RuleMatch, evaluate_kernel, word_of
 
 # Metrics that a row shows, where any config has them.
 SHOWN = (
@@ -59,7 +59,7 @@ class _ProfiledConfig:
     @cached_property
     def first(self) -> RuleMatch | None:
         """Return the first rule that holds; None where none does."""
-        return word_of(evaluated_kernel(self.metrics))
+        return word_of(evaluate_kernel(self.metrics))
 
     @property
     def word(self) -> str:

@@ -139,7 +139,7 @@ def evaluate_device(summary: DeviceSummary) -> list[RuleMatch]:
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
 
 
-def evaluated_kernel(
+def evaluate_kernel(
     metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
@@ -149,7 +149,7 @@ def evaluated_kernel(
     return _evaluate_rules(kernel_rules(), metrics, lines or {})
 
 
-def evaluated_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
+def evaluate_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
     """Return the rules that hold on a call of several launches with these metrics (see
     `data.rule_metrics.call_metrics`), ranked as those of a kernel."""
     return _evaluate_rules(call_rules(), metrics, {})
@@ -183,7 +183,7 @@ def _evaluate_rules(
 
 
 def word_of(matches: Sequence[RuleMatch]) -> RuleMatch | None:
-    """Return the rule that gives the word of a kernel, of `evaluated_kernel`; None where none holds
+    """Return the rule that gives the word of a kernel, of `evaluate_kernel`; None where none holds
     but remarks."""
     return None if not matches or _is_remark(matches[0]) else matches[0]
 
@@ -192,7 +192,7 @@ def _is_remark(match: RuleMatch) -> bool:
     return isinstance(match.rule, KernelRule) and match.rule.remark
 
 
-def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
+def evaluate_code(facts: CodeFacts) -> list[RuleMatch]:
     """Return the rules that hold on machine code, in their order: it tells no time, so they have no
     gain."""
     results: list[RuleMatch] = []
