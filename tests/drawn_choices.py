@@ -18,7 +18,7 @@ from workbench.backend.checking import CheckCall
 from workbench.catalog import spec_of
 from workbench.data.record import Case, Failure, Measured, Outcome, Record, Run
 from workbench.data.tuned_cache import Entry
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation.calls import calls_at, hidden_sizes
 from workbench.evaluation.times import EvaluatedTimes
 from workbench.measurement.candidate import Candidate
@@ -238,7 +238,8 @@ def designs() -> Rows:
     ):
         spec = spec_of(name)
         for dtype in sorted(spec.tolerance)[:2]:
-            yield f"{name} {device} {dtype}: {design.design(spec, dtype, described(device), count)}"
+            extents = design.design(spec, dtype, find_device(device), count)
+            yield f"{name} {device} {dtype}: {extents}"
     for extent in (
         0.3,
         1,
@@ -275,7 +276,7 @@ def thinnings() -> Rows:
         legal = []
         for n in range(dice.randrange(2, 14)):
             impl = dice.choice(impls)
-            config = impl.default(described("h200").limits, "bf16", spec.bench[0])
+            config = impl.default(find_device("h200").limits, "bf16", spec.bench[0])
             legal.append(
                 Candidate(
                     Case("softmax", impl.name, "triton", {}, {}, "bf16", "h200"),
@@ -333,7 +334,7 @@ ORDERS = [
 
 
 def orders() -> Rows:
-    spec, device = spec_of("softmax"), described("h200")
+    spec, device = spec_of("softmax"), find_device("h200")
     impls = [i for i in spec.impls if i.backend == "triton"]
     for seed in range(80):
         dice = random.Random(seed)
@@ -357,7 +358,7 @@ def orders() -> Rows:
                     dice.choice((None, 1e-5, 1.1e-5, 3e-5)),
                 )
             )
-        of = described(dice.choice(("h200", "a100", "mi300x")))
+        of = find_device(dice.choice(("h200", "a100", "mi300x")))
         with patch.object(choice, "_measured", lambda: ("sm_90", ORDERS)):
             found = choice.ordered(spec, some, of, "bf16", sizes)
         yield f"{seed} {sizes}: {[(c.impl.name, c.time_s) for c in found]} {found[0].text}"

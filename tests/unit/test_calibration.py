@@ -34,10 +34,10 @@ from workbench.device.calibration import (
     CalibrationTime,
     calibration_of,
     load,
-    not_held,
     own_path,
     save,
     sizes_in,
+    times_not_held_back,
 )
 from workbench.device.correction import (
     CLEAR,
@@ -51,7 +51,7 @@ from workbench.device.correction import (
     kernels_for,
     left_out,
 )
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import device_named
 from workbench.reports.calibration import held_lines, page, part_of
 from workbench.spec import values
@@ -295,7 +295,7 @@ def test_a_sweep_tries_the_corrected_order(own):
     assert corrected.keys() == plain.keys()
     kernel = next(kernels_for(MATMUL, H200, "bf16", AT))
     for one in list(corrected.values())[::40]:
-        place = kernel.before_compiling(TILES, one.config, H200, AT)
+        place = kernel.estimate_resources(TILES, one.config, H200, AT)
         (seconds,) = kernel.seconds([place], H200, "bf16")
         assert one.predicted_s == pytest.approx(seconds)
     assert len({c.predicted_s / plain[k].predicted_s for k, c in corrected.items()}) > 1
@@ -309,7 +309,7 @@ def test_a_launch_takes_what_the_times_say(own):
     assert best_estimate(TILES, H200, "bf16", AT) is None
     configs = legal(AT, 30)
     fast = configs[17]
-    guesses = {c: guessed(TILES, c, H200, "bf16", AT) for c in configs}
+    guesses = {c: guess_seconds(TILES, c, H200, "bf16", AT) for c in configs}
     share = 0.5 * min(guesses.values()) / guesses[fast]
     own(timed(lambda config: share if config == fast else 1.0, count=30))
     estimate = best_estimate(TILES, H200, "bf16", AT)
@@ -421,7 +421,7 @@ def test_the_shipped_calibration_holds_at_sizes_held_back(kernel):
     dtype = KERNELS[kernel]
     times = SHIPPED_H100.of(kernel, dtype)
     part = part_of(SHIPPED_H100, kernel, dtype, H100)
-    assert len(sizes_in(not_held(times))) == 12 and len(part.held) >= 7
+    assert len(sizes_in(times_not_held_back(times))) == 12 and len(part.held) >= 7
     figures = summary_of(part.held)
     assert figures["first_median"] <= 0.07 and figures["five_worst"] <= 0.17
     assert figures["error_median"] <= 0.11

@@ -16,7 +16,7 @@ from workbench.catalog import spec_of
 from workbench.commands import evaluate as command
 from workbench.commands.options import CommandError, EvaluateOptions
 from workbench.data.record import Energy, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation import evaluator, plan_evaluator, problem, submission
 from workbench.evaluation.digests import files_digests
 from workbench.evaluation.plan_evaluator import PlanEvaluation, sources_of
@@ -30,7 +30,7 @@ from workbench.tuner.portfolio import PortfolioError, portfolio
 
 pytestmark = pytest.mark.unit
 
-H100 = described("h100")
+H100 = find_device("h100")
 FACTS = problem.SpecFacts("softmax", ({"N": 4}, {"N": 8}), ({"N": 5}, {"N": 6}, {"N": 7}),
                           {"N": 64}, 100, 200)  # fmt: skip
 
@@ -483,7 +483,7 @@ def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
     said = capsys.readouterr().out
     assert "rejected (values" in said and "nothing was run" in said
     assert json.loads(path.read_text()) == first
-    gpu[0] = described("h200")
+    gpu[0] = find_device("h200")
     assert code_of() == 1 and len(judged) == 2, "another GPU"
     gpu[0] = H100
     assert code_of(sizes="N=4") == 1 and len(judged) == 3, "another request"

@@ -83,8 +83,8 @@ def test_calls_are_flushed_by_one_flush_and_their_bound_is_that_of_the_problem(m
     timer._flush = None
     timer._bench = SimpleNamespace(
         cache_bytes=7, bound_s=0.0, first_time=lambda rotation: 2e-5,
-        timed=lambda rotation, first: SimpleNamespace(rotation=rotation, first=first),
-        measured=lambda *given, **also: seen.append((given, also)) or "time",
+        choose_method=lambda rotation, first: SimpleNamespace(rotation=rotation, first=first),
+        summarise=lambda *given, **also: seen.append((given, also)) or "time",
     )  # fmt: skip
     calls = [lambda: "a", lambda: "b"]
     entrants = [timer.entrant(calls, flushed) for flushed in (False, True, True)]
@@ -153,8 +153,8 @@ def test_a_call_that_writes_while_its_stream_is_held_is_refused(
     class Memory:
         written = "written"
 
-        def __init__(self, beside):
-            assert beside is bench.run_beside
+        def __init__(self, run_aside):
+            assert run_aside is bench.run_beside
 
         def __enter__(self):
             return self
@@ -655,7 +655,7 @@ def test_copies_to_and_from_the_host_have_each_kind_and_size(monkeypatch):
         return SimpleNamespace(begin=lambda seconds, least: begun.append((seconds, least)))
 
     monkeypatch.setattr(transfers, "SIZES", (64, 256))
-    monkeypatch.setattr(transfers, "_Copy", SimpleNamespace(of=of))
+    monkeypatch.setattr(transfers, "_Copy", SimpleNamespace(create=of))
     found = transfers._entrants.__wrapped__()
     kinds = [(d, p) for p in (True, False) for d in ("h2d", "d2h")]
     assert list(found) == [(d, p, size) for size in (64, 256) for d, p in kinds]
@@ -815,7 +815,7 @@ def test_the_second_check_is_on_the_second_inputs(task, monkeypatch):
     state, made, seen = task(Asked()), [], []
     monkeypatch.setattr(
         "workbench.measurement.correctness.PreparedProblem",
-        SimpleNamespace(given=lambda *given: made.append(given) or "made"),
+        SimpleNamespace(wrap=lambda *given: made.append(given) or "made"),
     )
     monkeypatch.setattr(
         "workbench.measurement.correctness.check",
@@ -911,11 +911,11 @@ def test_libraries_are_imported_and_compiled_by_share_with_those_that_fail_left_
     assert emptied == []
 
 
-@pytest.mark.parametrize("task_name", ["references", "_prepared"])
+@pytest.mark.parametrize("task_name", ["references", "_prepare_state"])
 def test_a_process_without_a_gpu_says_so(monkeypatch, task_name):
     monkeypatch.setattr(worker.hardware, "live", lambda: None)
     with pytest.raises(RuntimeError, match="torch sees no GPU in the measuring process"):
-        getattr(worker, task_name)(*[None] * (task_name == "_prepared"))
+        getattr(worker, task_name)(*[None] * (task_name == "_prepare_state"))
     monkeypatch.setattr(worker.hardware, "live", lambda: H200)
     monkeypatch.setattr(worker.preflight, "references", lambda cache, rules: (cache, rules))
     assert worker.references() == (60 << 20, Protocol())
@@ -1135,7 +1135,7 @@ def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch
     log = []
     state.bench = SimpleNamespace(
         calls=lambda impl, config, regime: log.append(regime) or rotation,
-        first_time=lambda rotation: 2e-5, timed=lambda rotation, first: ("timed", first),
+        first_time=lambda rotation: 2e-5, choose_method=lambda rotation, first: ("timed", first),
         clock="clock",
     )  # fmt: skip
     counting = SimpleNamespace(kernels=lambda call: 3)

@@ -947,7 +947,7 @@ def test_bytes_that_are_copied_are_the_largest_size(monkeypatch):
     monkeypatch.setattr(transfers, "SIZES", (64, 256))
     monkeypatch.setattr(
         transfers, "_Copy",
-        SimpleNamespace(of=lambda d, p, data: sent.append(data)
+        SimpleNamespace(create=lambda d, p, data: sent.append(data)
                         or SimpleNamespace(begin=lambda seconds, least: None)),
     )  # fmt: skip
     transfers._entrants.__wrapped__()
@@ -957,7 +957,7 @@ def test_bytes_that_are_copied_are_the_largest_size(monkeypatch):
 
 @pytest.mark.parametrize(("right", "timed"), [(True, True), (False, False)])
 def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
-    entrant = SimpleNamespace(arrived=lambda: right)
+    entrant = SimpleNamespace(has_arrived=lambda: right)
     windows = [Window((1.0, 2.0)), Window((3.0,))]
     copied = transfers._copy_result(("d2h", False, 64), entrant, windows)
     assert (copied.direction, copied.pinned, copied.bytes, copied.right) == (
@@ -1036,7 +1036,7 @@ def mac(monkeypatch):
         return type("Problem", (dict,), {"inputs": ("x",)})(sizes)
 
     monkeypatch.setattr(metal_worker, "check", checked)
-    monkeypatch.setattr(metal_worker, "PreparedProblem", SimpleNamespace(of=of))
+    monkeypatch.setattr(metal_worker, "PreparedProblem", SimpleNamespace(make=of))
     monkeypatch.setattr(metal_worker, "_results", {})
     monkeypatch.setattr(metal_worker, "CHECKED_FLOPS", 100)
     monkeypatch.setattr(metal_worker, "CHECKED_BYTES", 50)
@@ -1296,7 +1296,7 @@ def test_a_mac_s_call_is_warm_and_cold_by_its_regime(monkeypatch, regime, cold_b
     )
     monkeypatch.setattr(metal_worker.inputs, "make", lambda *given: asked.append(given[:4]) or "x")
     monkeypatch.setattr(
-        metal_worker.MetalEntrant, "warmed", lambda call, empty, rules: (call, empty, rules)
+        metal_worker.MetalEntrant, "warm_up", lambda call, empty, rules: (call, empty, rules)
     )
     driver = SimpleNamespace(prepare=lambda *given: asked.append(given) or "call",
                              empty=lambda: "empty")  # fmt: skip

@@ -426,21 +426,21 @@ def timing(monkeypatch):
 def test_each_call_has_the_method_that_suits_it(timing):
     made, captured = timing
     below = Protocol().graph_below_s
-    assert made().timed(Rotating(waits=True), 1e-5).method == "host"
-    assert made().timed(Rotating(), below).method == "events"
-    taken = made(2e-5).timed(Rotating(), below * 0.99)
+    assert made().choose_method(Rotating(waits=True), 1e-5).method == "host"
+    assert made().choose_method(Rotating(), below).method == "events"
+    taken = made(2e-5).choose_method(Rotating(), below * 0.99)
     assert (taken.method, taken.estimate_s) == ("graph", 2e-5)
     del captured[:]
     for seen, estimate in ((9e-6, 9e-6), (1.05e-5, 1e-5), (0.0, 1e-5), (-1.0, 1e-5)):
-        assert made(seen).timed(Rotating(), 1e-5, 2e-4).estimate_s == estimate
-    assert made(1.2e-5).timed(Rotating(), 1e-5, 2e-4).method == "events"
+        assert made(seen).choose_method(Rotating(), 1e-5, 2e-4).estimate_s == estimate
+    assert made(1.2e-5).choose_method(Rotating(), 1e-5, 2e-4).method == "events"
     assert captured == [20] * 5  # 0.2 ms in calls of 10 us, in rounds of four sets
     rotation = Rotating()
     failed = made(fails=True)
-    assert failed.timed(rotation, 1e-5, 2e-4).method == "host"
+    assert failed.choose_method(rotation, 1e-5, 2e-4).method == "host"
     assert rotation.forgotten == 2 and failed._graphs is None
     del captured[:]
-    flushed = made(1e-5).timed(Rotating(flush="flush"), 1e-5, 2e-4)
+    flushed = made(1e-5).choose_method(Rotating(flush="flush"), 1e-5, 2e-4)
     assert captured == [4] and flushed.calls == 4  # each set once between two flushes
 
 
@@ -520,7 +520,7 @@ def process(monkeypatch):
 
     bench = SimpleNamespace(
         calls=lambda impl, config, regime="cold": impl.name, first_time=first_time,
-        timed=lambda rotation, estimate: SimpleNamespace(name=rotation, estimate_s=estimate),
+        choose_method=lambda rotation, s: SimpleNamespace(name=rotation, estimate_s=s),
     )  # fmt: skip
     protocol = Protocol(far=0.5)
     job = MeasureJob("k", {"N": 1}, "bf16", protocol)

@@ -31,7 +31,7 @@ from workbench.catalog import spec_of
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.mac import Mac
 from workbench.data.record import Case
-from workbench.device.hardware import UNCOMPILED, described
+from workbench.device.hardware import UNCOMPILED, find_device
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.correctness import Checked
@@ -90,7 +90,7 @@ class Client:
         self.closed += 1
 
 
-H200 = described("h200")
+H200 = find_device("h200")
 VERSIONS = {"workbench": "1", "triton": "3", "torch": "2"}
 
 
@@ -174,7 +174,7 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     (Actor(None), {}, "declares a GPU, and torch sees none there"),
     (ValueError("no"), {}, r"cannot start a measuring process \(ValueError: no\)"),
     (Actor(gpu_report()), {}, "has the GPU of tcp://1; give each"),
-    (Actor(replace(gpu_report("x"), device=described("h100"))), {}, "has a h100, and tcp://1 has"),
+    (Actor(replace(gpu_report("x"), device=find_device("h100"))), {}, "has a h100, and tcp://1"),
 ])  # fmt: skip
 def test_workers_that_cannot_take_part_are_said(farm, actor, report, words):
     first = arrives(farm, "tcp://1", Actor(gpu_report()))

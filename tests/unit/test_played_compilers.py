@@ -32,14 +32,14 @@ from workbench.code.machine_code import is_whole_elf
 from workbench.compile import Compiled, CompiledDuplicate, CompileError
 from workbench.data import machine_failure
 from workbench.data.record import Case, CountedTraffic, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
 
 pytestmark = pytest.mark.unit
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIMED = Timed(synthetic.measured(1e-5), 0.5, "gpu")
-H200 = described("h200")
+H200 = find_device("h200")
 RESOURCES = next(o.resources for o in synthetic.softmax()[1] if isinstance(o, Record))
 
 

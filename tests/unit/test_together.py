@@ -42,7 +42,7 @@ class Process:
         self.compiled.append((job.kernel, job.sizes["N"]))
         if job.kernel == "huge":
             raise MemoryError("does not fit")
-        bench = SimpleNamespace(measured=self.measured)
+        bench = SimpleNamespace(summarise=self.summarise)
         sensors = SimpleNamespace(
             read=lambda: None, summary=lambda readings: {}, processes=lambda: None
         )

@@ -13,7 +13,7 @@ import synthetic
 from workbench.backend.checking import CheckCall
 from workbench.catalog import spec_of
 from workbench.data.record import Failure, Predicted, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation import times, verdict
 from workbench.evaluation.calls import calls_at, hidden_sizes
 from workbench.measurement.candidate import Refusal
@@ -229,7 +229,7 @@ def test_sizes_that_do_not_fit_are_left_out(monkeypatch):
     reason = []
     impl = SimpleNamespace(backend="triton", default=lambda *_: "c",
                            rejection_reason=lambda *_: reason[0] if reason else None)  # fmt: skip
-    device = described("h100")
+    device = find_device("h100")
     bound = [1e-5]
     monkeypatch.setattr(design, "bound_s", lambda *_: bound[0])
     monkeypatch.setattr(design, "is_aligned", lambda spec, sizes: sizes["M"] != 7)

@@ -287,7 +287,7 @@ def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: st
     if place.impl.work is None:
         return derived_time(device, compiled)
     known = compiled.resources, compiled.launches, compiled.each
-    return ModelledConfig(place.impl, place.config, place.sizes, *known).predicted(device, dtype)
+    return ModelledConfig(place.impl, place.config, place.sizes, *known).predict(device, dtype)
 
 
 def derived_time(device: Device, compiled: Compiled) -> Predicted:

@@ -44,10 +44,10 @@ from workbench.device.calibration import (
     CalibrationTime,
     calibration_of,
     load,
-    not_held,
     own_path,
     save,
     sizes_in,
+    times_not_held_back,
 )
 from workbench.device.correction import calibrated_kernel, is_aligned, same_architecture
 from workbench.device.hardware import Device, device_named
@@ -296,7 +296,7 @@ class CalibrateCommand:
         problem = plan.problem
         spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
         ours = (t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype))
-        kernel = calibrated_kernel(not_held(ours), spec, device, is_aligned(spec, sizes))
+        kernel = calibrated_kernel(times_not_held_back(ours), spec, device, is_aligned(spec, sizes))
         chosen = chosen_launch(kernel, device, dtype, sizes) if kernel else None
         if chosen is None:
             return []
@@ -313,7 +313,7 @@ class CalibrateCommand:
         new = Calibration({}, tuple(self.times.values()))
         times: list[CalibrationTime] = []
         for kernel in dict.fromkeys((*new.kernels, *before.kernels)):
-            ours, theirs = new.of(*kernel), before.of(*kernel)
+            ours, theirs = new.times_of(*kernel), before.times_of(*kernel)
             fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
         created = Calibration(about_of(run, backend), tuple(times))

@@ -114,7 +114,7 @@ class CeilingsCommand:
         from workbench.reports.ceilings import show, stated_lines
 
         try:
-            device = hardware.described(name)  # also one that Triton does not compile for
+            device = hardware.find_device(name)  # also one that Triton does not compile for
         except hardware.UnknownDevice as error:
             raise CommandError(str(error)) from error
         run = stated_run(device, self.options)

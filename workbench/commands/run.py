@@ -248,7 +248,7 @@ def any_backend(
 
         return MetalLive(repository)
     if device is not None and hardware.backend_of(device) == hardware.METAL:
-        return _offline(hardware.described, device, repository)
+        return _offline(hardware.find_device, device, repository)
     return backend_for(device, repository, prewarm, rules)
 
 
@@ -257,7 +257,7 @@ def paper_backend(device: str | None, repository: Path) -> Backend:
     does not compile for. Raises CommandError where the device is unknown."""
     if device is None and gpu_present():
         return backend_for(None, repository)
-    return _offline(hardware.described, device, repository)
+    return _offline(hardware.find_device, device, repository)
 
 
 def _offline(

@@ -69,7 +69,7 @@ from workbench.data.interrupts import Interrupts
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
-from workbench.device.calibration import CalibrationError, calibration_of, shipped
+from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, prewarm_page, write_page
 from workbench.reports.run_index import write_run_page
@@ -574,7 +574,7 @@ def _prewarm_plan() -> None:
     opens the GPU. What is wrong with one is said by the plan. (No code is parsed here: Python's
     `ast` fails in two threads at once, CPython issue 106905.)"""
     with suppress(CalibrationError):
-        for name in shipped():
+        for name in shipped_devices():
             calibration_of(name)
 
 

@@ -361,7 +361,7 @@ def _under_ceilings(context: Context, whole: VariantResult, caveats: Sequence[st
             least_s = amount / ceiling.value
             rows.append(Evidence(f"{name}, at its ceiling", least_s, "s", "computed", group=group))
             rows.append(ceiling_row(ceiling, group))
-    if not any(c.measured for c in at.ceilings):
+    if not any(c.is_measured for c in at.ceilings):
         caveats = ["No ceiling was measured on this Mac: workbench ceilings does.", *caveats]
     shown = [each for each in rows if each is not None]
     return Analysis(held.word, f"{impl}: {held.sentence}", shown, (), caveats)
@@ -532,7 +532,7 @@ def _limits(context: Context, matrix: bool) -> tuple[float, float]:
     16 bits have twice the rate of fp32, two numbers in one instruction."""
     known = ceilings(context.device, context.ceilings).ceilings
     dram = [c for c in known if c.level == "dram"]
-    measured = [c for c in dram if c.measured]
+    measured = [c for c in dram if c.is_measured]
     # reads, writes and their mixes have a ceiling each: if only one was measured, another may be
     # higher
     best = measured if len(measured) > 1 else dram

@@ -172,7 +172,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     dtypes |= {p.record.case.dtype for p in points}
     kinds = [kind for kind in _KINDS if any(p.regime == kind for p in points)]
     names = {True: ("O-measured", "measured (solid)"), False: ("O-stated", "stated (dashed)")}
-    there = {n.ceiling.measured for n in scene.lines}
+    there = {n.ceiling.is_measured for n in scene.lines}
     origins = [switch for measured, switch in names.items() if measured in there]
     profiled = {t.level for p in points for t in p.traffic}
     paired = {n.ceiling.state for n in scene.lines if n.paired}
@@ -218,8 +218,8 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
             "low": "" if c.low is None else quantity(c.low, c.unit),
             "high": "" if c.high is None else quantity(c.high, c.unit),
             "ridge": _ridge(c, ceiling_set),
-            "source": c.source + (f"; {c.run}" if c.run and c.measured else ""),
-            "drawn": "drawn" if c in ceiling_set.drawn() else "",
+            "source": c.source + (f"; {c.run}" if c.run and c.is_measured else ""),
+            "drawn": "drawn" if c in ceiling_set.lines() else "",
         }
         for ceiling_set in sheet.ceilings.values()
         for c in sorted(ceiling_set.ceilings, key=_in_table)
@@ -228,7 +228,7 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
 
 def _in_table(c: Ceiling) -> tuple[int, str, str, bool, str]:
     """Return the order of a ceiling in the table: both states of one limit lie together."""
-    return list(LEVELS).index(c.level), c.dtype, c.stem, not c.measured, c.name
+    return list(LEVELS).index(c.level), c.dtype, c.stem, not c.is_measured, c.name
 
 
 def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
@@ -272,9 +272,9 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
 def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
     """Return a row for each ceiling that both have from the same kind of source."""
     lines = []
-    theirs = {(d.level, d.dtype, d.measured, d.state): d for d in reversed(other.drawn())}
-    for c in one.drawn():
-        if d := theirs.get((c.level, c.dtype, c.measured, c.state)):
+    theirs = {(d.level, d.dtype, d.is_measured, d.state): d for d in reversed(other.lines())}
+    for c in one.lines():
+        if d := theirs.get((c.level, c.dtype, c.is_measured, c.state)):
             origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
             origin += f", {clock_words(c.state)}" if c.state else ""
             values = [quantity(each.value, each.unit) for each in (c, d)]

@@ -34,7 +34,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError, damage_text, de
 from workbench.data.units import rough
 from workbench.device.calibration import CalibrationError
 from workbench.device.correction import CLEAR, best_estimate
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
@@ -228,7 +228,7 @@ def _ranking(
         return [c.time_s or math.inf for c in choices], "expected times"
     if case:
         return _measured_order(case, choices), "the times measured at the nearest sizes"
-    guesses = [guessed(c.impl, c.config, device, dtype, sizes) for c in choices]
+    guesses = [guess_seconds(c.impl, c.config, device, dtype, sizes) for c in choices]
     if all(map(math.isfinite, guesses)):
         return guesses, f"the analytic model, without a time on {device.name}"
     return [0.0] * len(choices), "the kernel's file"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data.stats import median, quantile, spearman
-from workbench.device.calibration import CalibrationTime, not_held, sizes_in
+from workbench.device.calibration import CalibrationTime, sizes_in, times_not_held_back
 from workbench.device.correction import (
     CalibratedKernel,
     best_of,
@@ -69,7 +69,7 @@ def _held_size(
 ) -> HeldSize | None:
     sizes = here[0].sizes
     aligned = is_aligned(spec, sizes)
-    kernel = calibrated_kernel(not_held(times), spec, device, aligned)
+    kernel = calibrated_kernel(times_not_held_back(times), spec, device, aligned)
     if kernel is None:
         return None
     measured = {_at(t.impl, t.config): t.median_s for t in here}

@@ -17,7 +17,7 @@ from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.device.correction import kernels_for
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
@@ -117,7 +117,7 @@ def predicted(legal: list[Candidate], problem: Problem, device: Device) -> list[
     kernel = next(kernels_for(problem.spec, device, problem.dtype, problem.sizes), None)
     if kernel is None:
         return [replace(c, predicted_s=expected(c, problem, device)) for c in legal]
-    places = [kernel.before_compiling(c.impl, c.config, device, problem.sizes) for c in legal]
+    places = [kernel.estimate_resources(c.impl, c.config, device, problem.sizes) for c in legal]
     known = [place for place in places if place is not None]
     corrected = iter(kernel.seconds(known, device, problem.dtype))
     return [
@@ -176,7 +176,7 @@ def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
 
 def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     """Return the seconds that the model predicts before compiling; infinite if it cannot."""
-    return guessed(candidate.impl, candidate.config, device, problem.dtype, problem.sizes)
+    return guess_seconds(candidate.impl, candidate.config, device, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)

@@ -484,7 +484,7 @@ def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
     ridge = ceilings.ridge(c) if c.level == "compute" else None
     names = "device", "name", "level", "dtype", "value", "unit", "low", "high", "state", "clock_mhz"
     plain = {name: getattr(c, name) for name in (*names, "origin", "source", "run")}
-    return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.drawn()}
+    return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.lines()}
 
 
 def json_text(sheet: Sheet) -> str:
