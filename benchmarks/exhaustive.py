@@ -69,7 +69,7 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
             except Lost as error:
                 seen[resources.binary] = Refusal("measure", str(error))
             if isinstance(seen[resources.binary], Refusal) and seen[resources.binary].poisoned:
-                gpu.poisoned()
+                gpu.replace()
         got = seen[resources.binary]
         if isinstance(got, Refusal):
             row |= {"reason": got.reason, "error": None, "median_s": None}

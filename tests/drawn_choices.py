@@ -192,11 +192,11 @@ def posteriors() -> Rows:
             yield f"  {text_of(np.round(found.mean, 5).tolist())} {found.likelihood:.4f}"
             yield f"  {text_of(np.round(found.variance, 5).tolist())}"
             belief = surrogate.Belief(
-                surrogate.compiled(places, prior, seen, shapes[0]), found, list(seen)
+                surrogate.predict_compiled(places, prior, seen, shapes[0]), found, list(seen)
             )
             yield f"  {text_of([round(g, 6) for g in belief.gain])}"
-            yield f"  {text_of(np.round(belief.drawn([0, 5, 7], 3), 4).tolist())}"
-    yield text_of(surrogate.below(np.array([-2.0, 0.0, 1.0])).tolist())
+            yield f"  {text_of(np.round(belief.draw([0, 5, 7], 3), 4).tolist())}"
+    yield text_of(surrogate.normal_cdf(np.array([-2.0, 0.0, 1.0])).tolist())
 
 
 def budgets() -> Rows:
@@ -222,12 +222,12 @@ def budgets() -> Rows:
             yield f"{text[:9]}: {str(error)[:40]}"
     for seconds, configs in ((10.0, math.inf), (math.inf, 3.0), (40.0, 5.0)):
         budget = search.Budget(seconds, configs)
-        yield text_of([budget.spent(s, n) for s in (9.99, 10.0, 40.0) for n in (2, 3, 5)])
+        yield text_of([budget.is_spent(s, n) for s in (9.99, 10.0, 40.0) for n in (2, 3, 5)])
         clock = first_pass.time
         for now in (100.0, 104.99, 105.0, 109.0, 124.9, 125.0, 139.0, 141.0):
             first_pass.time = SimpleNamespace(monotonic=lambda now=now: now)  # type: ignore[assignment]
             plan = first_pass.SearchPlan(budget=budget, started=100.0)
-            sums = plan.left_s(), plan.libraries_s(), plan.over(2), plan.over(5)
+            sums = plan.left_s(), plan.libraries_s(), plan.is_spent(2), plan.is_spent(5)
             yield f"  {now} {text_of(sums)} {text_of(plan.share(4).budget)}"
         first_pass.time = clock
 
@@ -264,7 +264,7 @@ def designs() -> Rows:
         14336,
         70_000,
     ):
-        yield f"{extent}: {design.rounded(extent)}"
+        yield f"{extent}: {design.round_extent(extent)}"
     yield text_of([design._halton(n, base) for n in (1, 2, 3, 7, 8, 100) for base in (2, 3, 5)])
 
 
@@ -288,7 +288,7 @@ def thinnings() -> Rows:
                 )
             )
         for most in (0, 1, 3, 5, len(legal)):
-            kept = space.thinned(legal, most, (), ("k1",))
+            kept = space.thin(legal, most, (), ("k1",))
             yield f"{seed} {len(legal)} {most}: {[c.key for c in kept]}"
 
 
@@ -359,8 +359,8 @@ def orders() -> Rows:
                 )
             )
         of = find_device(dice.choice(("h200", "a100", "mi300x")))
-        with patch.object(choice, "_measured", lambda: ("sm_90", ORDERS)):
-            found = choice.ordered(spec, some, of, "bf16", sizes)
+        with patch.object(choice, "_measured_cases", lambda: ("sm_90", ORDERS)):
+            found = choice.order(spec, some, of, "bf16", sizes)
         yield f"{seed} {sizes}: {[(c.impl.name, c.time_s) for c in found]} {found[0].text}"
     case = choice.MeasuredCase("softmax", {"M": 64, "N": 64}, "bf16", ["b", "a"])
     for m, n in ((64, 64), (64, 90), (64, 91), (32, 64), (45, 64), (46, 64), (45, 90)):

@@ -215,7 +215,7 @@ def corrections() -> Rows:
         device, spec = find_device(name), spec_of(kernel)
         known = calibration_of(name)
         assert known is not None
-        times = known.of(kernel, dtype)
+        times = known.times_of(kernel, dtype)
         chosen = {tuple(t.sizes.items()) for t in times}
         some = sorted(chosen)[:6]
         picked = [t for t in times if tuple(t.sizes.items()) in some][::7]

@@ -50,7 +50,7 @@ from workbench.code.partitions import specialisation
 from workbench.code.sass_registers import register_use
 from workbench.commands.traces import as_run
 from workbench.compile.code_identity import hot_loop
-from workbench.compile.facts import code_facts, in_flight, next_step
+from workbench.compile.facts import bytes_in_flight, code_facts, next_step
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.device.cost_model import guess_seconds, guesses
 from workbench.device.hardware import Device, find_device
@@ -339,7 +339,7 @@ def steps_table() -> Iterator[str]:
         for known in guesses(impl, config, device, dtype, sizes):
             facts = drawn_facts(dice, code_rules()["few_warps"])
             yield f"{device.name} {text_of(known)}"
-            yield f"  {next_step(known, device)!r} {text_of(in_flight(facts, known, device))}"
+            yield f"  {next_step(known, device)!r} {text_of(bytes_in_flight(facts, known, device))}"
 
 
 # What is concluded from the files of profilers

@@ -105,7 +105,7 @@ class Null:
         self._turn = ThreadPoolExecutor(1)  # for what does not answer at once
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Nothing: there is no clock."""
         return {}
 

@@ -20,7 +20,7 @@ from metal_body import IMPLS
 from metal_shim.check import cases
 from metal_shim.signature import metal_text
 from workbench import catalog
-from workbench.backend.metal.emulated import planned
+from workbench.backend.metal.emulated import plan_launches
 from workbench.backend.metal.metal import MetalLive
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.run import new_run
@@ -87,7 +87,7 @@ def test_the_text_is_mlx_s_byte_for_byte(impl, tmp_path):
     number = 0
     for case in cases(impl.spec):
         if case.impl is impl:
-            for launch in planned(impl, case.config, case.sizes, case.dtype):
+            for launch in plan_launches(impl, case.config, case.sizes, case.dtype):
                 number += 1
                 path = tmp_path / f"{number}.mlxfn"
                 assert text_of_mlx(launch, path) == (launch.call.function, metal_text(launch.call))

@@ -8,7 +8,7 @@ from workbench.backend.checking import (
     CheckCall,
     CheckRequest,
     compare_outputs,
-    joined,
+    join,
     launch_calls,
     make_inputs,
 )
@@ -32,7 +32,7 @@ def checked_file(path, config, dtype):
     request = CheckRequest(kernel, dtype, calls)
     result = launch_calls(kernel, config, make_inputs(request))
     if not isinstance(result, Refusal):
-        result = joined(request, compare_outputs(request, result))
+        result = join(request, compare_outputs(request, result))
     return result.reason if isinstance(result, Refusal) else result.error
 
 

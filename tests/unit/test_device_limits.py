@@ -129,7 +129,7 @@ def test_rows_are_aligned_if_every_tensor_of_two_axes_is():
 
 def test_a_calibration_of_four_sizes_corrects_and_of_three_does_not():
     known = calibration_of("h100")
-    times = known.of("softmax", "bf16")
+    times = known.times_of("softmax", "bf16")
     spec = spec_of("softmax")
     good = [s for s in sizes_in(times) if correction.is_aligned(spec, s)]
     some = [next(t for t in times if t.sizes == s) for s in good[:4]]
@@ -170,7 +170,7 @@ def test_a_default_stays_up_to_five_percent(monkeypatch, factor, stays):
                            rejection_reason=lambda *_: None)  # fmt: skip
     place = {c: SimpleNamespace(config=c) for c in ("default", "other")}
     kernel = SimpleNamespace(
-        before_compiling=lambda i, c, *_: place[c], remembered=lambda i, c, *_: place[c],
+        estimate_resources=lambda i, c, *_: place[c], recall_resources=lambda i, c, *_: place[c],
         configs=lambda i: ["default", "other"], seconds=lambda *_: [factor, 1.0],
     )  # fmt: skip
     found = correction.best_of(kernel, impl, H200, "bf16", {"M": 1})
@@ -180,7 +180,7 @@ def test_a_default_stays_up_to_five_percent(monkeypatch, factor, stays):
 def test_own_times_replace_those_that_are_shipped_kernel_by_kernel(tmp_path):
     known = calibration_of("h100")
     pairs = known.kernels[:2]
-    some = [known.of(*pair)[0] for pair in pairs]
+    some = [known.times_of(*pair)[0] for pair in pairs]
     of_two = [t for t in known.times if t.each][:1]
     paths = [tmp_path / f"{n}.gz" for n in (1, 2)]
     save(replace(known, times=(*some, *of_two)), paths[0])

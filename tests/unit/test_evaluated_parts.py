@@ -252,11 +252,11 @@ def test_energies_go_to_the_times_that_they_are_of():
 
     backend = SimpleNamespace(energy=measured)
     lost = Refusal("measure", "lost")
-    results = energy.with_energies(backend, "abc", [TIMED[0], lost, TIMED[1]], 5)
+    results = energy.add_energies(backend, "abc", [TIMED[0], lost, TIMED[1]], 5)
     assert asked == [(["a", "c"], 5)] and results[1] is lost
     assert isinstance(results[0].timing.energy, Energy) and results[0].timing.energy is JOULES
     assert (results[2].timing.energy, results[2].timing.no_energy) == (None, "the sensor is gone")
-    assert energy.with_energies(backend, "a", [lost]) == [lost] and len(asked) == 1
+    assert energy.add_energies(backend, "a", [lost]) == [lost] and len(asked) == 1
 
 
 def candidate(key, impl="i", imports=False, default=False):
@@ -276,8 +276,8 @@ def final_of(monkeypatch, times, **plan):
     }
     one._plan = SimpleNamespace(**given | plan)
     one._by_key = {c.key: c for c in one._plan.candidates}
-    one._times, one._ranked = dict(times), sorted(times, key=times.__getitem__)
-    one._allowed, one._compiled, one._previous_best = frozenset(times), {}, set()
+    one._times, one._ranking = dict(times), sorted(times, key=times.__getitem__)
+    one._allowed_keys, one._codes, one._previous_best = frozenset(times), {}, set()
     one._energy = one._sanitize = False
     one._libraries_s = lambda: 3.0
     one._factory = SimpleNamespace(
@@ -301,12 +301,12 @@ def test_the_halving_orders_by_its_own_times_and_drops_what_failed(monkeypatch):
     monkeypatch.setattr(finals, "seconds_of", lambda timed: timed.timing)
     step, failed = one._halving()
     assert (step.name, step.of) == ("halving", 3) and failed == ("b", "failed", own)
-    assert asked[0][1:] == ([1.0, 2.0, 3.0], 2) and one._ranked == ["c", "a"]
+    assert asked[0][1:] == ([1.0, 2.0, 3.0], 2) and one._ranking == ["c", "a"]
     assert one._times == {"a": 4.0, "c": 2.0, "d": 4.0}
     assert [c.key for c in one._finalists()] == ["c", "a"]
     again = final_of(monkeypatch, {"a": 1.0, "b": 2.0, "c": 3.0})
     again._backend = one._backend
-    assert len(list(again._halving())) == 1 and again._ranked == ["a", "b", "c"]
+    assert len(list(again._halving())) == 1 and again._ranking == ["a", "b", "c"]
 
 
 def test_finalists_are_the_best_each_impls_best_todays_and_quick_libraries(monkeypatch):
@@ -324,7 +324,7 @@ def test_finalists_are_the_best_each_impls_best_todays_and_quick_libraries(monke
 def test_a_finalist_that_the_sanitizer_refuses_is_a_failure(monkeypatch):
     one = final_of(monkeypatch, {"a": 1.0, "b": 2.0})
     one._backend = SimpleNamespace(sanitize=lambda some: [None, "a race"])
-    steps = one._sanitized([candidate("a"), candidate("b")])
+    steps = one._refuse_racy([candidate("a"), candidate("b")])
     assert (first := next(steps)).name == "sanitize" and first.of == 2
     assert next(steps) == ("b", "failed", "a race")
     with pytest.raises(StopIteration) as end:
@@ -406,7 +406,7 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
     monkeypatch.setattr(command, "with_claims", lambda planned, *_: planned)
     monkeypatch.setattr(command, "measured_times", lambda *_: ([], None))
     monkeypatch.setattr(command, "call_of", lambda *words: asked.append(words))
-    monkeypatch.setattr(command, "sanitized", lambda call: ("kept", ""))
+    monkeypatch.setattr(command, "sanitize_call", lambda call: ("kept", ""))
     rules = [RuleResult(n, "kept", "", "evidence") for n in ("values", "sizes")]
     compiled = SimpleNamespace(binary="b", resources=None)
     planned = PlanEvaluation(rules, "", 0.5, ({"N": 5}, {"N": 6}), compiled, "/t/plan.py",

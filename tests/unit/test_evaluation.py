@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
+from workbench.backend.checking import CheckCall, CheckRequest, Checks, join
 from workbench.backend.sanitizing import (
     call_of,
-    sanitized,
+    sanitize_call,
     sanitized_each,
     sanitizer_refusal,
 )
@@ -194,16 +194,16 @@ def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
     calls = tuple(CheckCall.at({"N": i + 1}, seed) for i in range(len(errors)))
     request = CheckRequest("copy", "fp32", calls)
     results = [CallResult(Checked(e, bits=f"{i:016x}"), (), ()) for i, e in enumerate(errors)]
-    result = joined(request, results)
+    result = join(request, results)
     assert result.error == max(errors) and len(result.bits) == 16
     at = random.Random(seed).randrange(len(errors))
     other = [replace(r, checked=replace(r.checked, bits="f" * 16)) if i == at else r
              for i, r in enumerate(results)]  # fmt: skip
     assume(other != results)
-    assert joined(request, other).bits != result.bits
+    assert join(request, other).bits != result.bits
     bad = [replace(r, checked=Checked(2.0, "y is wrong", "values")) if i == at else r
            for i, r in enumerate(results)]  # fmt: skip
-    refusal = joined(request, bad)
+    refusal = join(request, bad)
     assert isinstance(refusal, Refusal) and refusal.rule == "values"
     assert f"{{'N': {at + 1}}}" in refusal.reason
 
@@ -353,7 +353,7 @@ def test_the_rule_of_the_sanitizer(tmp_path, monkeypatch, changed, state, words)
     machine = Machine(sys.executable, "cuda", {}, {}, {program.name: str(program)})
     monkeypatch.setattr("workbench.backend.sanitizing.machine_here", lambda: machine)
     assert sanitizer_refusal() is None
-    result = sanitized(
+    result = sanitize_call(
         call_of("softmax", "softmax.rows", "rows", {"block_m": 3}, {"N": 77}, "fp32")
     )
     assert result.state == state and words in result.reason

@@ -114,7 +114,7 @@ def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
     backend, gpu, candidate = begun()
     assert first_pass(backend, candidate(16)) == Timed(TIMING, 0.5, "gpu")
     assert gpu.names() == ["describe", "begin", "self_test", "first_pass"]
-    assert dict(backend.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
+    assert dict(backend.seconds) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
 
 
 def test_the_first_launch_of_each_function_has_more_time(begun):

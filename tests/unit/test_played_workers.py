@@ -51,7 +51,7 @@ class Process:
         return Connection(os.dup(self.pipe)).recv()
 
     def send(self, right, value):
-        data = replies.written(right, value)
+        data = replies.write(right, value)
         os.write(self.pipe, workers._LENGTH.pack(len(data)) + data)
 
 
@@ -121,7 +121,7 @@ def test_a_limit_is_waited_for_once_and_ends_the_process(played):
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, -1])
 def test_a_result_in_two_pieces_is_one_result(played, cut):
     """The length is 8 bytes; the first piece ends before, at and behind it."""
-    data = replies.written(True, 4711)
+    data = replies.write(True, 4711)
     whole = workers._LENGTH.pack(len(data)) + data
     os.write(played.process.pipe, whole[:cut])
     assert not played.is_ready(3.0) and played.waits == [3.0, 3.0] and len(played._owed) == 1
@@ -242,7 +242,7 @@ def test_an_idle_process_is_used_again_and_a_dead_one_is_replaced(pool):
     with pytest.raises(RuntimeError):
         pool.submit(abs, -5, timeout_s=7)
     with pytest.raises(ChildProcessError, match="its pool is closed"):
-        pool._started()
+        pool._start_solo()
     assert OneTask.made[3].steps == ["end"]
 
 
@@ -510,14 +510,14 @@ def test_what_follows_a_future_has_its_result_or_its_error():
 def test_a_duplicate_without_a_time_of_its_own_travels():
     """Its reply once was no result, and the measuring process was replaced for each duplicate."""
     checked = Timed(None, 0.25, "gpu", "bits", 7)
-    assert replies.read(replies.written(True, checked)) == (True, checked)
+    assert replies.read(replies.write(True, checked)) == (True, checked)
 
 
 def test_numbers_of_numpy_travel_as_those_of_python():
     sent = (np.float64(0.1), np.float32(0.5), np.int64(2**40), np.bool_(True))
-    right, result = replies.read(replies.written(True, sent))
+    right, result = replies.read(replies.write(True, sent))
     assert right and result == (0.1, 0.5, 2**40, True)
     assert [type(each) for each in result] == [float, float, int, bool]
     for array in (np.zeros(1), np.zeros((2, 2))):
-        right, error = replies.read(replies.written(True, array))
+        right, error = replies.read(replies.write(True, array))
         assert not right and "cannot travel" in str(error)

@@ -383,7 +383,7 @@ def test_a_plan_of_other_candidates_is_not_finished(plan):
     result = [o for o in run(plan, Null(fate), Earlier(), STOP)]
     known = {o.key: o for o in first_pass(result)}
     finals = {o.key: o for o in result if isinstance(o, Record) and o.phase == "final"}
-    assert Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), STOP).finished
-    assert not Engine(plan, Null(fate), Earlier(known, finals), STOP).finished
+    assert Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), STOP).is_finished
+    assert not Engine(plan, Null(fate), Earlier(known, finals), STOP).is_finished
     whole = SearchPlan()
-    assert not Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), whole).finished
+    assert not Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), whole).is_finished

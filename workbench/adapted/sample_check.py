@@ -10,7 +10,7 @@ from workbench.adapted.discover import POISON, filled
 from workbench.adapted.kept import Kept
 from workbench.adapted.sampled import OTHER_S, SampleResult, numbers_of, shares_of
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
-from workbench.backend.checking import replaced_function, trusted
+from workbench.backend.checking import import_trusted, replaced_function
 from workbench.catalog.source import loaded
 from workbench.compile.program_writes import Footprint
 from workbench.data.errors import first_sentence
@@ -93,7 +93,7 @@ def _result(call: Call, memory: Any, trace: ProgramTrace) -> SampleResult | Refu
 def compare_sample(kernel: str, result: SampleResult) -> Checked | Refusal | None:
     """Compare what some programs wrote with what is expected of these elements, in the checker.
     Returns None where nothing is known of any of them."""
-    spec = trusted(kernel)
+    spec = import_trusted(kernel)
     impl: Any = spec.impls[0]
     verdicts = []
     for name, packed_values in result.values.items():

@@ -107,10 +107,10 @@ def facts_task(job: FactsJob, device: Device) -> CompiledCode | Refusal:
         read = compile_code(impl, config, case.sizes, case.dtype, device)
     except CompileError as error:
         return Refusal("compile", str(error))
-    return _with_prediction(read.facts, impl, config, case, device, read.compiled)
+    return _add_prediction(read.facts, impl, config, case, device, read.compiled)
 
 
-def _with_prediction(
+def _add_prediction(
     facts: CompiledCode, impl: Impl, config: Any, case: Case, device: Device, compiled: Compiled
 ) -> CompiledCode:
     predicted: Predicted | None = None

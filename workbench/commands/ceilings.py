@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
+from workbench.backend.prewarm import Libraries, Prewarm, prewarmer
 from workbench.backend.protocol import Backend
 from workbench.backend.workers import LOST, Solo
 from workbench.commands.console import console_for, say_result
@@ -97,7 +97,7 @@ class CeilingsCommand:
             return self._look_up(options.device)
         with ExitStack() as stack:
             wanted = self.open_backend is None
-            prewarm = stack.enter_context(prewarmed("copy", Libraries.NOBODY, wanted=wanted))
+            prewarm = stack.enter_context(prewarmer("copy", Libraries.NOBODY, wanted=wanted))
             metal = target_backend(None) == METAL
             if self.open_backend is None and not metal and not gpu_present():
                 return self._look_up(DEFAULT_TARGET)

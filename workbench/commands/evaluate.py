@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.prewarm import Libraries, prewarmed
-from workbench.backend.sanitizing import call_of, sanitized
+from workbench.backend.prewarm import Libraries, prewarmer
+from workbench.backend.sanitizing import call_of, sanitize_call
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
@@ -298,7 +298,7 @@ def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResu
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
     config, dtype = submission.config, wanted.dtype
     call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
-    return RuleResult("sanitizer", *sanitized(call))
+    return RuleResult("sanitizer", *sanitize_call(call))
 
 
 def _wanted(options: EvaluateOptions, kernel: str) -> Wanted:
@@ -312,7 +312,7 @@ def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, D
     that is compiled for."""
     trusted, here = options.spec or options.kernel or "", options.device is None
     prewarm = opened.enter_context(
-        prewarmed(trusted, Libraries.MEASURING, wanted=here, compiles=False)
+        prewarmer(trusted, Libraries.MEASURING, wanted=here, compiles=False)
     )
     if here and gpu_present():
         from workbench.backend.live import Live

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.libraries import impl_named
 from workbench.backend.metal.emulated import refusal_of
-from workbench.backend.prewarm import Libraries, prewarmed
+from workbench.backend.prewarm import Libraries, prewarmer
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
@@ -100,7 +100,7 @@ class ExperimentCommand:
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
             wanted = self.open_backend is None and experiment.runs and options.device is None
-            early = prewarmed(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
+            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
             prewarm = stack.enter_context(early)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())

@@ -57,7 +57,7 @@ class ChangedImpl:
     def before(self) -> Sequence[CheckedConfig]:
         """Return the baseline's configs, with the sizes to check that they take."""
         was = self.then.impl(self.impl.name) if self.then else None
-        return was.taken(self.references[0].check) if was else ()
+        return was.taken_configs(self.references[0].check) if was else ()
 
 
 def changed_impls(now: Description, then: Description | None) -> Iterator[ChangedImpl]:
@@ -140,7 +140,7 @@ class Judges:
     def _begun(self, one: ChangedImpl, reference: Description, dtype: str) -> list[Begun]:
         """Start the check of each config of an Impl against the Spec of a kernel."""
         checks = self._baseline if reference is one.then else self._branch
-        taken = one.impl.taken(reference.check)
+        taken = one.impl.taken_configs(reference.check)
         return [
             Begun(checks, reference.file, one.now.file, one.impl.name, config, dtype)
             for config in taken
@@ -180,8 +180,8 @@ class Begun:
         config: CheckedConfig,
         dtype: str,
     ) -> None:
-        calls = [CheckCall.at(sizes, checks.seed) for sizes in config.sizes]
-        calls += [CheckCall.at(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
+        calls = [CheckCall.create(sizes, checks.seed) for sizes in config.sizes]
+        calls += [CheckCall.create(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
         self._request = CheckRequest(reference, dtype, tuple(calls))
         candidate = Candidate.create(impl, config.config)
         self._compared: Future[Any] = checks.calls(
@@ -215,5 +215,5 @@ def _worst(begun: Sequence[Begun]) -> tuple[State, str]:
 def _refused(one: ChangedImpl) -> list[Sizes]:
     """Return the sizes to check that the baseline's Impl takes and the branch's does not."""
     check = one.references[0].check
-    taken = [s for config in one.impl.taken(check) for s in config.sizes]
+    taken = [s for config in one.impl.taken_configs(check) for s in config.sizes]
     return [s for config in one.before for s in config.sizes if s not in taken]

@@ -246,10 +246,10 @@ class ProfileCommand:
 
     def _prepared(self, tool: Profiler, calls: int) -> PreparedKernel | int:
         """Return the kernel, checked and timed without a tool, or an exit code after Ctrl-C."""
-        from workbench.backend.prewarm import Libraries, prewarmed
+        from workbench.backend.prewarm import Libraries, prewarmer
 
         assert self.machine is not None
-        with prewarmed(str(self.options.kernel), Libraries.NOBODY) as prewarm:
+        with prewarmer(str(self.options.kernel), Libraries.NOBODY) as prewarm:
             from workbench.commands.profiled_kernel import prepare_kernel
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))

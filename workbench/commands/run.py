@@ -427,7 +427,7 @@ class Recorder:
         stages: Counter[str] = Counter(
             o.phase if isinstance(o, Record) else o.stage for o in self.outcomes
         )
-        spent = dict(self.backend.spent) if self.seconds is None else self.seconds
+        spent = dict(self.backend.seconds) if self.seconds is None else self.seconds
         self.store.end(state, self.counts or stages, spent)
 
 

@@ -325,7 +325,7 @@ class _OneSize:
         search = search or default_search(plan, backend)
         engine = Engine(plan, backend, earlier, search, options.energy, options.sanitize)
         remove_left(self._lock)
-        if engine.finished and (old := covering_run(history, plan, earlier)):
+        if engine.is_finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         failed = sum(isinstance(outcome, Failure) for outcome in earlier.first.values())
         command.console.begin(run, plan, len(earlier.first), failed)
@@ -336,7 +336,7 @@ class _OneSize:
         """Return a context manager in which no other process predicts times of this problem for the
         same database, so that the second takes over the outcomes of the first. A GPU has its own
         lock."""
-        if not self.opened.backend.predicts or engine.finished or self.command.options.fresh:
+        if not self.opened.backend.predicts or engine.is_finished or self.command.options.fresh:
             return nullcontext()
         return held(self._lock, self.command.console.warn)
 
@@ -349,7 +349,7 @@ class _OneSize:
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
-        waited = not engine.finished
+        waited = not engine.is_finished
         ceilings = self._begin(engine, earlier)
         if waited and not options.fresh and not run.same_bits_as:
             self._look_again(engine)
@@ -426,7 +426,7 @@ class _OneSize:
 
     def _begin(self, engine: Engine, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
         """Prepare the backend. Returns the ceilings that were measured."""
-        if engine.finished:  # nothing will be measured: take the ceilings of the earlier run
+        if engine.is_finished:  # nothing will be measured: take the ceilings of the earlier run
             return measured_ceilings(self.opened.history, earlier)
         check_emulator(self.opened.backend)
         try:

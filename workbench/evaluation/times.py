@@ -92,9 +92,9 @@ def measured_times(
         gpu.begin(problem)
     except RuntimeError as error:
         return refused(Refusal("measure", str(error), own=False)), None
-    first = gpu.timed(submission.candidate, compiled, None).result()
+    first = gpu.time(submission.candidate, compiled, None).result()
     if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
-        first = gpu.timed(submission.candidate, compiled, None, PATIENCE).result()
+        first = gpu.time(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return refused(first), None
     entrants = [submission.candidate, *(Candidate.create(n, {}) for n in submission.libraries)]

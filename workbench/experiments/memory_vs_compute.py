@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.code.loops import Code
-from workbench.compile.proof import dishonest, loads_of, loads_text, summed
+from workbench.compile.proof import dishonest, loads_of, loads_text, sum_codes
 from workbench.data.record import Evidence, Predicted, Record, Resources
 from workbench.data.units import reading
 from workbench.device import apple_model
@@ -327,7 +327,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     if isinstance(whole.timing, Predicted):
         return [_refused(wrong, rows) if wrong else _expected(whole.timing, rows)]
     times = times_of(results)
-    fast = _rates(whole, times, _limits(context, summed(read["whole"]).whole.matrix > 0))
+    fast = _rates(whole, times, _limits(context, sum_codes(read["whole"]).whole.matrix > 0))
     rows += [each for each, _ in fast]
     wrong += [*impossible(times), *(reason for _, reason in fast if reason)]
     return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
@@ -487,7 +487,7 @@ def _rows(results: Mapping[str, VariantResult]) -> list[Evidence]:
 
 
 def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
-    whole, traffic, arithmetic = (summed(codes[name]) for name in ("whole", *PARTS))
+    whole, traffic, arithmetic = (sum_codes(codes[name]) for name in ("whole", *PARTS))
     place, theirs, its = loads_of(whole, traffic)
     inside, loads = arithmetic.in_loops, f"the kernel's: {loads_text(theirs)}"
     rows = [

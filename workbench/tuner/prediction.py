@@ -69,7 +69,7 @@ def rank_configs(
     kernel = next(kernels_for(spec, device, dtype, sizes), None)
     refusals: list[str] = []
     at = _PredictedPlace(device, dtype, sizes, refusals)
-    every = at.estimates(impls) if kernel is None else at.corrected(impls, kernel)
+    every = at.estimates(impls) if kernel is None else at.correct(impls, kernel)
     if not every:
         raise NotPredicted(_nothing(spec, at, refusals))
     best = list(_first_distinct(sorted(every, key=lambda one: one.seconds)))
@@ -120,7 +120,7 @@ class _PredictedPlace:
                 results.append(_estimate(impl, config, predicted))
         return results
 
-    def corrected(self, impls: Sequence[Impl], kernel: CalibratedKernel) -> list[_EstimatedConfig]:
+    def correct(self, impls: Sequence[Impl], kernel: CalibratedKernel) -> list[_EstimatedConfig]:
         """Return the configs of a calibration that run here, by the corrected model."""
         device, sizes = self.device, self.sizes
         places: list[ModelledConfig] = []

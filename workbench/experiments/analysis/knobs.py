@@ -125,7 +125,7 @@ def _order(
         case = Case(impl.spec.name, impl.name, impl.backend, own, *at)
         candidate = Candidate(case, "", impl, config, config == default)
         away = sum(own[name] != usual[name] for name in own)
-        return space.expected(candidate, problem, context.device), away
+        return space.expected_s(candidate, problem, context.device), away
 
     return rank
 
