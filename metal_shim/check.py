@@ -40,7 +40,7 @@ from metal_shim.emulate import (
 from workbench import catalog
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
 
@@ -212,12 +212,12 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
     yield f"{name}: {report.runs} runs emulated on a CPU; Apple's compiler and GPU took no part"
     for check_name, findings in report.findings.items():
         first = f": {findings[0]}" if findings else ""
-        yield f"{check_name.value:<10} {counted(len(findings), 'finding')}{first}"
+        yield f"{check_name.value:<10} {amount(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
-    yield f"{'results':<10} {counted(len(report.wrong), 'wrong result')}{first}"
+    yield f"{'results':<10} {amount(len(report.wrong), 'wrong result')}{first}"
     if report.corners or report.not_ended:
         cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
-        yield f"{'corners':<10} {counted(report.corners, 'dispatch')} at bench sizes{cut}"
+        yield f"{'corners':<10} {amount(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
@@ -333,7 +333,7 @@ def _of_a_file(options: argparse.Namespace) -> int:
     )
     for name in CheckName:
         findings = [finding for finding in result.findings if finding.check is name]
-        print(f"{name.value:<10} {counted(len(findings), 'finding')}")
+        print(f"{name.value:<10} {amount(len(findings), 'finding')}")
         for finding in findings:
             print(f"  {finding}")
     for run in result.runs:

@@ -44,7 +44,7 @@ from metal_shim.signature import (
     TemplateValue,
 )
 from workbench.data.exits import COULD_NOT_RUN, FAILED
-from workbench.data.units import counted
+from workbench.data.units import amount
 
 MLX_DTYPES = {word: getattr(mx, name, mx.bool_) for word, name in LIBRARY_NAMES.items()}
 DTYPES = {dtype: word for word, dtype in MLX_DTYPES.items()}
@@ -88,12 +88,12 @@ class ProgramReport:
         launched = [kernel for kernel in self.kernels if kernel.launches]
         launches = sum(kernel.launches for kernel in launched)
         yield (
-            f"{counted(len(launched), 'Metal kernel')}, {counted(launches, 'launch')} emulated "
+            f"{amount(len(launched), 'Metal kernel')}, {amount(launches, 'launch')} emulated "
             "on a CPU; Apple's compiler and GPU took no part"
         )
         for check in CheckName:
             times = Counter(str(f) for f in self.findings if f.finding.check is check)
-            yield f"{check.value:<10} {counted(len(times), 'finding')}"
+            yield f"{check.value:<10} {amount(len(times), 'finding')}"
             for sentence, number in times.items():
                 yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
         for sentence in dict.fromkeys(self.refused):

@@ -18,7 +18,7 @@ from workbench.data.energy import energy_of
 from workbench.data.modes import modes_of
 from workbench.data.record import Case, Evidence, Finding, Profile, Record
 from workbench.data.stats import interval, ratio, spearman, windowed_interval
-from workbench.data.verdict import Incomparable, predicted
+from workbench.data.verdict import Incomparable, compare_predictions
 from workbench.revisions.series import Collected, CommitOrder, add_views
 from workbench.traces import host_work, plausible, repeats, shortfall, timeline
 from workbench.traces.rule_metrics import call_metrics, calls_of, rule_metrics, stored_metrics
@@ -149,14 +149,14 @@ def unions() -> Rows:
                 b,
                 spans.intersection(a, b),
                 spans.difference(a, b),
-                spans.clipped(a, *cut),
+                spans.clip(a, *cut),
             )
         ]
         cut_points = points[0] & set(range(*cut))
         assert found == [*points, points[0] & points[1], points[0] - points[1], cut_points]
         yield text_of([list(of.pairs()) for of in (a, b, spans.intersection(a, b),
                        spans.difference(a, b), spans.difference(b, a))])  # fmt: skip
-        inside = list(spans.clipped(a, *cut).pairs())
+        inside = list(spans.clip(a, *cut).pairs())
         yield f"  {cut} {text_of(inside)} {text_of(list(spans.gaps(a)))} {a.length}"
 
 
@@ -253,7 +253,7 @@ def lacking() -> Rows:
                     "p",
                 )
         if seed % 7 == 0:
-            trace.tally.not_read("CUPTI_X", 1 + seed % 2, "export it")
+            trace.tally.add_unread("CUPTI_X", 1 + seed % 2, "export it")
         trace.tally.seen["rows"] = 100
         trace.tally.bad["rows", "left out"] = dice.choice((0, 1, 2))
         trace.tally.lost.add(("p", 2))
@@ -310,7 +310,7 @@ def readings() -> Rows:
         yield f"  {' '.join(printed)} {units.reading(-value, 's')}"
         scale, symbol = units.unit_of(value)
         yield f"  {units.text_of(value, scale)} {symbol} {units.span_text(value, 2 * value, 1e-6)}"
-    yield f"{[units.counted(n, 'config') for n in (0, 1, 2)]}"
+    yield f"{[units.amount(n, 'config') for n in (0, 1, 2)]}"
 
 
 # Comparisons of traces
@@ -589,7 +589,7 @@ def predictions() -> Rows:
         ]
         for same in (True, False):
             try:
-                yield f"{left} {right} {same}: {predicted(*pair, same)}"
+                yield f"{left} {right} {same}: {compare_predictions(*pair, same)}"
             except Incomparable as error:
                 yield f"{left} {right} {same}: {error}"
     for other in synthetic.matmul_with_energy()[1][-6:]:

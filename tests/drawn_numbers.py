@@ -125,7 +125,7 @@ def suspicions() -> Rows:
         )
         clocks = dice.choice(((None, None), (1700.0, 1700.0), (1500.0, 1800.0)))
         left, right = replace(left, sm_mhz=clocks[0]), replace(right, sm_mhz=clocks[1])
-        result = verdict.suspected(left, right, 0.01, dice.choice((0.0, 0.05)))
+        result = verdict.suspicion(left, right, 0.01, dice.choice((0.0, 0.05)))
         yield f"{text_of(result)} {result.word} {result.exit_code}"
 
 
@@ -207,7 +207,7 @@ def selections() -> Rows:
         yield f"  {[o.case.label for o in ranking(outcomes)][:40]}"
         records = [o for o in outcomes if isinstance(o, Record)]
         yield f"  {sorted(bit_classes(records).values())}"
-        yield f"  {[modes_text(r.timing) for r in records if r.measured and r.timing.modes][:3]}"
+        yield f"  {[modes_text(r.timing) for r in records if r.is_measured and r.timing.modes][:3]}"
 
 
 def portfolios() -> Rows:

@@ -144,7 +144,7 @@ def test_rocprofv3_counts_each_kernel_once_of_all_calls(names, launches, size):
 def call_of_three(bytes_read=None):
     """The three golden kernels as one call of a kernel, profiled with its plain time."""
     run, outcomes = softmax()
-    record = next(o for o in outcomes if isinstance(o, Record) and o.measured)
+    record = next(o for o in outcomes if isinstance(o, Record) and o.is_measured)
     if bytes_read is not None:
         record = replace(record, bytes_read=bytes_read, bytes=bytes_read + 1)
     summary = summarise(read([RAW, PAGE]))

@@ -230,7 +230,7 @@ class FakeGpu:
         if not self.begins:
             raise RuntimeError("the inputs do not fit")
 
-    def timed(self, candidate, compiled, best_s, patience=1.0):
+    def time(self, candidate, compiled, best_s, patience=1.0):
         future = Future()
         future.set_result(self.firsts[len(self.patience)])
         self.patience.append(patience)

@@ -151,7 +151,7 @@ def test_a_call_that_writes_while_its_stream_is_held_is_refused(
     results, forgotten = iter(seen), []
 
     class Memory:
-        written = "written"
+        is_written = "written"
 
         def __init__(self, run_aside):
             assert run_aside is bench.run_beside

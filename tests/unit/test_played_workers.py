@@ -82,7 +82,7 @@ def played(monkeypatch):
 def test_a_process_is_asked_its_number_as_it_starts(played):
     assert played.pid == 4711 and played.process.steps == ["start"] and played.process.daemon
     assert played.process.args == (False, None, None) and played.alive
-    assert list(played._owed) == [None] and played.process.theirs.closed
+    assert list(played._promises) == [None] and played.process.theirs.closed
     assert played.process.received() == (os.getpid, ())
     played.kill()
     assert played.process.steps == ["start", "kill"] and not played._ours.closed
@@ -93,9 +93,9 @@ def test_what_was_begun_is_dropped_and_what_was_promised_kept(played):
     played.begin(abs, -4)
     for value in (4711, "promised", "begun"):
         played.process.send(True, value)
-    assert played.kept(promise) == "promised" and list(played._owed) == [None]
+    assert played.keep(promise) == "promised" and list(played._promises) == [None]
     played.settle()
-    assert not played._owed
+    assert not played._promises
     played.process.send(True, "asked")
     assert played.ask(abs, -5, timeout_s=1) == "asked"
     assert [played.process.received() for _ in range(4)] == [
@@ -103,7 +103,7 @@ def test_what_was_begun_is_dropped_and_what_was_promised_kept(played):
     bad = played.promise(abs, -6)
     played.process.send(False, ValueError("mine"))
     with pytest.raises(ValueError, match="mine"):
-        played.kept(bad)
+        played.keep(bad)
     played.process.send(False, KeyError("other"))
     with pytest.raises(KeyError, match="other"):
         played.ask(abs, -7, timeout_s=1)
@@ -124,16 +124,16 @@ def test_a_result_in_two_pieces_is_one_result(played, cut):
     data = replies.write(True, 4711)
     whole = workers._LENGTH.pack(len(data)) + data
     os.write(played.process.pipe, whole[:cut])
-    assert not played.is_ready(3.0) and played.waits == [3.0, 3.0] and len(played._owed) == 1
+    assert not played.is_ready(3.0) and played.waits == [3.0, 3.0] and len(played._promises) == 1
     os.write(played.process.pipe, whole[cut:])
-    assert played.is_ready(0.0) and not played._owed and played._unread == b""
+    assert played.is_ready(0.0) and not played._promises and played._unread == b""
 
 
 def test_what_is_late_goes_on_and_is_ready_later(played):
     assert not played.is_ready(-1.0) and played.waits == [0.0] and played.alive
     played.process.send(True, 4711)
     played.begin(abs, -1)
-    assert not played.is_ready(2.0) and len(played._owed) == 1
+    assert not played.is_ready(2.0) and len(played._promises) == 1
     assert played.waits[1:] == [2.0, 2.0]
     played.process.send(True, 1)
     assert played.is_ready(0.0)
@@ -150,9 +150,9 @@ def test_a_process_that_ends_says_its_code(played):
     os.close(played.process.pipe)  # nothing can be sent now
     played.begin(abs, -1)
     promise = played.promise(abs, -1)
-    assert not played._owed, "no answer is owed for what could not be sent"
+    assert not played._promises, "no answer is owed for what could not be sent"
     with pytest.raises(ChildProcessError, match="exit code 3"):
-        played.kept(promise)
+        played.keep(promise)
     with pytest.raises(ChildProcessError, match="exit code 3"):
         played.ask(abs, -1, timeout_s=9)
     assert not played._read()

@@ -11,7 +11,7 @@ from typing import Literal
 
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
-from workbench.data.record import Case, Resources, Verdict, to_plain
+from workbench.data.record import Case, Resources, Verdict, encode_plain
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
 ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME")
@@ -218,14 +218,14 @@ def plain_pair(pair: CodePair) -> dict[str, object]:
     """Return a pair as plain data, with `null` for code that there is not."""
     both = {"before": pair.before, "after": pair.after}
     return {
-        "case": to_plain(pair.case),
+        "case": encode_plain(pair.case),
         "word": pair.word,
         "tuned": pair.tuned,
         "worse": list(pair.worse),
         "better": list(pair.better),
         "predicted_ratio": pair.predicted_ratio,
-        "measured": to_plain(pair.measured) if pair.measured else None,
+        "measured": encode_plain(pair.measured) if pair.measured else None,
         "unmeasured": pair.unmeasured,
-        **{n: None if isinstance(facts, str) else to_plain(facts) for n, facts in both.items()},
+        **{n: None if isinstance(facts, str) else encode_plain(facts) for n, facts in both.items()},
         **{f"{n}_failure": s if isinstance(s, str) else "" for n, s in both.items()},
     }

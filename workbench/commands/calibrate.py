@@ -38,7 +38,7 @@ from workbench.commands.sizes import check_dtype
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Measured, Outcome, Record, Resources, Run
-from workbench.data.units import console_microseconds, counted
+from workbench.data.units import amount, console_microseconds
 from workbench.device.calibration import (
     Calibration,
     CalibrationTime,
@@ -140,7 +140,7 @@ class CalibrateCommand:
         for name, dtype in kernels.items():
             sizes = self._sizes(catalog.spec_of(name), dtype, device)
             first = "; ".join(map(sizes_text, sizes[:3]))
-            self.console.print(f"{name} in {dtype}: {counted(len(sizes), 'size')}: {first}; ...")
+            self.console.print(f"{name} in {dtype}: {amount(len(sizes), 'size')}: {first}; ...")
         known = calibration_of(device.name)
         if known is None:
             others = (d for d in same_architecture(device) if calibration_of(d.name))
@@ -250,7 +250,7 @@ class CalibrateCommand:
             return
         best = min((t.median_s for t in self._here(plan)), default=None)
         text = f"best {console_microseconds(best)}" if best else "no config has a time"
-        number = counted(len(self._here(plan)), "config")
+        number = amount(len(self._here(plan)), "config")
         self.console.print(
             f"{place}  {problem.kernel} {sizes_text(problem.sizes)}: {number}, {text}"
         )

@@ -42,7 +42,7 @@ from workbench.data.exits import INTERRUPTED
 from workbench.data.interrupts import Interrupts
 from workbench.data.store import Store
 from workbench.data.tuned_cache import Tuned, default_path
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import Device
 from workbench.reports.compilers import CodeChanges, measured_text
 
@@ -282,7 +282,7 @@ class CompilerComparison:
 
     def _say_stored(self, verdicts: VersionVerdicts) -> None:
         if verdicts.comparisons:
-            many = counted(len(verdicts.comparisons), "verdict")
+            many = amount(len(verdicts.comparisons), "verdict")
             again = f"`workbench report compare {verdicts.run.id}` draws them again"
             self.console.print(f"{many} stored; {again}", soft_wrap=True)
 
@@ -294,8 +294,8 @@ class CompilerComparison:
     ) -> None:
         tuned = sum(each.tuned is not None for each in configs)
         self.console.print(
-            f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
-            f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs without a GPU",
+            f"{compilers[0].title} and {compilers[1].title}: {amount(len(configs), 'config')} "
+            f"({tuned} tuned), {amount(len(devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )

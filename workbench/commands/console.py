@@ -447,7 +447,7 @@ class ProgressLine:
     def _best(self) -> list[str]:
         if self.best is None or interval_of(self.best):  # an interval names no best
             return []
-        sign = "" if self.best.measured else "~"
+        sign = "" if self.best.is_measured else "~"
         return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
 
     def _left(self) -> str:

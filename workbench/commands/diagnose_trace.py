@@ -232,7 +232,7 @@ def _whole_call(kept: StoredRun, counted: Sequence[Profile]) -> CountedLaunch | 
 
 def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
-    records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
+    records = [o for o in kept.outcomes if isinstance(o, Record) and o.is_measured]
     profiled_s = math.fsum(each.spent_s for each in launches if each.config)
     if len(records) != 1 or not profiled_s:
         return None

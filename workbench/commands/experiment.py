@@ -38,7 +38,7 @@ from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device import hardware
 from workbench.experiments import (
     Context,
@@ -225,7 +225,7 @@ class ExperimentCommand:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
         about = kernel_name(prepared.context.kernel) or title_of(str(self.options.name))
-        variants = counted(len(prepared.variants), "variant")
+        variants = amount(len(prepared.variants), "variant")
         text = f"{at} {about}: {variants}, compiled, checked and {last}"
         return doing(self.console, text.strip())
 

@@ -22,7 +22,7 @@ from workbench.catalog.source import SourceChanged
 from workbench.commands.console import say_result
 from workbench.data.exits import FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, State, worst_first
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import Sizes, SpecFault, sizes_text
 
@@ -72,7 +72,7 @@ def say_checks(
 ) -> list[ImplCheck]:
     """Check the Impls, print what is wrong before all else, and return what the checks gave."""
     if changed:
-        many = counted(len(changed), "changed Impl")
+        many = amount(len(changed), "changed Impl")
         console.print(f"Checking the results of {many} in Triton's interpreter.", style="bold")
     checks = judges.check(changed, dtype)
     for check in worst_first(checks):

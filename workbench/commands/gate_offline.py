@@ -33,7 +33,7 @@ from workbench.data.compiled_code import CompiledCode
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import METAL, Device, backend_of
 from workbench.reports.compilers import CodeChanges
 from workbench.revisions.changed_kernels import LeftOut, leave
@@ -118,8 +118,8 @@ class OfflineGate:
             both = [pair for one in known.kernels for pair in self._both(*one, devices)]
             if both:
                 self.console.print(
-                    f"{compiled.title}: {counted(len(both), 'config')} of {options.baseline} and "
-                    f"{WORKING}, {counted(len(devices), 'device')}; nothing runs",
+                    f"{compiled.title}: {amount(len(both), 'config')} of {options.baseline} and "
+                    f"{WORKING}, {amount(len(devices), 'device')}; nothing runs",
                     style="bold",
                 )
             pairs: list[CodePair] = []
@@ -177,7 +177,7 @@ class OfflineGate:
         options = self.options
         for left in self.left_out:
             self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
-        many = counted(self.unchanged, "config")
+        many = amount(self.unchanged, "config")
         text = f"Nothing to compile: {many} have the code and the config of {options.baseline}."
         say_result(self.console, text, whole=False)
         code = checked_code(checks, COULD_NOT_RUN if self._is_broken else PASSED)

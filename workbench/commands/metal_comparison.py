@@ -73,7 +73,7 @@ class EmulatedComparison(MeasureCommand):
         left, right = times[0], times[-1]
         launches = [_launches(recorder, record) for record in (left, right)]
         alike = launches[0] == launches[1] and left.traffic == right.traffic
-        self.word = result = verdict.predicted(left, right, alike)
+        self.word = result = verdict.compare_predictions(left, right, alike)
         self.console.print(f"right against left: {_counts(left, right)}")
         say_result(self.console, f"{result}. {_because(result, left, right)}", "bold", whole=False)
 

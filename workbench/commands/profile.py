@@ -26,7 +26,7 @@ from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.files import write_file
-from workbench.data.units import counted, duration
+from workbench.data.units import amount, duration
 from workbench.spec import WorkbenchError
 from workbench.traces.profilers import (
     Profiler,
@@ -479,7 +479,7 @@ def unreadable_lines(status: RecordingStatus | None) -> list[str]:
     if status is None or not status.unreadable:
         return []
     return [
-        f"note: {counted(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
+        f"note: {amount(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
         "of operators is without them"
     ]
 
@@ -488,7 +488,7 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     """Return which part of the workload was recorded, and how much the profiler slowed it."""
     status, workload = result.status, result.workload
     if workload.marked:
-        return [f"recorded: {counted(workload.marked.calls, 'call')} of {workload.title}"]
+        return [f"recorded: {amount(workload.marked.calls, 'call')} of {workload.title}"]
     if status is None:
         return []
     if status.recorded == "steps" and workload.schedule is not None:

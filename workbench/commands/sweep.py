@@ -66,7 +66,7 @@ from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
-from workbench.data.locks import Lock, held, remove_left
+from workbench.data.locks import Lock, hold_lock, remove_stale_file
 from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
@@ -324,7 +324,7 @@ class _OneSize:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
         engine = Engine(plan, backend, earlier, search, options.energy, options.sanitize)
-        remove_left(self._lock)
+        remove_stale_file(self._lock)
         if engine.is_finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         failed = sum(isinstance(outcome, Failure) for outcome in earlier.first.values())
@@ -338,7 +338,7 @@ class _OneSize:
         lock."""
         if not self.opened.backend.predicts or engine.is_finished or self.command.options.fresh:
             return nullcontext()
-        return held(self._lock, self.command.console.warn)
+        return hold_lock(self._lock, self.command.console.warn)
 
     @property
     def _lock(self) -> Lock:

@@ -23,7 +23,7 @@ from workbench.data.expected_change import (
     EXPECTED,
     ExpectationResult,
     expectation_results,
-    with_counters,
+    longest_counted,
 )
 from workbench.data.units import duration
 from workbench.reports.run_index import write_run_page
@@ -131,7 +131,7 @@ def _expected(
         raise CommandError(unknown("expected change", options.expect, EXPECTED))
     both = []
     for operand in operands:
-        if (profile := with_counters(operand.profiles)) is None:
+        if (profile := longest_counted(operand.profiles)) is None:
             raise CommandError(
                 f"{operand.name} has no counters, which --expect compares; profile the kernel with "
                 "`workbench profile --tool ncu`."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud
 from workbench.data.record import Finding
-from workbench.data.units import counted, duration, percent, reading
+from workbench.data.units import amount, duration, percent, reading
 from workbench.traces.host_work import OperationRow, RangeRow
 from workbench.traces.metric import MetricValue, metric_values
 from workbench.traces.rule_metrics import dispatch_stalls
@@ -95,7 +95,7 @@ def _print_device(console: Console, summary: DeviceSummary, several: bool) -> No
         console.print(f"{title}classes of kernel time: {classes}", soft_wrap=True)
     for repeat in summary.repeats[:FINDINGS]:
         console.print(
-            f"{title}sequence of {counted(repeat.kernels, 'kernel')}, {repeat.count} times in a "
+            f"{title}sequence of {amount(repeat.kernels, 'kernel')}, {repeat.count} times in a "
             f"row: {duration(repeat.kernel_ns / 1e9)} of kernels, "
             f"{duration(repeat.gap_ns / 1e9)} between them",
             soft_wrap=True,

@@ -33,7 +33,7 @@ from workbench.compile.launchers import build_launchers
 from workbench.compile.launches import Launch, capture_launches
 from workbench.data.errors import first_sentence
 from workbench.data.machine_failure import PART
-from workbench.data.record import CountedTraffic, Resources, grouped
+from workbench.data.record import CountedTraffic, Resources, group_by
 from workbench.device.code_model import LaunchWork
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
@@ -163,7 +163,7 @@ def machine_codes_of(
     launches = _compile_launches(impl, config, sizes, dtype, device, Dedup())
     spent = time.perf_counter() - started
     result = []
-    for same in grouped(launches, lambda one: id(one.kernel)).values():
+    for same in group_by(launches, lambda one: id(one.kernel)).values():
         largest = max(same, key=lambda launch: launch.programs)
         resources = read_resources(largest, [largest], device, spent)
         result.append(_launched_code(largest, launches, resources, device))
@@ -358,7 +358,7 @@ def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Re
 
 def launch_shapes(launches: Sequence[Launch], device: Device) -> Iterator[LaunchShape]:
     """Yield the kinds of launches of one call in their order; equal ones are one kind."""
-    kinds = grouped(launches, lambda one: (id(one.kernel), one.grid))
+    kinds = group_by(launches, lambda one: (id(one.kernel), one.grid))
     for launch, *others in kinds.values():
         kernel, threads = launch.kernel, launch.kernel.metadata.num_warps * device.limits.warp_size
         registers, shared = _registers(kernel.asm)[0], kernel.metadata.shared

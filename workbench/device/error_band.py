@@ -125,7 +125,7 @@ def expected_of_code(case: Case, code: CompiledCode) -> tuple[float, float] | No
 def expected_words(record: Record) -> str:
     """Return the cell under `EXPECTED`: `140 µs to 290 µs`, or `never validated on this device`;
     empty for a measured record."""
-    if record.measured or is_bound(record):
+    if record.is_measured or is_bound(record):
         return ""
     ends = expected_s(record)
     return NEVER if ends is None else " to ".join(map(rough, ends))
@@ -136,7 +136,7 @@ def factor_words(records: Iterable[Record]) -> str:
     beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
     `never validated on this device`; the classes of kernels where their bands differ. Empty where
     nothing is predicted."""
-    bands = dict.fromkeys(band_of(r) for r in records if not r.measured and not is_bound(r))
+    bands = dict.fromkeys(band_of(r) for r in records if not r.is_measured and not is_bound(r))
     known_bands = [band for band in bands if band is not None]
     if not known_bands:
         return NEVER if bands else ""

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from workbench.data.contributed import contributed, device_file
+from workbench.data.contributed import contributed_modules, device_file
 from workbench.spec import Limits, WorkbenchError
 
 KIB = 1024
@@ -154,7 +154,7 @@ class Devices(Mapping[str, Device]):
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        others = contributed("workbench.devices") if self.folder == FOLDER else ()
+        others = contributed_modules("workbench.devices") if self.folder == FOLDER else ()
         return (name for name in sorted({*_names(self.folder), *others}) if name in self)
 
     def _contributed_file(self, name: str) -> Path | None:

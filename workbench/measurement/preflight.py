@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from workbench.data.locks import Lock, held
+from workbench.data.locks import Lock, hold_lock
 from workbench.measurement.protocol import Protocol
 
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
@@ -35,8 +35,8 @@ def gpu_lock(
     gpu: str, on_wait: Callable[[str], None], timeout_s: float | None = None
 ) -> AbstractContextManager[None]:
     """Return a context manager that holds one GPU against other runs of the workbench. `gpu` is a
-    name from `lock_name`; the rest is as in `data.locks.held`."""
-    return held(Lock("gpu", gpu, "the GPU"), on_wait, timeout_s)
+    name from `lock_name`; the rest is as in `data.locks.hold_lock`."""
+    return hold_lock(Lock("gpu", gpu, "the GPU"), on_wait, timeout_s)
 
 
 def foreign(pids: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:

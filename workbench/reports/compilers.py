@@ -11,7 +11,7 @@ from typing import Any
 from workbench.code.code_pair import MEANINGS, ORDER, CodePair, ranked
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.impl_check import WORDS, ImplCheck, worst_first
-from workbench.data.units import counted, quantity
+from workbench.data.units import amount, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import label, sizes_text
@@ -75,17 +75,17 @@ def conclusion(changes: CodeChanges) -> str:
     """Return the result in two or three sentences."""
     pairs = changes.pairs
     counts = Counter(pair.word for pair in pairs)
-    devices = counted(len({pair.case.device for pair in pairs}), "device")
+    devices = amount(len({pair.case.device for pair in pairs}), "device")
     words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
-    text = f"{counted(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
+    text = f"{amount(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
     text += f": {words}." if words else ": nothing to compare."
     if changes.unchanged:
         verb = "was" if changes.unchanged == 1 else "were"
-        text += f" {counted(changes.unchanged, 'config')} of the same source {verb} not compiled."
+        text += f" {amount(changes.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
-        text += f" {counted(len(again), 'tuned config')} must be tuned again."
+        text += f" {amount(len(again), 'tuned config')} must be tuned again."
     if changes.interrupted and len(pairs) == changes.of:
-        known = counted(sum(pair.measured is not None for pair in pairs), "verdict")
+        known = amount(sum(pair.measured is not None for pair in pairs), "verdict")
         text += f" The measurement was stopped; {known} so far."
     elif changes.interrupted:
         text += (

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, grouped
+from workbench.data.record import Measured, group_by
 from workbench.data.units import (
-    counted,
+    amount,
     duration,
     four_digits,
     microseconds,
@@ -101,7 +101,7 @@ def page(sheet: Sheet) -> str:
 def _all_emulated(sheet: Sheet) -> bool:
     """Return whether every point is a prediction of a Metal kernel."""
     records = [point.record for point in sheet.points]
-    return bool(records) and all(r.case.backend == "metal" and not r.measured for r in records)
+    return bool(records) and all(r.case.backend == "metal" and not r.is_measured for r in records)
 
 
 def sentence(sheet: Sheet) -> str:
@@ -112,8 +112,8 @@ def sentence(sheet: Sheet) -> str:
     order = Counter(p.held.word for p in best).most_common()
     each = [f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order]
     if all(p.load.span_s for p in best):
-        return f"{counted(len(best), 'problem')}, each predicted as an interval, so none is ranked."
-    start = f"{counted(len(best), 'problem')}: {', '.join(each)}"
+        return f"{amount(len(best), 'problem')}, each predicted as an interval, so none is ranked."
+    start = f"{amount(len(best), 'problem')}: {', '.join(each)}"
     able = [p for p in best if p.held.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
     if not able:
@@ -150,7 +150,7 @@ def _scope(sheet: Sheet) -> list[tuple[str, str]]:
         shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
     if sheet.apart:
         text = (
-            f"{counted(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+            f"{amount(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
         )
         shown.append(("Left out", text))
     return shown
@@ -240,7 +240,7 @@ def _held(sheet: Sheet) -> list[dict[str, str]]:
     """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
     kernels = [(p.device, p.record.case.kernel) for p in sheet.points]
     text = []
-    for (device, kernel), numbers in grouped(bests(sheet), lambda n: kernels[n]).items():
+    for (device, kernel), numbers in group_by(bests(sheet), lambda n: kernels[n]).items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
         row = max(cold, key=lambda n: _weight(sheet.points[n]))
         most = sheet.points[row]

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from workbench.data.intervals import (
     Intervals,
-    clipped,
+    clip,
     difference,
     intersection,
     intervals,
@@ -50,7 +50,7 @@ def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Int
     inside = operations_of(table, launches, copies)
     hosts = {o if o >= 0 else launches[i] for i, o in zip(copies, inside, strict=True)}
     spans = union((table.starts[i], table.ends[i]) for i in hosts)
-    return clipped(spans, times.start, times.end)
+    return clip(spans, times.start, times.end)
 
 
 def copy_waits(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:

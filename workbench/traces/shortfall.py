@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.data.record_tally import RATED
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.timeline import range_name
 from workbench.traces.trace import WORK, Activities, ActivityKind, Trace, is_launch
 
@@ -40,7 +40,7 @@ def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
     complete."""
     tally = trace.tally
     result = [
-        Shortfall(f"{counted(count, 'record')} of {name} may be work of a device, not read",
+        Shortfall(f"{amount(count, 'record')} of {name} may be work of a device, not read",
                   tally.remedies[name], True)
         for name, count in tally.unread.items()
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Literal
 
 from workbench.data.intervals import (
     Intervals,
-    clipped,
+    clip,
     difference,
     gaps,
     intersection,
@@ -242,7 +242,7 @@ def _times(
         busy=busy,
         kernels=kind_intervals(ActivityKind.KERNEL),
         gaps=tuple(_gaps(table, order, busy, launches, step)),
-        sync=clipped(waits, start, end),
+        sync=clip(waits, start, end),
         step=step,
         kernel_count=len(kernels),
         kernel_sum=sum(table.ends[i] - table.starts[i] for i in kernels),

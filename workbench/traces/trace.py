@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from workbench.data.record_tally import RecordTally
-from workbench.data.units import counted
+from workbench.data.units import amount
 
 
 class ActivityKind(IntEnum):
@@ -311,10 +311,10 @@ class CheckerResult:
         """What the summary line counts: `0 errors, 1 warning`; without one, what was printed."""
         if self.errors is None:
             printed = self._printed_errors
-            words = f"{counted(printed, 'error')} printed, " if printed else ""
+            words = f"{amount(printed, 'error')} printed, " if printed else ""
             return f"{words}no summary line"
-        warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
-        return counted(self.errors, "error") + warnings
+        warnings = f", {amount(self.warnings, 'warning')}" if self.warnings else ""
+        return amount(self.errors, "error") + warnings
 
     @property
     def _printed_errors(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.data.record import Evidence, Finding, Profile
-from workbench.data.units import counted, percent, reading
+from workbench.data.units import amount, percent, reading
 
 Word = Literal["SLOW", "FAST", "SAME", "INCONCLUSIVE"]
 Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
@@ -342,8 +342,8 @@ def _window_verdict(
     moved = [k for k in kernels if k.word == way]
     word: Word = "SLOW" if ratio > 1 else "FAST"
     if moved or changed:
-        parts = [f"{counted(len(moved), 'kernel')} {moved[0].word}"] if moved else []
-        parts += [f"{counted(len(changed), 'kernel')} in one of the two alone"] if changed else []
+        parts = [f"{amount(len(moved), 'kernel')} {moved[0].word}"] if moved else []
+        parts += [f"{amount(len(changed), 'kernel')} in one of the two alone"] if changed else []
         return word, f"{about}, with {' and '.join(parts)}"
     if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
         return word, f"{about}; no kernel is {way}, so it is idle time"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, reading, rough, three_digits, whole_percent
+from workbench.data.units import amount, reading, rough, three_digits, whole_percent
 from workbench.device.error_band import band_words
 from workbench.spec import label
 from workbench.tuner.dominance import dominates, first_of, front_of
@@ -107,7 +107,7 @@ def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
         for o in outcomes
         if dict(o.case.sizes) == dict(run.sizes)
         and o.case.dtype == run.dtype
-        and (isinstance(o, Failure) or o.measured != run.predicted)
+        and (isinstance(o, Failure) or o.is_measured != run.predicted)
     ]
 
 
@@ -241,7 +241,7 @@ def _select_tied(near: Sequence[Record], fastest: Record, run: Run) -> Record:
     if fastest.phase == "final" or interval_of(fastest) is not None:
         return min(near, key=lambda r: _frugality(r, run))
     default = next((r for r in near if r.default), fastest)
-    return fastest if fastest.measured else default
+    return fastest if fastest.is_measured else default
 
 
 def interval_of(record: Record) -> tuple[float, float] | None:
@@ -412,7 +412,7 @@ def remarks(result: Selection) -> list[str]:
         assert isinstance(record.timing, Measured)
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
     if result.other_bits:
-        parts.append(f"{counted(result.other_bits, 'config')} with other bits left out")
+        parts.append(f"{amount(result.other_bits, 'config')} with other bits left out")
     if result.untimed:
         names = " and ".join(o.case.impl for o in result.untimed)
         parts.append(f"{names} {'have' if len(result.untimed) > 1 else 'has'} no time")
@@ -465,7 +465,7 @@ def _front_rest(result: Selection) -> list[str]:
     first = first_of(result.front)
     names = [_name(result, o) for o in result.front if o is not first]
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
+    many = f"{len(result.front)} of {amount(result.emulated, 'config')}"
     others = f": this one, {'; '.join(names[:NAMED])}{more}" if names else ""
     verb = "is" if len(result.front) == 1 else "are"
     parts = [f"{many} {verb} on the Pareto front of the counts{others}"]

@@ -52,7 +52,7 @@ def entries_of(
     for impl, own in sorted(mine.items()):
         chosen = selections.get(impl) or select(replace(run, impls={impl: {}}), outcomes)
         won = chosen.winner
-        if won is None or (won.measured and won.phase != "final"):
+        if won is None or (won.is_measured and won.phase != "final"):
             continue
         ties = tuple(dict(r.case.config) for r in chosen.ties if r.case.impl == impl)
         configs = len({config_key(o.case) for o in own})

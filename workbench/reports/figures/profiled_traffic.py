@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.data.record import Profile, Record, grouped
+from workbench.data.record import Profile, Record, group_by
 from workbench.device.ceilings import Level
 from workbench.traces.rule_metrics import calls_of, profile_metrics
 
@@ -36,7 +36,7 @@ class ProfiledCalls:
     @classmethod
     def of(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
         """Return the launches with counters; of a config that was profiled twice the newer."""
-        known = grouped((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
+        known = group_by((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
         newest = {key: max(p.at for p in some) for key, some in known.items()}
         return cls({k: [p for p in some if p.at == newest[k]] for k, some in known.items()})
 
@@ -45,7 +45,7 @@ class ProfiledCalls:
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
         metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
-        if not metrics or not record.measured:
+        if not metrics or not record.is_measured:
             return ()
         flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
         levels = {level: _summed(metrics, name) for level, name in BYTES.items()}

@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from workbench.data.record import grouped
+from workbench.data.record import group_by
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS, Ceiling, clock_words
 from workbench.reports import figure, figure_svg, place
@@ -126,7 +126,7 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
     memory = [c for c in drawn if c.level in ("dram", "cache", "shared")]
     both = {
         key
-        for key, some in grouped((c for c in drawn if c.is_measured), _limit).items()
+        for key, some in group_by((c for c in drawn if c.is_measured), _limit).items()
         if len(some) > 1
     }
     merged: dict[tuple[float, bool, str], list[Ceiling]] = {}

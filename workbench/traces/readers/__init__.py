@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.data.contributed import contributed
+from workbench.data.contributed import contributed_modules
 from workbench.data.record_tally import REFUSED
 from workbench.traces.plausible import drop_impossible
 from workbench.traces.readers.inputs.source import (
@@ -66,7 +66,7 @@ def readers() -> dict[str, TraceReader]:
     ReadError where one of these cannot be imported."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
     own = {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
-    others = contributed("workbench.readers").items()
+    others = contributed_modules("workbench.readers").items()
     return own | {name: _load_reader(name, module) for name, module in others if name not in own}
 
 

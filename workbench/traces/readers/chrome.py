@@ -121,7 +121,7 @@ class _ChromeEvents:
             return ActivityKind.KERNEL, ""
         self.unknown[f"process {plain(process)}" + (f", category {plain(low)}" if low else "")] += 1
         if OF_A_DEVICE.search(low) or OF_A_DEVICE.search(process):
-            self.trace.tally.not_read(f"process {plain(process)[:80]}, category {plain(low)}", 1,
+            self.trace.tally.add_unread(f"process {plain(process)[:80]}, category {plain(low)}", 1,
                                       UNKNOWN)  # fmt: skip
         return ActivityKind.RANGE, ""
 

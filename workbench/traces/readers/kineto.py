@@ -301,7 +301,7 @@ class _Builder:
             )
         self._part_processes()
         for category, count in self.on_device.items():
-            trace.tally.not_read(f"category {plain(category)}", count, UNKNOWN_CATEGORY)
+            trace.tally.add_unread(f"category {plain(category)}", count, UNKNOWN_CATEGORY)
         others = ", ".join(f"{plain(name)} {n:,}" for name, n in self.passed.most_common(5))
         others = f" (categories that are not known: {others})" if others else ""
         if not self.activities:

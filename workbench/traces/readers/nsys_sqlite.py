@@ -194,7 +194,7 @@ class _NsysTables:
             if table.removeprefix("CUPTI_ACTIVITY_KIND_") in NO_WORK:
                 continue
             if count := sum(1 for _ in self.database.rows(table, ("start",))):
-                self.trace.tally.not_read(f"the table {plain(table)}", count, EXPORT)
+                self.trace.tally.add_unread(f"the table {plain(table)}", count, EXPORT)
 
 
 READ = frozenset(

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import NoReturn
 
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.profilers import ProfilerError, RecordingStatus, ToolRun
 from workbench.traces.profilers.running.call_script import RANGE, SCRIPT
 from workbench.traces.profilers.running.workload import MarkedCalls, StepSchedule
@@ -76,7 +76,7 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
     if schedule is None:
         return f"Nothing of {title} was recorded; record again."
     before = schedule.wait + schedule.warmup
-    steps = counted(status.steps, "step")
+    steps = amount(status.steps, "step")
     return (
         f"{title} made {steps}, and {before} come before the first one to record; choose a smaller "
         "--wait or --warmup."
@@ -105,8 +105,8 @@ def check_marked_calls(run: ToolRun, trace: Trace) -> None:
     ranges = _range_count(trace)
     if ranges is not None and ranges != marked.calls:
         raise ProfilerError(
-            f"{counted(marked.calls, 'call')} of {run.workload.title} were marked, and the trace "
-            f"has {counted(ranges, 'range')} named {RANGE}; record again."
+            f"{amount(marked.calls, 'call')} of {run.workload.title} were marked, and the trace "
+            f"has {amount(ranges, 'range')} named {RANGE}; record again."
         )
     if marked.on_gpu:
         _check_kernels(marked, kernels, run.workload.title)
@@ -188,8 +188,8 @@ def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> No
     wanted = None if marked.launches is None else marked.calls * marked.launches
     if wanted is not None and kernels.total() != wanted:
         raise ProfilerError(
-            f"{counted(wanted, 'launch')} {'was' if wanted == 1 else 'were'} expected of "
-            f"{counted(marked.calls, 'call')} of {title}, and {seen}; record again."
+            f"{amount(wanted, 'launch')} {'was' if wanted == 1 else 'were'} expected of "
+            f"{amount(marked.calls, 'call')} of {title}, and {seen}; record again."
         )
 
 
