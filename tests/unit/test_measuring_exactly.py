@@ -648,7 +648,7 @@ def test_a_call_beside_runs_as_a_graph_on_cuda_and_by_itself_on_hip(monkeypatch,
         capture=lambda calls, call: call() or streams.log.append(f"captured {calls}")
         or SimpleNamespace(replay=lambda: streams.log.append("replay"))
     )  # fmt: skip
-    monkeypatch.setattr(graphs, "_side_graphs", lambda: capture)
+    monkeypatch.setattr(graphs, "_driver_graphs", lambda: capture)
     graphs.run_beside(lambda: streams.log.append("call"))
     cuda = ["call", "captured 1", "replay", "second ends"]
     assert streams.log == (["call", "second ends"] if hip else cuda)

@@ -127,14 +127,14 @@ def run_beside(call: Callable[[], None]) -> None:
             call()
         second.synchronize()
         return
-    graph = _side_graphs().capture(1, call)
+    graph = _driver_graphs().capture(1, call)
     with torch.cuda.stream(second):
         graph.replay()
     second.synchronize()
 
 
 @cache
-def _side_graphs() -> DriverGraphs:
+def _driver_graphs() -> DriverGraphs:
     """Return what captures such graphs. Its memory is kept: to return it waits for the GPU."""
     return DriverGraphs()
 

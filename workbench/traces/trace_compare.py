@@ -107,7 +107,7 @@ def compare(before: TraceOperand, after: TraceOperand, threshold: float) -> Trac
     for old, new in zip(before.devices, after.devices, strict=False):
         figures = tuple(_figures(_evidence(old, False), _evidence(new, False)))
         ranges = tuple(_figures(_evidence(old, True), _evidence(new, True)))
-        word, reason = _unlike(before, after, kernels, ranges) or _verdict(
+        word, reason = _no_verdict(before, after, kernels, ranges) or _verdict(
             figures, ranges, kernels, threshold
         )
         about = f"{old.evidence[0].group}: " if several and old.evidence else ""
@@ -249,7 +249,7 @@ def _apart(change: FigureChange) -> float:
 # The word
 
 
-def _unlike(
+def _no_verdict(
     before: TraceOperand,
     after: TraceOperand,
     kernels: Sequence[KernelChange],
