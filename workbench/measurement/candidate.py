@@ -32,7 +32,7 @@ class Candidate:
 
     @classmethod
     def create(cls, impl: str, config: Mapping[str, int], version: str | None = None) -> Candidate:
-        """Return a candidate as a worker receives it: the names of Impl and config alone."""
+        """Return a candidate as a worker receives it: only the names of Impl and config."""
         case = Case("", impl, "", dict(config), {}, "", "")
         return cls(case, "", None, None, version=version)  # type: ignore[arg-type]
 

@@ -179,8 +179,8 @@ def run_tool(
 def _run_beside(
     commands: Sequence[Command], limit_s: float | None, own: bool, more: Mapping[str, str]
 ) -> Iterator[None]:
-    """Return a context manager in which those of the commands run that follow directly and are to
-    run beside another one; it waits for them."""
+    """Return a context manager that runs the next commands that are to run beside another one, and
+    waits for them at its end."""
     with ExitStack() as stack:
         for command in takewhile(lambda c: c.beside, commands):
             if command.due() and command.output is not None:

@@ -87,8 +87,8 @@ def parse(run: ToolRun) -> Trace:
 
 
 def select_program(trace: Trace, program: str) -> Trace:
-    """Return a trace with the activities of one program alone: a recording holds those of all
-    processes, the window server's among them. Raises ProfilerError where it has none of it."""
+    """Return a trace with only the activities of one program: a recording has those of all
+    processes, also the window server's. Raises ProfilerError where it has none of the program."""
     table, own = trace.activities, Activities()
     for activity in table:
         if _letters(activity.process) == _letters(program):
