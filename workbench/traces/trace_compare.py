@@ -167,7 +167,7 @@ def _kernels(
 
 
 def _group_by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
-    """Return profiles by name, in the order of their launch; single launches have their own group."""
+    """Return profiles by name, in order of launch; single launches have their own group."""
     result: dict[tuple[str, str], list[Profile]] = {}
     for profile in sorted(profiles, key=_launch):
         key = normal_name(profile.name), "launch" if profile.launch else ""
