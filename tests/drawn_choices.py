@@ -385,7 +385,7 @@ def evaluations() -> Rows:
         for bound in (0.0, 1e-5):
             times = EvaluatedTimes(base, bound, libraries)
             yield f"{text_of(times.plain())} {text_of(times.best_library)}"
-    yield text_of(CheckCall.at({"N": 3}, 5).sizes)
+    yield text_of(CheckCall.create({"N": 3}, 5).sizes)
 
 
 TABLES: dict[str, Callable[[], Rows]] = {

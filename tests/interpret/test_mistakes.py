@@ -28,7 +28,7 @@ def checked(folder, changes, dtype="fp32"):
 def checked_file(path, config, dtype):
     """The largest error, or why the result is wrong: all three tasks, here in one process."""
     kernel = str(path)
-    calls = tuple(CheckCall.at(sizes, 5) for sizes in loaded(kernel).spec.check)
+    calls = tuple(CheckCall.create(sizes, 5) for sizes in loaded(kernel).spec.check)
     request = CheckRequest(kernel, dtype, calls)
     result = launch_calls(kernel, config, make_inputs(request))
     if not isinstance(result, Refusal):

@@ -191,7 +191,7 @@ def test_a_rule_once_broken_stays_broken(pairs):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), SEEDS)
 def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
-    calls = tuple(CheckCall.at({"N": i + 1}, seed) for i in range(len(errors)))
+    calls = tuple(CheckCall.create({"N": i + 1}, seed) for i in range(len(errors)))
     request = CheckRequest("copy", "fp32", calls)
     results = [CallResult(Checked(e, bits=f"{i:016x}"), (), ()) for i, e in enumerate(errors)]
     result = join(request, results)

@@ -175,12 +175,12 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
     def timed(rotation, estimate_s):
         if rotation == ("slow", "cold"):
             raise RuntimeError("operation not permitted when stream is capturing")
-        return Wandering.timed(wandering, rotation, estimate_s)
+        return Wandering.choose_method(wandering, rotation, estimate_s)
 
     def measured(timed, windows, regime, *more, brief=False, **also):
         if timed.name == ("slower", "cold"):
             raise ValueError("below what the device can reach")
-        return Wandering.measured(wandering, timed, windows, regime, *more, **also)
+        return Wandering.summarise(wandering, timed, windows, regime, *more, **also)
 
     monkeypatch.setattr(wandering, "choose_method", timed)
     monkeypatch.setattr(wandering, "summarise", measured)

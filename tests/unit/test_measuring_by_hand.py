@@ -839,7 +839,7 @@ def test_the_open_candidate_is_timed_in_the_windows_that_are_kept(task, monkeypa
     for kept, expected in ((None, [1, 2, 3]), (2, [2, 3])):
         taken = iter(Window((n * 1e-5,)) for n in range(1, 4))
         monkeypatch.setattr(
-            asked, "timed", lambda rotation, first: SimpleNamespace(begin=begin, calls=1)
+            asked, "choose_method", lambda rotation, first: SimpleNamespace(begin=begin, calls=1)
         )
         monkeypatch.setattr(
             worker, "_checked_again", lambda candidate, entrant, first: (first, True)

@@ -163,7 +163,9 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     with pytest.raises(WorkerDied):
         first.perform("open")
     farm.scheduler_lost()
-    assert second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._seen
+    assert (
+        second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._addresses
+    )
     assert [farm.died_at(key) for key in "aab"] == [1, 2, 1]
 
 
@@ -186,7 +188,7 @@ def test_workers_that_cannot_take_part_are_said(farm, actor, report, words):
 
 def test_a_worker_whose_report_fails_is_refused_and_one_that_left_is_not(farm):
     farm.client.results = {"a": [ImportError("no workbench")], "b": []}
-    farm._seen |= {"a", "b"}
+    farm._addresses |= {"a", "b"}
     with pytest.raises(WorkerRefused, match=r"cannot run this workbench \(ImportError: no work"):
         farm.join("a", {"nthreads": 1})
     lost = type("KilledWorker", (Exception,), {})("x")
@@ -515,7 +517,7 @@ def test_limits_of_a_first_pass_grow_with_the_problem():
     assert results[:3] == [None, TIMED, POISONED] and gpu.limits[3] == pytest.approx(2 + slack)
     assert results[3] == Refusal("measure", "the measuring process: late", True, cause="timeout",
                                  attempts=2)  # fmt: skip
-    assert gpu.calls[-2:] == [("poisoned",), "duplicate"]
+    assert gpu.calls[-2:] == [("replace",), "duplicate"]
     assert backend.seconds == {"check": 1.0}
     backend._waited_s = 2.5
     assert backend.seconds == {"check": 1.0, "libraries": 2.5}
@@ -525,7 +527,7 @@ def test_who_poisons_or_kills_a_race_is_left_out_of_the_second():
     some, guesses = [candidate(n) for n in (16, 32, 64)], [1.0, 2.0, 3.0]
     gpu = Gpu(final=[[TIMED, POISONED, TIMED], [TIMED, TIMED]])
     assert live_on(gpu).final(some, guesses) == [TIMED, POISONED, TIMED]
-    assert gpu.calls == [("wait_idle",), "final", ("poisoned",), ("wait_idle",), "final"]
+    assert gpu.calls == [("wait_idle",), "final", ("replace",), ("wait_idle",), "final"]
     assert gpu.limits == [live.INTERLEAVED_TIMEOUT_S] * 2
     bad = Refusal("check", "wrong")
     gpu = Gpu(final=[LOST, [TIMED]], first_pass=[TIMED, bad, bad])
@@ -550,7 +552,7 @@ def test_hot_times_contests_and_energy_of_a_lost_process():
     hot = [backend.hot(candidate(16)) for _ in range(4)]
     lost = Refusal("measure", "the measuring process: late", False, cause="timeout", attempts=2)
     assert hot == [TIMED, POISONED, lost, Refusal("measure", "no room", False)]
-    assert gpu.calls.count(("poisoned",)) == 1
+    assert gpu.calls.count(("replace",)) == 1
     some = [candidate(n) for n in (16, 32)]
     assert backend.energy(some, 3) == ["joules"]
     assert backend.energy(some, 3) == ["the measuring process: late"] * 2
@@ -558,7 +560,7 @@ def test_hot_times_contests_and_energy_of_a_lost_process():
     untimed = Refusal("measure", "gave no time", own=False)
     assert backend.compare(*some, 0.01) == (untimed, TIMED, "v")
     assert backend.compare(*some, 0.01) == (TIMED, POISONED, None)
-    assert gpu.calls[-1] == ("poisoned",)
+    assert gpu.calls[-1] == ("replace",)
     assert backend.compare(*some, 0.01) == (lost, POISONED, None)
     assert backend.compare(*some, 0.01) == (lost, lost, None)
     assert [live.interleaved_s(n) for n in (1, 2, 48, 49)] == [65.0, 70.0, 300.0, 300.0]
@@ -646,7 +648,7 @@ def test_problems_are_kept_up_to_a_number(monkeypatch):
     monkeypatch.setattr(checking, "_KEPT", 2)
     monkeypatch.setattr(checking, "import_trusted", lambda kernel: f"spec of {kernel}")
     monkeypatch.setattr(
-        "workbench.measurement.correctness.PreparedProblem.of", lambda *given: made.append(given)
+        "workbench.measurement.correctness.PreparedProblem.make", lambda *given: made.append(given)
     )
     calls = [checking.CheckCall((("N", n),), 5) for n in (1, 2, 3)]
     request = checking.CheckRequest("toy", "bf16", tuple(calls))

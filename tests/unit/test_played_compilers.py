@@ -577,7 +577,7 @@ def test_a_worker_of_a_cluster_has_a_pool_and_claims_of_its_own(monkeypatch, tmp
 
 def test_the_owner_of_a_gpu_locks_and_reports_it(monkeypatch):
     class Measuring:
-        spent = {"check": 1.0}  # noqa: RUF012
+        seconds = {"check": 1.0}  # noqa: RUF012
 
         def describe(self, repository):
             return described_

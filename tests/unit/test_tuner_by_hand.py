@@ -320,7 +320,7 @@ def test_calls_decide_the_rules_of_the_interpreter():
         checked = SimpleNamespace(wrong=wrong, rule=rule, bits=bits)
         return SimpleNamespace(checked=checked, operators=operators, launches=launches)
 
-    named, hidden = CheckCall.at({"N": 4}, 1), CheckCall.at({"N": 5}, 1)
+    named, hidden = CheckCall.create({"N": 4}, 1), CheckCall.create({"N": 5}, 1)
 
     def states(*pairs, named_sizes=({"N": 4},)):
         calls = [call for call, _ in pairs]
