@@ -107,7 +107,7 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
 
     spec = catalog.spec_of(kernel)
     worker.begin(worker.MeasureJob(kernel, dict(spec.bench[0]), DTYPE, Protocol()))
-    choices = [Candidate.by_name(spec.impls[0].name, c) for c in configs]
+    choices = [Candidate.create(spec.impls[0].name, c) for c in configs]
     results, _ = worker.final(choices, [0.0] * len(choices))
     result = [
         {"median_s": r.timing.median_s, "low_s": r.timing.low_s, "high_s": r.timing.high_s}

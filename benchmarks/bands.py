@@ -24,7 +24,7 @@ from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.device.calibration import each_of, plain_numbers, resources_of
 from workbench.device.correction import kernels_for
-from workbench.device.cost_model import guess, guessed, predict
+from workbench.device.cost_model import guess, guess_seconds, predict
 from workbench.device.hardware import Device, device_named
 from workbench.spec import values
 
@@ -104,9 +104,9 @@ def estimates(name: str, device: str) -> Iterator[Pair]:
             config = impl.config(**plain_numbers(row["config"]))
             kernel = next(kernels_for(spec, known, dtype, at), None)
             if kernel is None:
-                predicted_s = guessed(impl, config, known, dtype, at)
+                predicted_s = guess_seconds(impl, config, known, dtype, at)
             else:
-                place = kernel.before_compiling(impl, config, known, at)
+                place = kernel.estimate_resources(impl, config, known, at)
                 (predicted_s,) = kernel.seconds([place], known, dtype) if place else (math.inf,)
             if math.isfinite(predicted_s):
                 yield Pair(

@@ -46,7 +46,7 @@ class Choice:
 def choices() -> Iterator[Choice]:
     """Yield the choice at each aligned size of the tables."""
     spec, device = catalog.spec_of(KERNEL), device_named(DEVICE)
-    times = load(SHIPPED / f"{SOURCE}.csv.gz").of(KERNEL, DTYPE)
+    times = load(SHIPPED / f"{SOURCE}.csv.gz").times_of(KERNEL, DTYPE)
     kernel = calibrated_kernel(times, spec, device_named(SOURCE), aligned=True)
     assert kernel is not None
     for at, rows in lines().items():

@@ -74,7 +74,7 @@ def derived(impl: Impl, config: object, dtype: str) -> DerivedWork:
             launch_work(
                 launch.kernel.asm["ttgir"],
                 launch.grid,
-                launch.given,
+                launch.launch_arguments,
                 device,
                 resources,
                 getattr(launch.kernel.metadata, "num_stages", 1),

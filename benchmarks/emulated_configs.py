@@ -44,7 +44,7 @@ def times(names: list[str]) -> tuple[list[float], list[float]]:
     for name in names:
         spec = catalog.spec_of(name)
         for case in cases(spec):
-            problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+            problem = PreparedProblem.make(spec, case.sizes, case.dtype, "cpu")
             cold.append(taken_s(case, problem))
             warm.append(taken_s(case, problem))
     return cold, warm

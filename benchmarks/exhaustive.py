@@ -63,13 +63,13 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         resources = row["resources"]
         row["resources"] = dataclasses.asdict(resources)
         if resources.binary not in seen:
-            choice = Candidate.by_name(impl, config)
+            choice = Candidate.create(impl, config)
             try:
                 seen[resources.binary] = gpu.ask(worker.first_pass, choice, None, timeout_s=60)
             except Lost as error:
                 seen[resources.binary] = Refusal("measure", str(error))
             if isinstance(seen[resources.binary], Refusal) and seen[resources.binary].poisoned:
-                gpu.poisoned()
+                gpu.replace()
         got = seen[resources.binary]
         if isinstance(got, Refusal):
             row |= {"reason": got.reason, "error": None, "median_s": None}
@@ -77,9 +77,9 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
             row |= {"reason": None, "error": got.error, "median_s": got.timing.median_s}
         rows.append(row)
     names = [i.name for i in catalog.spec_of(kernel).impls if i.backend == "torch"]
-    final = [Candidate.by_name(n, {}) for n in names]
+    final = [Candidate.create(n, {}) for n in names]
     timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])[:12]
-    final += [Candidate.by_name(r["impl"], r["config"]) for r in timed]
+    final += [Candidate.create(r["impl"], r["config"]) for r in timed]
     results = gpu.ask(
         worker.final, final, [0.0] * len(names) + [r["median_s"] for r in timed], timeout_s=120
     )

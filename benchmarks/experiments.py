@@ -175,7 +175,7 @@ def text(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[st
     gave = bool(results or any("value" in c for c in ceilings.values()))
     failures = [e for e in events if isinstance(e, Failure)]
     cause = None if gave else "it measured nothing"
-    if not predicts and any(isinstance(e, Record) and not e.measured for e in events):
+    if not predicts and any(isinstance(e, Record) and not e.is_measured for e in events):
         cause = "its times are predicted: no GPU is here"
     if ended.code != 0:  # the last line is often the page's: the first reason says more
         cause = "; ".join([ended.reason, *(first.reason for first in failures[:1])])

@@ -24,7 +24,7 @@ from workbench.measurement.candidate import Candidate
 from workbench.spec import tile
 from workbench.tuner.first_pass import PREDICTED_BATCH
 from workbench.tuner.search import Strategy, search_of
-from workbench.tuner.space import thinned
+from workbench.tuner.space import thin
 
 CORES = 2
 WITHIN = (16, 20, 24, 32, 40)
@@ -36,10 +36,10 @@ def candidates(kernel: str, rows: list[Row]) -> list[Candidate]:
     points = []
     for n, row in enumerate(rows):
         impl, config = catalog.impl_of(spec, row.impl), dict(row.config)
-        point = Candidate.by_name(row.impl, config)
+        point = Candidate.create(row.impl, config)
         points.append(replace(point, key=str(n), predicted_s=row.guess_s, impl=impl,
                               config=impl.config(**config)))  # fmt: skip
-    return thinned(points, MOST[True], [tile])
+    return thin(points, MOST[True], [tile])
 
 
 def known_after(points: list[Candidate], rows: list[Row], strategy: Strategy) -> int:

@@ -29,7 +29,7 @@ def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     from workbench.measurement.protocol import Protocol
 
     worker.begin(worker.MeasureJob(kernel, sizes, "bf16", Protocol()))
-    (result,), _ = worker.final([Candidate.by_name(impl, {})], [0.0])
+    (result,), _ = worker.final([Candidate.create(impl, {})], [0.0])
     if isinstance(result, Refusal):
         return {"reason": result.reason}
     t = result.timing

@@ -18,7 +18,7 @@ from bands import DATA, GOALS
 from workbench import catalog
 from workbench.data.stats import geomean
 from workbench.device.calibration import plain_numbers
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import device_named
 
 NEAR = 1.05
@@ -38,7 +38,7 @@ def ratios(device: str) -> Iterator[tuple[str, float, float]]:
             continue
         spec = catalog.spec_of(kernel)
         expected = {
-            impl.name: guessed(
+            impl.name: guess_seconds(
                 impl, impl.config(**plain_numbers(timed[impl.name][1])), known, dtype,
                 plain_numbers(sizes),
             )

@@ -392,8 +392,8 @@ def in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[str, A
     job = worker.MeasureJob(goal.kernel, dict(goal.sizes), goal.dtype, protocol)
     product = worker.MeasureJob("matmul", dict(goal.product or {}), goal.dtype, protocol)
     tasks = [
-        worker.WorkerTask(job, Candidate.by_name(mine, final[mine]["config"])),
-        worker.WorkerTask(product, Candidate.by_name("torch", {})),
+        worker.WorkerTask(job, Candidate.create(mine, final[mine]["config"])),
+        worker.WorkerTask(product, Candidate.create("torch", {})),
     ]
     results, _ = worker.measure_interleaved(tasks)
     told: dict[str, Any] = {}
@@ -442,13 +442,13 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
             if reason := impl.rejection_reason(config, device.limits, goal.dtype, goal.sizes):
                 refused[impl.name] = reason
             else:
-                choices.append(Candidate.by_name(impl.name, values(config)))
+                choices.append(Candidate.create(impl.name, values(config)))
         elif (
             impl.backend == "torch"
             and impl.name not in goal.without
             and (compiled or impl.name != "torch.compile")
         ):
-            choices.append(Candidate.by_name(impl.name, {}))
+            choices.append(Candidate.create(impl.name, {}))
     return choices
 
 

@@ -115,14 +115,14 @@ def compile_row(row: Mapping[str, str]) -> tuple[str, Resources]:
     from product_kernel import mm
 
     from workbench.compile import read_resources
-    from workbench.compile.launches import captured
+    from workbench.compile.launches import capture_launches
 
     device = device_named(DEVICE)
     m, n, k = (int(row[axis]) for axis in "MNK")
     shapes = ((m, k), (k, n), (m, n))
     tensors = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
     knobs = {knob: int(row[knob]) for knob in KNOBS}
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         mm[launch_of(row)[0]](*tensors, m, n, k, k, n, n, G=GROUP, **knobs)
     (launch,) = launches
     return launch.kernel.asm["ttgir"], read_resources(launch, launches, device, 0.0)

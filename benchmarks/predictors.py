@@ -35,7 +35,7 @@ from runs import show
 
 from workbench import catalog
 from workbench.data.stats import spearman
-from workbench.device.cost_model import guessed, predict
+from workbench.device.cost_model import guess_seconds, predict
 from workbench.spec import Impl
 from workbench.tuner.prediction import rank_configs
 
@@ -145,7 +145,7 @@ def compiled_times(table: ProductTable) -> list[float]:
 def guessed_times(table: ProductTable) -> list[float]:
     """Return the times of the analytic model before compiling."""
     configs = (_config(row.config) for row in table.rows)
-    return [guessed(tiles(), config, DEVICE, DTYPE, table.sizes) for config in configs]
+    return [guess_seconds(tiles(), config, DEVICE, DTYPE, table.sizes) for config in configs]
 
 
 def code_times(table: ProductTable) -> list[float]:

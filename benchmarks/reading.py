@@ -224,12 +224,12 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     """Return how reading a file ends: a result, a sentence, or else the fault."""
     from workbench.commands.read import summarise
     from workbench.commands.traces import as_run
-    from workbench.data.checked import checked
+    from workbench.data.checked import check_fields
     from workbench.data.record import dumps, loads
     from workbench.reports.trace import page
     from workbench.traces.readers import read
     from workbench.traces.readers.inputs.source import ReadError
-    from workbench.traces.trace_export import as_json, json_text, kernels_csv
+    from workbench.traces.trace_export import json_text, kernels_csv, summary_json
 
     path = folder / Path(name).name
     path.write_bytes(data)
@@ -237,13 +237,13 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     try:
         trace = read([path])
         summary = summarise(trace)
-        json_text(as_json(summary))
+        json_text(summary_json(summary))
         kernels_csv(trace, summary.rows)
         kept = as_run(summary, "read", path.name, "workbench read")
         stored = [loads(dumps(each)) for each in (kept.run, *kept.findings, *kept.profiles)]
-        page(checked(stored[0]), (), kept.findings, kept.profiles, summary)
+        page(check_fields(stored[0]), (), kept.findings, kept.profiles, summary)
         for each in stored[1:]:
-            checked(each)
+            check_fields(each)
         end = impossible(summary) or "result"
     except ReadError as error:
         sentence = str(error)

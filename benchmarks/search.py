@@ -55,7 +55,7 @@ from workbench.measurement.candidate import Candidate
 from workbench.measurement.protocol import Protocol
 from workbench.spec import Spec, sizes_text
 from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
-from workbench.tuner.space import RecordFactory, predicted
+from workbench.tuner.space import RecordFactory
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -172,7 +172,7 @@ class Replay:
         self._shown = shown
         points = [
             replace(
-                Candidate.by_name(r.impl, dict(r.config)),
+                Candidate.create(r.impl, dict(r.config)),
                 key=k,
                 predicted_s=self._seen(k, r.guess_s),
             )
@@ -320,7 +320,7 @@ def rows_of_run(path: Path) -> tuple[Table, list[Row]]:
     for record in records:
         impl = catalog.impl_of(spec, record.case.impl)
         candidates.append(factory.candidate(impl, impl.config(**record.case.config), False))
-    guessed = predicted(candidates, problem, device)
+    guessed = predict(candidates, problem, device)
     rows = []
     for record, candidate in zip(records, guessed, strict=True):
         compiled = Compiled(record.resources, "", (), 1)

@@ -69,7 +69,7 @@ def ours(case: Case, final_s: float | None) -> dict[str, Any]:
     worker.begin(worker.MeasureJob(case.kernel, dict(case.sizes), DTYPE, protocol))
     began_s = time.perf_counter() - started
     impl, config = default_of(case)
-    results, _ = worker.final([Candidate.by_name(impl.name, values(config))], [0.0])
+    results, _ = worker.final([Candidate.create(impl.name, values(config))], [0.0])
     if isinstance(results[0], Refusal):
         raise RuntimeError(results[0].reason)
     timing = results[0].timing

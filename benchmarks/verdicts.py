@@ -61,7 +61,7 @@ def compared(left: Side, right: Side) -> dict[str, Any]:
     from workbench.measurement import worker
     from workbench.measurement.candidate import Candidate, Refusal
 
-    operands = [Candidate.by_name(operand.impl, operand.config) for operand in (left, right)]
+    operands = [Candidate.create(operand.impl, operand.config) for operand in (left, right)]
     started = time.perf_counter()
     result, _ = worker.compare(*operands, ASKED)
     seconds = time.perf_counter() - started

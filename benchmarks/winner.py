@@ -64,7 +64,7 @@ def exhaustive(kernel, dtype):
             if not isinstance(done.result(), str):
                 seen.setdefault(done.result().binary, futures[done])
         gpu.begin(worker.MeasureJob(kernel, sizes, dtype, LONG))
-        choices = [Candidate.by_name(i, c) for i, c in seen.values()]
+        choices = [Candidate.create(i, c) for i, c in seen.values()]
         results = gpu.ask(worker.final, choices, [0.0] * len(choices), timeout_s=500)
     return [
         {"impl": c.case.impl, "config": c.case.config, "median_s": r.timing.median_s}

@@ -17,7 +17,7 @@ from typing import Any
 
 from metal_shim.check import DEVICE, metal_impls
 from workbench import catalog
-from workbench.backend.metal.emulated import planned
+from workbench.backend.metal.emulated import plan_launches
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import timestamp
@@ -48,7 +48,7 @@ def archive(mac: Mac, impl: Impl, config: Any, sizes: Sizes, dtype: str) -> dict
             "threadgroup": launch.group,
             "threadgroup_bytes": launch.threadgroup_bytes,
         }
-        for launch in planned(impl, config, sizes, dtype)
+        for launch in plan_launches(impl, config, sizes, dtype)
     ]
     return {
         "taken": timestamp(),

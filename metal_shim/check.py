@@ -26,11 +26,11 @@ from metal_shim import compiler, emulate
 from metal_shim.compiler import find_compiler
 from metal_shim.emulate import SCHEDULES, CheckName, EmulatedRun, EmulationError, EndlessRun
 from workbench import catalog
-from workbench.data.environment import installed
+from workbench.data.environment import installed_version
 from workbench.data.errors import first_sentence
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
 from workbench.data.files import write_file
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import UNCOMPILED
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
 
@@ -147,7 +147,7 @@ def checked(spec: Spec, report: CheckReport, progress: Callable[[str], Any] = st
             if case.impl.name in report.endless:
                 continue
             progress(str(case))
-            problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+            problem = PreparedProblem.make(spec, case.sizes, case.dtype, "cpu")
             for fault, runs in pool.map(partial(_run, case, problem), SCHEDULES):
                 report.enter(case, fault, runs)
 
@@ -201,12 +201,12 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
     yield f"{name}: {report.runs} runs emulated on a CPU; Apple's compiler and GPU took no part"
     for check_name, findings in report.findings.items():
         first = f": {findings[0]}" if findings else ""
-        yield f"{check_name.value:<10} {counted(len(findings), 'finding')}{first}"
+        yield f"{check_name.value:<10} {amount(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
-    yield f"{'results':<10} {counted(len(report.wrong), 'wrong result')}{first}"
+    yield f"{'results':<10} {amount(len(report.wrong), 'wrong result')}{first}"
     if report.corners or report.not_ended:
         cut = f"; not all of {'; '.join(report.not_ended)}" if report.not_ended else ""
-        yield f"{'corners':<10} {counted(report.corners, 'dispatch')} at bench sizes{cut}"
+        yield f"{'corners':<10} {amount(report.corners, 'dispatch')} at bench sizes{cut}"
     for impl in report.endless:
         yield f"{impl}: a run did not end, and its further runs were left out"
     for case, runs in report.dispatches.values():
@@ -225,8 +225,8 @@ def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
     )
     for buffer, bytes_ in run.traffic.buffers.items():
         yield (
-            f"    {buffer:<10} {bytes_.requested:>10} bytes requested, {bytes_.unique:>10} unique, "
-            f"{32 * bytes_.sectors:>10} in sectors"
+            f"    {buffer:<10} {bytes_.requested_bytes:>10} bytes requested, "
+            f"{bytes_.unique:>10} unique, {32 * bytes_.sectors:>10} in sectors"
         )
 
 
@@ -302,7 +302,7 @@ def _verdict_file(kernel: str) -> Path | None:
     paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
     files = sorted(path for path in (*paths, *compiler.INCLUDE.iterdir()) if path.is_file())
     texts = [path.read_bytes() for path in files]
-    versions = [installed(name) or "" for name in ("torch", "triton", "numpy")]
+    versions = [installed_version(name) or "" for name in ("torch", "triton", "numpy")]
     known = (sys.version, platform.machine(), find_compiler().version, *versions)
     return compiler.entry(kernel, *known, *map(str, files), *texts, suffix=".txt")
 

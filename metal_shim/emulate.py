@@ -23,7 +23,7 @@ from pathlib import Path
 from metal_shim import compiler, host, lint
 from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
 from workbench.data.record import BufferCounts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -70,7 +70,7 @@ def finding_lines(findings: Iterable[tuple[CheckName, str]]) -> Iterator[str]:
     times = Counter(findings)
     for check in CheckName:
         own = {sentence: n for (name, sentence), n in times.items() if name is check}
-        yield f"{check.value:<10} {counted(len(own), 'finding')}"
+        yield f"{check.value:<10} {amount(len(own), 'finding')}"
         for sentence, number in own.items():
             yield f"  {sentence}" + (f" ({number} times)" if number > 1 else "")
 

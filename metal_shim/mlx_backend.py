@@ -161,7 +161,7 @@ class MlxDriver:
     """Prepare calls on the Metal device, for `workbench/measurement/metal_worker.py`."""
 
     now = staticmethod(time.perf_counter)
-    checked: Literal["gpu"] = "gpu"
+    checked_by: Literal["gpu"] = "gpu"
 
     def prepare(
         self, impl: Impl, config: Any, inputs: Sequence[torch.Tensor], cold_bytes: int

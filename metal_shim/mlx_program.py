@@ -27,7 +27,7 @@ from metal_shim.emulate import SCHEDULES, CheckName, EmulationFinding, LaunchRej
 from metal_shim.file_check import bytes_of, numbers_of
 from metal_shim.signature import LIBRARY_NAMES, SIZES, ArrayType, MetalCall, MetalSource
 from workbench.data.exits import COULD_NOT_RUN, FAILED
-from workbench.data.units import counted
+from workbench.data.units import amount
 
 MLX_DTYPES = {word: getattr(mx, name, mx.bool_) for word, name in LIBRARY_NAMES.items()}
 DTYPES = {dtype: word for word, dtype in MLX_DTYPES.items()}
@@ -71,7 +71,7 @@ class ProgramReport:
         launched = [kernel for kernel in self.kernels if kernel.launches]
         launches = sum(kernel.launches for kernel in launched)
         yield (
-            f"{counted(len(launched), 'Metal kernel')}, {counted(launches, 'launch')} emulated "
+            f"{amount(len(launched), 'Metal kernel')}, {amount(launches, 'launch')} emulated "
             "on a CPU; Apple's compiler and GPU took no part"
         )
         yield from emulate.finding_lines((f.finding.check, str(f)) for f in self.findings)

@@ -51,7 +51,7 @@ class Measuring:
     """Stands for `measuring.Measuring`."""
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
         self.null = Null(fate)
         self.own = _own()
         self.lost = 0
@@ -79,7 +79,7 @@ class Measuring:
         return gpu_lock(name, on_wait, timeout_s)
 
     def ask(self, task: Any, *args: Any, timeout_s: float) -> Any:
-        self.spent["timed"] += 0.01
+        self.seconds["timed"] += 0.01
         many = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
         if task.__name__ == "first_pass":
             self._perhaps_die(many[0].case)

@@ -18,7 +18,7 @@ from workbench.backend.checking import CheckCall
 from workbench.catalog import spec_of
 from workbench.data.record import Case, Failure, Measured, Outcome, Record, Run
 from workbench.data.tuned_cache import Entry
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation.calls import calls_at, hidden_sizes
 from workbench.evaluation.times import EvaluatedTimes
 from workbench.measurement.candidate import Candidate
@@ -192,11 +192,11 @@ def posteriors() -> Rows:
             yield f"  {text_of(np.round(found.mean, 5).tolist())} {found.likelihood:.4f}"
             yield f"  {text_of(np.round(found.variance, 5).tolist())}"
             belief = surrogate.Belief(
-                surrogate.compiled(places, prior, seen, shapes[0]), found, list(seen)
+                surrogate.predict_compiled(places, prior, seen, shapes[0]), found, list(seen)
             )
             yield f"  {text_of([round(g, 6) for g in belief.gain])}"
-            yield f"  {text_of(np.round(belief.drawn([0, 5, 7], 3), 4).tolist())}"
-    yield text_of(surrogate.below(np.array([-2.0, 0.0, 1.0])).tolist())
+            yield f"  {text_of(np.round(belief.draw([0, 5, 7], 3), 4).tolist())}"
+    yield text_of(surrogate.normal_cdf(np.array([-2.0, 0.0, 1.0])).tolist())
 
 
 def budgets() -> Rows:
@@ -222,12 +222,12 @@ def budgets() -> Rows:
             yield f"{text[:9]}: {str(error)[:40]}"
     for seconds, configs in ((10.0, math.inf), (math.inf, 3.0), (40.0, 5.0)):
         budget = search.Budget(seconds, configs)
-        yield text_of([budget.spent(s, n) for s in (9.99, 10.0, 40.0) for n in (2, 3, 5)])
+        yield text_of([budget.is_spent(s, n) for s in (9.99, 10.0, 40.0) for n in (2, 3, 5)])
         clock = first_pass.time
         for now in (100.0, 104.99, 105.0, 109.0, 124.9, 125.0, 139.0, 141.0):
             first_pass.time = SimpleNamespace(monotonic=lambda now=now: now)  # type: ignore[assignment]
             plan = first_pass.SearchPlan(budget=budget, started=100.0)
-            sums = plan.left_s(), plan.libraries_s(), plan.over(2), plan.over(5)
+            sums = plan.left_s(), plan.libraries_s(), plan.is_spent(2), plan.is_spent(5)
             yield f"  {now} {text_of(sums)} {text_of(plan.share(4).budget)}"
         first_pass.time = clock
 
@@ -238,7 +238,8 @@ def designs() -> Rows:
     ):
         spec = spec_of(name)
         for dtype in sorted(spec.tolerance)[:2]:
-            yield f"{name} {device} {dtype}: {design.design(spec, dtype, described(device), count)}"
+            extents = design.design(spec, dtype, find_device(device), count)
+            yield f"{name} {device} {dtype}: {extents}"
     for extent in (
         0.3,
         1,
@@ -263,7 +264,7 @@ def designs() -> Rows:
         14336,
         70_000,
     ):
-        yield f"{extent}: {design.rounded(extent)}"
+        yield f"{extent}: {design.round_extent(extent)}"
     yield text_of([design._halton(n, base) for n in (1, 2, 3, 7, 8, 100) for base in (2, 3, 5)])
 
 
@@ -275,7 +276,7 @@ def thinnings() -> Rows:
         legal = []
         for n in range(dice.randrange(2, 14)):
             impl = dice.choice(impls)
-            config = impl.default(described("h200").limits, "bf16", spec.bench[0])
+            config = impl.default(find_device("h200").limits, "bf16", spec.bench[0])
             legal.append(
                 Candidate(
                     Case("softmax", impl.name, "triton", {}, {}, "bf16", "h200"),
@@ -287,7 +288,7 @@ def thinnings() -> Rows:
                 )
             )
         for most in (0, 1, 3, 5, len(legal)):
-            kept = space.thinned(legal, most, (), ("k1",))
+            kept = space.thin(legal, most, (), ("k1",))
             yield f"{seed} {len(legal)} {most}: {[c.key for c in kept]}"
 
 
@@ -333,7 +334,7 @@ ORDERS = [
 
 
 def orders() -> Rows:
-    spec, device = spec_of("softmax"), described("h200")
+    spec, device = spec_of("softmax"), find_device("h200")
     impls = [i for i in spec.impls if i.backend == "triton"]
     for seed in range(80):
         dice = random.Random(seed)
@@ -357,9 +358,9 @@ def orders() -> Rows:
                     dice.choice((None, 1e-5, 1.1e-5, 3e-5)),
                 )
             )
-        of = described(dice.choice(("h200", "a100", "mi300x")))
-        with patch.object(choice, "_measured", lambda: ("sm_90", ORDERS)):
-            found = choice.ordered(spec, some, of, "bf16", sizes)
+        of = find_device(dice.choice(("h200", "a100", "mi300x")))
+        with patch.object(choice, "_measured_cases", lambda: ("sm_90", ORDERS)):
+            found = choice.order(spec, some, of, "bf16", sizes)
         yield f"{seed} {sizes}: {[(c.impl.name, c.time_s) for c in found]} {found[0].text}"
     case = choice.MeasuredCase("softmax", {"M": 64, "N": 64}, "bf16", ["b", "a"])
     for m, n in ((64, 64), (64, 90), (64, 91), (32, 64), (45, 64), (46, 64), (45, 90)):
@@ -384,7 +385,7 @@ def evaluations() -> Rows:
         for bound in (0.0, 1e-5):
             times = EvaluatedTimes(base, bound, libraries)
             yield f"{text_of(times.plain())} {text_of(times.best_library)}"
-    yield text_of(CheckCall.at({"N": 3}, 5).sizes)
+    yield text_of(CheckCall.create({"N": 3}, 5).sizes)
 
 
 TABLES: dict[str, Callable[[], Rows]] = {

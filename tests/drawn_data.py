@@ -18,7 +18,7 @@ from workbench.data.energy import energy_of
 from workbench.data.modes import modes_of
 from workbench.data.record import Case, Evidence, Finding, Profile, Record
 from workbench.data.stats import interval, ratio, spearman, windowed_interval
-from workbench.data.verdict import Incomparable, predicted
+from workbench.data.verdict import Incomparable, compare_predictions
 from workbench.revisions.series import Collected, CommitOrder, add_views
 from workbench.traces import host_work, plausible, repeats, shortfall, timeline
 from workbench.traces.rule_metrics import call_metrics, calls_of, rule_metrics, stored_metrics
@@ -30,8 +30,8 @@ from workbench.traces.trace import (
     InstructionTable,
     Trace,
 )
-from workbench.traces.trace_compare import TraceOperand, compared, normal_name, percent_change
-from workbench.traces.trace_export import as_json, json_text, kernels_csv, perfetto
+from workbench.traces.trace_compare import TraceOperand, compare, normal_name, percent_change
+from workbench.traces.trace_export import json_text, kernels_csv, perfetto, summary_json
 from workbench.traces.trace_summary import summarise
 
 Rows = Iterator[str]
@@ -113,7 +113,7 @@ def timelines() -> Rows:
         for each in summary.devices:
             yield f"  {text_of((each.copying_idle, each.launch_wait, each.classes))}"
         if seed < 6:
-            yield from json_text(as_json(summary)).splitlines()
+            yield from json_text(summary_json(summary)).splitlines()
             yield kernels_csv(trace, summary.rows).replace("\n", " | ")
             yield from perfetto(summary).splitlines()
 
@@ -149,14 +149,14 @@ def unions() -> Rows:
                 b,
                 spans.intersection(a, b),
                 spans.difference(a, b),
-                spans.clipped(a, *cut),
+                spans.clip(a, *cut),
             )
         ]
         cut_points = points[0] & set(range(*cut))
         assert found == [*points, points[0] & points[1], points[0] - points[1], cut_points]
         yield text_of([list(of.pairs()) for of in (a, b, spans.intersection(a, b),
                        spans.difference(a, b), spans.difference(b, a))])  # fmt: skip
-        inside = list(spans.clipped(a, *cut).pairs())
+        inside = list(spans.clip(a, *cut).pairs())
         yield f"  {cut} {text_of(inside)} {text_of(list(spans.gaps(a)))} {a.length}"
 
 
@@ -253,13 +253,13 @@ def lacking() -> Rows:
                     "p",
                 )
         if seed % 7 == 0:
-            trace.tally.not_read("CUPTI_X", 1 + seed % 2, "export it")
+            trace.tally.add_unread("CUPTI_X", 1 + seed % 2, "export it")
         trace.tally.seen["rows"] = 100
         trace.tally.bad["rows", "left out"] = dice.choice((0, 1, 2))
         trace.tally.lost.add(("p", 2))
         launches = table.launches()
         yield f"{seed}: {text_of(shortfall.shortfalls(trace, launches))}"
-        kernels = list(table.of_kind(ActivityKind.KERNEL))
+        kernels = list(table.select(ActivityKind.KERNEL))
         lone = [shortfall.lone_kernel(table, some) for some in (kernels, kernels[:9])]
         yield f"  {lone[0]} | {lone[1]}"
 
@@ -310,7 +310,7 @@ def readings() -> Rows:
         yield f"  {' '.join(printed)} {units.reading(-value, 's')}"
         scale, symbol = units.unit_of(value)
         yield f"  {units.text_of(value, scale)} {symbol} {units.span_text(value, 2 * value, 1e-6)}"
-    yield f"{[units.counted(n, 'config') for n in (0, 1, 2)]}"
+    yield f"{[units.amount(n, 'config') for n in (0, 1, 2)]}"
 
 
 # Comparisons of traces
@@ -383,7 +383,7 @@ def trace_comparisons() -> Rows:
             devices = dice.choice((1, 1, 1, 2, 0))
             found = [finding(dice, f"device {n}", dice.random() < 0.04) for n in range(devices)]
             operands.append(TraceOperand(name, found, kernels))
-        result = compared(*operands, dice.choice((0.01, 0.05, 0.1)))
+        result = compare(*operands, dice.choice((0.01, 0.05, 0.1)))
         yield f"{seed}: {result.word}: {result.reason}"
         for kernel in result.kernels:
             ratios = kernel.ratio, kernel.low, kernel.high, kernel.is_timed, kernel.difference_s
@@ -589,7 +589,7 @@ def predictions() -> Rows:
         ]
         for same in (True, False):
             try:
-                yield f"{left} {right} {same}: {predicted(*pair, same)}"
+                yield f"{left} {right} {same}: {compare_predictions(*pair, same)}"
             except Incomparable as error:
                 yield f"{left} {right} {same}: {error}"
     for other in synthetic.matmul_with_energy()[1][-6:]:

@@ -26,7 +26,7 @@ from workbench.device.calibration import calibration_of
 from workbench.device.ceilings import Ceiling, CeilingSet, Load
 from workbench.device.code_model import LaunchWork, RegionWork
 from workbench.device.correction import (
-    _moved,
+    _move,
     _octaves,
     _power_of_two,
     _step,
@@ -36,7 +36,7 @@ from workbench.device.correction import (
     measured_config,
     same_architecture,
 )
-from workbench.device.hardware import UNCOMPILED, described
+from workbench.device.hardware import UNCOMPILED, find_device
 from workbench.spec import Work
 
 Rows = Iterator[str]
@@ -96,7 +96,7 @@ def code_models() -> Rows:
     dice = random.Random(31)
     single = [(kind,) for kind in KINDS] + [("flops", "vector"), ("load_bytes", "load_whole_bytes")]
     for kinds in [*single, *(tuple(dice.sample(KINDS, dice.randint(3, 20))) for _ in range(140))]:
-        device = described(dice.choice(GPUS))
+        device = find_device(dice.choice(GPUS))
         programs = dice.choice((1, 7, 132, 133, 400, 1056, 5000))
         regions = tuple(region(dice, kinds) for _ in range(dice.choice((1, 1, 2, 3))))
         work = LaunchWork(programs, dice.choice((1, 2, 4, 8)), dice.choice((1, 2, 3, 4)), regions,
@@ -138,7 +138,7 @@ def cost_models() -> Rows:
     """Yield predictions of declared work: of single launches, of calls of several, and guesses."""
     dice = random.Random(32)
     for _ in range(260):
-        device = described(dice.choice(GPUS))
+        device = find_device(dice.choice(GPUS))
         works = [drawn_work(dice) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
         dtype = dice.choice(("bf16", "fp16", "fp32"))
         each = tuple(
@@ -169,7 +169,7 @@ def cost_models() -> Rows:
 def model_sizes() -> Rows:
     """Yield bounds of a call, with figures and without."""
     for name in (*GPUS, "m2max"):
-        device = described(name)
+        device = find_device(name)
         bare = replace(device, dram=None, cache_bandwidth=None, peaks={})
         for one, dtype in itertools.product((device, bare), ("bf16", "fp32", "fp8", "int8")):
             each = [
@@ -210,12 +210,12 @@ def corrections() -> Rows:
     yield text_of([_octaves({"M": m, "N": n}, {"M": 64, "N": 1})
                    for m, n in ((64, 1), (32, 1), (64, 4), (640, 3))])  # fmt: skip
     for name in GPUS:
-        yield f"{name}: {[d.name for d in same_architecture(described(name))]}"
+        yield f"{name}: {[d.name for d in same_architecture(find_device(name))]}"
     for kernel, name, dtype in (("softmax", "h100", "bf16"), ("matmul", "h100", "bf16")):
-        device, spec = described(name), spec_of(kernel)
+        device, spec = find_device(name), spec_of(kernel)
         known = calibration_of(name)
         assert known is not None
-        times = known.of(kernel, dtype)
+        times = known.times_of(kernel, dtype)
         chosen = {tuple(t.sizes.items()) for t in times}
         some = sorted(chosen)[:6]
         picked = [t for t in times if tuple(t.sizes.items()) in some][::7]
@@ -244,7 +244,7 @@ def corrections() -> Rows:
             for programs in (tiles - 1, tiles, tiles + 1):
                 here = replace(place, resources=replace(place.resources, programs=programs))
                 for now in (tiles - 2, tiles, 3 * tiles):
-                    moved = _moved(here, place.sizes, [replace(works[0], tiles=now)], works[:1])
+                    moved = _move(here, place.sizes, [replace(works[0], tiles=now)], works[:1])
                     yield f"  {programs - tiles} {now}: {moved.resources.programs} {moved.each}"
 
 
@@ -266,7 +266,7 @@ def plain_ceilings() -> Rows:
             found = ceilings.ceiling_of("h200", name, text, "r1", own)
             yield f"{name} {text} {own}: {text_of(found)}"
             if found:
-                yield f"  {found.text} {found.unit} {found.what} {found.stem} {found.measured}"
+                yield f"  {found.text} {found.unit} {found.what} {found.stem} {found.is_measured}"
 
 
 def one(name: str, level: Any, value: float, **more: Any) -> Ceiling:
@@ -318,7 +318,7 @@ def sets_of_ceilings() -> Rows:
             best, highest = known.best(level, dtype), known.highest(level)
             yield f"  {level} {best and best.name} {highest and (highest.name, highest.state)}"
         launches = [known.launch(host) for host in (True, False)]
-        yield f"  {[c and c.name for c in launches]} {[(c.name, c.state) for c in known.drawn()]}"
+        yield f"  {[c and c.name for c in launches]} {[(c.name, c.state) for c in known.lines()]}"
         yield f"  {text_of([known.ridge(c) for c in some])} {[known.alike(c) for c in some]}"
 
 
@@ -358,7 +358,7 @@ def error_bands() -> Rows:
         yield f"{name} {error_band.device_words(name)}"
         for kernels in ("matmul", "attention, softmax", "mine", "copy, mine"):
             yield f"  {kernels}: {error_band.device_words(name, kernels)}"
-        device = error_band._known(name)
+        device = error_band._find_device(name)
         plain = resources(random.Random(1), 1)
         for found in (
             error_band.estimate_band(device) if device else None,
@@ -424,22 +424,23 @@ def live_gpus() -> Rows:
         assert hardware._arch(driver, hip=not cuda) == arch
         kin = [d for d in hardware.DEVICES.values() if d.limits.arch == arch]
         known = next((d for d in kin if d.has_name(driver.name)), None)
-        found = hardware._refreshed(known, driver) if known else hardware._described(driver, arch)
+        found = hardware._refresh(known, driver) if known else hardware._describe(driver, arch)
         yield f"{driver.name} {some}: {text_of(replace(found, bands=(), limits_source=''))}"
 
 
 def stated_figures() -> Rows:
     """Yield what pages show of each device, by dtype."""
     for name in (*sorted(hardware.DEVICES), *sorted(UNCOMPILED)):
-        device = described(name)
+        device = find_device(name)
         yield f"{name} {device.backend} {device.peak_state()} {text_of(device.limits)}"
         yield f"  {text_of({k: q.value for k, q in device.peaks.items()})}"
         yield f"  {text_of(hardware.ceilings(device, 'bf16'))}"
         parts = hardware.parts_peak(device)
         yield f"  {text_of(parts and parts.value)} {text_of(hardware.ceilings(device, 'fp32'))}"
-        yield f"  {[(c.name, text_of(c.value), c.state) for c in ceilings.stated(name, device)]}"
+        stated = ceilings.stated_ceilings(name, device)
+        yield f"  {[(c.name, text_of(c.value), c.state) for c in stated]}"
     for text in ("H 200", "h-300", "zzz", "m2max", "rtx"):
-        for find in (hardware.device_named, described):
+        for find in (hardware.device_named, find_device):
             found = attempt(lambda t=text, f=find: f(t).name)
             yield f"{text} {found} {hardware.backend_of(text)!r}"
 

@@ -10,7 +10,7 @@ from functools import partial
 from table_text import text_of
 from variant_results import AT, context, failed, text, took
 
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.experiments import (
     Context,
     ExperimentError,
@@ -37,7 +37,7 @@ def contexts(name: str, kernel: str) -> Iterator[Context]:
     yield context(kernel, experiment.dtype)
     yield context(kernel, experiment.dtype, predicts=True)
     if experiment.emulated:
-        yield replace(context(kernel, experiment.dtype, predicts=True), device=described(MAC))
+        yield replace(context(kernel, experiment.dtype, predicts=True), device=find_device(MAC))
 
 
 def drawn(dice: random.Random, variant: Variant, predicts: bool) -> VariantResult:
@@ -85,7 +85,7 @@ def ceilings_table() -> Iterator[str]:
     """Yield what is timed for the ceilings of devices, and what is concluded of drawn times."""
     dice = random.Random(11)
     for name in ("h200", "b200", "a100", "mi300x", "rtx4090"):
-        device = described(name)
+        device = find_device(name)
         for group in ceilings.groups_of(device, dice.choice((None, 24 << 30, 80 << 30))):
             yield f"{name} {text_of(group)}"
             results = {v.name: drawn(dice, v, False) for v in group.variants}

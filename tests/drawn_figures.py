@@ -194,7 +194,7 @@ def code_changes() -> Rows:
 
 def compared_of(dice: random.Random, run: Run, outcomes: list[Outcome]) -> compare.Compared:
     """Return two outcomes of a run, one of which may have no time, with their verdict."""
-    records = [o for o in outcomes if isinstance(o, Record) and o.measured]
+    records = [o for o in outcomes if isinstance(o, Record) and o.is_measured]
     left, right = dice.sample(records, 2)
     failure = Failure(right.case, right.key, run.id, synthetic.AT, "launch", "it broke.")
     ratio = Ratio(*(dice.choice(some) for some in ((1.0, 1.02), (0.99, 1.01), (1.01, 1.03))))

@@ -8,7 +8,7 @@ from typing import Any
 from table_text import text_of
 
 from workbench.compile.dedup import Dedup
-from workbench.compile.launches import Launch, captured
+from workbench.compile.launches import Launch, capture_launches
 from workbench.device.hardware import Device
 from workbench.measurement import inputs
 from workbench.spec import Impl, Sizes
@@ -32,7 +32,7 @@ def launches_of(
 
     real, JITFunction.run = JITFunction.run, lambda self, *args, **kwargs: None
     try:
-        with captured(device, Uncompiled()) as launches:
+        with capture_launches(device, Uncompiled()) as launches:
             outputs = impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     finally:
         JITFunction.run = real

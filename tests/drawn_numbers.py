@@ -19,7 +19,7 @@ from workbench.data.record import Outcome, Ratio, Record, Run
 from workbench.device.calibration import calibration_of
 from workbench.device.ceilings import CeilingSet, Load, ceiling_of, diagnose
 from workbench.device.correction import best_estimate
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.device.occupancy import occupancy, waves
 from workbench.revisions.change_points import episodes, levels, noise_of, steps
 from workbench.spec import values
@@ -125,14 +125,14 @@ def suspicions() -> Rows:
         )
         clocks = dice.choice(((None, None), (1700.0, 1700.0), (1500.0, 1800.0)))
         left, right = replace(left, sm_mhz=clocks[0]), replace(right, sm_mhz=clocks[1])
-        result = verdict.suspected(left, right, 0.01, dice.choice((0.0, 0.05)))
+        result = verdict.suspicion(left, right, 0.01, dice.choice((0.0, 0.05)))
         yield f"{text_of(result)} {result.word} {result.exit_code}"
 
 
 def places_on_cores() -> Rows:
     dice = random.Random(5)
     for _ in range(400):
-        device = described(dice.choice(GPUS))
+        device = find_device(dice.choice(GPUS))
         threads = dice.choice((32, 64, 96, 128, 256, 512, 1024))
         registers = dice.choice((0, 1, 16, 32, 33, 64, 128, 168, 255))
         shared = dice.choice((0, 1, 1024, 16_384, 49_152, 65_536, 100_000, 163_840, 232_448))
@@ -207,7 +207,7 @@ def selections() -> Rows:
         yield f"  {[o.case.label for o in ranking(outcomes)][:40]}"
         records = [o for o in outcomes if isinstance(o, Record)]
         yield f"  {sorted(bit_classes(records).values())}"
-        yield f"  {[modes_text(r.timing) for r in records if r.measured and r.timing.modes][:3]}"
+        yield f"  {[modes_text(r.timing) for r in records if r.is_measured and r.timing.modes][:3]}"
 
 
 def portfolios() -> Rows:
@@ -233,14 +233,14 @@ def corrections() -> Rows:
                 continue
             for sizes in spec.bench[:1]:
                 near = spec.near({a: e // dice.choice((1, 2, 3)) or 1 for a, e in sizes.items()})
-                found = best_estimate(impl, described(device), dtype, near)
+                found = best_estimate(impl, find_device(device), dtype, near)
                 text = found and (values(found.config), text_of(replace(found, config=None)))
                 yield f"{impl.title} {device} {dtype} {near}: {text}"
 
 
 def held_back() -> Rows:
     """Yield the errors of the shipped calibration at sizes that it holds back."""
-    device = described("h100")
+    device = find_device("h100")
     known = calibration_of("h100")
     assert known is not None
     for name, dtype in list(known.kernels)[:1]:

@@ -573,7 +573,7 @@ def workload_tuning() -> Rows:
         yield from (f"  {line}" for line in printed(lambda to: print_results(to, done)))  # noqa: B023
         served = add_middles(items, results)
         yield f"  {[(i.family, r.status) for i, r in served]}"
-        writes, device = seed % 6 == 0 or not predicts, drawn_numbers.described("h200")
+        writes, device = seed % 6 == 0 or not predicts, drawn_numbers.find_device("h200")
         entries = entries_of(served, used, device, predicts) if writes else []
         yield f"  {[(e.function, e.key, e.family, e.after_s.median, e.protocol) for e in entries]}"
         timed = [i.signature.function.name for i, r in done if predicts and r.before_s]

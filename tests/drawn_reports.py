@@ -144,7 +144,7 @@ def sweeps_drawn() -> Rows:
         yield from drawn(
             sweep.resource_figure, board, records[:7], lambda r: r.registers, "registers", "a"
         )
-        if not any(r.measured for r in records):
+        if not any(r.is_measured for r in records):
             continue
         last = (records_of(outcomes, "final") or records)[:5]
         words = {id(last[0]): "winner", id(last[-1]): "default"}

@@ -50,10 +50,10 @@ from workbench.code.partitions import specialisation
 from workbench.code.sass_registers import register_use
 from workbench.commands.traces import as_run
 from workbench.compile.code_identity import hot_loop
-from workbench.compile.facts import code_facts, in_flight, next_step
+from workbench.compile.facts import bytes_in_flight, code_facts, next_step
 from workbench.data.code_facts import CodeFacts, Marked
-from workbench.device.cost_model import guessed, guesses
-from workbench.device.hardware import Device, described
+from workbench.device.cost_model import guess_seconds, guesses
+from workbench.device.hardware import Device, find_device
 from workbench.measurement.correctness import PreparedProblem
 from workbench.reports.figures.code import flow_dot, flow_svg, live_svg
 from workbench.spec import ConfigError, Impl, Sizes, Spec, label, sizes_text, values
@@ -86,7 +86,7 @@ def kernel_table(kernel: str) -> Iterator[str]:
         yield from chosen_defaults(impl)
         dice = random.Random(impl.title)
         for number in range(ROWS):
-            device = described(dice.choice(GPUS if impl.backend == "triton" else MACS))
+            device = find_device(dice.choice(GPUS if impl.backend == "triton" else MACS))
             dtype = dice.choice(sorted(impl.spec.tolerance))
             sizes = drawn_sizes(impl, dice)
             yield f"{impl.title} {device.name} {dtype} {sizes_text(sizes)}"
@@ -97,7 +97,7 @@ def chosen_defaults(impl: Impl) -> Iterator[str]:
     """Yield the default of an Impl at sizes around powers of two, where it follows from them."""
     dice = random.Random(f"defaults of {impl.title}")
     for _ in range(DEFAULTS if impl.auto else 0):
-        device = described(dice.choice(GPUS if impl.backend == "triton" else MACS))
+        device = find_device(dice.choice(GPUS if impl.backend == "triton" else MACS))
         dtype = dice.choice(sorted(impl.spec.tolerance))
         sizes = {axis: max(1, (1 << dice.randrange(15)) + dice.choice((-1, 0, 0, 0, 1)))
                  for axis in impl.spec.axes}  # fmt: skip
@@ -114,7 +114,7 @@ def checked_values(spec: Spec) -> Iterator[str]:
     dtype = sorted(spec.tolerance)[-1]
     by_bytes = sorted(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))
     for number, sizes in enumerate(by_bytes[:VALUES]):
-        problem = PreparedProblem.of(spec, sizes, dtype, "cpu", number)
+        problem = PreparedProblem.make(spec, sizes, dtype, "cpu", number)
         yield f"{spec.name} {dtype} {sizes_text(sizes)} {spec.bytes(sizes, dtype)} B"
         yield from (f"  {values_text(x)}" for x in (*problem.inputs, *problem.expected))
 
@@ -158,7 +158,7 @@ def declared(
         yield from (f"    {line}" for line in planned_lines(impl, config, dtype, sizes))
         return
     found = text_of(guesses(impl, config, device, dtype, sizes))
-    seconds = guessed(impl, config, device, dtype, sizes)
+    seconds = guess_seconds(impl, config, device, dtype, sizes)
     yield f"  {text}: {text_of(works)} {found} {seconds:.6g} s"
     yield from (f"    {line}" for line in launch_lines(impl, config, device, dtype, sizes))
 
@@ -331,7 +331,7 @@ def steps_table() -> Iterator[str]:
     """Yield what would let more warps fit, and the bytes in flight, for drawn resources."""
     dice = random.Random(3)
     for _ in range(ROWS * 4):
-        device = described(dice.choice(GPUS))
+        device = find_device(dice.choice(GPUS))
         impl = dice.choice(impls(dice.choice(("softmax", "matmul", "layer_norm"))))
         sizes, dtype = drawn_sizes(impl, dice), dice.choice(sorted(impl.spec.tolerance))
         point = {name: dice.choice(few) for name, few in sorted(impl.choices().items())}
@@ -339,7 +339,7 @@ def steps_table() -> Iterator[str]:
         for known in guesses(impl, config, device, dtype, sizes):
             facts = drawn_facts(dice, code_rules()["few_warps"])
             yield f"{device.name} {text_of(known)}"
-            yield f"  {next_step(known, device)!r} {text_of(in_flight(facts, known, device))}"
+            yield f"  {next_step(known, device)!r} {text_of(bytes_in_flight(facts, known, device))}"
 
 
 # What is concluded from the files of profilers

@@ -31,7 +31,7 @@ from workbench.measurement.correctness import (
     check_outputs,
 )
 from workbench.measurement.inputs import torch_dtype
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.spec import Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
 ONLY = set(filter(None, os.environ.get("KERNELS", "").split(",")))
@@ -394,7 +394,7 @@ def well_posed(problem: PreparedProblem) -> bool:
     large attention inputs differ by more than fp32 resolves), nobody's answer says anything."""
     narrow = (x.float() if x.is_floating_point() else x.clone() for x in problem.inputs)
     kinds = [t.dtype or problem.dtype for t in problem.spec.outputs.values()]
-    text = as_tuple(problem.spec.reference(*narrow))
+    text = output_tuple(problem.spec.reference(*narrow))
     rounded = [x.to(torch_dtype(kind)) for x, kind in zip(text, kinds, strict=True)]
     return check_outputs(rounded, problem).wrong is None
 
@@ -502,7 +502,7 @@ def prepared(spec: Spec, dtype: str, placed: Sequence[Any]) -> PreparedProblem:
     """The problem that inputs pose wherever they lie: the reference sees plain copies."""
     copies = tuple(x.clone() for x in placed)
     return PreparedProblem(
-        spec, dtype, tuple(placed), PreparedProblem.given(spec, dtype, copies).expected
+        spec, dtype, tuple(placed), PreparedProblem.wrap(spec, dtype, copies).expected
     )
 
 
@@ -580,7 +580,7 @@ def parting_axis(
         return None
     for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
         small = problem({**sizes, axis: extent})
-        twice = as_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
+        twice = output_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
         if all(map(_alike, twice, (repetition(e, 2) for e in small.expected))):
             return axis, of
     return None
@@ -615,7 +615,7 @@ def verify_repeated(
     many of them are compared at once."""
     created = repeated(impl.spec, small.inputs, axis, times)
     with Poisoned() as memory:
-        outputs = as_tuple(impl(*created, config=config))
+        outputs = output_tuple(impl(*created, config=config))
     assert memory.trespass() is None
     extent = small.expected[0].shape[0]
     for first in range(0, times, at_once):

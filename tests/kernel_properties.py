@@ -75,7 +75,7 @@ class Subject:
         return self.impl(*inputs, config=self.config)
 
     def verify(self, *inputs: Any) -> None:
-        verify(self.impl, [self.config], PreparedProblem.given(self.impl.spec, self.dtype, inputs))
+        verify(self.impl, [self.config], PreparedProblem.wrap(self.impl.spec, self.dtype, inputs))
 
     def inputs(self) -> list[Any]:
         """What the Spec's own makers make, to be changed where a property wants other values."""

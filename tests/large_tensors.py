@@ -20,7 +20,7 @@ from workbench.dsl import normal
 from workbench.measurement import inputs
 from workbench.measurement.correctness import Poisoned, PreparedProblem, check_outputs
 from workbench.measurement.inputs import torch_dtype
-from workbench.measurement.reference import as_tuple, expected
+from workbench.measurement.reference import output_tuple, reference_outputs
 from workbench.spec import ITEMSIZE, Extent, Tolerance, sizes_text
 
 BEYOND = (1 << 31) + (1 << 20)  # elements
@@ -116,8 +116,8 @@ def agree(spec, sizes, axis, low, high):
     xs, window = inputs.make(spec, sizes, next(iter(spec.tolerance)), "cpu", seed=7), {}
     window[axis] = low, high
     try:
-        whole = expected(spec, xs)
-        alone = as_tuple(spec.reference(*map(wide, parts(spec, xs, window, sizes))))
+        whole = reference_outputs(spec, xs)
+        alone = output_tuple(spec.reference(*map(wide, parts(spec, xs, window, sizes))))
         cut = [part(t, y, window, sizes) for t, y in zip(spec.outputs.values(), whole, strict=True)]
     except (ValueError, RuntimeError, IndexError):  # no such part
         return set()
@@ -279,11 +279,11 @@ def verify_windows(large, device):
     of_kept = replace(spec, outputs=kept, tolerance=tolerance if large.lax else spec.tolerance)
     xs, wanted, memory = made(spec, sizes, large.dtype, device), {}, Poisoned()
     for place, window in large.windows.items():  # before the launch, which may change an input
-        whole = as_tuple(spec.reference(*map(wide, parts(spec, xs, window, sizes))))
+        whole = output_tuple(spec.reference(*map(wide, parts(spec, xs, window, sizes))))
         named = dict(zip(spec.outputs, whole, strict=True))
         wanted[place] = tuple(named[n].clone() for n in kept)
     with memory:
-        outputs = as_tuple(impl(*xs, config=large.config))
+        outputs = output_tuple(impl(*xs, config=large.config))
     outputs = dict(zip(spec.outputs, outputs, strict=True))
     for place, window in large.windows.items():
         cut = [part(tensor, outputs[n], window, sizes) for n, tensor in kept.items()]

@@ -118,7 +118,7 @@ def test_right_at_every_size_and_dtype(case, contexts):
 
 def right_at(case, contexts):
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
-    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
+    problem = PreparedProblem.make(case.impl.spec, case.sizes, case.dtype, "cpu")
     right(case.impl, config, problem, contexts)
 
 
@@ -141,7 +141,7 @@ def test_right_with_every_pair_of_choices(impl, contexts):
     ]
     assert len(sizes_tried) >= min(len(chosen), len(taken_by_some)), "sizes are left out"
     for i, (config, sizes, dtype) in enumerate(chosen):
-        problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i)
+        problem = PreparedProblem.make(impl.spec, sizes, dtype, "cpu", seed=i)
         right(impl, config, problem, lambda i=i: [turn(impl, list(contexts()), i)])
 
 
@@ -156,7 +156,7 @@ def _is_refused(impl, config):
 def test_right_for_any_values(impl, kind, contexts):
     spec, sizes = impl.spec, middling(impl.spec)
     dtype = turn(impl, dtypes_of(impl, LIMITS), len(kind))
-    problem = PreparedProblem.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", 1)))
+    problem = PreparedProblem.wrap(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", 1)))
     config = first_applicable(impl, sizes, dtype, LIMITS)
     right(impl, config, problem, lambda: list(contexts())[:1])
 

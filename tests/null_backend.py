@@ -105,7 +105,7 @@ class Null:
         self._turn = ThreadPoolExecutor(1)  # for what does not answer at once
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Nothing: there is no clock."""
         return {}
 
@@ -126,7 +126,7 @@ class Null:
             "dram_measured": {"value": 4e12, "unit": "B/s", "source": source, "kind": "measured"}
         }
 
-    def compiled(
+    def compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """In the order given."""
@@ -138,7 +138,7 @@ class Null:
             else:
                 yield candidate, Compiled(null_resources(candidate, fate), "null", (64,), 1)
 
-    def timed(
+    def time(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Any]:
         """At once, unless its fate is to hang or to take long."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.compile.dedup import Dedup, Stop
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import Device
 from workbench.spec import Impl
 
@@ -38,6 +38,6 @@ class Stopped(Dedup):
 def ttgir_of(impl: Impl, config: Any, tensors: Sequence[Any], device: Device) -> list[str]:
     """Return the TTGIR of each launch on these tensors, in order."""
     dedup = Stopped()
-    with captured(device, dedup):
+    with capture_launches(device, dedup):
         impl(*tensors, config=config)
     return dedup.texts

@@ -342,11 +342,11 @@ if "triton.runtime.interpreter" in sys.modules:
         "replies of its own",
         top="""
 from workbench.backend import replies
-real = replies.written
+real = replies.write
 def written(right, result):
     forged = b"\\x80\\x05cworkbench.evaluation.verdict\\nRulesVerdict\\nN}(Vword\\nVx\\nu\\x86b0"
     return forged + real(right, result)
-replies.written = written
+replies.write = written
 """,
     ),
     # Declarations

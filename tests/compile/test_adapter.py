@@ -23,7 +23,7 @@ from workbench.adapted.write import numbers_of
 from workbench.catalog import spec_of
 from workbench.commands import tune as command
 from workbench.commands.options import FunctionOptions, OptionError
-from workbench.compile import captured, compile_config
+from workbench.compile import capture_launches, compile_config
 from workbench.data.database import open_history
 from workbench.data.record import Failure
 from workbench.device.hardware import device_named
@@ -222,7 +222,7 @@ def test_an_autotuned_function_gets_no_prediction_into_its_cache(kernels, tmp_pa
     assert not any(isinstance(o, Failure) for o in result)
     autotuned.remember(kernels.accumulated, ((x, out, N), {}), best.config)  # as if measured
     monkeypatch.setattr(kernels.accumulated, "_bench", lambda *_, **__: pytest.fail("tunes again"))
-    with captured(device_named("h200")) as launches:
+    with capture_launches(device_named("h200")) as launches:
         kernels.accumulated[cover](x, out, N)
     assert [launch.grid for launch in launches] == [cover({"n": N, **best.kwargs})]
 
@@ -261,7 +261,7 @@ def test_it_compiles_as_the_real_launch_would(kernels, tmp_path):
         best = tune(kernels.add, given, grid=cover, configs=[config], **places(tmp_path))
         spec = spec_of(str(best.kernel))
         impl = spec.impls[0]
-        with captured(device) as launches:
+        with capture_launches(device) as launches:
             kernels.add[cover](*given, **best.kwargs)
         created = compile_config(impl, impl.config(), spec.bench[0], "fp32", device)
         assert launches[0].kernel.asm["cubin"], "the user's own launch"

@@ -22,7 +22,7 @@ from kernel_cases import (
 from nightly import at_night
 
 from workbench.compile.dedup import Dedup, Stop
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import DEVICES
 from workbench.dsl.gluon import UNCHECKED
 from workbench.measurement import inputs
@@ -88,7 +88,7 @@ def watched(monkeypatch, impl, config, tensors):
     with monkeypatch.context() as patch:
         patch.setattr(CUDABackend, "make_ttgir", staticmethod(dedup.stop))
         patch.setattr(ASTSource, "make_ir", dedup.parsed(ASTSource.make_ir))
-        with captured(DEVICE, dedup), suppress(Enough):
+        with capture_launches(DEVICE, dedup), suppress(Enough):
             impl(*tensors, config=config)
     return dedup.seen
 

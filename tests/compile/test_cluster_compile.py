@@ -53,7 +53,7 @@ def test_a_worker_without_a_gpu_compiles_for_the_device_of_others(joined):
     configs = [impl.config(), impl.config(num_warps=8), impl.config()]
     candidates = []
     for number, config in enumerate(configs):
-        named = Candidate.by_name("blocks", vars(config))
+        named = Candidate.create("blocks", vars(config))
         candidates.append(Candidate(named.case, f"k{number}", impl, config, code=hashes["blocks"]))
     problem = Problem("copy", spec, {"N": 4096}, "bf16")
     results = {c.key: r for c, r in compile_all(pool, problem, candidates, H200)}
@@ -64,10 +64,10 @@ def test_a_worker_without_a_gpu_compiles_for_the_device_of_others(joined):
 
 def test_claims_of_another_host_lie_in_a_folder_of_this_one(tmp_path):
     job = CompileJob("copy", None, {}, "bf16", H200, tmp_path / "elsewhere", "1")
-    first, second = (cluster_worker._with_own_claims(job).claims for _ in range(2))
+    first, second = (cluster_worker._replace_claims(job).claims for _ in range(2))
     assert first == second and first.is_dir()
     here = replace(job, claims=tmp_path)
-    assert cluster_worker._with_own_claims(here) is here
+    assert cluster_worker._replace_claims(here) is here
 
 
 @pytest.mark.nightly

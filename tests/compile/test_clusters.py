@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workbench import catalog
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import DEVICES
 
 DEVICE = DEVICES["h100"]
@@ -20,7 +20,7 @@ def test_a_row_is_loaded_once_and_its_blocks_exchange_once(dtype, ctas):
     sizes = {"M": 512, "N": ctas * 32_768 // DTYPES[dtype].itemsize}  # 32 KB a block
     config = impl.resolved_config(impl.config(ctas=ctas), DEVICE.limits, dtype, sizes)
     x = torch.empty(512, sizes["N"], dtype=DTYPES[dtype], device="meta")
-    with captured(DEVICE) as launches:
+    with capture_launches(DEVICE) as launches:
         impl(x, config=config)
     (launch,) = launches
     ptx = launch.kernel.asm["ptx"]

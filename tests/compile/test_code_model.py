@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from workbench.code.code_work import launch_work
 from workbench.code.program_slices import every_op, needed_values
 from workbench.code.ttgir import NotModelled, read_ttgir
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.compile.program_writes import NOBODY, footprint_of
 from workbench.data.record import Resources
 from workbench.device.code_model import MODEL, predict_each, predict_launch
@@ -133,10 +133,10 @@ def host_blocks(of_a, of_b, of_c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.
 
 def launched(kernel, grid, *args, contents=None, device=H200, **more):
     """The TTGIR of a launch, with what is known of its arguments."""
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         kernel[grid](*args, **more)
     (launch,) = launches
-    given = replace(launch.given, contents=contents or {})
+    given = replace(launch.launch_arguments, contents=contents or {})
     return launch.kernel.asm["ttgir"], launch.grid, given
 
 

@@ -24,7 +24,7 @@ from workbench.compile import (
     compile_config,
     compile_unless_duplicate,
 )
-from workbench.compile.dedup import Dedup, _mentioned, store_skipped
+from workbench.compile.dedup import Dedup, _mentions_words, store_skipped
 from workbench.data.record import Case
 from workbench.device.hardware import DEVICES
 from workbench.measurement.candidate import Candidate, Refusal
@@ -58,7 +58,7 @@ def backend_of(name):
 
 
 def depth_is_early(name):
-    return not _mentioned(backend_of(name), LATER[name], ("num_stages",))
+    return not _mentions_words(backend_of(name), LATER[name], ("num_stages",))
 
 
 def legal(impl, device, sizes, dtype):
@@ -140,18 +140,18 @@ def test_a_depth_that_later_stages_read_parts_configs(scaled, name, monkeypatch)
 
     kept = staticmethod if isinstance(vars(kind)["make_llir"], staticmethod) else (lambda f: f)
     monkeypatch.setattr(kind, "make_llir", kept(make_llir))
-    _mentioned.cache_clear()
+    _mentions_words.cache_clear()
     try:
         impl = catalog.impl_of(scaled, "given")
         created = in_full(impl, [impl.config(16, depth) for depth in (1, 2)], sizes, "fp32", device)
     finally:
-        _mentioned.cache_clear()
+        _mentions_words.cache_clear()
     assert len({result.ttgir for result in created.values()}) == len(created) == 2
 
 
 def test_code_that_cannot_be_read_is_taken_to_read_everything():
-    assert _mentioned(backend_of("h200"), ("a_stage_of_tomorrow",), ("num_stages",))
-    assert _mentioned(backend_of("h200"), ("llir",), ("instrumentation_mode",)), "by a helper"
+    assert _mentions_words(backend_of("h200"), ("a_stage_of_tomorrow",), ("num_stages",))
+    assert _mentions_words(backend_of("h200"), ("llir",), ("instrumentation_mode",)), "by a helper"
 
 
 class Claims:
@@ -189,7 +189,7 @@ def test_a_twin_stops_before_llvm_and_names_the_key_of_the_first(scaled, monkeyp
     kind, ran = backend_of("h200"), []
     real = kind.make_llir
     monkeypatch.setattr(kind, "make_llir", lambda *args: ran.append(1) or real(*args))
-    monkeypatch.setattr("workbench.compile.dedup._mentioned", lambda *wanted: False)
+    monkeypatch.setattr("workbench.compile.dedup._mentions_words", lambda *wanted: False)
     configs = [impl.config(num_stages=depth) for depth in (1, 2, 3)]
     first, *others = claiming(impl, configs, device, Claims()).values()
     assert isinstance(first, Compiled) and not first.duplicate
@@ -374,7 +374,7 @@ def test_a_compiler_that_was_ended_from_outside_is_a_lost_process(
     def ended(*given):
         raise RuntimeError(f"PTXAS error: PTXAS error\n`ptxas` failed with error code {code}")
 
-    monkeypatch.setattr(workbench.compile, "captured", ended)
+    monkeypatch.setattr(workbench.compile, "capture_launches", ended)
     impl, limits = scaled.impls[0], DEVICES["h200"].limits
     config = impl.default(limits, "bf16", scaled.bench[0])
     with pytest.raises(ChildProcessError if is_lost else CompileError):

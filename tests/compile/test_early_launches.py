@@ -6,7 +6,7 @@ import pytest
 from nightly import at_night
 
 from workbench import catalog
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
@@ -26,7 +26,7 @@ def test_what_a_launch_reads_it_reads_after_it_has_waited(title):
     sizes, dtype, readers = CASES[title]
     impl = catalog.impl_of(catalog.spec_of(title.split(".")[0]), title.split(".")[1])
     config = impl.default(DEVICE.limits, dtype, sizes)
-    with captured(DEVICE) as launches:
+    with capture_launches(DEVICE) as launches:
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     launch = launches[0]
     assert launch.options["launch_pdl"]
@@ -43,7 +43,7 @@ def test_no_launch_begins_early_where_the_device_cannot():
     impl = catalog.impl_of(catalog.spec_of("q4_k_matmul"), "slices")
     sizes, device = CASES["q4_k_matmul.slices"][0], DEVICES["a100"]
     config = impl.default(device.limits, "fp16", sizes)
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         impl(*inputs.shapes(impl.spec, sizes, "fp16"), config=config)
     (launch,) = launches
     assert "launch_pdl" not in launch.options and "griddep" not in launch.kernel.asm["ptx"]

@@ -37,7 +37,7 @@ from workbench.compile import (
     launch_shapes,
     read_resources,
 )
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 from workbench.spec import ITEMSIZE
@@ -129,7 +129,7 @@ def chosen(name, impl, dtype):
 
 def compiled(impl, config, sizes, dtype, device):
     """The resources of every launch."""
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     assert launches, f"{impl.title} launched no Triton kernel"
     # Triton 3.6's launcher counts the descriptors of a call, and does not look inside of tuples
@@ -154,7 +154,7 @@ def test_a_matrix_unit_that_any_launch_uses_is_told():
     impl, device = catalog.impl_of(catalog.spec_of("matmul"), "padded"), DEVICES["h200"]
     sizes = {"M": 1000, "N": 3000, "K": 1500}
     default = impl.default(device.limits, "bf16", sizes)
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         impl(*inputs.shapes(impl.spec, sizes, "bf16"), config=default)
     alone = [read_resources(launch, [launch], device, 0.0).matrix_unit for launch in launches]
     assert None in alone and "wgmma" in alone, "one copies, one multiplies"

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from workbench.compile import captured
+from workbench.compile import capture_launches
 from workbench.device.hardware import DEVICES
 from workbench.measurement.probe import MOST_TURNS, SPAN_NS, TICK_NS, read_clock
 
@@ -21,7 +21,7 @@ def test_the_probe_reads_both_counters_twice_in_their_order(name):
     slot = torch.empty(8, dtype=torch.int64, device="meta")
     hip = device.backend == "hip"
     span = SPAN_NS // TICK_NS[device.backend]
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         read_clock[(1,)](slot, SPAN=span, MOST=MOST_TURNS, HIP=hip, num_warps=1)
     (launch,) = launches
     assert launch.programs == 1 and launch.kernel.metadata.num_warps == 1

@@ -10,7 +10,7 @@ from kernel_cases import SLOTS, SPILLS, dtypes_of, triton_impls
 from nightly import nightly
 
 from workbench.compile import read_resources
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
 
@@ -50,6 +50,6 @@ def spilt(impl, sizes, dtype):
     config = impl.default(DEVICE.limits, dtype, sizes)
     if impl.rejection_reason(config, DEVICE.limits, dtype, sizes) is not None:
         return 0
-    with captured(DEVICE) as launches:
+    with capture_launches(DEVICE) as launches:
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     return max(read_resources(one, [one], DEVICE, 0.0).spill_bytes for one in launches)

@@ -11,7 +11,7 @@ from workbench.catalog.source import code_hash
 from workbench.commands.new_kernel import write_kernel
 from workbench.commands.tuned import code
 from workbench.compile import CompileError, compile_launches
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.data.tuned_cache import Entry
 from workbench.device.hardware import DEVICES
 from workbench.spec import values
@@ -53,7 +53,7 @@ def test_a_printed_config_launches_its_function(title, monkeypatch):
     for launch, own, (function, args, grid, kwargs) in zip(launches, printed, calls, strict=True):
         given = own.all_kwargs()
         rest = {n: v for n, v in kwargs.items() if n not in given}
-        with captured(DEVICE) as again:
+        with capture_launches(DEVICE) as again:
             function[grid](*args, **rest, **given)
         assert not set(rest) & {*launch.constants, *launch.options}
         assert again[0].kernel.hash == launch.kernel.hash

@@ -161,9 +161,9 @@ def test_a_time_is_that_of_the_call_alone():
     backend = backend_of()
     problem, candidate = candidate_of(backend)
     backend.begin(problem)
-    ((_, compiled),) = backend.compiled([candidate])
+    ((_, compiled),) = backend.compile([candidate])
     assert compiled.launches == 1 and compiled.shapes[0].threads == candidate.config.threads
-    result = backend.timed(candidate, compiled, None).result()
+    result = backend.time(candidate, compiled, None).result()
     expected = 2e-5 + problem.spec.bytes_read(problem.sizes, "fp32") / 1e11
     assert isinstance(result, Timed) and result.timing.median_s == pytest.approx(expected, rel=0.02)
     assert result.timing.method == "eval" and result.timing.protocol == backend.protocol

@@ -144,7 +144,7 @@ def test_a_rate_above_what_is_stated_is_no_ceiling_of_a_mac(tmp_path):
 def all_measured(recorder):
     """Whether each time of a run was measured on the clock of the rehearsal, and none predicted."""
     times = [o for o in recorder.outcomes if isinstance(o, Record)]
-    return times and all(o.measured and o.timing.method == "eval" for o in times)
+    return times and all(o.is_measured and o.timing.method == "eval" for o in times)
 
 
 @pytest.mark.parametrize(

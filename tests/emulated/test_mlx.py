@@ -20,7 +20,7 @@ from metal_body import IMPLS
 from metal_shim.check import cases
 from metal_shim.signature import metal_text
 from workbench import catalog
-from workbench.backend.metal.emulated import planned
+from workbench.backend.metal.emulated import plan_launches
 from workbench.backend.metal.metal import MetalLive
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.commands.run import new_run
@@ -87,7 +87,7 @@ def test_the_text_is_mlx_s_byte_for_byte(impl, tmp_path):
     number = 0
     for case in cases(impl.spec):
         if case.impl is impl:
-            for launch in planned(impl, case.config, case.sizes, case.dtype):
+            for launch in plan_launches(impl, case.config, case.sizes, case.dtype):
                 number += 1
                 path = tmp_path / f"{number}.mlxfn"
                 assert text_of_mlx(launch, path) == (launch.call.function, metal_text(launch.call))
@@ -131,7 +131,7 @@ def test_the_version_that_is_timed_computes_what_the_spec_does(name, dtype):
     spec = catalog.spec_of(name)
     impl = mlx_impl(spec)
     for seed, sizes in enumerate(spec.check):
-        problem = PreparedProblem.of(spec, sizes, FLOATS[dtype], "cpu", seed)
+        problem = PreparedProblem.make(spec, sizes, FLOATS[dtype], "cpu", seed)
         checked = check(impl, impl.config(), problem)
         most = 1 if dtype is torch.float32 else APART.get(name, 1)
         assert checked.error <= most, f"{name} at {sizes}: {checked.wrong}"
@@ -144,7 +144,7 @@ def test_an_operation_of_mlx_computes_what_the_spec_does(name, dtype):
     most = 1 if dtype is torch.float32 else APART[name]
     spec = catalog.spec_of(name)
     for seed, sizes in enumerate(spec.check):
-        problem = PreparedProblem.of(spec, sizes, FLOATS[dtype], "cpu", seed)
+        problem = PreparedProblem.make(spec, sizes, FLOATS[dtype], "cpu", seed)
         result = OTHERS[name](*map(to_mlx, problem.inputs))
         verdict = check_outputs([to_torch(result, dtype)], problem)
         assert verdict.error <= most, f"{name} at {sizes}: {verdict.wrong}"
@@ -184,7 +184,7 @@ def test_rope_is_the_one_that_is_not_interleaved():
     """`traditional=True` pairs neighbours; our Spec pairs the halves of a head."""
     spec = catalog.spec_of("rope")
     sizes = {"S": 19, "Hq": 5, "Hkv": 2, "D": 34}
-    q, _, cos, sin, _ = PreparedProblem.of(spec, sizes, "fp32", "cpu").inputs
+    q, _, cos, sin, _ = PreparedProblem.make(spec, sizes, "fp32", "cpu").inputs
     position = torch.arange(19, dtype=torch.int32)
     ours, _ = spec.reference(q, q, cos, sin, position)
     x = to_mlx(q).transpose(1, 0, 2)[None]
@@ -220,7 +220,7 @@ def affine(w):
 @pytest.mark.parametrize("sizes", catalog.spec_of("q4_k_dequantize").check, ids=str)
 def test_q4_k_is_exact_in_mlx_s_affine_format(sizes):
     spec = catalog.spec_of("q4_k_dequantize")
-    w, _ = PreparedProblem.of(spec, sizes, "fp32", "cpu").inputs
+    w, _ = PreparedProblem.make(spec, sizes, "fp32", "cpu").inputs
     expected = spec.reference(w, torch.ones(sizes["N"], dtype=torch.float32))
     result = mx.dequantize(*affine(w), group_size=32, bits=4)
     assert torch.equal(to_torch(result, torch.float32), expected)
@@ -229,7 +229,7 @@ def test_q4_k_is_exact_in_mlx_s_affine_format(sizes):
 @pytest.mark.parametrize("sizes", catalog.spec_of("q4_k_matmul").check, ids=str)
 def test_a_quantized_product_of_mlx_computes_the_same_function(sizes):
     spec = catalog.spec_of("q4_k_matmul")
-    problem = PreparedProblem.of(spec, sizes, "fp32", "cpu")
+    problem = PreparedProblem.make(spec, sizes, "fp32", "cpu")
     x, w = problem.inputs
     weights = affine(w)
     result = mx.quantized_matmul(to_mlx(x), *weights, transpose=True, group_size=32, bits=4)
@@ -244,7 +244,7 @@ def test_the_baseline_of_q4_k_has_the_bits_and_the_dtype_that_users_have(dtype):
     """4 bits, and 2 x 16 for 64 weights. The weights are others than Q4_K's: the check
     adds the difference, without which the result is wrong."""
     spec = catalog.spec_of("q4_k_matmul")
-    problem = PreparedProblem.of(spec, {"M": 3, "N": 40, "K": 512}, dtype, "cpu")
+    problem = PreparedProblem.make(spec, {"M": 3, "N": 40, "K": 512}, dtype, "cpu")
     x, *weights = quantized(problem.inputs)
     assert 8 * sum(part.nbytes for part in weights) == 4.5 * 40 * 512
     assert {part.dtype for part in (x, *weights[1:])} == {MLX_DTYPES[dtype]}
@@ -391,7 +391,7 @@ def test_a_launch_is_prepared_once_and_called_on_inputs_in_rotation(stand_in, tm
     spec, sizes = catalog.spec_of("softmax"), {"M": 16, "N": 512}
     impl = catalog.impl_of(spec, "simd_rows")
     config = impl.default(UNCOMPILED["m2max"].limits, "fp16", sizes)
-    problem = PreparedProblem.of(spec, sizes, "fp16", "cpu")
+    problem = PreparedProblem.make(spec, sizes, "fp16", "cpu")
     size = problem.inputs[0].nbytes
     call = MlxDriver().prepare(impl, config, problem.inputs, cold_bytes=3 * size)
     assert len(call.sets) == 3 and call.dispatches == 1

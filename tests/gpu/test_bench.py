@@ -43,7 +43,7 @@ def test_graphs_and_events_agree(megabytes):
     results = {}
     for method, below in (("graph", 1.0), ("events", 0.0)):
         bench, rotation = copies(megabytes << 19, graph_below_s=below)
-        timed = bench.timed(rotation, bench.first_time(rotation))
+        timed = bench.choose_method(rotation, bench.first_time(rotation))
         assert timed.method == method
         results[method] = median_of(timed)
     # beside a kernel of 20 us, what a pair of events adds still shows
@@ -54,7 +54,7 @@ def test_graphs_and_events_agree(megabytes):
 def test_a_graph_of_more_calls_tells_the_same_time():
     bench, rotation = copies(4 << 20)
     estimate = bench.first_time(rotation)
-    short, long = (bench.timed(rotation, estimate, span) for span in (1e-3, 4e-3))
+    short, long = (bench.choose_method(rotation, estimate, span) for span in (1e-3, 4e-3))
     assert long.calls > short.calls
     assert median_of(short) == pytest.approx(median_of(long), rel=0.05, abs=1e-7)
 
@@ -64,7 +64,7 @@ def test_with_a_flush_a_small_problem_is_cold():
     bench, cold = copies(1 << 18)  # 1 MiB in and out: by itself it would stay in the cache
     assert cold.flush is not None
     hot = bench.calls(BLOCKS, BLOCKS.config(), "hot")
-    times = [median_of(bench.timed(r, bench.first_time(r))) for r in (cold, hot)]
+    times = [median_of(bench.choose_method(r, bench.first_time(r))) for r in (cold, hot)]
     assert times[0] > times[1] > 0
 
 
@@ -101,7 +101,7 @@ def test_a_call_that_waits_is_timed_by_the_host_and_the_stream_lives_on(impl, wa
     bench, _ = copies(1 << 20)
     sets = [(torch.ones(1 << 20, device="cuda"),) for _ in range(3)]
     rotation = Rotation(impl, None, sets)
-    timed = bench.timed(rotation, bench.first_time(rotation))
+    timed = bench.choose_method(rotation, bench.first_time(rotation))
     assert rotation.waits is waits and timed.method == ("host" if waits else "graph")
     assert median_of(timed) > 1e-6
     assert float((torch.ones(8, device="cuda") * 2).sum()) == 16
@@ -110,8 +110,8 @@ def test_a_call_that_waits_is_timed_by_the_host_and_the_stream_lives_on(impl, wa
 def test_what_no_graph_can_hold_is_timed_by_the_host_and_the_next_graph_works():
     bench, copying = copies(1 << 20)
     rotation = Rotation(waits_by_item, None, [(torch.ones(64, device="cuda"),)])
-    assert bench.timed(rotation, 1e-5).method == "host", "its wait was not looked for"
-    assert bench.timed(copying, bench.first_time(copying)).method == "graph"
+    assert bench.choose_method(rotation, 1e-5).method == "host", "its wait was not looked for"
+    assert bench.choose_method(copying, bench.first_time(copying)).method == "graph"
 
 
 def test_a_call_that_breaks_off_leaves_the_stream_usable():
@@ -146,8 +146,8 @@ def test_what_a_graph_allocates_stays_its_own_after_its_maker_is_gone():
 @pytest.mark.parametrize("below", [1.0, 0.0], ids=["graph", "events"])
 def test_the_host_issues_a_plain_launch_in_microseconds(below):
     bench, rotation = copies(4 << 20, graph_below_s=below)
-    timed = bench.timed(rotation, bench.first_time(rotation))
-    result = bench.measured(timed, [timed.window(2e-3)], "cold")
+    timed = bench.choose_method(rotation, bench.first_time(rotation))
+    result = bench.summarise(timed, [timed.window(2e-3)], "cold")
     assert timed.method == ("graph" if below else "events")
     assert 0.5e-6 < result.host_s < 1e-3
 
@@ -155,7 +155,7 @@ def test_the_host_issues_a_plain_launch_in_microseconds(below):
 @pytest.mark.alone
 def test_the_tenth_graph_of_a_process_takes_as_long_as_the_first():
     bench, rotation = copies(1 << 20)
-    timed = [bench.timed(rotation, bench.first_time(rotation)) for _ in range(10)]
+    timed = [bench.choose_method(rotation, bench.first_time(rotation)) for _ in range(10)]
     first, last = (median_of(timed[i]) for i in (0, -1))
     assert last == pytest.approx(first, rel=0.04), "a graph has two states: see docs/facts.md"
 
@@ -166,7 +166,7 @@ def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
         pytest.skip("this GPU has not both counters")
     assert clock.source == "probe"
     bench, rotation = copies(1 << 26, clock)
-    timed = bench.timed(rotation, bench.first_time(rotation))
+    timed = bench.choose_method(rotation, bench.first_time(rotation))
     timed.window(0.3)  # out of rest
     window = timed.window(0.1)
     sensor = SensorClock(Clocks(torch.cuda.current_device()))
@@ -208,9 +208,9 @@ def test_the_self_test_is_physical():
 
 def test_a_result_of_a_live_window_carries_its_clock(clock):
     bench, rotation = copies(1 << 24, clock)
-    timed = bench.timed(rotation, bench.first_time(rotation))
+    timed = bench.choose_method(rotation, bench.first_time(rotation))
     windows = [timed.window(0.01) for _ in range(4)]
-    result = bench.measured(timed, windows, "cold", "boost")
+    result = bench.summarise(timed, windows, "cold", "boost")
     assert result.window_sizes == tuple(len(w.samples_s) for w in windows)
     if clock.source != "none":
         assert len(result.window_mhz) == 4 and result.cycles is not None

@@ -34,7 +34,7 @@ def test_every_arm_is_right_at_the_size_that_is_timed(variant):
     if reason is not None:
         pytest.skip(f"{variant.name} is refused here: {reason}")
     assert (
-        check(impl, config, PreparedProblem.of(spec, variant.sizes, variant.dtype, "cuda")).wrong
+        check(impl, config, PreparedProblem.make(spec, variant.sizes, variant.dtype, "cuda")).wrong
         is None
     )
 

@@ -6,7 +6,7 @@ from cheats import CHEATS, SPEC, Cheat
 
 from workbench import catalog
 from workbench.backend.live import Live
-from workbench.backend.sanitizing import call_of, sanitized, sanitizer_refusal
+from workbench.backend.sanitizing import call_of, sanitize_call, sanitizer_refusal
 from workbench.device import hardware
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.submission import Wanted
@@ -75,7 +75,7 @@ def test_the_sanitizer_accepts_a_right_kernel(machine, tmp_path):
     described = evaluator.describe(evaluator.facts(SIZES))
     sizes = {"M": 33, "N": 77}
     call = call_of(path, described.title, described.impl, described.config, sizes, "fp32")
-    result = sanitized(call)
+    result = sanitize_call(call)
     assert result.state == "kept", result.reason
 
 

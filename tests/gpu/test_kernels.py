@@ -41,7 +41,7 @@ from workbench import dsl
 from workbench.device import hardware
 from workbench.measurement import inputs
 from workbench.measurement.correctness import Poisoned, PreparedProblem
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.spec import ITEMSIZE, Impl, values
 
 DEVICE = hardware.live()
@@ -78,7 +78,7 @@ def test_the_interpreter_is_off():
 
 @pytest.mark.parametrize("case", cases(LIMITS, lambda spec: spec.check), ids=str)
 def test_right_at_check_sizes(case):
-    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = PreparedProblem.make(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
 
@@ -89,7 +89,7 @@ def test_right_with_every_choice_of_every_knob(impl):
     sizes = [middling(spec), *spec.check, *spec.bench[:1]]
     every = spread(impl, [(s, d) for s in sizes for d in dtypes], LIMITS)
     for i, (config, at, dtype) in enumerate(every):
-        verify(impl, [config], PreparedProblem.of(spec, at, dtype, "cuda", seed=i))
+        verify(impl, [config], PreparedProblem.make(spec, at, dtype, "cuda", seed=i))
 
 
 @each_impl
@@ -111,7 +111,7 @@ def test_right_for_any_values(impl, kind):
             if config is None:
                 continue
             created = filled(spec, sizes, dtype, kind, "cuda", seed=4)
-            problem = PreparedProblem.given(spec, dtype, tuple(created))
+            problem = PreparedProblem.wrap(spec, dtype, tuple(created))
             if well_posed(problem):
                 verify(impl, [config], problem)
             break
@@ -137,7 +137,7 @@ def real(case):
 @pytest.mark.parametrize("case", filter(real, cases(LIMITS, lambda spec: spec.bench)), ids=str)
 def test_right_at_real_sizes_and_the_same_bits_each_time(case, needs_memory):
     needs_memory(16 * elements(case.impl.spec, case.sizes))  # float64 beside the tensors
-    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = PreparedProblem.make(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
     if case.impl.mutates:
@@ -149,7 +149,7 @@ def test_right_at_real_sizes_and_the_same_bits_each_time(case, needs_memory):
 
 
 def ran(impl, config, compiled):
-    return as_tuple(impl(*compiled, config=config))
+    return output_tuple(impl(*compiled, config=config))
 
 
 # Races
@@ -196,7 +196,7 @@ def test_tensors_of_more_than_2_31_elements(impl, needs_memory):
         config = first_applicable(impl, sizes, dtype, LIMITS)
         if config is None:
             continue
-        result = parting_axis(spec, lambda at: PreparedProblem.of(spec, at, dtype, "cuda"), sizes)
+        result = parting_axis(spec, lambda at: PreparedProblem.make(spec, at, dtype, "cuda"), sizes)
         if result:
             break
     if not result:
@@ -212,7 +212,7 @@ def test_tensors_of_more_than_2_31_elements(impl, needs_memory):
     times = -(-BEYOND // (extent * least))
     # beside the tensors and what they are compared with, a split product's parts: four of fp32
     needs_memory(times * extent * (2 * row_bytes + 16 * rows[-1]))
-    small = PreparedProblem.of(spec, {**sizes, axis: extent}, dtype, "cuda")
+    small = PreparedProblem.make(spec, {**sizes, axis: extent}, dtype, "cuda")
     long = {**sizes, axis: extent * times}
     config = first_applicable(impl, long, dtype, LIMITS) or config
     at_once = max(1, (1 << 26) // (extent * rows[-1]))

@@ -34,7 +34,7 @@ def adding(mutates):
 def timed_of(impl, count, regime, **rules):
     bench = Bench(impl.spec, {"N": count}, "fp32", CACHE, 0.0, Protocol(**rules))
     rotation = bench.calls(impl, NoKnobs(), regime)
-    return bench, bench.timed(rotation, bench.first_time(rotation))
+    return bench, bench.choose_method(rotation, bench.first_time(rotation))
 
 
 def median_of(timed):
@@ -56,13 +56,13 @@ def test_every_call_finds_its_input_as_it_was_made(regime, below, count):
     x, _ = before
     rotation = timed.rotation
     last = (rotation._turn - 1) % len(rotation.sets)
-    for at, (result,) in rotation._kept.items():
+    for at, (result,) in rotation._kept_outputs.items():
         # each call of a graph has a copy of x; those between events share one
         y = rotation.sets[at if timed.graph is not None else last][1]
         assert torch.equal(result, x + y)
     assert all(torch.equal(a, b) for a, b in zip(bench.first_inputs, before, strict=True))
     assert (
-        check(impl, NoKnobs(), PreparedProblem.given(impl.spec, "fp32", bench.first_inputs)).wrong
+        check(impl, NoKnobs(), PreparedProblem.wrap(impl.spec, "fp32", bench.first_inputs)).wrong
         is None
     )
 

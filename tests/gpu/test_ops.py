@@ -27,7 +27,7 @@ def tuple_of(outputs):
 def test_an_operation_is_right_at_what_it_chooses(name):
     spec = spec_of(name)
     for sizes in (spec.check[0], spec.check[-1]):
-        problem = PreparedProblem.of(spec, sizes, dtypes_of(spec)[-1], "cuda")
+        problem = PreparedProblem.make(spec, sizes, dtypes_of(spec)[-1], "cuda")
         for _ in range(2):  # the first launch, and a warm one
             outputs = tuple_of(getattr(ops, name)(*problem.inputs))
             checked = check_outputs(outputs, problem)

@@ -12,7 +12,7 @@ from planted_words import expected, launched, metrics_of
 from workbench.device import hardware
 from workbench.traces.profilers.ncu import SECTIONS
 from workbench.traces.profilers.running.permission import counter_permission
-from workbench.traces.rules import evaluated_kernel, word_of
+from workbench.traces.rules import evaluate_kernel, word_of
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
@@ -40,7 +40,7 @@ def test_the_words_of_planted_kernels_are_their_causes(tmp_path):
     wrong = {}
     known = expected()
     for name, metrics in metrics_of(report, launched(done.stdout)).items():
-        word = word_of(evaluated_kernel(metrics))
+        word = word_of(evaluate_kernel(metrics))
         if (word.name if word else None) not in known[name][0]:
             wrong[name] = word.name if word else None
     print("wrong", wrong)

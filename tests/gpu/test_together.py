@@ -20,7 +20,7 @@ def part(kernel, sizes, impl=None, **how):
     spec = catalog.spec_of(kernel)
     created = catalog.impl_of(spec, impl) if impl else spec.impls[0]
     config = {} if created.backend == "torch" else values(created.config())
-    candidate = Candidate.by_name(created.name, config)
+    candidate = Candidate.create(created.name, config)
     return worker.WorkerTask(worker.MeasureJob(kernel, sizes, "bf16", RULES), candidate, **how)
 
 
@@ -61,7 +61,7 @@ def test_one_that_fails_costs_itself_alone():
         part("copy", {"N": 4096}),
         worker.WorkerTask(
             worker.MeasureJob("copy", {"N": 4096}, "bf16", RULES),
-            Candidate.by_name("blocks", {"odd": 1}),
+            Candidate.create("blocks", {"odd": 1}),
         ),
     )
     assert isinstance(good.result, Timed)

@@ -14,7 +14,7 @@ import pytest
 
 from workbench.device import hardware
 from workbench.traces.readers import read
-from workbench.traces.rules import evaluated
+from workbench.traces.rules import evaluate_device
 from workbench.traces.trace_summary import summarise
 
 if hardware.live() is None:
@@ -121,7 +121,7 @@ def test_both_tools_see_what_the_program_does(place, way):
     print(f"{way}: {alone_s * 1e6:.1f} us a chain alone, {window_s * 1e6:.1f} traced, kernels")
     print(f"  {mean_of(by_torch) * 1e6:.3f} us by torch, {mean_of(by_proton) * 1e6:.3f} by Proton")
     assert by_torch.times.kernel_count == 4 * CHAINS * LINKS
-    assert next(match.rule.word for match in evaluated(by_torch)) == FIRST[way]
+    assert next(match.rule.word for match in evaluate_device(by_torch)) == FIRST[way]
     assert mean_of(by_torch) == pytest.approx(mean_of(by_proton), rel=AGREE)
     if way == "graph":  # the host's own time differs by up to 1.8 from process to process
         assert window_s >= (1 - AGREE) * alone_s

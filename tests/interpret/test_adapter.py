@@ -96,7 +96,7 @@ def largest(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 def verdicts(spec, seed=0):
-    problem = PreparedProblem.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu", seed)
+    problem = PreparedProblem.make(spec, spec.check[0], spec.bench[0] and "fp32", "cpu", seed)
     impl = spec.impls[0]
     return [verdict(impl, c, problem) for c in impl.space(impl.config())]
 
@@ -127,7 +127,7 @@ def test_an_adapted_launch_is_the_launch(tmp_path_factory, n, stride, lead, dtyp
     assert result.outputs == ("out_ptr",) and result.initial == {"out_ptr": "nothing"}
     assert torch.equal(x, kept) and torch.equal(out, wanted), "the user's tensors are left alone"
     impl = spec.impls[0]
-    given_ = PreparedProblem.of(spec, spec.check[0], "fp32", "cpu").inputs
+    given_ = PreparedProblem.make(spec, spec.check[0], "fp32", "cpu").inputs
     for config in impl.space(impl.config()):
         assert torch.equal(impl(*given_, config=config), direct)
     assert verdicts(spec) == [None] * len(CONFIGS)
@@ -141,7 +141,7 @@ def test_what_is_added_to_starts_anew_each_time(tmp_path, start, initial):
     assert verdicts(spec) == [None] * len(CONFIGS)
     (impl,) = spec.impls
     assert impl.mutates == ("sum_ptr",)
-    inputs = PreparedProblem.of(spec, spec.check[0], "fp32", "cpu").inputs
+    inputs = PreparedProblem.make(spec, spec.check[0], "fp32", "cpu").inputs
     result = impl(*inputs, config=impl.config())
     assert result.data_ptr() == inputs[1].data_ptr(), "in its place: whoever times it restores it"
     assert torch.equal(result, x + start)
@@ -171,7 +171,7 @@ def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start
     x[3], x[5] = float("inf"), float("nan")
     spec, result = taken(tmp_path, accumulate, (x, total, 50), inputs=("sum_ptr",))
     assert result.unmoved is None
-    first, second = (PreparedProblem.of(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
+    first, second = (PreparedProblem.make(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
     assert torch.equal(first.inputs[0].nan_to_num(9.0), x.nan_to_num(9.0))
     moved = second.inputs[0]
     assert torch.equal(moved.sort().values.nan_to_num(9.0), x.sort().values.nan_to_num(9.0))
@@ -179,7 +179,7 @@ def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start
     assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
     other = (moved.clone().fill_(1.0), *second.inputs[1:])
     with pytest.raises(AdaptedError, match="unknown for these x_ptr"):
-        PreparedProblem.given(spec, "fp32", other)
+        PreparedProblem.wrap(spec, "fp32", other)
 
 
 def test_a_config_that_is_right_for_the_given_values_alone_fails_the_second_check(tmp_path):
@@ -213,7 +213,7 @@ def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
     result = expected_again(tmp_path, reference, given_, call, result)
     spec = spec_of(call, tmp_path, "nowhere")
     first, second = (
-        PreparedProblem.of(spec, spec.check[0], "fp32", "cpu", s).inputs for s in (0, 1)
+        PreparedProblem.make(spec, spec.check[0], "fp32", "cpu", s).inputs for s in (0, 1)
     )
     assert verdicts(spec) == verdicts(spec, seed=1) == [None] * len(CONFIGS)
     known = reference is tripled
@@ -226,7 +226,7 @@ def test_indices_stay_and_so_do_values_that_have_no_answer_elsewhere(tmp_path):
     whole = (torch.arange(90), at, torch.empty(50, dtype=torch.int64), 50)
     spec, result = taken(tmp_path, gather, whole)
     assert "floats" in result.unmoved and verdicts(spec, seed=1) == [None] * len(CONFIGS)
-    second = PreparedProblem.of(spec, spec.check[0], "int64", "cpu", 1)
+    second = PreparedProblem.make(spec, spec.check[0], "int64", "cpu", 1)
     assert torch.equal(second.inputs[1], at)
     x = torch.full((90,), float("nan"))
     x[:10] = torch.arange(10.0)
@@ -283,7 +283,7 @@ def test_whole_numbers_must_be_equal(tmp_path):
         tmp_path, gather, (torch.arange(90), at, torch.zeros(50, dtype=torch.int64), 50)
     )
     assert result.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
-    problem = PreparedProblem.of(spec, spec.check[0], "int64", "cpu")
+    problem = PreparedProblem.make(spec, spec.check[0], "int64", "cpu")
     off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
     impl = spec.impls[0]
     assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong

@@ -37,7 +37,7 @@ def test_every_impl_is_right(name):
         for i in range(max(len(dtypes), len(spec.check))):  # each size and each dtype, in turn
             dtype, sizes = dtypes[i % len(dtypes)], spec.check[i % len(spec.check)]
             for config in configs(impl, sizes, dtype):
-                result = check(impl, config, PreparedProblem.of(spec, sizes, dtype, "cpu"))
+                result = check(impl, config, PreparedProblem.make(spec, sizes, dtype, "cpu"))
                 where = f"{impl.title} {values(config)} at {dict(sizes)} in {dtype}"
                 assert result.wrong is None, f"{where}: {result.wrong}"
                 seen += 1

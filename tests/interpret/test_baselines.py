@@ -43,7 +43,7 @@ def test_a_library_is_right_at_check_sizes(impl):
     """In the widest dtype that it takes."""
     for i, sizes in enumerate(impl.spec.check):
         dtype = next(d for d in impl.spec.tolerance if takes(impl, sizes, d))
-        problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i)
+        problem = PreparedProblem.make(impl.spec, sizes, dtype, "cpu", seed=i)
         if dtype != "fp32":
             tolerance = dict.fromkeys(impl.spec.tolerance, BETWEEN)
             problem = replace(problem, spec=replace(impl.spec, tolerance=tolerance))

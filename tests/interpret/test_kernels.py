@@ -172,7 +172,7 @@ def marked():
 
 @pytest.mark.parametrize("case", list(marked()), ids=str)
 def test_right_at_check_sizes(case):
-    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
+    problem = PreparedProblem.make(case.impl.spec, case.sizes, case.dtype, "cpu")
     verify(case.impl, [first_applicable(case.impl, case.sizes, case.dtype, H200)], problem)
 
 
@@ -183,7 +183,7 @@ def test_right_with_every_choice_of_every_knob(impl):
     for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
         other = dtypes[i % len(dtypes)]
         dtype = dtype if applicable(impl, config, sizes, other, H200) else other
-        verify(impl, [config], PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i))
+        verify(impl, [config], PreparedProblem.make(impl.spec, sizes, dtype, "cpu", seed=i))
 
 
 def meets_by_day(impl):
@@ -226,7 +226,7 @@ def right_for_values(impl, kinds):
         if kind not in kinds:
             continue
         dtype = turn(impl, dtypes, i)
-        problem = PreparedProblem.given(
+        problem = PreparedProblem.wrap(
             spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i))
         )
         if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):

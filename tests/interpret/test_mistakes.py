@@ -8,7 +8,7 @@ from workbench.backend.checking import (
     CheckCall,
     CheckRequest,
     compare_outputs,
-    joined,
+    join,
     launch_calls,
     make_inputs,
 )
@@ -17,7 +17,7 @@ from workbench.commands.new_kernel import write_kernel
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import SpecFault, values
 
-CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})
+CONFIG = Candidate.create("blocks", {"block_n": 256, "num_warps": 4})
 
 
 def checked(folder, changes, dtype="fp32"):
@@ -28,11 +28,11 @@ def checked(folder, changes, dtype="fp32"):
 def checked_file(path, config, dtype):
     """The largest error, or why the result is wrong: all three tasks, here in one process."""
     kernel = str(path)
-    calls = tuple(CheckCall.at(sizes, 5) for sizes in load_kernel(kernel).spec.check)
+    calls = tuple(CheckCall.create(sizes, 5) for sizes in load_kernel(kernel).spec.check)
     request = CheckRequest(kernel, dtype, calls)
     result = launch_calls(kernel, config, make_inputs(request))
     if not isinstance(result, Refusal):
-        result = joined(request, compare_outputs(request, result))
+        result = join(request, compare_outputs(request, result))
     return result.reason if isinstance(result, Refusal) else result.error
 
 
@@ -49,7 +49,7 @@ NAMES = ("a_gelu", "a_relu", "a_sigmoid", "a_tanh", "softmax_of_mine", "a_transp
 def test_a_file_to_start_from_is_right(name, dtype, tmp_path):
     path, _ = write_kernel(name, tmp_path)
     (impl, *_) = load_kernel(str(path)).spec.impls
-    assert checked_file(path, Candidate.by_name(impl.name, values(impl.config())), dtype) <= 1
+    assert checked_file(path, Candidate.create(impl.name, values(impl.config())), dtype) <= 1
 
 
 def test_arithmetic_on_bf16_itself_is_right(tmp_path):

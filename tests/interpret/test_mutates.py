@@ -92,7 +92,7 @@ def same(problem, before):
 @given(n=st.integers(1, 200), m=st.integers(1, 40), block=st.sampled_from([16, 32, 64]))
 def test_what_is_added_to_begins_anew_in_every_check(n, m, block):
     impl = histogram()
-    problem = PreparedProblem.of(impl.spec, {"N": n, "M": m}, "fp32", "cpu")
+    problem = PreparedProblem.make(impl.spec, {"N": n, "M": m}, "fp32", "cpu")
     before = kept(problem)
     for _ in range(3):
         assert check(impl, Blocks(block), problem).wrong is None
@@ -104,7 +104,7 @@ def test_a_kernel_that_works_in_place_is_checked_wherever_its_input_lies(n, stri
     x = torch.randn(lead + n * stride)[lead::stride][:n]
     seen = []
     impl = doubling(also=lambda x, y: seen.append((x.stride(), x.data_ptr() % 16)))
-    problem = PreparedProblem.given(impl.spec, "fp32", (x, torch.randn(n)))
+    problem = PreparedProblem.wrap(impl.spec, "fp32", (x, torch.randn(n)))
     before = kept(problem)
     assert check(impl, Blocks(), problem).wrong is None
     assert same(problem, before)
@@ -114,7 +114,7 @@ def test_a_kernel_that_works_in_place_is_checked_wherever_its_input_lies(n, stri
 @pytest.mark.parametrize("compiled", [histogram, doubling])
 def test_a_change_that_is_not_declared_is_refused_and_undone(compiled):
     impl = compiled(mutates=())
-    problem = PreparedProblem.of(impl.spec, impl.spec.check[0], "fp32", "cpu")
+    problem = PreparedProblem.make(impl.spec, impl.spec.check[0], "fp32", "cpu")
     before = kept(problem)
     assert "declare mutates=(" in check(impl, Blocks(), problem).wrong
     assert same(problem, before), "the next config is checked on what this one was"
@@ -124,7 +124,7 @@ def test_a_change_that_is_not_declared_is_refused_and_undone(compiled):
 
 def test_other_inputs_must_stay_as_they_are():
     impl = doubling(also=lambda x, y: y.add_(1))
-    problem = PreparedProblem.of(impl.spec, {"N": 37}, "fp32", "cpu")
+    problem = PreparedProblem.make(impl.spec, {"N": 37}, "fp32", "cpu")
     before = kept(problem)
     assert "changed its input y" in check(impl, Blocks(), problem).wrong
     assert same(problem, before)
@@ -132,25 +132,25 @@ def test_other_inputs_must_stay_as_they_are():
 
 def test_shared_elements_are_put_back_too():
     impl = doubling(also=lambda x, y: y[:1].add_(1))
-    problem = PreparedProblem.given(impl.spec, "fp32", (torch.randn(9), torch.ones(1).expand(9)))
+    problem = PreparedProblem.wrap(impl.spec, "fp32", (torch.randn(9), torch.ones(1).expand(9)))
     assert "changed its input y" in check(impl, Blocks(), problem).wrong
     assert torch.equal(problem.inputs[1], torch.ones(9))
 
 
 def test_a_write_beside_a_mutated_input_is_found():
     impl = doubling(beyond=1)
-    problem = PreparedProblem.of(impl.spec, {"N": 37}, "fp32", "cpu")
+    problem = PreparedProblem.make(impl.spec, {"N": 37}, "fp32", "cpu")
     assert "wrote behind the memory of its input x" in check(impl, Blocks(), problem).wrong
 
 
 def test_a_mutated_input_that_comes_out_wrong_is_wrong():
     impl = doubling(also=lambda x, y: x[3].add_(1))
-    problem = PreparedProblem.of(impl.spec, {"N": 37}, "fp32", "cpu")
+    problem = PreparedProblem.make(impl.spec, {"N": 37}, "fp32", "cpu")
     assert "x is wrong" in check(impl, Blocks(), problem).wrong
 
 
 def test_a_mutated_input_that_is_not_returned_is_not_compared():
     impl = doubling(returned=False)
     x = torch.randn(37)
-    problem = PreparedProblem.given(impl.spec, "fp32", (x, x.clone()))
+    problem = PreparedProblem.wrap(impl.spec, "fp32", (x, x.clone()))
     assert check(impl, Blocks(), problem).wrong is None

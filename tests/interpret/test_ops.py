@@ -57,7 +57,7 @@ def seeded(name, sizes, dtype, width=None):
 def test_an_operation_is_right_at_what_it_chooses(name):
     spec = spec_of(name)
     sizes, dtype = middle(spec), turn(spec, dtypes_of(spec))
-    problem = PreparedProblem.of(spec, sizes, dtype, "cpu")
+    problem = PreparedProblem.make(spec, sizes, dtype, "cpu")
     outputs = tuple_of(getattr(ops, name)(*problem.inputs))
     checked = check_outputs(outputs, problem)
     assert checked.wrong is None, f"{name} at {dict(sizes)} in {dtype}: {checked.wrong}"

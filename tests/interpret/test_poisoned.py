@@ -53,7 +53,7 @@ def verdicts(folder, kernel, args, grid, reference=None, inputs=(), outputs=()):
         call = _complete_call(call, result, None)
         torch.save(expected_of(reference, given_, call), folder / EXPECTED)
     spec = spec_of(call, folder, "nowhere")
-    problem = PreparedProblem.of(spec, spec.check[0], call.dtype, "cpu", 0)
+    problem = PreparedProblem.make(spec, spec.check[0], call.dtype, "cpu", 0)
     impl = spec.impls[0]
     return [check(impl, c, problem).wrong for c in impl.space(impl.config())]
 

@@ -50,7 +50,7 @@ def test_a_sampler_has_the_dispatches_of_its_launches(driver):
 
 
 def test_a_call_outlasts_an_empty_kernel_and_settles(driver):
-    entrant = MetalEntrant.warmed(prepared(driver), driver.empty(), MetalProtocol())
+    entrant = MetalEntrant.warm_up(prepared(driver), driver.empty(), MetalProtocol())
     window = entrant.begin(0.05).window()
     assert all(sample > 1e-6 for sample in window.samples_s)
 

@@ -816,7 +816,7 @@ def test_what_some_programs_wrote_is_compared_where_it_is_known():
     memory = {"y": torch.arange(10.0)}
     result = sample_check._result(one, memory, sample_trace(elements=(0, 2, 5)))
     assert result.programs == 2
-    assert sample_check.unpacked(result.values["y"]).tolist() == [1.0, 3.0, 6.0]
+    assert sample_check.unpack_tensor(result.values["y"]).tolist() == [1.0, 3.0, 6.0]
     kept = SimpleNamespace(
         written_elements={}, expected_outputs={"y": torch.tensor([1.5, 2.5, 3.5, 4.5])}
     )

@@ -360,7 +360,7 @@ def test_calls_walk_over_the_sets_and_a_flush_comes_before_each_round(sets, call
         event_samples(turning.step(2e-4), calls)
         assert used == [i % sets for i in range(calls)]
         assert flushed == list(range(0, calls, sets))
-        assert len(turning._kept) == min(sets, calls), "as many outputs live as sets"
+        assert len(turning._kept_outputs) == min(sets, calls), "as many outputs live as sets"
 
 
 @given(seconds=st.floats(0.0, 0.05), least=st.integers(1, 40), device_s=st.floats(6.4e-5, 5e-3))
@@ -413,7 +413,7 @@ def test_each_call_gets_the_clock_that_suits_it(cuda, waiting):
             impl = turning.impl
             turning.impl = lambda x, config, impl=impl: (impl(x, config), cuda.synchronize())
         estimate = bench.first_time(turning)
-        timed = bench.timed(turning, estimate)
+        timed = bench.choose_method(turning, estimate)
         assert len(used) <= (7 if device_s > 1e-3 else 16), (
             "a first pass pays for few calls beside its samples"
         )
@@ -445,7 +445,7 @@ def test_the_host_time_to_issue_a_call_is_learnt_without_holds_events_and_alloca
         bench = bench_of(Protocol())
         first = bench.first_time(turning)
         assert turning._turn == len({*calls}), "the rotation goes on where it was"
-        timed = bench.timed(turning, first) if turning.issued_s is None else None
+        timed = bench.choose_method(turning, first) if turning.issued_s is None else None
         if timed is not None:  # long: learnt while it is timed
             assert timed.method == "events" and first >= Protocol().graph_below_s
             timed.samples(200)
@@ -471,7 +471,7 @@ def test_what_the_driver_copies_otherwise_in_a_graph_is_timed_by_events(
         capture=lambda calls, call: FakeGraph(cuda, calls * slower * 1e-4, copies)
     )
     turning, _ = rotation(cuda, device_s=1e-4)
-    timed = bench.timed(turning, bench.first_time(turning))
+    timed = bench.choose_method(turning, bench.first_time(turning))
     assert timed.method == method
     text = stats.median(timed.window(4e-3).samples_s)
     assert text == pytest.approx(1e-4 if method == "events" else slower * 1e-4, rel=1e-3)
@@ -513,9 +513,9 @@ def test_results_of_timed_calls_are_those_that_the_graph_writes(before, calls):
         turning = Rotation(impl, None, bench._sets)
         for _ in range(before):
             turning.call()
-        timed = bench._captured(turning, calls, 1e-6)
+        timed = bench._capture_graph(turning, calls, 1e-6)
         patch.setattr(stream, "torch", SimpleNamespace(cuda=cuda))
-        checked = bench.check_timed(timed, [torch.zeros(4), torch.full((4,), 2.0)])
+        checked = bench.check_calls(timed, [torch.zeros(4), torch.full((4,), 2.0)])
         assert [right for _, right in checked] == [True] * min(3, calls)
         first = before % len(bench._sets)
         assert [problem for problem, _ in checked] == [
@@ -532,8 +532,8 @@ def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
 
     bench._graphs = SimpleNamespace(capture=capture)
     turning, _ = rotation(cuda, device_s=1e-5)
-    timed = bench.timed(turning, 1e-5)
-    assert timed.method == "host" and not turning._kept
+    timed = bench.choose_method(turning, 1e-5)
+    assert timed.method == "host" and not turning._kept_outputs
 
 
 def test_a_screen_may_ask_for_a_shorter_graph(cuda):
@@ -544,7 +544,7 @@ def test_a_screen_may_ask_for_a_shorter_graph(cuda):
     )
     turning, _ = rotation(cuda, sets=1, device_s=1e-5)
     for graph_s in (None, 3e-4, 1e-9):
-        bench.timed(turning, 1e-5, graph_s)
+        bench.choose_method(turning, 1e-5, graph_s)
     assert wanted == [100, 30, 4], "1 ms, 0.3 ms, and 1000 steps of the timer"
 
 
@@ -565,7 +565,7 @@ class FakeCopies:
         self.cuda.launch(self.seconds, self.host_s)
         self.log.append("restore")
 
-    def given(self, inputs, turn):
+    def call_inputs(self, inputs, turn):
         return (*inputs, turn % self.count)
 
 
@@ -611,7 +611,7 @@ def changing(cuda, device_s, cold=True, waiting=False, sets=3):
     copies = {n: FakeCopies(cuda, log, n) for n in (1, *range(2, 2100))}
     bench._working = SimpleNamespace(copies=lambda names, wanted: copies[wanted])
     bench._sets = [(i,) for i in range(sets)]
-    bench._behind = FakeFlush(cuda, log)
+    bench._timing_flush = FakeFlush(cuda, log)
 
     def launch(x, which, config):
         log.append(("call", which))
@@ -633,7 +633,7 @@ def test_a_restore_precedes_flush_and_events_of_every_call(device_s, count, cold
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         bench, turning, log = changing(cuda, device_s, cold)
-        timed = bench.timed(turning, bench.first_time(turning))
+        timed = bench.choose_method(turning, bench.first_time(turning))
         assert timed.method == "events"
         assert log[:2] == ["restore", ("call", 0)], "the first call too finds what it expects"
         log.clear()
@@ -649,7 +649,7 @@ def test_each_call_of_a_cold_graph_has_a_copy_that_was_restored_before_the_repla
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         bench, turning, log = changing(cuda, device_s, sets=sets)
-        timed = bench.timed(turning, bench.first_time(turning))
+        timed = bench.choose_method(turning, bench.first_time(turning))
         assert timed.method == "graph" and timed.restores is None
         assert timed.calls * device_s >= 0.999e-3, "as long as any graph, with few sets too"
         log.clear()
@@ -667,7 +667,7 @@ def test_hot_the_time_of_the_restores_in_the_graph_is_taken_off(device_s):
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         bench, turning, log = changing(cuda, device_s, cold=False)
-        timed = bench.timed(turning, bench.first_time(turning))
+        timed = bench.choose_method(turning, bench.first_time(turning))
         assert timed.method == "graph" and bench._graphs.captured == [timed.calls] * 2
         log.clear()
         samples = timed.samples(4)
@@ -682,7 +682,7 @@ def test_by_the_host_clock_a_restore_is_outside(device_s, cold):
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         bench, turning, log = changing(cuda, device_s, cold, waiting=True)
-        timed = bench.timed(turning, bench.first_time(turning))
+        timed = bench.choose_method(turning, bench.first_time(turning))
         assert timed.method == "host"
         log.clear()
         assert timed.samples(3) == pytest.approx([5e-6 + device_s] * 3, rel=1e-6)
@@ -692,7 +692,7 @@ def test_by_the_host_clock_a_restore_is_outside(device_s, cold):
 def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others(cuda):
     bench, turning, _ = changing(cuda, 1e-3)
     other = bench.calls(SimpleNamespace(mutates=(), backend="triton"), None)
-    assert turning.copies is not None and turning.flush is bench._behind
+    assert turning.copies is not None and turning.flush is bench._timing_flush
     assert other.copies is None and other.flush is None
 
 
@@ -722,7 +722,7 @@ windows_ = st.lists(
 
 @given(windows=windows_)
 def test_a_result_holds_every_sample_with_its_window_and_clock(windows):
-    result = bench_of(Protocol()).measured(TIMED, windows, "cold", "sustained", power_w=690.0)
+    result = bench_of(Protocol()).summarise(TIMED, windows, "cold", "sustained", power_w=690.0)
     samples = [s for w in windows for s in w.samples_s]
     clocks = [w.sm_mhz for w in windows if w.sm_mhz is not None]
     assert result.samples_s == tuple(samples)
@@ -739,9 +739,9 @@ def test_a_result_holds_every_sample_with_its_window_and_clock(windows):
 @given(windows=windows_)
 def test_the_sensor_speaks_where_no_window_knows_its_clock(windows):
     silent = [replace(w, sm_mhz=None) for w in windows]
-    result = bench_of(Protocol()).measured(TIMED, silent, "cold", "boost", sm_mhz=1234.0)
+    result = bench_of(Protocol()).summarise(TIMED, silent, "cold", "boost", sm_mhz=1234.0)
     assert result.sm_mhz == 1234.0 and result.window_mhz == ()
-    text = bench_of(Protocol()).measured(
+    text = bench_of(Protocol()).summarise(
         TIMED, [replace(w, sm_mhz=1500.0) for w in windows], "cold", "boost", sm_mhz=1234.0
     )
     assert text.sm_mhz == 1500.0
@@ -751,7 +751,7 @@ def test_the_sensor_speaks_where_no_window_knows_its_clock(windows):
 def test_throttled_windows_are_left_out_and_counted(slow, share):
     right = [Window((1e-5, 1e-5), 1500.0)] * 12
     bad = [Window((2e-5, 2e-5, 2e-5), 1500.0 * share)] * slow
-    result = bench_of(Protocol()).measured(TIMED, [*bad, *right], "cold", "sustained")
+    result = bench_of(Protocol()).summarise(TIMED, [*bad, *right], "cold", "sustained")
     assert result.left_out == 3 * slow and result.median_s == 1e-5
     assert result.window_sizes == (2,) * 12 and result.window_mhz == (1500.0,) * 12
 
@@ -760,11 +760,11 @@ def test_no_time_beats_the_floor_of_its_regime():
     windows = [Window((9.6e-6,) * 5)]
     bench = bench_of(Protocol(), bound_s=1e-5, hot_bound_s=5e-6)
     with pytest.raises(Impossible, match=r"4\.80 us is below"):
-        bench.measured(TIMED, [Window((4.8e-6,) * 5)], "hot")
+        bench.summarise(TIMED, [Window((4.8e-6,) * 5)], "hot")
     with pytest.raises(Impossible, match=r"9\.60 us is below"):
-        bench.measured(TIMED, windows, "cold")
-    assert bench.measured(TIMED, windows, "hot").median_s == 9.6e-6
-    assert bench.measured(TIMED, [Window((9.8e-6,) * 5)], "cold").median_s == 9.8e-6
+        bench.summarise(TIMED, windows, "cold")
+    assert bench.summarise(TIMED, windows, "hot").median_s == 9.6e-6
+    assert bench.summarise(TIMED, [Window((9.8e-6,) * 5)], "cold").median_s == 9.8e-6
 
 
 def test_a_final_that_stayed_wide_is_not_stable_and_a_screen_is_not_asked():
@@ -773,6 +773,6 @@ def test_a_final_that_stayed_wide_is_not_stable_and_a_screen_is_not_asked():
         for spread in (0.1, 0.0001)
     )
     bench = bench_of(Protocol())
-    assert bench.measured(TIMED, wide, "cold", "boost").stable
-    assert not bench.measured(TIMED, wide, "cold", "sustained").stable
-    assert bench.measured(TIMED, narrow, "cold", "sustained").stable
+    assert bench.summarise(TIMED, wide, "cold", "boost").stable
+    assert not bench.summarise(TIMED, wide, "cold", "sustained").stable
+    assert bench.summarise(TIMED, narrow, "cold", "sustained").stable

@@ -34,10 +34,10 @@ from workbench.device.calibration import (
     CalibrationTime,
     calibration_of,
     load,
-    not_held,
     own_path,
     save,
     sizes_in,
+    times_not_held_back,
 )
 from workbench.device.correction import (
     CLEAR,
@@ -51,12 +51,12 @@ from workbench.device.correction import (
     kernels_for,
     left_out,
 )
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import device_named
 from workbench.reports.calibration import held_lines, page, part_of
 from workbench.spec import values
 from workbench.tuner import first_pass
-from workbench.tuner.design import design, rounded
+from workbench.tuner.design import design, round_extent
 from workbench.tuner.held_back import summary_of
 from workbench.tuner.space import plan_sweep
 
@@ -202,14 +202,14 @@ def test_the_users_own_times_come_before_those_that_are_shipped(own, tmp_path, m
     ours = timed(lambda config: 2.0)
     own(ours)
     known = calibration_of("h200")
-    assert [t.median_s for t in known.of("matmul", "bf16")] == pytest.approx(
+    assert [t.median_s for t in known.times_of("matmul", "bf16")] == pytest.approx(
         [t.median_s for t in ours], abs=1e-9
     )
-    assert len(known.of("softmax", "bf16")) == len(theirs) // 2
+    assert len(known.times_of("softmax", "bf16")) == len(theirs) // 2
     for kernel in ("matmul", "softmax"):
         of_one = calibration_of("h200", kernel)
         assert of_one.kernels == [(kernel, "bf16")] and of_one.digest == known.digest
-        assert of_one.of(kernel, "bf16") == known.of(kernel, "bf16")
+        assert of_one.times_of(kernel, "bf16") == known.times_of(kernel, "bf16")
     assert calibration_of("h100") is None and calibration_of("h200", "copy").times == ()
 
 
@@ -295,7 +295,7 @@ def test_a_sweep_tries_the_corrected_order(own):
     assert corrected.keys() == plain.keys()
     kernel = next(kernels_for(MATMUL, H200, "bf16", AT))
     for one in list(corrected.values())[::40]:
-        place = kernel.before_compiling(TILES, one.config, H200, AT)
+        place = kernel.estimate_resources(TILES, one.config, H200, AT)
         (seconds,) = kernel.seconds([place], H200, "bf16")
         assert one.predicted_s == pytest.approx(seconds)
     assert len({c.predicted_s / plain[k].predicted_s for k, c in corrected.items()}) > 1
@@ -309,7 +309,7 @@ def test_a_launch_takes_what_the_times_say(own):
     assert best_estimate(TILES, H200, "bf16", AT) is None
     configs = legal(AT, 30)
     fast = configs[17]
-    guesses = {c: guessed(TILES, c, H200, "bf16", AT) for c in configs}
+    guesses = {c: guess_seconds(TILES, c, H200, "bf16", AT) for c in configs}
     share = 0.5 * min(guesses.values()) / guesses[fast]
     own(timed(lambda config: share if config == fast else 1.0, count=30))
     estimate = best_estimate(TILES, H200, "bf16", AT)
@@ -327,8 +327,8 @@ def test_the_default_stays_unless_another_is_clearly_faster(slower, stays):
     default, other = legal(AT, 2)
     kernel = SimpleNamespace(
         configs=lambda impl: [other],
-        before_compiling=lambda impl, config, device, sizes: at(config),
-        remembered=lambda impl, config, device, sizes: at(config),
+        estimate_resources=lambda impl, config, device, sizes: at(config),
+        recall_resources=lambda impl, config, device, sizes: at(config),
         seconds=lambda places, device, dtype: [1 + slower, 1.0],
     )
     estimate = best_of(kernel, TILES, H200, "bf16", AT)
@@ -364,7 +364,7 @@ def test_an_operation_takes_the_impl_that_is_expected_to_be_faster(own, monkeypa
     def order(*given, rows):
         case = choice.MeasuredCase("matmul", AT | {"M": rows}, "bf16", ["persistent", "tiles"])
         monkeypatch.setattr(choice, "_nearest", lambda *rest: case)
-        return [c.impl.name for c in choice.ordered(MATMUL, given, H200, "bf16", AT)]
+        return [c.impl.name for c in choice.order(MATMUL, given, H200, "bf16", AT)]
 
     tiles, persistent = made("tiles", 1e-6), made("persistent", 2e-6)
     near, far = AT["M"] * 5 // 4, AT["M"] * 2
@@ -400,10 +400,10 @@ def test_a_design_has_sizes_that_the_kernel_takes(name):
 
 @given(st.floats(16.0, 1e6))
 def test_an_extent_has_few_figures_and_long_ones_are_aligned(extent):
-    result = rounded(extent)
+    result = round_extent(extent)
     assert result == pytest.approx(extent, rel=0.13)
     assert result < 64 or result % 16 == 0
-    assert rounded(result) == result
+    assert round_extent(result) == result
 
 
 # What is shipped
@@ -419,9 +419,9 @@ HELD_BACK = at_night(NAMES, lambda name: NAMES.index(name) == 0)
 def test_the_shipped_calibration_holds_at_sizes_held_back(kernel):
     """Sizes, and the figures of docs/facts.md within which each kernel is."""
     dtype = KERNELS[kernel]
-    times = SHIPPED_H100.of(kernel, dtype)
+    times = SHIPPED_H100.times_of(kernel, dtype)
     part = part_of(SHIPPED_H100, kernel, dtype, H100)
-    assert len(sizes_in(not_held(times))) == 12 and len(part.held) >= 7
+    assert len(sizes_in(times_not_held_back(times))) == 12 and len(part.held) >= 7
     figures = summary_of(part.held)
     assert figures["first_median"] <= 0.07 and figures["five_worst"] <= 0.17
     assert figures["error_median"] <= 0.11
@@ -498,7 +498,7 @@ def place(tmp_path, monkeypatch):
 def test_a_gpu_is_calibrated_and_checked(place):
     assert place.run(configs=10) == 0
     known = load(place.file)
-    times = known.of("rms_norm", "bf16")
+    times = known.times_of("rms_norm", "bf16")
     assert len(sizes_in([t for t in times if not t.held])) == 4
     assert len(sizes_in([t for t in times if t.held])) == 2
     assert known.about["device"] == "h200"
@@ -636,7 +636,7 @@ def test_without_a_gpu_the_sizes_and_the_stored_calibration_are_shown(
 ):
     """By day a calibration of two kernels: the whole of an H100's is checked in 9 s."""
     whole = calibration_of("h100")
-    some = (*whole.of("rms_norm", "bf16"), *whole.of("softmax", "bf16"))
+    some = (*whole.times_of("rms_norm", "bf16"), *whole.times_of("softmax", "bf16"))
     if kernel == "rms_norm" and device == "h100":
         less = Calibration(whole.about, some)
         monkeypatch.setattr("workbench.commands.calibrate.calibration_of", lambda name: less)

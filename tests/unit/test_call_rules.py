@@ -15,7 +15,7 @@ from workbench.data.record import Evidence, Profile, Record
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at
 from workbench.traces.readers import read
 from workbench.traces.rule_metrics import AVERAGED, SUMMED, call_metrics, calls_of
-from workbench.traces.rules import call_rules, evaluated_call, evaluated_kernel
+from workbench.traces.rules import call_rules, evaluate_call, evaluate_kernel
 from workbench.traces.trace import CounterValue, Dispatch, Trace
 from workbench.traces.trace_summary import summarise
 
@@ -56,7 +56,7 @@ def test_a_call_is_judged_as_one_launch_that_does_all_of_its_work(whole, plain, 
         if name in whole:
             assert call[name] == pytest.approx(whole[name], rel=1e-9)
     single = {**whole, **plain, "traffic_ratio": whole["dram_bytes"] / plain["least_bytes"]}
-    known = {m.name: m.diagnosis for m in evaluated_kernel(single) if m.name in OF_CALLS}
+    known = {m.name: m.diagnosis for m in evaluate_kernel(single) if m.name in OF_CALLS}
     missing_b = plain["least_bytes"] - plain["least_bytes_read"] - whole["dram_written_bytes"]
     near = any(  # at a threshold, rounding decides
         abs(value - 1) < 1e-6
@@ -70,7 +70,7 @@ def test_a_call_is_judged_as_one_launch_that_does_all_of_its_work(whole, plain, 
         )
     )  # fmt: skip
     if not near:
-        assert {m.name for m in evaluated_call(call)} == set(known)
+        assert {m.name for m in evaluate_call(call)} == set(known)
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1.0), shares), min_size=1, max_size=5))
@@ -87,7 +87,7 @@ def test_only_rules_of_work_and_clock_are_of_calls():
     assert set(call_rules()) == OF_CALLS
     # what holds of one launch in its own right is no matter of sums
     metrics = {"spill_share": 1.0, "duration": 1.0}
-    assert evaluated_kernel(metrics) and not evaluated_call(metrics)
+    assert evaluate_kernel(metrics) and not evaluate_call(metrics)
 
 
 @given(st.lists(st.sets(st.sampled_from([*SUMMED, *AVERAGED])), min_size=1, max_size=4))
@@ -144,7 +144,7 @@ def test_rocprofv3_counts_each_kernel_once_of_all_calls(names, launches, size):
 def call_of_three(bytes_read=None):
     """The three golden kernels as one call of a kernel, profiled with its plain time."""
     run, outcomes = softmax()
-    record = next(o for o in outcomes if isinstance(o, Record) and o.measured)
+    record = next(o for o in outcomes if isinstance(o, Record) and o.is_measured)
     if bytes_read is not None:
         record = replace(record, bytes_read=bytes_read, bytes=bytes_read + 1)
     summary = summarise(read([RAW, PAGE]))

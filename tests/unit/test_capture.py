@@ -18,7 +18,7 @@ from workbench.commands.options import ProfileOptions
 from workbench.data.mac import Mac
 from workbench.traces.profilers import ProfilerError, preflight, profilers, refusal
 from workbench.traces.profilers.running.machine import Machine
-from workbench.traces.profilers.xctrace import of_program
+from workbench.traces.profilers.xctrace import select_program
 from workbench.traces.readers import read
 from workbench.traces.readers.inputs.source import ReadError
 from workbench.traces.trace import ActivityKind, Trace
@@ -143,7 +143,7 @@ OURS, SERVER = "Python (4711)", "WindowServer (88)"
 
 def test_utilisation_gaps_count_and_mean_are_of_our_process():
     """Union of active intervals over the span, by hand: 600 of 1000 ns, one gap of 400."""
-    trace = of_program(
+    trace = select_program(
         recorded((OURS, 0, 400), (SERVER, 300, 900), (OURS, 200, 500), (OURS, 900, 1000)),
         "python3.12",
     )
@@ -157,7 +157,7 @@ def test_utilisation_gaps_count_and_mean_are_of_our_process():
 
 def test_a_recording_of_other_processes_names_them():
     with pytest.raises(ProfilerError, match=r"no interval of python, but of: WindowServer"):
-        of_program(recorded((SERVER, 0, 1)), "python")
+        select_program(recorded((SERVER, 0, 1)), "python")
 
 
 def test_a_trace_of_a_metal_kernel_names_its_program():

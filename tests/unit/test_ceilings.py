@@ -77,7 +77,7 @@ def host_copies(right=True):
                 dice = random.Random(size)
                 seconds = 5e-6 + size / (5e10 if pinned else 1e10)
                 windows = [Window(tuple(seconds * dice.uniform(1, 1.01) for _ in range(4)))] * 3
-                timing = transfers.measured(windows) if right else None
+                timing = transfers.summarise(windows) if right else None
                 created.append(transfers.Copied(direction, pinned, size, timing, right))
     return created
 

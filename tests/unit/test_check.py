@@ -40,7 +40,7 @@ def result(launch, dtype="fp32", mutates=(), spec=None):
     """What the check says of a launcher, and the inputs before and after it."""
     spec = spec or spec_of()
     spec.impl(backend="torch", name="it", mutates=mutates)(launch)
-    problem = PreparedProblem.of(spec, {"N": N}, dtype, "cpu")
+    problem = PreparedProblem.make(spec, {"N": N}, dtype, "cpu")
     before = [x.clone() for x in problem.inputs]
     text = check(spec.impls[-1], None, problem)
     same = all(map(torch.equal, before, problem.inputs))
@@ -161,7 +161,7 @@ def test_outputs_of_another_kind_are_told(compiled, words):
 def test_the_error_is_in_units_of_the_tolerance(share, relative, of_rms, place):
     """relative x |expected| + of_rms x the root mean square of all that is expected."""
     spec = spec_of(fp32=Tolerance(relative=relative, of_rms=of_rms))
-    problem = PreparedProblem.of(spec, {"N": N}, "fp32", "cpu", seed=3)
+    problem = PreparedProblem.make(spec, {"N": N}, "fp32", "cpu", seed=3)
     outputs = [right(*problem.inputs)[0], *right(*problem.inputs)[1:]]
     y = problem.expected[0]
     allowed = relative * abs(float(y[place])) + of_rms * float(y.square().mean().sqrt())
@@ -177,7 +177,7 @@ def test_what_is_expected_to_be_no_number_must_be_that_one(value):
     spec = spec_of()
     x = torch.ones(N)
     x[5] = value
-    problem = PreparedProblem.given(spec, "fp32", (x, torch.arange(N, dtype=torch.int32)))
+    problem = PreparedProblem.wrap(spec, "fp32", (x, torch.arange(N, dtype=torch.int32)))
     assert check_outputs(right(*problem.inputs), problem).wrong is None
     for other in (math.nan, math.inf, -math.inf, 2.0):
         y, z, count = right(*problem.inputs)
@@ -187,7 +187,7 @@ def test_what_is_expected_to_be_no_number_must_be_that_one(value):
 
 
 def test_what_overflows_the_dtype_is_expected_to():
-    problem = PreparedProblem.given(
+    problem = PreparedProblem.wrap(
         spec_of(), "fp16", (torch.full((N,), 4e4, dtype=torch.float16), torch.zeros(N).int())
     )
     y, z, count = right(*problem.inputs)

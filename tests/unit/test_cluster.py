@@ -400,7 +400,7 @@ def test_the_page_names_the_gpus_and_their_references(tmp_path):
 
 
 def test_times_of_gpus_without_references_or_with_others_are_obtained_again(tmp_path):
-    from workbench.tuner.resume import _of_alike_gpus
+    from workbench.tuner.resume import _drop_unlike_gpus
 
     place = Place(tmp_path)
     outcomes = place.sweep(cluster_standin.fate)
@@ -409,12 +409,12 @@ def test_times_of_gpus_without_references_or_with_others_are_obtained_again(tmp_
     with open_history(place.url) as history:
         stored = history.run("last")
         run = replace(stored, references=own)
-        kept = _of_alike_gpus(history, run, known).first
+        kept = _drop_unlike_gpus(history, run, known).first
         assert kept and all(isinstance(o, Failure) for o in kept.values())
         near = replace(stored, id=f"{stored.id[:-4]}beef", references={**own, "copy": 4.1e12})
         history.add_run(near)
         known = Earlier({o.key: replace(o, run=near.id) for o in outcomes})
-        assert _of_alike_gpus(history, run, known) == known
+        assert _drop_unlike_gpus(history, run, known) == known
 
 
 def test_references_within_three_percent_are_alike():

@@ -23,7 +23,7 @@ from workbench.code.code_pair import (
 )
 from workbench.commands.code_table import plain_pair, say_changes
 from workbench.data.compiled_code import CompiledCode, HotLoop
-from workbench.data.record import from_plain, to_plain
+from workbench.data.record import decode_plain, encode_plain
 from workbench.device.error_band import device_words
 from workbench.reports.versions import (
     changed_pairs,
@@ -153,7 +153,7 @@ def test_the_exit_code_is_that_of_the_worst(both):
 
 @given(facts)
 def test_facts_survive_json(one):
-    assert from_plain(to_plain(one)) == one
+    assert decode_plain(encode_plain(one)) == one
 
 
 @given(st.lists(st.tuples(either, either), max_size=8))

@@ -48,9 +48,9 @@ from workbench.commands.run import wants_cluster
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Evidence, Failure, Finding, Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.traces.trace import Dispatch, Trace
-from workbench.traces.trace_compare import TraceOperand, compared
+from workbench.traces.trace_compare import TraceOperand, compare
 from workbench.workload import engine, plan
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
@@ -1034,7 +1034,7 @@ def test_a_comparison_of_traces_is_printed():
         ]
         return TraceOperand(name, findings, profiles)
 
-    result = compared(operand("old", 1.0, 1e-5), operand("new", 1.5, 2e-5), 0.01)
+    result = compare(operand("old", 1.0, 1e-5), operand("new", 1.5, 2e-5), 0.01)
     expected = [
         SimpleNamespace(state="met", text="less", before=1.0, after=2.0, unit="s"),
         SimpleNamespace(state="not measured", text="more", before=None, after=2.0, unit="s"),
@@ -1194,7 +1194,7 @@ def test_configs_that_a_device_cannot_launch_come_last():
     entries = (entry_of(1, (1, 70_000)), entry_of(2, (1,)), entry_of(3, (1, 65_535)))
     layouts = {"x": Layout((4,), (1,), "fp32")}
     one = Call("add", Place("/f.py", "f", "add"), (), layouts, entries, ())
-    limits = described("h200").limits
+    limits = find_device("h200").limits
     assert [e.values["BLOCK"] for e in tune._launchable(one, limits).entries] == [2, 3, 1]
     with pytest.raises(tune.AdaptedError, match="No config of add can be launched"):
         tune._launchable(replace(one, entries=one.entries[:1]), limits)
@@ -1242,7 +1242,7 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
         options = SimpleNamespace(command="compare", dtype="bf16")
         compilers = [SimpleNamespace(version=v) for v in ("3.6", "3.9")]
         return version_verdicts.run_of_verdicts(
-            options, described("h200"), run.environment, measured, compilers
+            options, find_device("h200"), run.environment, measured, compilers
         )
 
     other = replace(case, kernel="copy")

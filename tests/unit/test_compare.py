@@ -17,7 +17,7 @@ from workbench.data.verdict import (
     holm,
     p_value,
     sentence,
-    suspected,
+    suspicion,
     verdict,
 )
 
@@ -48,7 +48,7 @@ def test_predictions_are_decided_by_intervals_that_do_not_overlap(ends, same_lau
         SimpleNamespace(timing=SimpleNamespace(shortest_s=a, longest_s=b)) for a, b in spans
     )
     there, back = (
-        compare.predicted(*both, same_launches) for both in ((left, right), (right, left))
+        compare.compare_predictions(*both, same_launches) for both in ((left, right), (right, left))
     )
     apart = spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]
     swapped = {"FAST": "SLOW", "SLOW": "FAST"}
@@ -185,20 +185,20 @@ def measured(median_s, half=0.001, mhz=1500.0, **also):
 
 
 def test_stored_runs_are_at_best_suspected():
-    result = suspected(measured(1.0), measured(1.03), 0.01)
+    result = suspicion(measured(1.0), measured(1.03), 0.01)
     assert isinstance(result, Suspicion) and result.word == "suspected SLOW"
     assert result.exit_code == compare.exit_code([result]) == 3, "not decided"
     assert "suspicion" in result.reason
-    assert suspected(measured(1.03), measured(1.0), 0.01).exit_code == 0
-    assert suspected(measured(1.0), measured(1.0), 0.01).word == "suspected SAME"
-    slower_clock = suspected(measured(1.0), measured(1.03, mhz=1500 / 1.03), 0.01)
+    assert suspicion(measured(1.03), measured(1.0), 0.01).exit_code == 0
+    assert suspicion(measured(1.0), measured(1.0), 0.01).word == "suspected SAME"
+    slower_clock = suspicion(measured(1.0), measured(1.03, mhz=1500 / 1.03), 0.01)
     assert slower_clock.word == "suspected CLOCK"
-    assert suspected(measured(1.0), measured(1.03, mhz=None), 0.01).cycles is None
+    assert suspicion(measured(1.0), measured(1.03, mhz=None), 0.01).cycles is None
 
 
 @given(st.floats(0.5, 2), st.floats(0, 0.05), st.floats(0, 0.05))
 def test_a_suspected_ratio_spans_both_intervals(factor, half, other):
-    result = suspected(measured(1.0, half), measured(factor, other), 0.01).time
+    result = suspicion(measured(1.0, half), measured(factor, other), 0.01).time
     assert result.low == pytest.approx(factor * (1 - other) / (1 + half))
     assert result.high == pytest.approx(factor * (1 + other) / (1 - half))
 
@@ -208,7 +208,7 @@ def test_a_suspected_ratio_spans_both_intervals(factor, half, other):
 )
 def test_results_of_unlike_measurements_say_nothing_about_each_other(other):
     with pytest.raises(Incomparable, match=next(iter(other))):
-        suspected(measured(1.0), measured(1.0, **other), 0.01)
+        suspicion(measured(1.0), measured(1.0, **other), 0.01)
 
 
 # Suites

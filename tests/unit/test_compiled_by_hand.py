@@ -264,7 +264,7 @@ def test_the_address_of_the_entry_in_a_descriptor_is_left_out(monkeypatch):
     monkeypatch.setattr(code_identity, "elf_sections", lambda image: [(b".text", b"c"), (b".rodata",
                         image), (b".comment", b"z")])  # fmt: skip
     for data in (long, bytes(moved), long + b"x", bytes(moved) + b"x"):
-        held.append(list(code_identity._executed(data)))
+        held.append(list(code_identity._executed_sections(data)))
     assert held[0] == held[1] and held[2] != held[3]
     assert [name for name, _ in held[0]] == [b".rodata", b".text"]
     entry = code_identity.ENTRY

@@ -252,7 +252,7 @@ def test_a_profiled_config_has_its_traffic_on_the_roofline(place):
                 max_size=5))  # fmt: skip
 def test_traffic_is_the_sum_of_a_calls_launches(launches):
     """Where a launch lacks a counter, its level is not known."""
-    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.measured)
+    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.is_measured)
     profiles = [
         Profile("r", "t", "ncu", "", "0", "k", launch=str(n), outcome=record.key, metrics=(
             Evidence("dram_bytes", dram, "B", "profiled"),
@@ -271,7 +271,7 @@ def test_traffic_is_the_sum_of_a_calls_launches(launches):
 @given(st.floats(1, 1e15), st.floats(1, 1e15), st.sampled_from([None, "mma", "tcgen05"]))
 def test_flops_of_a_profiled_config_are_those_of_its_unit(vector, matrix, unit):
     """Declared ones stand in where the unit's are not counted."""
-    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.measured)
+    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.is_measured)
     record = replace(record, resources=replace(record.resources, matrix_unit=unit))
     counted = {"dram_bytes": 1e6, "vector_flop": vector, "matrix_flop": matrix}
     own = "matrix_flop" if unit else "vector_flop"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workbench import catalog
-from workbench.data.contributed import contributed
+from workbench.data.contributed import contributed_modules
 from workbench.device.hardware import DEVICES, FOLDER, UNCOMPILED, device_named
 from workbench.traces.readers import read, readers
 from workbench.traces.readers.inputs.source import ReadError
@@ -55,10 +55,10 @@ def package(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    contributed.cache_clear()
+    contributed_modules.cache_clear()
     readers.cache_clear()
     yield home
-    contributed.cache_clear()
+    contributed_modules.cache_clear()
     readers.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "theirs"]:
         del sys.modules[name]

@@ -290,10 +290,11 @@ def test_a_sequence_within_another_is_not_listed():
     found = repeats.repeats(trace, timeline.device_times(trace, "0"))
     assert [("".join(r.names), r.count) for r in found] == [("abc", 30)]
     assert repeats._runs([1, 2, 3] * 10 + [9] + [4, 5, 6, 7] * 6) == [(0, 3, 10), (31, 4, 6)]
-    assert repeats._of_period([1, 2, 3] * 5, 3) == [(0, 3, 5)]
-    assert repeats._of_period([1, 2, 3] * 4 + [1, 2], 3) == []
-    assert repeats._of_period([1] * 30, 3) == []
-    assert repeats._of_period([1, 2, 3] * 5 + [4] + [1, 2, 3] * 6, 3) == [(0, 3, 5), (16, 3, 6)]
+    assert repeats._runs_of_period([1, 2, 3] * 5, 3) == [(0, 3, 5)]
+    assert repeats._runs_of_period([1, 2, 3] * 4 + [1, 2], 3) == []
+    assert repeats._runs_of_period([1] * 30, 3) == []
+    twice = [1, 2, 3] * 5 + [4] + [1, 2, 3] * 6
+    assert repeats._runs_of_period(twice, 3) == [(0, 3, 5), (16, 3, 6)]
 
 
 # Impossible times
@@ -514,7 +515,7 @@ def test_steps_are_judged_by_the_threshold_and_their_spread(after, spread, word,
     low, high = spread or (None, None)
     step = FigureChange("ProfilerStep#", Evidence("ProfilerStep#", 1.0, "s", "profiled", low, high),
                         Evidence("ProfilerStep#", after, "s", "profiled", 1.0, after))  # fmt: skip
-    found, reason = trace_compare._of_steps(step, 0.0625)
+    found, reason = trace_compare._steps_verdict(step, 0.0625)
     assert (found, reason.partition(", ")[2]) == (word, said)
 
 
@@ -541,7 +542,9 @@ def kernel_change(word, before=True, after=True, counts=(1, 1), metrics=()):
 )
 def test_a_window_is_slower_where_a_kernel_says_so_or_much_is_idle(ratio, words, word, said):
     kernels = [kernel_change(w) for w in words]
-    found, reason = trace_compare._of_window(figure("total time", 1.0, ratio, "s"), kernels, 0.125)
+    found, reason = trace_compare._window_verdict(
+        figure("total time", 1.0, ratio, "s"), kernels, 0.125
+    )
     assert found == word and said in reason
 
 
@@ -550,7 +553,7 @@ def operand(name="a.json", lacks="", devices=("0",)):
 
 
 def test_what_two_traces_did_is_the_same_work_or_said():
-    unlike = trace_compare._unlike
+    unlike = trace_compare._no_verdict
     one, two = operand(), operand("b.json", devices=("0", "1"))
     same = [kernel_change("same", counts=(3, 3))]
     assert unlike(one, operand(), same, []) is None
@@ -943,10 +946,10 @@ def test_a_lock_whose_holder_lives_is_left_at_once(tmp_path, monkeypatch):
     lock = locks.Lock("test", "one", "the test", stays=False)
     slept = []
     monkeypatch.setattr(locks.time, "sleep", slept.append)
-    locks.remove_left(lock)  # there is none
-    locks.remove_left(locks.Lock("test", "not \udcff.py", "a file's name that is not UTF-8"))
+    locks.remove_stale_file(lock)  # there is none
+    locks.remove_stale_file(locks.Lock("test", "not \udcff.py", "a file's name that is not UTF-8"))
     lock.path.touch()
-    locks.remove_left(lock)
+    locks.remove_stale_file(lock)
     assert not lock.path.exists() and not slept
     asked = []
 
@@ -954,9 +957,9 @@ def test_a_lock_whose_holder_lives_is_left_at_once(tmp_path, monkeypatch):
         asked.append(timeout_s)
         raise locks.LockBusy("held")
 
-    monkeypatch.setattr(locks, "held", held)
+    monkeypatch.setattr(locks, "hold_lock", held)
     lock.path.touch()
-    locks.remove_left(lock)
+    locks.remove_stale_file(lock)
     assert asked == [0] and lock.path.exists()
 
 
@@ -966,8 +969,8 @@ def test_a_stop_waits_for_the_outermost_of_blocks():
         with one.later():
             one.begin(2)
             one._is_due = True
-        assert one._held == 1 and one._is_due
-    assert one._held == 0
+        assert one._hold_count == 1 and one._is_due
+    assert one._hold_count == 0
 
 
 @pytest.mark.parametrize("is_within", [True, False])
@@ -1521,7 +1524,7 @@ def test_a_lock_that_another_holds_is_busy_after_its_seconds(tmp_path, monkeypat
 
     monkeypatch.setattr(locks, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     lock = locks.Lock("test", "one", "the test")
-    other = locks._opened(lock)
+    other = locks._open_file(lock)
     fcntl.flock(other, fcntl.LOCK_EX)
     said = []
     for timeout_s, waits in ((0, 0), (2, 2)):
@@ -1529,23 +1532,26 @@ def test_a_lock_that_another_holds_is_busy_after_its_seconds(tmp_path, monkeypat
             pytest.raises(
                 locks.LockBusy, match=f"another process still holds the test after {timeout_s} s"
             ),
-            locks.held(lock, said.append, timeout_s),
+            locks.hold_lock(lock, said.append, timeout_s),
         ):
             pass
         assert len(slept) == waits
     locks._sign(other, 4321)
     with (
         pytest.raises(locks.LockBusy, match="process 4321 still"),
-        locks.held(lock, said.append, 1),
+        locks.hold_lock(lock, said.append, 1),
     ):
         pass
     assert said == ["waiting for the test, which another process holds",
                     "waiting for the test, which process 4321 holds"]  # fmt: skip
     locks._sign(other, os.getpid())
-    with pytest.raises(locks.LockBusy, match="this process holds"), locks.held(lock, said.append):
+    with (
+        pytest.raises(locks.LockBusy, match="this process holds"),
+        locks.hold_lock(lock, said.append),
+    ):
         pass
     os.close(other)
-    with locks.held(lock, said.append):
+    with locks.hold_lock(lock, said.append):
         assert locks._holder(os.open(lock.path, os.O_RDONLY)) == os.getpid()
     assert lock.path.read_bytes() == b"" and len(said) == 2
 
@@ -1636,7 +1642,7 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path, monkeypatch):
     lock = locks.Lock("test", "one", "the test", stays=False)
     seen = iter((False, False, True))
     monkeypatch.setattr(locks, "_is_there", lambda handle, path: next(seen))
-    with locks.held(lock, lambda _: None, 0):
+    with locks.hold_lock(lock, lambda _: None, 0):
         assert lock.path.read_text() == str(os.getpid()) and next(seen, "all") == "all"
     assert not lock.path.exists()
 
@@ -1644,7 +1650,7 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path, monkeypatch):
 def test_a_mac_s_settings_are_those_that_are_known(monkeypatch):
     known = mac.Mac("Apple M2 Max", 38, 32 << 30, "ac", False)
     monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
-    monkeypatch.setattr(mac, "installed", lambda name: "0.30")
+    monkeypatch.setattr(mac, "installed_version", lambda name: "0.30")
     made = mac.mac_environment(known, {"architecture": "g14"})
     assert made.settings == {"power": "ac", "low_power_mode": "0", "gpu_cores": "38",
                              "architecture": "g14", "math_mode": "safe"}  # fmt: skip
@@ -1736,8 +1742,8 @@ def test_folders_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
     for folder in (dead, alive, plain):
         folder.mkdir()
     (tmp_path / f"{temporary.PREFIX}link").symlink_to(dead)
-    os.close(temporary.locked(dead))
-    handle = temporary.locked(alive)
+    os.close(temporary.lock_folder(dead))
+    handle = temporary.lock_folder(alive)
     temporary.remove_leftovers(tmp_path)
     assert not dead.exists() and alive.exists() and plain.exists()
     os.close(handle)
@@ -1748,7 +1754,7 @@ def test_folders_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
 def test_folders_of_other_users_stay(tmp_path, monkeypatch):
     folder = tmp_path / f"{temporary.PREFIX}other"
     folder.mkdir()
-    os.close(temporary.locked(folder))
+    os.close(temporary.lock_folder(folder))
     owner = os.getuid()
     monkeypatch.setattr(temporary.os, "getuid", lambda: owner + 1)
     assert temporary.lock_of_dead(folder) is None

@@ -119,7 +119,7 @@ def test_each_group_is_a_run_of_its_own_and_no_check_ends_it():
 def test_a_group_that_cannot_be_counted_is_a_note(tmp_path, monkeypatch):
     workload = replace(CALLS, defaults=("A,B", "C"))
     wanted = rocprofv3.reads(workload, tmp_path)
-    monkeypatch.setattr(rocprofv3, "check_ended", lambda *a: None)
+    monkeypatch.setattr(rocprofv3, "check_exit", lambda *a: None)
     monkeypatch.setattr(rocprofv3, "check_whole", lambda *a: None)
     monkeypatch.setattr(rocprofv3, "read", lambda paths: Trace("rocprofv3"))
     done = ToolRun(workload, tmp_path, ChildEnd(0, False, False), (wanted[0], wanted[2]))

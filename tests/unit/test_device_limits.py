@@ -25,15 +25,15 @@ from workbench.device import error_band as E
 from workbench.device.calibration import (
     Calibration,
     CalibrationError,
-    _merged,
+    _merge_calibrations,
     calibration_of,
     load,
-    not_held,
     save,
     sizes_in,
+    times_not_held_back,
 )
 from workbench.device.ceilings import CeilingSet, Load, ceiling_set, diagnose
-from workbench.device.hardware import DEVICES, UNCOMPILED, DeviceFileError, described, read_device
+from workbench.device.hardware import DEVICES, UNCOMPILED, DeviceFileError, find_device, read_device
 from workbench.device.occupancy import occupancy, waves
 from workbench.spec import Work
 
@@ -128,7 +128,7 @@ def test_rows_are_aligned_if_every_tensor_of_two_axes_is():
 
 def test_a_calibration_of_four_sizes_corrects_and_of_three_does_not():
     known = calibration_of("h100")
-    times = known.of("softmax", "bf16")
+    times = known.times_of("softmax", "bf16")
     spec = spec_of("softmax")
     good = [s for s in sizes_in(times) if correction.is_aligned(spec, s)]
     some = [next(t for t in times if t.sizes == s) for s in good[:4]]
@@ -169,7 +169,7 @@ def test_a_default_stays_up_to_five_percent(monkeypatch, factor, stays):
                            rejection_reason=lambda *_: None)  # fmt: skip
     place = {c: SimpleNamespace(config=c) for c in ("default", "other")}
     kernel = SimpleNamespace(
-        before_compiling=lambda i, c, *_: place[c], remembered=lambda i, c, *_: place[c],
+        estimate_resources=lambda i, c, *_: place[c], recall_resources=lambda i, c, *_: place[c],
         configs=lambda i: ["default", "other"], seconds=lambda *_: [factor, 1.0],
     )  # fmt: skip
     found = correction.best_of(kernel, impl, H200, "bf16", {"M": 1})
@@ -179,7 +179,7 @@ def test_a_default_stays_up_to_five_percent(monkeypatch, factor, stays):
 def test_own_times_replace_those_that_are_shipped_kernel_by_kernel(tmp_path):
     known = calibration_of("h100")
     pairs = known.kernels[:2]
-    some = [known.of(*pair)[0] for pair in pairs]
+    some = [known.times_of(*pair)[0] for pair in pairs]
     of_two = [t for t in known.times if t.each][:1]
     paths = [tmp_path / f"{n}.gz" for n in (1, 2)]
     save(replace(known, times=(*some, *of_two)), paths[0])
@@ -189,13 +189,13 @@ def test_own_times_replace_those_that_are_shipped_kernel_by_kernel(tmp_path):
     theirs, ours = map(load, paths)
     assert ours.times[0].resources.matrix_unit is None and ours.times[0].resources.copy_engine
     assert theirs.times[0].resources.matrix_unit == some[0].resources.matrix_unit
-    both = _merged(paths[0], (0, 0, 0), paths[1], (0, 0, 0), "")
+    both = _merge_calibrations(paths[0], (0, 0, 0), paths[1], (0, 0, 0), "")
     left = [t for t in theirs.times if (t.kernel, t.dtype) != pairs[0]]
     assert list(both.times) == [*ours.times, *left] and both.digest == ours.digest + theirs.digest
-    assert _merged(paths[0], (0, 0, 0), paths[1], None, "") == theirs
-    assert _merged(paths[0], None, paths[1], (0, 0, 0), "") == ours
-    assert _merged(paths[0], None, paths[1], None, "") is None
-    assert not_held(both.times) == left
+    assert _merge_calibrations(paths[0], (0, 0, 0), paths[1], None, "") == theirs
+    assert _merge_calibrations(paths[0], None, paths[1], (0, 0, 0), "") == ours
+    assert _merge_calibrations(paths[0], None, paths[1], None, "") is None
+    assert times_not_held_back(both.times) == left
     assert sizes_in([*ours.times, *ours.times]) == [dict(mine.sizes)]
 
 
@@ -207,8 +207,12 @@ def test_a_ceiling_of_each_state_has_its_name():
     assert ceilings.measured_name("cache", "sustained") == "cache_measured"
     plain = {"a_measured": {"state": "sustained"}, "a_boost_measured": {"state": "boost"},
              "b_boost_measured": {"state": "boost"}, "dram": {}}  # fmt: skip
-    assert list(ceilings.in_state(plain, "sustained")) == ["a_measured", "b_boost_measured", "dram"]
-    assert list(ceilings.in_state(plain, "boost")) == [
+    assert list(ceilings.ceilings_in_state(plain, "sustained")) == [
+        "a_measured",
+        "b_boost_measured",
+        "dram",
+    ]
+    assert list(ceilings.ceilings_in_state(plain, "boost")) == [
         "a_boost_measured",
         "b_boost_measured",
         "dram",
@@ -240,7 +244,7 @@ def test_the_newest_run_of_ceilings_comes_first():
         replace(run_with("9", "ceilings", cache_measured=stated(9e12)), device="h100"),
     ]
     known = ceiling_set("h200", runs)
-    values = {c.name: (c.value, c.run) for c in known.ceilings if c.measured}
+    values = {c.name: (c.value, c.run) for c in known.ceilings if c.is_measured}
     assert values == {"cache_measured": (2e12, "2"), "dram_measured": (1e12, "1")}
     assert known.failed == (("l1_measured", "too wide"),) and known.cache_bytes == 60 << 20
     assert {c.name for c in known.ceilings if c.origin == "datasheet"} >= {"dram", "compute_bf16"}
@@ -509,8 +513,8 @@ def test_metal_is_asked_for_on_a_mac_only(monkeypatch):
 @pytest.mark.parametrize(("major", "reserved"), [(7, 0), (8, 1024), (9, 1024)])
 def test_cuda_takes_a_kib_of_each_block_since_8_0(major, reserved):
     driver = SimpleNamespace(major=major, multi_processor_count=4)
-    assert hardware._unlisted(driver, f"sm_{major}9").shared_reserved == reserved
-    assert hardware._unlisted(driver, "gfx900").shared_reserved == 0
+    assert hardware._describe_unlisted(driver, f"sm_{major}9").shared_reserved == reserved
+    assert hardware._describe_unlisted(driver, "gfx900").shared_reserved == 0
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -520,7 +524,7 @@ def test_a_bound_is_the_larger_of_bytes_and_flops(dtype):
     assert bounds.bound_s(H200, 4_800_000_000, 10, dtype) == pytest.approx(1e-3)
     assert bounds.hot_bound_s(H200, 4_800_000_000, 10, dtype) == pytest.approx(4.8e9 / 19.4e12)
     assert bounds.bound_s(H200, 10, 10**12, dtype) == pytest.approx(1e12 / peak)
-    assert described("m2max").peaks.keys() >= {"fp32"}
+    assert find_device("m2max").peaks.keys() >= {"fp32"}
 
 
 def test_each_launch_of_a_call_adds_to_its_prediction():
@@ -567,12 +571,12 @@ def test_each_launch_of_a_measured_call_moves():
     place = correction.ModelledConfig(None, "c", {"M": 1}, large, 2, (small, large))
     before = [Work(n, 1, 1, 1) for n in (10, 20)]
     now = [Work(n, 1, 1, 1) for n in (30, 5)]
-    moved = correction._moved(place, {"M": 2}, now, before)
+    moved = correction._move(place, {"M": 2}, now, before)
     assert [r.programs for r in moved.each] == [30, 5] and moved.resources == moved.each[1]
     other = replace(place, resources=replace(large, registers=1))
-    assert correction._moved(other, {"M": 2}, now, before).resources == moved.each[0]
-    fewer = correction._moved(place, {"M": 2}, now[:1], before)
-    one_before = correction._moved(place, {"M": 2}, now, before[:1])
+    assert correction._move(other, {"M": 2}, now, before).resources == moved.each[0]
+    fewer = correction._move(place, {"M": 2}, now[:1], before)
+    one_before = correction._move(place, {"M": 2}, now, before[:1])
     assert one_before.each == () and one_before.resources.programs == 8
     assert fewer.each == () and fewer.resources.programs == 8  # as measured: fewer than its tiles
 
@@ -604,20 +608,20 @@ def test_an_interval_has_the_shares_of_its_ends():
 def test_a_call_passes_a_ceiling_beyond_it_only():
     ceiling = drawn_device.one("dram_copy_measured", "dram", 2.0**40)
     load_ = Load(2.0**-10, 2.0**-10, 0, 2**30, "bf16", "cold")
-    assert not ceilings._passed(load_, ceiling)
-    assert ceilings._passed(replace(load_, bytes=2**30 + 1), ceiling)
-    assert not ceilings._passed(replace(load_, bytes=2**30 + 1, high_s=2.0**-9), ceiling)
-    assert not ceilings._passed(replace(load_, bytes=2**30 + 1), replace(ceiling, high=2.0**41))
+    assert not ceilings._exceeds(load_, ceiling)
+    assert ceilings._exceeds(replace(load_, bytes=2**30 + 1), ceiling)
+    assert not ceilings._exceeds(replace(load_, bytes=2**30 + 1, high_s=2.0**-9), ceiling)
+    assert not ceilings._exceeds(replace(load_, bytes=2**30 + 1), replace(ceiling, high=2.0**41))
     for cache, words in ((2.0**30, "fit into the last-level cache"), (2.0**30 - 1, "fewer bytes")):
         known = CeilingSet("h200", (ceiling,), cache)
-        assert words in ceilings._above(load_, ceiling, known)
+        assert words in ceilings._reason_above(load_, ceiling, known)
 
 
 def test_one_stated_ceiling_of_a_level_is_drawn():
     one = drawn_device.one
     some = [one(name, "cache", value, origin="datasheet") for name, value in
             (("cache", 2e12), ("l2", 3e12))]  # fmt: skip
-    assert [c.name for c in CeilingSet("h200", tuple(some)).drawn()] == ["l2"]
+    assert [c.name for c in CeilingSet("h200", tuple(some)).lines()] == ["l2"]
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 1e300])

@@ -33,8 +33,8 @@ from workbench.device.occupancy import occupancy
 from workbench.traces.readers import read
 from workbench.traces.rules import (
     code_rules,
-    evaluated_code,
-    evaluated_kernel,
+    evaluate_code,
+    evaluate_kernel,
     kernel_rules,
     missing_of_code,
     rules,
@@ -350,13 +350,13 @@ def test_a_branch_from_one_partition_into_another_is_an_overlap():
     planted = code_from(text.replace(line, line.replace(f"`({label})", f"`({target})"), 1))
     pairs = {frozenset(pair[:2]) for pair in planted.partitions.overlaps}
     assert frozenset((first.name, second.name)) in pairs
-    names = [match.name for match in evaluated_code(code_facts(planted, "sm_100"))]
+    names = [match.name for match in evaluate_code(code_facts(planted, "sm_100"))]
     assert "partition_overlap" in names
 
 
 def test_spills_of_a_product_whose_tile_is_too_large_on_amd():
     facts = code_facts(code_of_assembly(golden("mmspill_hip_gfx942.amdgcn"), None), "gfx942")
-    (match,) = evaluated_code(facts)
+    (match,) = evaluate_code(facts)
     assert match.name == "spills_in_loop" and match.diagnosis.places[0].startswith("kern.py:")
     assert missing_of_code(facts)["compiler_warning"] and match.diagnosis.gain_ns is None
 
@@ -366,7 +366,7 @@ def test_spills_of_a_product_whose_tile_is_too_large_on_amd():
 )
 def test_golden_code_that_is_healthy_has_no_cause(name):
     facts = code_facts(code_from(golden(f"{name}.nvdisasm_g.txt"), f"sm_{name[-2:]}"), "x")
-    assert evaluated_code(facts) == []
+    assert evaluate_code(facts) == []
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_the_next_step_lets_more_warps_fit(device, warps, registers, shared):
 
 @pytest.mark.parametrize("name", sorted(expected()))
 def test_the_word_of_a_planted_kernel_is_its_cause(name):
-    word = word_of(evaluated_kernel(stored()[name]))
+    word = word_of(evaluate_kernel(stored()[name]))
     assert (word.name if word else None) in expected()[name][0]
 
 

@@ -105,7 +105,7 @@ def test_a_call_that_changes_its_inputs_has_no_energy(stream):
 
 
 def candidates(count):
-    return [Candidate.by_name(f"impl{n}", {}) for n in range(count)]
+    return [Candidate.create(f"impl{n}", {}) for n in range(count)]
 
 
 @pytest.fixture
@@ -143,6 +143,6 @@ def test_a_gpu_that_fails_meanwhile_is_a_reason(measuring, monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access")
 
     monkeypatch.setattr(worker, "_entrants", broken)
-    monkeypatch.setattr(worker, "_lost", lambda: False)
+    monkeypatch.setattr(worker, "_is_gpu_lost", lambda: False)
     (reason, _, _), _ = worker.energy(candidates(3), 6)
     assert "illegal memory access" in reason

@@ -100,7 +100,7 @@ def test_versions_agree_with_the_packages_and_import_none_of_them():
 
 
 def test_packages_that_are_not_installed_are_left_out(monkeypatch):
-    monkeypatch.setattr(environment, "installed", lambda name: None)
+    monkeypatch.setattr(environment, "installed_version", lambda name: None)
     monkeypatch.setattr(environment, "_home", lambda package: None)
     assert fingerprint(None, None).versions == {"workbench": workbench.__version__}
 

@@ -17,7 +17,7 @@ from workbench.catalog import spec_of
 from workbench.commands import evaluate as command
 from workbench.commands.options import CommandError, EvaluateOptions
 from workbench.data.record import Energy, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation import evaluator, plan_evaluator, problem, submission
 from workbench.evaluation.digests import files_digests
 from workbench.evaluation.plan_evaluator import PlanEvaluation, sources_of
@@ -31,7 +31,7 @@ from workbench.tuner.portfolio import PortfolioError, portfolio
 
 pytestmark = pytest.mark.unit
 
-H100 = described("h100")
+H100 = find_device("h100")
 FACTS = problem.SpecFacts("softmax", ({"N": 4}, {"N": 8}), ({"N": 5}, {"N": 6}, {"N": 7}),
                           {"N": 64}, 100, 200)  # fmt: skip
 
@@ -256,11 +256,11 @@ def test_energies_go_to_the_times_that_they_are_of():
 
     backend = SimpleNamespace(energy=measured)
     lost = Refusal("measure", "lost")
-    results = energy.with_energies(backend, "abc", [TIMED[0], lost, TIMED[1]], 5)
+    results = energy.add_energies(backend, "abc", [TIMED[0], lost, TIMED[1]], 5)
     assert asked == [(["a", "c"], 5)] and results[1] is lost
     assert isinstance(results[0].timing.energy, Energy) and results[0].timing.energy is JOULES
     assert (results[2].timing.energy, results[2].timing.no_energy) == (None, "the sensor is gone")
-    assert energy.with_energies(backend, "a", [lost]) == [lost] and len(asked) == 1
+    assert energy.add_energies(backend, "a", [lost]) == [lost] and len(asked) == 1
 
 
 def candidate(key, impl="i", imports=False, default=False):
@@ -280,8 +280,8 @@ def final_of(monkeypatch, times, **plan):
     }
     one._plan = SimpleNamespace(**given | plan)
     one._by_key = {c.key: c for c in one._plan.candidates}
-    one._times, one._ranked = dict(times), sorted(times, key=times.__getitem__)
-    one._allowed, one._compiled, one._previous_best = frozenset(times), {}, set()
+    one._times, one._ranking = dict(times), sorted(times, key=times.__getitem__)
+    one._allowed_keys, one._codes, one._previous_best = frozenset(times), {}, set()
     one._energy = one._sanitize = False
     one._libraries_s = lambda: 3.0
     one._factory = SimpleNamespace(
@@ -305,12 +305,12 @@ def test_the_halving_orders_by_its_own_times_and_drops_what_failed(monkeypatch):
     monkeypatch.setattr(finals, "seconds_of", lambda timed: timed.timing)
     step, failed = one._halving()
     assert (step.name, step.of) == ("halving", 3) and failed == ("b", "failed", own)
-    assert asked[0][1:] == ([1.0, 2.0, 3.0], 2) and one._ranked == ["c", "a"]
+    assert asked[0][1:] == ([1.0, 2.0, 3.0], 2) and one._ranking == ["c", "a"]
     assert one._times == {"a": 4.0, "c": 2.0, "d": 4.0}
     assert [c.key for c in one._finalists()] == ["c", "a"]
     again = final_of(monkeypatch, {"a": 1.0, "b": 2.0, "c": 3.0})
     again._backend = one._backend
-    assert len(list(again._halving())) == 1 and again._ranked == ["a", "b", "c"]
+    assert len(list(again._halving())) == 1 and again._ranking == ["a", "b", "c"]
 
 
 def test_finalists_are_the_best_each_impls_best_todays_and_quick_libraries(monkeypatch):
@@ -328,7 +328,7 @@ def test_finalists_are_the_best_each_impls_best_todays_and_quick_libraries(monke
 def test_a_finalist_that_the_sanitizer_refuses_is_a_failure(monkeypatch):
     one = final_of(monkeypatch, {"a": 1.0, "b": 2.0})
     one._backend = SimpleNamespace(sanitize=lambda some: [None, "a race"])
-    steps = one._sanitized([candidate("a"), candidate("b")])
+    steps = one._refuse_racy([candidate("a"), candidate("b")])
     assert (first := next(steps)).name == "sanitize" and first.of == 2
     assert next(steps) == ("b", "failed", "a race")
     with pytest.raises(StopIteration) as end:
@@ -410,7 +410,7 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
     monkeypatch.setattr(command, "add_claims", lambda planned, *_: planned)
     monkeypatch.setattr(command, "measured_times", lambda *_: ([], None))
     monkeypatch.setattr(sanitizing, "call_of", lambda *words: asked.append(words))
-    monkeypatch.setattr(sanitizing, "sanitized", lambda call: ("kept", ""))
+    monkeypatch.setattr(sanitizing, "sanitize_call", lambda call: ("kept", ""))
     rules = [RuleResult(n, "kept", "", "evidence") for n in ("values", "sizes")]
     compiled = SimpleNamespace(binary="b", resources=None)
     planned = PlanEvaluation(rules, "", 0.5, ({"N": 5}, {"N": 6}), compiled, "/t/plan.py",
@@ -487,7 +487,7 @@ def test_a_verdict_is_given_again_at_once_for_the_same_contents_request_and_gpu(
     said = capsys.readouterr().out
     assert "rejected (values" in said and "nothing was run" in said
     assert json.loads(path.read_text()) == first
-    gpu[0] = described("h200")
+    gpu[0] = find_device("h200")
     assert code_of() == 1 and len(judged) == 2, "another GPU"
     gpu[0] = H100
     assert code_of(sizes="N=4") == 1 and len(judged) == 3, "another request"

@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
+from workbench.backend.checking import CheckCall, CheckRequest, Checks, join
 from workbench.backend.sanitizing import (
     call_of,
-    sanitized,
+    sanitize_call,
     sanitized_each,
     sanitizer_refusal,
 )
@@ -30,8 +30,8 @@ from workbench.evaluation.times import EvaluatedTimes, measured_times
 from workbench.evaluation.verdict import RuleResult, call_results, fail_rules, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
 from workbench.measurement.correctness import Checked, PreparedProblem
-from workbench.measurement.handover import CallResult, Returned, checked
-from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
+from workbench.measurement.handover import CallResult, Returned, compare
+from workbench.measurement.packed import Packed, Unpackable, pack_tensor, unpack_tensor
 from workbench.measurement.rules import RULES, Fault
 from workbench.traces.profilers.running.machine import Machine
 
@@ -49,7 +49,7 @@ NAMES = [rule.name for rule in RULES]
 def test_a_tensor_is_the_same_after_it_travelled(dtype, shape, turned, seed):
     x = (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype)
     x = x.t() if turned and x.dim() == 2 else x
-    back = unpacked(packed(x))
+    back = unpack_tensor(pack_tensor(x))
     assert back.dtype == x.dtype and back.shape == x.shape and back.stride() == x.stride()
     assert torch.equal(back, x) and back.data_ptr() % 16 == 0
 
@@ -60,7 +60,7 @@ def test_a_tensor_is_the_same_after_it_travelled(dtype, shape, turned, seed):
 )  # fmt: skip
 def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
     try:
-        x = unpacked(Packed(dtype, tuple(shape), tuple(strides), data))
+        x = unpack_tensor(Packed(dtype, tuple(shape), tuple(strides), data))
     except Unpackable:
         return
     assert x.numel() * x.element_size() <= max(len(data), 0) or 0 in x.shape or 0 in x.stride()
@@ -70,12 +70,12 @@ def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
 
 
 SPEC = catalog.spec_of("copy")
-PROBLEM = PreparedProblem.of(SPEC, SPEC.check[0], "fp32", "cpu", 3)
-RIGHT = Returned(tuple(packed(x.float()) for x in PROBLEM.expected), launches=("_copy",))
+PROBLEM = PreparedProblem.make(SPEC, SPEC.check[0], "fp32", "cpu", 3)
+RIGHT = Returned(tuple(pack_tensor(x.float()) for x in PROBLEM.expected), launches=("_copy",))
 
 
 def test_right_bytes_are_right_and_all_else_breaks_its_rule():
-    assert checked(PROBLEM, RIGHT).wrong is None and checked(PROBLEM, RIGHT).bits
+    assert compare(PROBLEM, RIGHT).wrong is None and compare(PROBLEM, RIGHT).bits
     y = RIGHT.outputs[0]
     zeros = replace(y, data=bytes(len(y.data)))
     cases = {
@@ -86,7 +86,7 @@ def test_right_bytes_are_right_and_all_else_breaks_its_rule():
         "guards": Returned((), Fault("guards", "it wrote behind")),
     }
     for rule, result in cases.items():
-        verdict = checked(PROBLEM, result)
+        verdict = compare(PROBLEM, result)
         assert verdict.rule == rule and verdict.wrong and verdict.error > 1
 
 
@@ -191,19 +191,19 @@ def test_a_rule_once_broken_stays_broken(pairs):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), SEEDS)
 def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
-    calls = tuple(CheckCall.at({"N": i + 1}, seed) for i in range(len(errors)))
+    calls = tuple(CheckCall.create({"N": i + 1}, seed) for i in range(len(errors)))
     request = CheckRequest("copy", "fp32", calls)
     results = [CallResult(Checked(e, bits=f"{i:016x}"), (), ()) for i, e in enumerate(errors)]
-    result = joined(request, results)
+    result = join(request, results)
     assert result.error == max(errors) and len(result.bits) == 16
     at = random.Random(seed).randrange(len(errors))
     other = [replace(r, checked=replace(r.checked, bits="f" * 16)) if i == at else r
              for i, r in enumerate(results)]  # fmt: skip
     assume(other != results)
-    assert joined(request, other).bits != result.bits
+    assert join(request, other).bits != result.bits
     bad = [replace(r, checked=Checked(2.0, "y is wrong", "values")) if i == at else r
            for i, r in enumerate(results)]  # fmt: skip
-    refusal = joined(request, bad)
+    refusal = join(request, bad)
     assert isinstance(refusal, Refusal) and refusal.rule == "values"
     assert f"{{'N': {at + 1}}}" in refusal.reason
 
@@ -230,7 +230,7 @@ class FakeGpu:
         if not self.begins:
             raise RuntimeError("the inputs do not fit")
 
-    def timed(self, candidate, compiled, best_s, patience=1.0):
+    def time(self, candidate, compiled, best_s, patience=1.0):
         future = Future()
         future.set_result(self.firsts[len(self.patience)])
         self.patience.append(patience)
@@ -353,7 +353,7 @@ def test_the_rule_of_the_sanitizer(tmp_path, monkeypatch, changed, state, words)
     machine = Machine(sys.executable, "cuda", {}, {}, {program.name: str(program)})
     monkeypatch.setattr("workbench.backend.sanitizing.machine_here", lambda: machine)
     assert sanitizer_refusal() is None
-    result = sanitized(
+    result = sanitize_call(
         call_of("softmax", "softmax.rows", "rows", {"block_m": 3}, {"N": 77}, "fp32")
     )
     assert result.state == state and words in result.reason

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import main
-from workbench.data.expected_change import EXPECTED, expectation_results, with_counters
+from workbench.data.expected_change import EXPECTED, expectation_results, longest_counted
 from workbench.data.record import Evidence, Profile
 
 STALLS = Path(__file__).parents[1] / "golden" / "traces" / "h200" / "stall_metrics.csv"
@@ -56,12 +56,12 @@ def test_each_change_has_its_counters(name, after, wanted):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_without_counters_nothing_is_met(name):
     assert set(states(name, {}, {})) == {"not measured"}
-    assert with_counters([profile()]) is None
+    assert longest_counted([profile()]) is None
 
 
 def test_the_longest_launch_with_counters_is_taken():
     first, second = profile(total_s=1e-5, lanes_on=1.0), profile(total_s=2e-5, lanes_on=2.0)
-    assert with_counters([first, second, profile(total_s=1.0)]) is second
+    assert longest_counted([first, second, profile(total_s=1.0)]) is second
 
 
 @pytest.fixture

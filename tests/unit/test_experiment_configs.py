@@ -19,7 +19,7 @@ from workbench.compile import Compiled
 from workbench.data import stats
 from workbench.data.database import open_history
 from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
-from workbench.device.hardware import described, device_named
+from workbench.device.hardware import device_named, find_device
 from workbench.experiments import (
     Context,
     ExperimentError,
@@ -502,7 +502,7 @@ def test_ranks_without_a_time_are_named_and_one_is_too_few():
 
 # expected
 
-M2_MAX = described("m2max")
+M2_MAX = find_device("m2max")
 Q4_K = {"M": 1, "N": 2560, "K": 2560}
 
 

@@ -10,7 +10,7 @@ from variant_results import context, failed, text, took
 from workbench import catalog, experiments
 from workbench.data.record import Measured
 from workbench.device.ceilings import CeilingSet, ceiling_of
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.experiments import (
     Variant,
     cpu_vs_gpu,
@@ -261,7 +261,7 @@ def test_a_grid_of_other_programs_is_left_out():
 
 
 def test_a_measured_mac_is_judged_by_its_ceilings():
-    at = replace(context("softmax"), device=described("m2max"))
+    at = replace(context("softmax"), device=find_device("m2max"))
     known = {
         "dram_copy_measured": {"value": 3e11, "unit": "B/s", "source": "s", "kind": "measured"}
     }
@@ -463,7 +463,7 @@ def test_a_bound_is_the_larger_of_two_times():
 
 def test_what_is_unknown_of_a_device_is_said():
     spec, sizes = catalog.spec_of("softmax"), {"M": 1000, "N": 1000}
-    h200 = described("h200")
+    h200 = find_device("h200")
     result = analyse_expected(spec, sizes, "bf16", h200, None, {}, "it")
     assert result.word.startswith("at least") and len(result.caveats) == 2
     assert "They fit the last-level cache" in result.caveats[1]
@@ -711,7 +711,7 @@ def test_rows_of_a_bound_need_ceiling_and_time():
 
 
 def test_a_cache_of_no_bytes_is_unknown():
-    device = described("h200")
+    device = find_device("h200")
     assert bounds.ceilings(device, {}).cache_bytes == device.cache.value > 0
     without = replace(device, cache=replace(device.cache, value=0))
     assert bounds.ceilings(without, {}).cache_bytes is None

@@ -15,7 +15,7 @@ from workbench.backend.described import (
     Description,
     DescriptionRequest,
     describe,
-    described,
+    describe_kernel,
     read_description,
 )
 from workbench.commands import gate_checks
@@ -46,19 +46,19 @@ def impl(*sizes, name="rows"):
 
 def test_a_kernel_is_described_by_its_defaults():
     request = DescriptionRequest("copy", "bf16", (DEVICES["h200"],), check=({"N": 5},))
-    got = read_description(described(request))
+    got = read_description(describe_kernel(request))
     assert (got.name, got.tensors) == ("copy", (("x",), ("y",)))
     assert {"N": 5} not in got.check and got.check
     one = got.impl("blocks")
     assert [launch.sizes for launch in one.launches] == list(got.bench)
     assert {launch.device for launch in one.launches} == {"h200"}
-    (config,) = one.taken([{"N": 5}])
+    (config,) = one.taken_configs([{"N": 5}])
     assert config.sizes == ({"N": 5},) and config.config == one.launches[0].config
     assert got.impl("torch") is None or not got.impl("torch").launches
 
 
 def test_what_a_worker_sends_is_a_description_or_nothing():
-    whole = json.loads(described(DescriptionRequest("copy", "bf16", (DEVICES["h200"],))))
+    whole = json.loads(describe_kernel(DescriptionRequest("copy", "bf16", (DEVICES["h200"],))))
     read_description(json.dumps(whole))
     first = whole["impls"][0]
     for wrong in (

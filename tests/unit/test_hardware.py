@@ -290,8 +290,8 @@ def test_the_list_shows_every_device(capsys):
 
 
 def test_what_triton_does_not_compile_for_is_known_by_its_figures_alone():
-    assert hardware.described("M2 Max").dram.value == 400e9
-    assert hardware.described("h200") is DEVICES["h200"]
+    assert hardware.find_device("M2 Max").dram.value == 400e9
+    assert hardware.find_device("h200") is DEVICES["h200"]
     with pytest.raises(UnknownDevice, match="Triton does not compile for Apple M2 Max"):
         device_named("m2max")
 

@@ -20,7 +20,7 @@ from workbench import cli
 from workbench.commands.console import clean, plain_console, say
 from workbench.commands.report import _place
 from workbench.data import clock
-from workbench.data.checked import checked
+from workbench.data.checked import check_fields
 from workbench.data.database import HistoryError, open_history
 from workbench.data.events import EventLog, read
 from workbench.data.record import dumps, loads
@@ -297,17 +297,17 @@ def test_whatever_is_checked_is_written_and_read_again(data):
     entry = data.draw(st.sampled_from([RUN, *OUTCOMES]))
     plain = spoilt(data.draw, json.loads(dumps(entry)))
     try:
-        first = checked(loads(json.dumps(plain)))
+        first = check_fields(loads(json.dumps(plain)))
     except (ValueError, TypeError, AttributeError, ArithmeticError):
         return
-    assert checked(loads(dumps(first))) == first
+    assert check_fields(loads(dumps(first))) == first
 
 
 def test_all_that_sweeps_record_is_accepted():
     for make in (synthetic.matmul, synthetic.softmax, synthetic.empty, synthetic.all_failed):
         run, outcomes = make()
         for entry in (run, *outcomes):
-            assert checked(loads(dumps(entry))) == entry
+            assert check_fields(loads(dumps(entry))) == entry
 
 
 def test_an_outcome_of_a_run_that_is_not_stored_ends_no_sweep(tmp_path):

@@ -26,7 +26,7 @@ from workbench.traces.rule_metrics import (
     rule_metrics,
     stored_metrics,
 )
-from workbench.traces.rules import evaluated_kernel, kernel_rules, missing_of_kernel
+from workbench.traces.rules import evaluate_kernel, kernel_rules, missing_of_kernel
 from workbench.traces.trace import CounterValue, Dispatch
 from workbench.traces.trace_summary import summarise
 
@@ -53,7 +53,7 @@ def dispatches(tmp_path, *kernels, **options):
 
 
 def names(metrics):
-    return [match.name for match in evaluated_kernel(metrics)]
+    return [match.name for match in evaluate_kernel(metrics)]
 
 
 def golden_metrics(*files):
@@ -138,7 +138,7 @@ def test_operations_outside_of_the_matrix_unit_are_declared_too(matrix, vector, 
 @given(st.floats(1e9, 2e9))
 def test_numbers_of_another_clock_are_said_to_be(plain):
     metrics = {"sm_clock": 1.575e9, "plain_clock": plain}
-    matches = evaluated_kernel(metrics)
+    matches = evaluate_kernel(metrics)
     assert bool(matches) == (abs(1.575e9 / plain - 1) > 0.03)
     if matches:
         assert "the counters are of 1.57 GHz" in matches[0].diagnosis.sentence
@@ -147,7 +147,7 @@ def test_numbers_of_another_clock_are_said_to_be(plain):
 def test_a_lowered_or_changing_clock_is_named():
     still = {"plain_clock": 1.6e9, "plain_clock_low": 1.59e9, "plain_clock_high": 1.61e9}
     assert names(still) == [] and names({**still, "plain_clock_high": 1.9e9}) == ["clock"]
-    (match,) = evaluated_kernel({**still, "throttle_power cap": 1.0})
+    (match,) = evaluate_kernel({**still, "throttle_power cap": 1.0})
     assert "lowered the clock of the plain time (power cap)" in match.diagnosis.sentence
 
 
@@ -161,7 +161,7 @@ def test_excess_traffic_is_split_by_what_asks_for_it(local, excessive, ideal, ra
         "dram_throughput": busy, "local_sectors": local, "excessive_sectors": excessive,
         "ideal_sectors": ideal,
     }  # fmt: skip
-    matches = [m for m in evaluated_kernel(metrics) if m.name == "excess_traffic"]
+    matches = [m for m in evaluate_kernel(metrics) if m.name == "excess_traffic"]
     assert bool(matches) == (ratio >= 1.5)
     for match in matches:
         parts = [e.value for e in match.diagnosis.evidence if e.unit == "1"][1:]
@@ -175,11 +175,11 @@ def test_the_advice_is_that_of_the_largest_part():
     metrics = {"least_bytes": 1e8, "dram_bytes": 3e8, "traffic_ratio": 3.0,
                "dram_throughput": 0.9, "local_sectors": 1.0, "excessive_sectors": 0.0,
                "ideal_sectors": 0.0}  # fmt: skip
-    (spilled,) = evaluated_kernel(metrics)
+    (spilled,) = evaluate_kernel(metrics)
     assert "smaller tile" in spilled.diagnosis.advice
-    (again,) = evaluated_kernel({**metrics, "ideal_sectors": 1e8})
+    (again,) = evaluate_kernel({**metrics, "ideal_sectors": 1e8})
     assert "Pass over the data once" in again.diagnosis.advice
-    (unknown,) = evaluated_kernel({n: v for n, v in metrics.items() if "sectors" not in n})
+    (unknown,) = evaluate_kernel({n: v for n, v in metrics.items() if "sectors" not in n})
     assert "Of the sectors" not in unknown.diagnosis.sentence
 
 
@@ -222,8 +222,8 @@ def test_a_written_page_has_the_word_of_its_planted_cause(tmp_path, name):
 
 def test_fences_beside_atomics_change_the_advice(tmp_path):
     plain, fenced = PLANTED["atomics"], [*PLANTED["atomics"], PageRow("MEMBAR.SC.GPU", 500)]
-    (few,) = evaluated_kernel(rule_metrics(*dispatches(tmp_path, ("k", plain)), "ncu"))
-    (more,) = evaluated_kernel(rule_metrics(*dispatches(tmp_path, ("k", fenced)), "ncu"))
+    (few,) = evaluate_kernel(rule_metrics(*dispatches(tmp_path, ("k", plain)), "ncu"))
+    (more,) = evaluate_kernel(rule_metrics(*dispatches(tmp_path, ("k", fenced)), "ncu"))
     assert "relaxed" not in few.diagnosis.advice and "sem='relaxed'" in more.diagnosis.advice
 
 

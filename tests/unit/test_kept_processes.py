@@ -76,7 +76,7 @@ def test_a_backend_leaves_the_processes_to_their_owner(monkeypatch):
     kept.gpu.close()
     kept.close()
     assert not pool.closed and process._now.alive
-    assert kept.gpu.spent is process.spent
+    assert kept.gpu.seconds is process.seconds
     assert kept.submit(len, "abc", timeout_s=1).result() == 3
     with pytest.raises(RuntimeError):
         kept.submit(fails, RuntimeError(), timeout_s=1).result()

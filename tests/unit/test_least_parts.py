@@ -13,7 +13,7 @@ from workbench.device.ceilings import Ceiling, _alike
 from workbench.device.hardware import DEVICES
 from workbench.measurement.metal_timing import MetalProtocol, warm_up
 from workbench.measurement.observed import Observed
-from workbench.measurement.reference import SpecFault, expected
+from workbench.measurement.reference import SpecFault, reference_outputs
 
 
 def test_the_cache_of_a_device_or_64_mib():
@@ -73,7 +73,7 @@ def test_a_reference_that_fails_is_named_with_its_sizes(sizes, where):
 
     spec = replace(catalog.spec_of("copy"), name="toy", reference=fails)
     with pytest.raises(SpecFault, match=where):
-        expected(spec, [], sizes)
+        reference_outputs(spec, [], sizes)
 
 
 def test_a_package_that_is_installed_is_no_checkout(tmp_path: Path):

@@ -63,7 +63,7 @@ def candidates():
     created = []
     for one in spec.impls:
         one.spec = spec
-        created.append(replace(Candidate.by_name(one.name, {}), impl=one, key=one.name))
+        created.append(replace(Candidate.create(one.name, {}), impl=one, key=one.name))
     return created
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from workbench import catalog
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.dsl import CompiledCall
 from workbench.measurement.correctness import PreparedProblem, check_outputs
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 
 pytestmark = pytest.mark.unit
-H200 = described("h200").limits
+H200 = find_device("h200").limits
 
 
 def compiled_impls():
@@ -25,8 +25,8 @@ def test_the_call_that_is_compiled_gives_the_expected_outputs(impl):
     dtype = "fp32" if "fp32" in spec.tolerance else sorted(spec.tolerance)[-1]
     for sizes in sorted(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))[:3]:
         if impl.rejection_reason(impl.config(), H200, dtype, sizes) is None:
-            problem = PreparedProblem.of(spec, sizes, dtype, "cpu", tried)
-            result = check_outputs(as_tuple(impl.launch._call(*problem.inputs)), problem)
+            problem = PreparedProblem.make(spec, sizes, dtype, "cpu", tried)
+            result = check_outputs(output_tuple(impl.launch._call(*problem.inputs)), problem)
             assert result.wrong is None, f"{dtype} {sizes} {result.wrong}"
             tried += 1
     assert tried
@@ -45,7 +45,7 @@ def test_the_call_that_is_compiled_gives_the_expected_outputs(impl):
     ],
 )
 def test_a_library_is_refused_where_it_cannot_run(kernel, device, dtype, sizes, words):
-    spec, limits = catalog.spec_of(kernel), described(device).limits
+    spec, limits = catalog.spec_of(kernel), find_device(device).limits
     at = {**spec.bench[0], **sizes}
     reasons = [i.rejection_reason(i.config(), limits, dtype, at) for i in spec.impls
                if i.backend == "torch"]  # fmt: skip

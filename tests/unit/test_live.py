@@ -107,14 +107,14 @@ def begun(tmp_path, monkeypatch):
 
 
 def first_pass(backend, candidate):
-    return backend.timed(candidate, None, None).result()
+    return backend.time(candidate, None, None).result()
 
 
 def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
     backend, gpu, candidate = begun()
     assert first_pass(backend, candidate(16)) == Timed(TIMING, 0.5, "gpu")
     assert gpu.names() == ["describe", "begin", "self_test", "first_pass"]
-    assert dict(backend.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
+    assert dict(backend.seconds) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
 
 
 def test_the_first_launch_of_each_function_has_more_time(begun):
@@ -123,7 +123,7 @@ def test_the_first_launch_of_each_function_has_more_time(begun):
     shapes = [LaunchShape(f, (1,), 128, 0, 32, 1.0) for f in ("_counted", "_listed", "_counted")]
     compiled = Compiled(None, "_listed", (1,), 3, shapes=tuple(shapes))
     for _ in range(2):
-        backend.timed(candidate(16), compiled, None)
+        backend.time(candidate(16), compiled, None)
     first, second = gpu.limits_s[-2:]
     assert first == pytest.approx(second + 2 * live.LAUNCHER_S)
 

@@ -16,7 +16,7 @@ from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.correctness import Checked
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import MeasureJob, _failed
+from workbench.measurement.worker import MeasureJob, _error_refusal
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
@@ -56,7 +56,7 @@ def test_a_gpu_that_answers_no_more_poisons_its_process(monkeypatch, answers):
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", synchronize)
-    result = _failed(ValueError("Triton Error [CUDA]: what it is called"), "launch")
+    result = _error_refusal(ValueError("Triton Error [CUDA]: what it is called"), "launch")
     assert result.poisoned is not answers
     assert result.stage == "launch" and "what it is called" in result.reason
 
@@ -77,13 +77,13 @@ class Wandering:
     def first_time(self, rotation):
         return self.seconds[rotation]
 
-    def timed(self, rotation, estimate_s):
+    def choose_method(self, rotation, estimate_s):
         return SimpleNamespace(
             name=rotation, estimate_s=estimate_s, method="events", calls=1,
             begin=lambda seconds, least=1: SimpleNamespace(window=lambda: self.taken(rotation)),
         )  # fmt: skip
 
-    def check_timed(self, timed, problems):
+    def check_calls(self, timed, problems):
         return []
 
     def taken(self, rotation):
@@ -95,7 +95,7 @@ class Wandering:
             results.append(self.seconds[rotation] * slower)
         return Window(tuple(results))
 
-    def measured(self, timed, windows, regime, state="boost", brief=False, **also):
+    def summarise(self, timed, windows, regime, state="boost", brief=False, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
         middle = stats.median(samples)
         low, high = stats.windowed_interval([w.samples_s for w in windows])
@@ -115,7 +115,7 @@ def wandering(monkeypatch):
     sensors = SimpleNamespace(read=Reading, summary=Clocks.summary, processes=lambda: None)
     state = worker._State(job, spec, bench, H200, sensors, {0: None, 1: None})
     monkeypatch.setattr(worker, "_now", state)
-    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: Checked(0.1))
+    monkeypatch.setattr(worker, "_verify", lambda candidate, seed=0: Checked(0.1))
     return bench
 
 
@@ -125,18 +125,18 @@ def test_bits_of_timed_calls_are_those_of_their_own_problem(
     wandering, monkeypatch, bits, order, repeats
 ):
     """The first timed call may be on a set of either problem."""
-    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: Checked(0.1, bits="ab"[seed]))
+    monkeypatch.setattr(worker, "_verify", lambda candidate, seed=0: Checked(0.1, bits="ab"[seed]))
     monkeypatch.setattr(
-        wandering, "check_timed",
+        wandering, "check_calls",
         lambda timed, problems: [(at, Checked(0.2, bits=bits[at])) for at in order],
     )  # fmt: skip
-    (timed,), _ = worker.final([Candidate.by_name("fast", {})], [1e-4])
+    (timed,), _ = worker.final([Candidate.create("fast", {})], [1e-4])
     assert timed.repeats is repeats and timed.error == 0.2
 
 
 def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     names = ("slower", "fast", "slow")
-    result, spent = worker.final([Candidate.by_name(n, {}) for n in names], [1e-4] * 3)
+    result, spent = worker.final([Candidate.create(n, {}) for n in names], [1e-4] * 3)
     times = {n: f.timing.median_s for n, f in zip(names, result, strict=True)}
     assert sorted(times, key=times.get) == ["fast", "slow", "slower"]
     assert times["slow"] / times["fast"] == pytest.approx(1.02, abs=0.004)
@@ -151,7 +151,7 @@ def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
 def test_what_is_far_from_the_best_takes_few_rounds_and_the_default_takes_all(wandering):
     """The far ones take theirs after the others, so nobody's clock depends on them."""
     names = ("default", "far", "fast", "slow")
-    candidates = [replace(Candidate.by_name(n, {}), default=n == "default") for n in names]
+    candidates = [replace(Candidate.create(n, {}), default=n == "default") for n in names]
     result, _ = worker.final(candidates, [3e-4, 1.4e-4, 1e-4, 1.02e-4])
     done = {n: f.timing.rounds for n, f in zip(names, result, strict=True)}
     assert done["far"] == Protocol().far_rounds
@@ -167,7 +167,7 @@ def test_a_process_that_comes_during_a_final_is_counted(wandering, monkeypatch):
     seen = iter([[1, 2], [1, 2], [1, 2, 3]])
     processes = lambda: next(seen, [1, 2])  # noqa: E731
     monkeypatch.setattr(worker._now.sensors, "processes", processes)
-    (result,), _ = worker.final([Candidate.by_name("fast", {})], [1e-4])
+    (result,), _ = worker.final([Candidate.create("fast", {})], [1e-4])
     assert result.timing.others_on_gpu == 1
 
 
@@ -175,16 +175,16 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
     def timed(rotation, estimate_s):
         if rotation == ("slow", "cold"):
             raise RuntimeError("operation not permitted when stream is capturing")
-        return Wandering.timed(wandering, rotation, estimate_s)
+        return Wandering.choose_method(wandering, rotation, estimate_s)
 
     def measured(timed, windows, regime, *more, brief=False, **also):
         if timed.name == ("slower", "cold"):
             raise ValueError("below what the device can reach")
-        return Wandering.measured(wandering, timed, windows, regime, *more, **also)
+        return Wandering.summarise(wandering, timed, windows, regime, *more, **also)
 
-    monkeypatch.setattr(wandering, "timed", timed)
-    monkeypatch.setattr(wandering, "measured", measured)
-    choices = [Candidate.by_name(n, {}) for n in ("slower", "fast", "slow")]
+    monkeypatch.setattr(wandering, "choose_method", timed)
+    monkeypatch.setattr(wandering, "summarise", measured)
+    choices = [Candidate.create(n, {}) for n in ("slower", "fast", "slow")]
     (slower, fast, slow), _ = worker.final(choices, [1e-4] * 3)
     assert fast.timing is not None
     assert isinstance(slow, Refusal) and "capturing" in slow.reason
@@ -192,14 +192,14 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
 
 
 def test_a_hot_time_shares_its_clock_with_cold_calls(wandering):
-    result, _ = worker.hot(Candidate.by_name("fast", {}))
+    result, _ = worker.hot(Candidate.create("fast", {}))
     assert result.timing.regime == "hot"
     assert set(wandering.order) == {("fast", "cold"), ("fast", "hot")}
     assert result.timing.median_s == pytest.approx(0.9e-4 * 1.1, rel=0.08)
 
 
 def test_a_race_finds_the_fastest_and_times_all(wandering):
-    choices = [Candidate.by_name(n, {}) for n in ("slower", "slow", "fast", "slow", "slower")]
+    choices = [Candidate.create(n, {}) for n in ("slower", "slow", "fast", "slow", "slower")]
     result, _ = worker.halve_candidates(choices, [1e-4] * 5, 2)
     windows = [f.timing.rounds for f in result]
     assert min((f.timing.median_s, i) for i, f in enumerate(result))[1] == 2
@@ -208,7 +208,7 @@ def test_a_race_finds_the_fastest_and_times_all(wandering):
 
 def test_a_contest_finds_the_slower_side(wandering):
     def verdict(left, right):
-        result, _ = worker.compare(Candidate.by_name(left, {}), Candidate.by_name(right, {}), 0.01)
+        result, _ = worker.compare(Candidate.create(left, {}), Candidate.create(right, {}), 0.01)
         assert result.left.timing and result.right.timing
         return result.verdict.word
 
@@ -221,15 +221,15 @@ def test_a_contest_of_a_wrong_side_has_no_verdict(wandering, monkeypatch):
     def checked(candidate, seed=0):
         return Refusal("check", "wrong") if candidate.case.impl == "slow" else Checked(0.0)
 
-    monkeypatch.setattr(worker, "_checked", checked)
-    result, _ = worker.compare(Candidate.by_name("fast", {}), Candidate.by_name("slow", {}), 0.01)
+    monkeypatch.setattr(worker, "_verify", checked)
+    result, _ = worker.compare(Candidate.create("fast", {}), Candidate.create("slow", {}), 0.01)
     assert result.verdict is None and result.right.reason == "wrong" and result.left is None
 
 
 def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatch):
     with pytest.raises(RuntimeError, match="no open candidate"):
         worker.window_alone(0.02, 1)
-    assert worker.open_alone(Candidate.by_name("slow", {})) is None
+    assert worker.open_alone(Candidate.create("slow", {})) is None
     windows = [worker.window_alone(0.02, 1) for _ in range(6)]
     assert all(len(w.samples_s) == 8 for w in windows) and windows[0] != windows[5]
     assert set(wandering.order) == {("slow", "cold")}
@@ -240,7 +240,7 @@ def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatc
 
 
 def test_a_process_that_takes_turns_refuses_what_is_wrong_or_too_short(wandering, monkeypatch):
-    slow = Candidate.by_name("slow", {})
+    slow = Candidate.create("slow", {})
 
     def measured(timed, windows, *more, brief=False, **also):
         assert len(windows) == 1
@@ -248,13 +248,13 @@ def test_a_process_that_takes_turns_refuses_what_is_wrong_or_too_short(wandering
 
     worker.open_alone(slow)
     worker.window_alone(0.02, 1)
-    monkeypatch.setattr(wandering, "measured", measured)
+    monkeypatch.setattr(wandering, "summarise", measured)
     assert "below" in worker.close_alone().reason
     wrong = lambda timed, problems: [(0, Checked(3.0, wrong="off by 3"))]  # noqa: E731
     worker.open_alone(slow)
-    monkeypatch.setattr(wandering, "check_timed", wrong)
+    monkeypatch.setattr(wandering, "check_calls", wrong)
     assert "in timed calls, off by 3" in worker.close_alone().reason
-    monkeypatch.setattr(worker, "_checked", lambda *a, **more: Refusal("check", "wrong"))
+    monkeypatch.setattr(worker, "_verify", lambda *a, **more: Refusal("check", "wrong"))
     assert worker.open_alone(slow).reason == "wrong"
 
 

@@ -83,8 +83,8 @@ def test_calls_are_flushed_by_one_flush_and_their_bound_is_that_of_the_problem(m
     timer._flush = None
     timer._bench = SimpleNamespace(
         cache_bytes=7, bound_s=0.0, first_time=lambda rotation: 2e-5,
-        timed=lambda rotation, first: SimpleNamespace(rotation=rotation, first=first),
-        measured=lambda *given, **also: seen.append((given, also)) or "time",
+        choose_method=lambda rotation, first: SimpleNamespace(rotation=rotation, first=first),
+        summarise=lambda *given, **also: seen.append((given, also)) or "time",
     )  # fmt: skip
     calls = [lambda: "a", lambda: "b"]
     entrants = [timer.entrant(calls, flushed) for flushed in (False, True, True)]
@@ -98,7 +98,7 @@ def test_calls_are_flushed_by_one_flush_and_their_bound_is_that_of_the_problem(m
     bench.Bench.__new__(bench.Bench)._refuse_other_streams(rotation, 1e-3)
     assert looked == [rotation]  # a function of the user's may compute on another stream as well
     one = SimpleNamespace(rotation=SimpleNamespace(forget=lambda: forgotten.append(1)))
-    assert timer.measured(one, ["window"], 3e-6, {"power_w": 5.0}) == "time"
+    assert timer.summarise(one, ["window"], 3e-6, {"power_w": 5.0}) == "time"
     assert timer._bench.bound_s == 3e-6 and forgotten == [1]
     assert seen == [((one, ["window"], "cold", "sustained"), {"power_w": 5.0})]
 
@@ -151,10 +151,10 @@ def test_a_call_that_writes_while_its_stream_is_held_is_refused(
     results, forgotten = iter(seen), []
 
     class Memory:
-        written = "written"
+        is_written = "written"
 
-        def __init__(self, beside):
-            assert beside is bench.run_beside
+        def __init__(self, run_aside):
+            assert run_aside is bench.run_beside
 
         def __enter__(self):
             return self
@@ -194,7 +194,7 @@ def benches(monkeypatch):
         def first_time(self, rotation):
             return 1e-5
 
-        def timed(self, rotation, first):
+        def choose_method(self, rotation, first):
             return self
 
         def window(self, seconds, least):
@@ -620,18 +620,18 @@ def test_what_another_stream_does_is_the_time_that_the_device_takes_longer(monke
 
 def test_inputs_of_one_layout_and_place_share_memory_and_no_others(monkeypatch):
     monkeypatch.setattr(handover, "_places", {})
-    first = handover._placed(0, torch.ones(2, 3))
+    first = handover._place_input(0, torch.ones(2, 3))
     assert first.tolist() == [[1.0] * 3] * 2
-    again = handover._placed(0, torch.full((2, 3), 2.0))
+    again = handover._place_input(0, torch.full((2, 3), 2.0))
     assert again is first and first.tolist() == [[2.0] * 3] * 2
     others = [(1, torch.ones(2, 3)), (0, torch.ones(3, 2)), (0, torch.ones(2, 3).half()),
               (0, torch.ones(3, 2).T), (0, torch.ones(1, 3).expand(2, 3))]  # fmt: skip
     for index, x in others:
-        assert handover._placed(index, x) is x
+        assert handover._place_input(index, x) is x
     wide = torch.ones(1, 3).expand(1, 3)  # one row of stride 0 shares nothing
     alike = torch.ones(1, 3).as_strided((1, 3), (0, 1))
-    assert handover._placed(0, alike) is alike and handover._placed(0, wide) is wide
-    assert handover._placed(0, torch.zeros(3).as_strided((1, 3), (0, 1))) is alike
+    assert handover._place_input(0, alike) is alike and handover._place_input(0, wide) is wide
+    assert handover._place_input(0, torch.zeros(3).as_strided((1, 3), (0, 1))) is alike
 
 
 def test_threads_and_children_that_a_launch_leaves_are_counted(tmp_path, monkeypatch):
@@ -655,7 +655,7 @@ def test_copies_to_and_from_the_host_have_each_kind_and_size(monkeypatch):
         return SimpleNamespace(begin=lambda seconds, least: begun.append((seconds, least)))
 
     monkeypatch.setattr(transfers, "SIZES", (64, 256))
-    monkeypatch.setattr(transfers, "_Copy", SimpleNamespace(of=of))
+    monkeypatch.setattr(transfers, "_Copy", SimpleNamespace(create=of))
     found = transfers._entrants.__wrapped__()
     kinds = [(d, p) for p in (True, False) for d in ("h2d", "d2h")]
     assert list(found) == [(d, p, size) for size in (64, 256) for d, p in kinds]
@@ -686,7 +686,7 @@ class Asked:
     def launches(self, rotation):
         return None if self.names is None else list(self.names)
 
-    def timed(self, rotation, estimate, graph_s=None):
+    def choose_method(self, rotation, estimate, graph_s=None):
         self.log.append(("timed", estimate, graph_s))
         return SimpleNamespace(calls=4, estimate_s=estimate, method="graph", window=self.window)
 
@@ -694,7 +694,7 @@ class Asked:
         self.log.append(("window", seconds, least))
         return Window((1e-5, 3e-5))
 
-    def measured(self, timed, windows, regime, state="boost", **also):
+    def summarise(self, timed, windows, regime, state="boost", **also):
         if self.impossible:
             self.impossible -= 1
             raise bench.Impossible("too fast")
@@ -711,7 +711,7 @@ def task(monkeypatch):
         job = MeasureJob("k", {"N": 1}, "bf16", Protocol(), seed=8)
         state = worker._State(job, spec, asked, H200, None, {0: "first", 1: "second"})
         monkeypatch.setattr(worker, "_now", state)
-        monkeypatch.setattr(worker, "_before", None)
+        monkeypatch.setattr(worker, "_snapshot", None)
         return state
 
     monkeypatch.setattr(
@@ -721,7 +721,7 @@ def task(monkeypatch):
     return made
 
 
-ONE = replace(Candidate.by_name("one", {}), key="key")
+ONE = replace(Candidate.create("one", {}), key="key")
 
 
 @pytest.mark.parametrize(
@@ -803,11 +803,11 @@ def test_a_candidate_that_is_wrong_has_no_time_in_any_task(task, monkeypatch):
     wrong = Refusal("check", "it is 3 off", rule="values")
     assert worker.first_pass(ONE, None)[0] == worker.duplicate(ONE, "key")[0] == wrong
     assert worker.open_alone(ONE) == wrong and not asked.log
-    monkeypatch.setattr(worker, "_before", SimpleNamespace(changed=lambda: "torch.sum"))
+    monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: "torch.sum"))
     poisoned = worker.first_pass(ONE, None)[0]
     assert (poisoned.poisoned, poisoned.rule) == (True, "functions")
     assert "the kernel's code replaced torch.sum" in poisoned.reason
-    monkeypatch.setattr(worker, "_before", SimpleNamespace(changed=lambda: None))
+    monkeypatch.setattr(worker, "_snapshot", SimpleNamespace(replaced_function=lambda: None))
     assert worker.first_pass(ONE, None)[0] == wrong
 
 
@@ -815,14 +815,14 @@ def test_the_second_check_is_on_the_second_inputs(task, monkeypatch):
     state, made, seen = task(Asked()), [], []
     monkeypatch.setattr(
         "workbench.measurement.correctness.PreparedProblem",
-        SimpleNamespace(given=lambda *given: made.append(given) or "made"),
+        SimpleNamespace(wrap=lambda *given: made.append(given) or "made"),
     )
     monkeypatch.setattr(
         "workbench.measurement.correctness.check",
         lambda impl, config, problem: seen.append(problem) or Checked(0.1),
     )
     del state.problems[1]
-    assert worker._checked(ONE, 1) == worker._checked(ONE, 1) == Checked(0.1)
+    assert worker._verify(ONE, 1) == worker._verify(ONE, 1) == Checked(0.1)
     assert made == [(state.spec, "bf16", "second", {"N": 1})] and seen == ["made", "made"]
 
 
@@ -839,7 +839,7 @@ def test_the_open_candidate_is_timed_in_the_windows_that_are_kept(task, monkeypa
     for kept, expected in ((None, [1, 2, 3]), (2, [2, 3])):
         taken = iter(Window((n * 1e-5,)) for n in range(1, 4))
         monkeypatch.setattr(
-            asked, "timed", lambda rotation, first: SimpleNamespace(begin=begin, calls=1)
+            asked, "choose_method", lambda rotation, first: SimpleNamespace(begin=begin, calls=1)
         )
         monkeypatch.setattr(
             worker, "_checked_again", lambda candidate, entrant, first: (first, True)
@@ -861,7 +861,7 @@ def test_the_open_candidate_is_timed_in_the_windows_that_are_kept(task, monkeypa
 )
 def test_memory_that_is_missing_is_said_in_numbers(monkeypatch, text, asked):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (3 << 29, 80 << 30))
-    said = worker._out_of_memory(text)
+    said = worker._memory_sentence(text)
     assert f"allocate {asked}, where 1.5 of 80 GiB are free" in said
 
 
@@ -911,11 +911,11 @@ def test_libraries_are_imported_and_compiled_by_share_with_those_that_fail_left_
     assert emptied == []
 
 
-@pytest.mark.parametrize("task_name", ["references", "_prepared"])
+@pytest.mark.parametrize("task_name", ["references", "_prepare_state"])
 def test_a_process_without_a_gpu_says_so(monkeypatch, task_name):
     monkeypatch.setattr(worker.hardware, "live", lambda: None)
     with pytest.raises(RuntimeError, match="torch sees no GPU in the measuring process"):
-        getattr(worker, task_name)(*[None] * (task_name == "_prepared"))
+        getattr(worker, task_name)(*[None] * (task_name == "_prepare_state"))
     monkeypatch.setattr(worker.hardware, "live", lambda: H200)
     monkeypatch.setattr(worker.preflight, "references", lambda cache, rules: (cache, rules))
     assert worker.references() == (60 << 20, Protocol())
@@ -937,7 +937,7 @@ def final(task, monkeypatch):
         state.spec.impl(name=name)(lambda x: x)
     monkeypatch.setattr(worker, "_checked_again", lambda candidate, entrant, first: (first, True))
     monkeypatch.setattr(
-        worker, "_with_time",
+        worker, "_add_time",
         lambda checked, entrant, windows, state, also, regime="cold", repeats=None:
             timed.append((entrant.name, state, also, repeats)) or entrant.name,
     )  # fmt: skip
@@ -948,7 +948,7 @@ def final(task, monkeypatch):
         times = {i: e.estimate_s for i, e in entrants.items()}
         return {i: [Window((s,))] for i, s in times.items()}, {"power_w": 7.0}
 
-    monkeypatch.setattr(worker, "_played", play)
+    monkeypatch.setattr(worker, "_play_rounds", play)
     return SimpleNamespace(state=state, timed=timed, played=played)
 
 
@@ -959,7 +959,7 @@ def test_a_final_asks_precision_of_who_is_near(final, monkeypatch):
     times = [4.0, 5.0, 5.5, 6.0, 6.5]
     entrants = {i: Raced(n, s) for i, (n, s) in enumerate(zip("abcde", times, strict=True))}
     monkeypatch.setattr(worker, "_entrants", lambda *given, only: (entrants, {}))
-    candidates = [Candidate.by_name(n, {}) for n in ("one", *"bcde")]
+    candidates = [Candidate.create(n, {}) for n in ("one", *"bcde")]
     assert worker.final(candidates, times)[0] == list("abcde")
     near, far = final.played
     assert near == ([0, 1, 2, 3], None, 0.25)
@@ -1043,13 +1043,13 @@ def test_tasks_behind_one_that_poisons_the_gpu_have_no_time(task, monkeypatch):
         closed.append(i)
         return [plain, poison][i], None
 
-    monkeypatch.setattr(tasks, "_closed", close)
+    monkeypatch.setattr(tasks, "_close_task", close)
     results = tasks.close(None)
     assert [r.result for r in results] == [plain, poison, poison, poison] and closed == [0, 1]
     assert [(r.kernels, r.peak_bytes) for r in results] == [(1, 10), (None, None), (None, None),
                                                            (4, 40)]  # fmt: skip
     tasks.failed = {1: plain}
-    assert [r.result for r in tasks.without_times(poison)] == [poison, plain, poison, poison]
+    assert [r.result for r in tasks.refuse_tasks(poison)] == [poison, plain, poison, poison]
 
 
 def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
@@ -1064,7 +1064,7 @@ def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
             raise outcomes[candidate]
         return outcomes[candidate]
 
-    monkeypatch.setattr(worker, "_checked", checked)
+    monkeypatch.setattr(worker, "_verify", checked)
     monkeypatch.setattr(worker, "_entrant", lambda part: (f"entrant {part.candidate}", (2, 3)))
     key = (state.job.kernel, *state.job.sizes.items(), state.job.dtype)
     tasks = worker._Interleaved(parts, {key: state})
@@ -1072,8 +1072,8 @@ def test_tasks_are_opened_in_order_until_one_poisons_the_gpu(task, monkeypatch):
     assert tasks.counts == {0: (2, 3)} and list(tasks.failed) == [1, 2, 3]
     assert tasks.failed[2] == Refusal("measure", "ValueError: odd")
     seen = []
-    monkeypatch.setattr(worker, "_rested", lambda entrants: seen.append(entrants) or "rested")
-    monkeypatch.setattr(worker, "_played", lambda *given: seen.append(given) or ("rounds", {}))
+    monkeypatch.setattr(worker, "_rest_windows", lambda entrants: seen.append(entrants) or "rested")
+    monkeypatch.setattr(worker, "_play_rounds", lambda *given: seen.append(given) or ("rounds", {}))
     tasks.entrants = {0: Raced("a", 1e-5), 4: Raced("b", 3e-5)}
     assert tasks.take() == ("rounds", "rested", {})
     assert list(seen[0]) == [0] and seen[1][1:] == (state.job.protocol, tasks.entrants[4])
@@ -1104,11 +1104,11 @@ def test_processes_that_come_while_entrants_play_are_counted(task, monkeypatch):
 
     monkeypatch.setattr(worker.rounds, "play", play)
     few = {0: Raced("a", 2e-5, calls=5), 1: Raced("b", 1e-5)}
-    windows, also = worker._played(few)
+    windows, also = worker._play_rounds(few)
     assert list(windows) == [0, 1] and settled == ["b"]
     assert also == {"read": ["reading"] * 3, "others_on_gpu": 2}
     assert state.spent.timed == pytest.approx(6 * 6e-3)
-    assert worker._played({}) == ({}, {}) and worker._processes(
+    assert worker._play_rounds({}) == ({}, {}) and worker._processes(
         SimpleNamespace(processes=lambda: None)) == 0  # fmt: skip
 
 
@@ -1116,13 +1116,14 @@ def test_memory_that_is_missing_is_given_back_first(task, monkeypatch):
     task(Asked())
     emptied = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append(1))
-    monkeypatch.setattr(worker, "_out_of_memory", lambda text: f"out: {text}")
+    monkeypatch.setattr(worker, "_memory_sentence", lambda text: f"out: {text}")
     missing = type("OutOfMemoryError", (Exception,), {})("Tried")
-    assert worker._failed(missing, "launch") == Refusal("measure", "out: Tried") and emptied == [1]
-    assert worker._failed(NotJoined("it runs on"), "launch") == Refusal(
+    assert worker._error_refusal(missing, "launch") == Refusal("measure", "out: Tried")
+    assert emptied == [1]
+    assert worker._error_refusal(NotJoined("it runs on"), "launch") == Refusal(
         "check", "it runs on", rule="streams")  # fmt: skip
     with pytest.raises(SpecFault):
-        worker._failed(SpecFault("the reference"), "launch")
+        worker._error_refusal(SpecFault("the reference"), "launch")
 
 
 def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch):
@@ -1134,7 +1135,7 @@ def test_a_call_of_the_host_s_clock_has_its_kernels_and_memory(task, monkeypatch
     log = []
     state.bench = SimpleNamespace(
         calls=lambda impl, config, regime: log.append(regime) or rotation,
-        first_time=lambda rotation: 2e-5, timed=lambda rotation, first: ("timed", first),
+        first_time=lambda rotation: 2e-5, choose_method=lambda rotation, first: ("timed", first),
         clock="clock",
     )  # fmt: skip
     counting = SimpleNamespace(kernels=lambda call: 3)
@@ -1155,7 +1156,7 @@ def test_the_seconds_of_a_task_are_by_activity(task, monkeypatch):
     now = iter(range(10))
     monkeypatch.setattr(worker.time, "perf_counter", lambda: float(next(now)))
 
-    @worker.accounted
+    @worker.account_seconds
     def work(x):
         with worker._checking():
             pass
@@ -1176,7 +1177,7 @@ def test_a_hot_time_follows_a_final_and_alternates_with_cold_calls(task, monkeyp
         played.append((list(entrants), protocol))
         return {0: ["cold"], 1: ["hot"]}, {"power_w": 7.0}
 
-    monkeypatch.setattr(worker, "_played", play)
+    monkeypatch.setattr(worker, "_play_rounds", play)
     result, _ = worker.hot(ONE)
     assert [entry for entry in asked.log if entry[0] == "calls"] == [
         ("calls", "one", "cold"), ("calls", "one", "hot")]  # fmt: skip

@@ -32,7 +32,7 @@ from workbench.measurement.correctness import (
     GUARD,
     Poisoned,
     PreparedProblem,
-    _borrowed,
+    _aliasing,
     _unwritten,
     bits_of,
     compare_values,
@@ -102,9 +102,9 @@ def test_a_copied_input_lies_at_its_offset_between_two_bands(apart, before):
     """Elements of 4 bytes: one lies 4 bytes behind an address that 16 divides, three 12."""
     x = torch.arange(20, dtype=torch.float32)[apart : apart + 15]
     memory = Poisoned()
-    own = memory.copied(x, "x")
+    own = memory.copy(x, "x")
     assert own.tolist() == x.tolist()
-    (flat, first, count, whose) = memory._given[0]
+    (flat, first, count, whose) = memory._blocks[0]
     assert (first, count, len(flat)) == (before, 15, before + 15 + GUARD)
     assert whose == "its input x" and own.storage_offset() == before and GUARD == 1024
     for place, operand in ((0, "before"), (before - 1, "before"), (before + 15, "behind"),
@@ -119,12 +119,12 @@ def test_a_copied_input_lies_at_its_offset_between_two_bands(apart, before):
 def test_a_copied_input_keeps_strides_and_an_expanded_one_is_dense():
     rows = torch.arange(12.0).reshape(3, 4)[:, :2]  # strides 4 and 1, span 10
     memory = Poisoned()
-    assert memory.copied(rows, "rows").stride() == (4, 1) and memory._given[0][2] == 10
-    wide = memory.copied(torch.ones(1, 3).expand(2, 3), "wide")
-    assert wide.stride() == (3, 1) and memory._given[1][2] == 6
-    assert memory.copied(torch.empty(0, 3), "none").shape == (0, 3) and memory._given[2][2] == 0
+    assert memory.copy(rows, "rows").stride() == (4, 1) and memory._blocks[0][2] == 10
+    wide = memory.copy(torch.ones(1, 3).expand(2, 3), "wide")
+    assert wide.stride() == (3, 1) and memory._blocks[1][2] == 6
+    assert memory.copy(torch.empty(0, 3), "none").shape == (0, 3) and memory._blocks[2][2] == 0
     meta = torch.empty(2, device="meta")
-    assert memory.copied(meta, "meta") is meta and len(memory._given) == 3
+    assert memory.copy(meta, "meta") is meta and len(memory._blocks) == 3
 
 
 @pytest.mark.parametrize("is_beside", [False, True])
@@ -132,15 +132,15 @@ def test_memory_is_written_where_any_of_it_changed(monkeypatch, is_beside):
     flag, calls = torch.zeros((), dtype=torch.bool), []
     monkeypatch.setattr(correctness, "_pinned_flag", lambda: flag)
     memory = Poisoned((lambda call: calls.append(call())) if is_beside else None)
-    assert not memory.written() and calls == []
+    assert not memory.is_written() and calls == []
     with memory:
         first, second = torch.empty(3), torch.empty(2, dtype=torch.int32)
-    assert not memory.written() and len(calls) == (3 if is_beside else 0)
+    assert not memory.is_written() and len(calls) == (3 if is_beside else 0)
     second[1] = 7
-    assert memory.written()
+    assert memory.is_written()
     second.view(torch.uint8).fill_(0xA5)
     first[0] = 1.0
-    assert memory.written()
+    assert memory.is_written()
 
 
 def test_fresh_memory_of_a_mode_is_guarded_and_all_other_is_not():
@@ -150,7 +150,7 @@ def test_fresh_memory_of_a_mode_is_guarded_and_all_other_is_not():
         torch.empty(2, device="meta")
         torch.zeros(3)
         torch.empty_strided((2, 2), (1, 2))
-    assert [given[2:] for given in memory._given] == [(4, "its output")]
+    assert [given[2:] for given in memory._blocks] == [(4, "its output")]
     assert x.isnan().all() and x.storage_offset() == GUARD
 
 
@@ -161,7 +161,7 @@ def spec_of(**outputs):
 def test_outputs_that_are_missing_are_left_to_the_check_of_their_number():
     spec = spec_of(y=Tensor("N"), z=Tensor("N"))
     ours = spec.impl(name="ours")(lambda x: x)
-    assert _borrowed((torch.ones(3),), (torch.zeros(3),), ours) is None
+    assert _aliasing((torch.ones(3),), (torch.zeros(3),), ours) is None
 
 
 def test_the_share_of_wrong_elements_counts_those_beyond_the_tolerance_only():
@@ -344,7 +344,7 @@ def quiet(monkeypatch):
         lambda step, count, clock=None: asked.append((step, count, clock)) or [7e-5, 6e-5],
     )  # fmt: skip
     one = Bench.__new__(Bench)
-    one.protocol, one._graphs, one.clock, one._behind = (
+    one.protocol, one._graphs, one.clock, one._timing_flush = (
         Protocol(graph_below_s=2e-5),
         None,
         "clock",
@@ -389,7 +389,7 @@ def test_a_time_at_its_bound_is_possible(least, possible):
     one.protocol, one.bound_s, one.hot_bound_s = Protocol(bound=0.5), least, 0.0
     timed = SimpleNamespace(method="graph", rotation=SimpleNamespace(issued_s=None))
     with nullcontext() if possible else pytest.raises(bench.Impossible):
-        assert one.measured(timed, [Window((1.0,))] * 6, "cold").median_s == 1.0
+        assert one.summarise(timed, [Window((1.0,))] * 6, "cold").median_s == 1.0
 
 
 @pytest.mark.parametrize(("copies", "host_s"), [(None, 5e-5), (3e-5, 8e-5)])
@@ -473,7 +473,7 @@ class Restoring:
     def restore(self):
         self.restored += 1
 
-    def given(self, inputs, turn):
+    def call_inputs(self, inputs, turn):
         return (*inputs, turn)
 
 
@@ -484,10 +484,10 @@ def test_the_host_s_time_is_learnt_from_calls_on_the_first_set(still, device_s, 
     called = []
     rotation = Rotation(lambda x, config: called.append(x) or x, None, [("a",), ("b",), ("c",)])
     rotation._turn, rotation.copies = 5, None
-    rotation._issued.append(99.0)
+    rotation._issue_times.append(99.0)
     rotation.learn_issue(device_s)
     assert called == ["a"] * (1 + issued) and rotation._turn == 5
-    assert len(still) == issued + 2 and len(rotation._issued) == issued
+    assert len(still) == issued + 2 and len(rotation._issue_times) == issued
     assert rotation.issued_s == 2.0 + (issued - 1) / 2  # the first is the second that waits
 
 
@@ -536,7 +536,7 @@ def test_the_peak_of_memory_is_that_beyond_what_is_held(monkeypatch, still):
     monkeypatch.setattr(torch, "cuda", cuda)
     order = []
     rotation = Rotation(lambda x, config: order.append("call") or x, None, [("a",)])
-    rotation._kept[0] = ("old",)
+    rotation._kept_outputs[0] = ("old",)
     assert rotation.peak_bytes() == 250 and order == ["reset", "call"] and still == [1]
 
 
@@ -546,9 +546,9 @@ def test_the_peak_of_memory_is_that_beyond_what_is_held(monkeypatch, still):
 def test_copies_are_given_in_turn_and_restored_at_once(monkeypatch):
     monkeypatch.setattr(mutated, "first_call", lambda step: FirstCall(1e-6, 2e-6, False))
     x, y, z = torch.ones(2), torch.zeros(3), torch.full((2,), 5.0)
-    copies = Copies.of({0: x, 2: z}, 3)
+    copies = Copies.create({0: x, 2: z}, 3)
     assert (copies.count, copies.seconds, copies.host_s) == (3, 1e-6, 2e-6)
-    taken = [copies.given((x, y, z), turn) for turn in range(7)]
+    taken = [copies.call_inputs((x, y, z), turn) for turn in range(7)]
     memory = [given[0].data_ptr() for given in taken]
     assert memory[:3] == memory[3:6] and len(set(memory)) == 3 and memory[6] == memory[0]
     assert all(given[1] is y for given in taken) and x.data_ptr() not in memory
@@ -557,15 +557,15 @@ def test_copies_are_given_in_turn_and_restored_at_once(monkeypatch):
     copies.restore()
     assert taken[1][0].tolist() == [1.0, 1.0] and taken[2][2].tolist() == [5.0, 5.0]
     less = copies.first(2)
-    assert less.count == 2 and less.given((x, y, z), 3)[0].data_ptr() == memory[1]
+    assert less.count == 2 and less.call_inputs((x, y, z), 3)[0].data_ptr() == memory[1]
 
 
 @pytest.mark.parametrize(("count", "step"), [(0, 128), (1, 128), (128, 128), (129, 256)])
 def test_each_copy_begins_at_512_bytes(count, step):
     x = torch.ones(count)
     assert mutated._step(x) == step
-    assert mutated.stacked(x, 3).shape == (3, count)
-    assert mutated.stacked(torch.ones(2, 3).T, 2).stride() == (128, 1, 3)
+    assert mutated.stack_copies(x, 3).shape == (3, count)
+    assert mutated.stack_copies(torch.ones(2, 3).T, 2).stride() == (128, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -579,8 +579,8 @@ def test_room_is_made_for_a_power_of_two_within_half_of_the_memory(
     monkeypatch.setattr(mutated, "first_call", lambda step: FirstCall(1e-6, 2e-6, False))
     monkeypatch.setattr(mutated, "free_bytes", lambda: free)
     made = []
-    real = mutated.stacked
-    monkeypatch.setattr(mutated, "stacked", lambda x, n: made.append(n) or real(x, n))
+    real = mutated.stack_copies
+    monkeypatch.setattr(mutated, "stack_copies", lambda x, n: made.append(n) or real(x, n))
     working = Working({"x": torch.ones(4), "y": torch.ones(4)})
     assert working.copies(("y",), wanted).count == count and made == [room]
     assert working.copies(("y",), wanted) is working.copies(("y",), wanted)
@@ -648,7 +648,7 @@ def test_a_call_beside_runs_as_a_graph_on_cuda_and_by_itself_on_hip(monkeypatch,
         capture=lambda calls, call: call() or streams.log.append(f"captured {calls}")
         or SimpleNamespace(replay=lambda: streams.log.append("replay"))
     )  # fmt: skip
-    monkeypatch.setattr(graphs, "_beside", lambda: capture)
+    monkeypatch.setattr(graphs, "_driver_graphs", lambda: capture)
     graphs.run_beside(lambda: streams.log.append("call"))
     cuda = ["call", "captured 1", "replay", "second ends"]
     assert streams.log == (["call", "second ends"] if hip else cuda)
@@ -776,10 +776,10 @@ class Timed:
 def test_each_window_of_the_state_boost_follows_a_pause():
     rests, entrants = [], {"a": Timed(1.0), "b": Timed(2.0)}
     rules = replace(BOOST, first_pause_s=5.0, pause_s=0.5, window_s=0.25, rounds=3)
-    windows = rounds.rested(entrants, rules, rests.append)
+    windows = rounds.rested_windows(entrants, rules, rests.append)
     assert rests == [5.0] + [0.5] * 6 and entrants["a"].begun == [0.25] * 3
     assert [w.samples_s for w in windows["b"]] == [(2.0,)] * 3
-    assert rounds.rested({}, rules, rests.append) == {} and len(rests) == 7
+    assert rounds.rested_windows({}, rules, rests.append) == {} and len(rests) == 7
 
 
 @pytest.mark.parametrize(
@@ -789,7 +789,7 @@ def test_each_window_of_the_state_boost_follows_a_pause():
 )  # fmt: skip
 def test_a_verdict_is_final_where_the_noise_reaches_the_threshold(word, noise, is_decided):
     result = SimpleNamespace(word=word, noise=noise, requested_threshold=0.01)
-    assert rounds._decided(result) is is_decided
+    assert rounds._is_final(result) is is_decided
 
 
 def test_pairs_of_rounds_are_geometric_means_of_both():
@@ -861,26 +861,26 @@ def test_a_pair_of_rounds_with_a_throttled_window_is_left_out():
 def test_bytes_that_travel_have_the_extent_of_their_shape(shape, strides, bytes_, fits):
     values = packed.Packed("float32", shape, strides, bytes(bytes_))
     with nullcontext() if fits else pytest.raises(packed.Unpackable):
-        made = packed.unpacked(values)
+        made = packed.unpack_tensor(values)
         assert tuple(made.shape) == shape and made.stride() == strides
 
 
 def test_a_tensor_comes_back_with_its_strides():
     x = torch.arange(12, dtype=torch.int16).reshape(3, 4).T[1:, :2]
-    values = packed.packed(x)
+    values = packed.pack_tensor(x)
     assert (values.dtype, values.shape, values.strides) == ("int16", (3, 2), (1, 4))
     assert len(values.data) == 2 * (1 + 2 * 1 + 1 * 4)
-    assert torch.equal(packed.unpacked(values), x)
+    assert torch.equal(packed.unpack_tensor(values), x)
     for dtype in ("nothing", "Tensor", ""):
         with pytest.raises(packed.Unpackable, match="there is no dtype"):
-            packed.unpacked(replace(values, dtype=dtype))
+            packed.unpack_tensor(replace(values, dtype=dtype))
 
 
 def test_expected_values_lie_in_no_memory_of_the_inputs():
     x = torch.ones(2, dtype=torch.float64)
     made = torch.zeros(2, dtype=torch.float64)
     spec = replace(spec_of(y=Tensor("N"), z=Tensor("N")), reference=lambda x: (x, made))
-    first, second = reference.expected(spec, (x,), {"N": 2})
+    first, second = reference.reference_outputs(spec, (x,), {"N": 2})
     assert first.tolist() == [1.0, 1.0] and first.data_ptr() != x.data_ptr()
     assert second.data_ptr() == made.data_ptr()
 
@@ -902,10 +902,10 @@ def test_expected_values_lie_in_no_memory_of_the_inputs():
 def test_outputs_of_a_reference_are_dense_numbers_where_its_inputs_are(output, fault):
     spec = replace(spec_of(y=Tensor("N")), reference=lambda x: output)
     if fault is None:
-        assert reference.expected(spec, (torch.ones(2),), {"N": 2})[0].tolist() == [1, 1]
+        assert reference.reference_outputs(spec, (torch.ones(2),), {"N": 2})[0].tolist() == [1, 1]
         return
     with pytest.raises(reference.SpecFault) as error:
-        reference.expected(spec, (torch.ones(2),), {"N": 2})
+        reference.reference_outputs(spec, (torch.ones(2),), {"N": 2})
     assert f"the reference of the Spec k at N=2 gives y {fault}"[4:] in str(error.value)
 
 
@@ -924,7 +924,7 @@ def test_outputs_of_a_launch_are_as_many_dense_tensors_on_the_device():
     assert "returned 3 where the Spec declares y, z; return tensors" in fault(spec, (x, 3), (x, x))
     assert "returned no tensor where" in fault(spec, (x, [3]), (x, x))
     both = spec_of(y=Tensor("N M"))
-    assert reference._known(replace(both, inputs={"x": Tensor("N M")}), (wide,)) == {"N": 2, "M": 2}
+    assert reference._sizes(replace(both, inputs={"x": Tensor("N M")}), (wide,)) == {"N": 2, "M": 2}
 
 
 def test_the_time_of_a_rehearsal_follows_from_its_name_and_turn():
@@ -947,7 +947,7 @@ def test_bytes_that_are_copied_are_the_largest_size(monkeypatch):
     monkeypatch.setattr(transfers, "SIZES", (64, 256))
     monkeypatch.setattr(
         transfers, "_Copy",
-        SimpleNamespace(of=lambda d, p, data: sent.append(data)
+        SimpleNamespace(create=lambda d, p, data: sent.append(data)
                         or SimpleNamespace(begin=lambda seconds, least: None)),
     )  # fmt: skip
     transfers._entrants.__wrapped__()
@@ -957,9 +957,9 @@ def test_bytes_that_are_copied_are_the_largest_size(monkeypatch):
 
 @pytest.mark.parametrize(("right", "timed"), [(True, True), (False, False)])
 def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
-    entrant = SimpleNamespace(arrived=lambda: right)
+    entrant = SimpleNamespace(has_arrived=lambda: right)
     windows = [Window((1.0, 2.0)), Window((3.0,))]
-    copied = transfers._copied(("d2h", False, 64), entrant, windows)
+    copied = transfers._copy_result(("d2h", False, 64), entrant, windows)
     assert (copied.direction, copied.pinned, copied.bytes, copied.right) == (
         "d2h",
         False,
@@ -979,9 +979,9 @@ def test_a_copy_that_did_not_arrive_has_no_time(right, timed):
 def test_where_any_axis_shares_memory_an_input_is_not_copied_into(monkeypatch):
     monkeypatch.setattr(handover, "_places", {})
     wide = torch.ones(1, 3).expand(2, 3)
-    assert handover._placed(0, wide) is wide and handover._places == {}
+    assert handover._place_input(0, wide) is wide and handover._places == {}
     turned = torch.ones(3, 1).expand(3, 2)
-    assert handover._placed(0, turned) is turned and handover._places == {}
+    assert handover._place_input(0, turned) is turned and handover._places == {}
 
 
 # Operators of launchers
@@ -1036,7 +1036,7 @@ def mac(monkeypatch):
         return type("Problem", (dict,), {"inputs": ("x",)})(sizes)
 
     monkeypatch.setattr(metal_worker, "check", checked)
-    monkeypatch.setattr(metal_worker, "PreparedProblem", SimpleNamespace(of=of))
+    monkeypatch.setattr(metal_worker, "PreparedProblem", SimpleNamespace(make=of))
     monkeypatch.setattr(metal_worker, "_results", {})
     monkeypatch.setattr(metal_worker, "CHECKED_FLOPS", 100)
     monkeypatch.setattr(metal_worker, "CHECKED_BYTES", 50)
@@ -1048,11 +1048,11 @@ def mac(monkeypatch):
             "mutates": mutates, "title": "k.a", "__call__": lambda self, x, config: log.append(x),
             "rejection_reason": lambda self, *at: "no" if at[-1]["N"] in refused else None,
         })()  # fmt: skip
-        monkeypatch.setattr(metal_worker, "resolved", lambda task: (spec, impl, "config"))
+        monkeypatch.setattr(metal_worker, "resolve_task", lambda task: (spec, impl, "config"))
         task = metal_worker.MetalTask(
             "k", SimpleNamespace(key="key"), sizes, "fp32", SimpleNamespace(limits=None)
         )
-        driver = SimpleNamespace(now=lambda: next(looks), checked="gpu")
+        driver = SimpleNamespace(now=lambda: next(looks), checked_by="gpu")
         return metal_worker._check(task, driver, 5)
 
     return SimpleNamespace(run=run, log=log)
@@ -1114,7 +1114,7 @@ def test_a_mac_s_time_at_its_bound_is_possible(monkeypatch, regime, median_s, br
     monkeypatch.setattr(metal_worker, "measured_time", measured)
     monkeypatch.setattr(metal_worker.rounds, "stable", lambda windows, rules: False)
     checked = metal_worker.CheckedTask(correctness.Checked(0.5, bits="b"), 3.0, "gpu")
-    result = metal_worker._timed(
+    result = metal_worker._time_call(
         SimpleNamespace(regime=regime), checked, SimpleNamespace(warm="warm"), ["w"],
         SimpleNamespace(bound=0.5), 8, brief,
     )  # fmt: skip
@@ -1143,7 +1143,7 @@ def test_a_mac_s_tasks_keep_their_places(monkeypatch):
         {at: f"windows {at}" for at in entrants},
     )  # fmt: skip
     monkeypatch.setattr(
-        metal_worker, "_timed", lambda *given: timed.append(given) or f"time {given[0]}"
+        metal_worker, "_time_call", lambda *given: timed.append(given) or f"time {given[0]}"
     )
     rules = MetalProtocol()
     driver = SimpleNamespace(now="now")
@@ -1183,7 +1183,7 @@ def test_a_mac_s_comparison_says_which_operand_has_no_time(monkeypatch):
         metal_worker.rounds, "compare", lambda *given: asked.append(given[3:]) or played
     )
     times = {"left": metal_worker.Timed(None, 0.0, "gpu"), "right": wrong}
-    monkeypatch.setattr(metal_worker, "_timed", lambda task, *given: times[task.name])
+    monkeypatch.setattr(metal_worker, "_time_call", lambda task, *given: times[task.name])
     assert ask(left, right, 0.01, rules, driver, 8) == metal_worker.MetalPair(
         times["left"], wrong, None)  # fmt: skip
     assert made == [left, left, right] and asked == [(rules, 0.01, "now")]
@@ -1241,7 +1241,7 @@ def test_the_device_is_waited_for_where_any_input_is_on_it(monkeypatch):
     spec = Spec("k", {"a": Tensor("N"), "b": Tensor("N")}, {"y": Tensor("N")}, None,
                 lambda N: 0, [], [])  # fmt: skip
     impl = spec.impl(name="one", mutates=("a", "b"), backend="torch")(lambda a, b: a)
-    monkeypatch.setattr(Poisoned, "copied", lambda self, x, name: x)
+    monkeypatch.setattr(Poisoned, "copy", lambda self, x, name: x)
     waits = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     for kinds, waited in ((("cpu", "cuda"), 1), (("cpu", "cpu"), 0), (("cuda", "cuda"), 1)):
@@ -1292,11 +1292,11 @@ def test_a_step_is_read_from_one_update_more_than_intervals(intervals):
 def test_a_mac_s_call_is_warm_and_cold_by_its_regime(monkeypatch, regime, cold_bytes):
     asked = []
     monkeypatch.setattr(
-        metal_worker, "resolved", lambda task: ("spec", SimpleNamespace(title="k.a"), "config")
+        metal_worker, "resolve_task", lambda task: ("spec", SimpleNamespace(title="k.a"), "config")
     )
     monkeypatch.setattr(metal_worker.inputs, "make", lambda *given: asked.append(given[:4]) or "x")
     monkeypatch.setattr(
-        metal_worker.MetalEntrant, "warmed", lambda call, empty, rules: (call, empty, rules)
+        metal_worker.MetalEntrant, "warm_up", lambda call, empty, rules: (call, empty, rules)
     )
     driver = SimpleNamespace(prepare=lambda *given: asked.append(given) or "call",
                              empty=lambda: "empty")  # fmt: skip

@@ -23,7 +23,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Untimed
 from workbench.measurement.correctness import (
     Checked,
     PreparedProblem,
-    _borrowed,
+    _aliasing,
     bits_of,
     compare_values,
 )
@@ -267,7 +267,7 @@ def test_a_window_of_copies_has_two_to_sixty_four(monkeypatch, seconds, least, c
 def test_copies_are_listed_by_kind_from_the_smallest_on():
     some = [transfers.Copied(d, True, n, None, True) for n, d in
             ((8, "h2d"), (4, "d2h"), (2, "h2d"), (1, "d2h"))]  # fmt: skip
-    found = transfers.by_name(some)
+    found = transfers.group_by_name(some)
     assert {name: [c.bytes for c in each] for name, each in found.items()} == {
         "d2h_pinned": [1, 4], "h2d_pinned": [2, 8]}  # fmt: skip
 
@@ -312,20 +312,20 @@ def test_whose_memory_an_output_has_is_said():
     changing = spec.impl(name="changing", mutates=("x",))(lambda x: x)
     x, y, z = (torch.arange(4.0) + n for n in range(3))
     wide = torch.ones(1).expand(4)
-    assert _borrowed((y, z), (x,), ours) is None
-    assert "y shares memory with an input" in _borrowed((x, z), (x,), ours).reason
-    assert "z shares memory with another output" in _borrowed((y, y), (x,), ours).reason
-    assert "z is expanded" in _borrowed((y, wide), (x,), ours).reason
+    assert _aliasing((y, z), (x,), ours) is None
+    assert "y shares memory with an input" in _aliasing((x, z), (x,), ours).reason
+    assert "z shares memory with another output" in _aliasing((y, y), (x,), ours).reason
+    assert "z is expanded" in _aliasing((y, wide), (x,), ours).reason
     turned = torch.ones(4, 4).T
-    assert "y has the strides (1, 4)" in _borrowed((turned, z), (x,), ours).reason
-    assert _borrowed((x, x), (x,), library) is None and _borrowed((x, z), (x,), changing) is None
-    assert "another output" in _borrowed((x, x), (x,), changing).reason
-    assert _borrowed((turned, z), (x,), changing) is None
-    assert _borrowed((y, "text"), (x,), ours) is None  # that is a fault of its form
+    assert "y has the strides (1, 4)" in _aliasing((turned, z), (x,), ours).reason
+    assert _aliasing((x, x), (x,), library) is None and _aliasing((x, z), (x,), changing) is None
+    assert "another output" in _aliasing((x, x), (x,), changing).reason
+    assert _aliasing((turned, z), (x,), changing) is None
+    assert _aliasing((y, "text"), (x,), ours) is None  # that is a fault of its form
     parameter = torch.nn.Parameter(torch.ones(4))
-    assert _borrowed((y, parameter), (x,), ours).rule == "form"
+    assert _aliasing((y, parameter), (x,), ours).rule == "form"
     empty = torch.ones(0)
-    assert _borrowed((empty, empty), (empty,), ours) is None
+    assert _aliasing((empty, empty), (empty,), ours) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 4095, 4096, 4097, 8192 + 3])
@@ -349,7 +349,7 @@ def test_a_reference_gives_what_the_spec_declares():
 
     def given(outputs):
         spec = replace(spec_of_two(), reference=lambda x: outputs)
-        return reference.expected(spec, (x,), {"N": 3})
+        return reference.reference_outputs(spec, (x,), {"N": 3})
 
     assert len(given((x, x))) == 2
     for outputs, words in (
@@ -412,7 +412,7 @@ def timing(monkeypatch):
             return SimpleNamespace(replay=None, copies=1)
 
         one = Bench.__new__(Bench)
-        one.protocol, one.clock, one._behind = Protocol(), None, None
+        one.protocol, one.clock, one._timing_flush = Protocol(), None, None
         one._graphs = SimpleNamespace(capture=capture)
         left = list(samples)
         monkeypatch.setattr(BenchTime, "samples", lambda self, count: [
@@ -426,21 +426,21 @@ def timing(monkeypatch):
 def test_each_call_has_the_method_that_suits_it(timing):
     made, captured = timing
     below = Protocol().graph_below_s
-    assert made().timed(Rotating(waits=True), 1e-5).method == "host"
-    assert made().timed(Rotating(), below).method == "events"
-    taken = made(2e-5).timed(Rotating(), below * 0.99)
+    assert made().choose_method(Rotating(waits=True), 1e-5).method == "host"
+    assert made().choose_method(Rotating(), below).method == "events"
+    taken = made(2e-5).choose_method(Rotating(), below * 0.99)
     assert (taken.method, taken.estimate_s) == ("graph", 2e-5)
     del captured[:]
     for seen, estimate in ((9e-6, 9e-6), (1.05e-5, 1e-5), (0.0, 1e-5), (-1.0, 1e-5)):
-        assert made(seen).timed(Rotating(), 1e-5, 2e-4).estimate_s == estimate
-    assert made(1.2e-5).timed(Rotating(), 1e-5, 2e-4).method == "events"
+        assert made(seen).choose_method(Rotating(), 1e-5, 2e-4).estimate_s == estimate
+    assert made(1.2e-5).choose_method(Rotating(), 1e-5, 2e-4).method == "events"
     assert captured == [20] * 5  # 0.2 ms in calls of 10 us, in rounds of four sets
     rotation = Rotating()
     failed = made(fails=True)
-    assert failed.timed(rotation, 1e-5, 2e-4).method == "host"
+    assert failed.choose_method(rotation, 1e-5, 2e-4).method == "host"
     assert rotation.forgotten == 2 and failed._graphs is None
     del captured[:]
-    flushed = made(1e-5).timed(Rotating(flush="flush"), 1e-5, 2e-4)
+    flushed = made(1e-5).choose_method(Rotating(flush="flush"), 1e-5, 2e-4)
     assert captured == [4] and flushed.calls == 4  # each set once between two flushes
 
 
@@ -459,17 +459,17 @@ def test_a_time_below_the_bound_of_its_regime_is_impossible(median, regime, poss
     timed = SimpleNamespace(method="graph", rotation=SimpleNamespace(issued_s=3e-6))
     windows = [Window((median * 1.0000001,), 1500.0 + n) for n in range(6)]
     try:
-        result = one.measured(timed, windows, regime, "sustained", power_w=7.0)
+        result = one.summarise(timed, windows, regime, "sustained", power_w=7.0)
     except Exception as error:
         assert not possible and "not a time" in str(error)
         return
     assert possible and result.sm_mhz == 1502.5 and result.power_w == 7.0 and result.rounds == 6
     assert result.window_mhz == tuple(1500.0 + n for n in range(6)) and result.host_s == 3e-6
     assert result.window_sizes == (1,) * 6 and result.stable is False  # of 30 samples six are there
-    assert one.measured(timed, windows, regime, "boost").stable is True
-    assert one.measured(timed, windows, regime, "sustained", brief=True).stable is True
+    assert one.summarise(timed, windows, regime, "boost").stable is True
+    assert one.summarise(timed, windows, regime, "sustained", brief=True).stable is True
     odd = [*windows[:5], replace(windows[5], sm_mhz=None)]
-    assert one.measured(timed, odd, regime).window_mhz == ()
+    assert one.summarise(timed, odd, regime).window_mhz == ()
 
 
 @pytest.mark.parametrize(
@@ -495,8 +495,8 @@ def test_copies_that_are_there_are_not_made_again(monkeypatch):
     free, made = [2 * 3 * 512], []
     monkeypatch.setattr(mutated, "free_bytes", lambda: free[0])
     monkeypatch.setattr(mutated, "first_call", lambda step: FirstCall(1e-6, 2e-6, False))
-    real = mutated.stacked
-    monkeypatch.setattr(mutated, "stacked", lambda x, n: made.append(n) or real(x, n))
+    real = mutated.stack_copies
+    monkeypatch.setattr(mutated, "stack_copies", lambda x, n: made.append(n) or real(x, n))
     working = mutated.Working({"x": torch.ones(4)})
     assert working.copies(("x",), 8).count == 3
     free[0] = 1 << 20
@@ -520,13 +520,13 @@ def process(monkeypatch):
 
     bench = SimpleNamespace(
         calls=lambda impl, config, regime="cold": impl.name, first_time=first_time,
-        timed=lambda rotation, estimate: SimpleNamespace(name=rotation, estimate_s=estimate),
+        choose_method=lambda rotation, s: SimpleNamespace(name=rotation, estimate_s=s),
     )  # fmt: skip
     protocol = Protocol(far=0.5)
     job = MeasureJob("k", {"N": 1}, "bf16", protocol)
     state = worker._State(job, spec, bench, device_named("h200"), None, {0: None})
     monkeypatch.setattr(worker, "_now", state)
-    return [Candidate.by_name(n, {}) for n in "abcd"]
+    return [Candidate.create(n, {}) for n in "abcd"]
 
 
 def test_entrants_behind_one_that_fails_or_is_left_out_are_made(process):
@@ -545,7 +545,7 @@ def test_who_is_slower_than_the_best_of_its_own_by_more_than_far_is_far(process)
     default = [*process[:3], replace(process[3], default=True)]
     assert worker._far(default, entrants) == {2} and worker._far(process, {}) == set()
     windows = {0: [Window((2.0,)), Window((4.0,))], 1: [Window((4.0, 5.0))], 2: [Window((3.0,))]}
-    assert [worker._behind(windows, i) for i in range(3)] == [0.0, 0.5, 0.0]
+    assert [worker._slowdown_share(windows, i) for i in range(3)] == [0.0, 0.5, 0.0]
 
 
 # Metal
@@ -584,7 +584,7 @@ def test_a_chain_of_one_and_a_half_times_its_twin_is_timed():
         empty = Chain(1e-3)
         call = Chain(2e-3 * share, 2)
         try:
-            entrant = MetalEntrant.warmed(call, empty, rules)
+            entrant = MetalEntrant.warm_up(call, empty, rules)
         except Untimed:
             assert not timed
             continue
@@ -616,7 +616,7 @@ def test_a_kernel_s_check_counts_its_cases_and_what_is_wrong(monkeypatch, most, 
         metal_worker, "import_module", lambda name: SimpleNamespace(cases=lambda spec: iter(four))
     )
     monkeypatch.setattr(metal_worker, "load_kernel", lambda kernel: SimpleNamespace(spec="spec"))
-    monkeypatch.setattr(PreparedProblem, "of", lambda *given: None)
+    monkeypatch.setattr(PreparedProblem, "make", lambda *given: None)
 
     def checked(impl, config, problem):
         if config == 3:

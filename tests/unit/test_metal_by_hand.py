@@ -505,7 +505,7 @@ def test_runs_enter_the_report_case_by_case(monkeypatch):
     monkeypatch.setattr(check.MetalCase, "__str__", lambda self: self.impl.title)
     monkeypatch.setattr("workbench.measurement.correctness.check", checked)
     monkeypatch.setattr(
-        "workbench.measurement.correctness.PreparedProblem", SimpleNamespace(of=lambda *given: 1)
+        "workbench.measurement.correctness.PreparedProblem", SimpleNamespace(make=lambda *given: 1)
     )
     report, progress = check.CheckReport(), []
     check.checked("spec", report, progress.append)

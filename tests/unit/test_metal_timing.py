@@ -52,7 +52,7 @@ def test_the_time_of_a_call_is_found_again(call_s, dispatches):
     """Overheads of evaluation and dispatch cancel, whatever they are."""
     call = SetCall(call_s, dispatches)
     assume(call_s > dispatches * call.dispatch_s + call.overhead_s / 20)
-    entrant = MetalEntrant.warmed(call, SetCall(0.0), RULES)
+    entrant = MetalEntrant.warm_up(call, SetCall(0.0), RULES)
     window = entrant.begin(0.03).window()
     assert window.samples_s == pytest.approx([call_s] * len(window.samples_s), rel=1e-6)
     assert entrant.warm.settled
@@ -80,7 +80,7 @@ def test_a_warm_up_that_never_settles_makes_a_time_unstable():
 @pytest.mark.parametrize("call_s", [0.0, 1e-7, 1e-6])
 def test_a_call_that_the_host_hides_has_no_time(call_s):
     with pytest.raises(Untimed, match="too short for it"):
-        MetalEntrant.warmed(SetCall(call_s), SetCall(0.0), RULES)
+        MetalEntrant.warm_up(SetCall(call_s), SetCall(0.0), RULES)
 
 
 def test_a_sample_is_never_below_a_nanosecond():
@@ -106,7 +106,7 @@ def test_turns_reverse_and_every_call_takes_part_in_each_round():
         return clock[0]
 
     entrants = {
-        name: MetalEntrant.warmed(call, SetCall(0.0), RULES) for name, call in calls.items()
+        name: MetalEntrant.warm_up(call, SetCall(0.0), RULES) for name, call in calls.items()
     }
     windows = rounds.play(entrants, RULES, now=now)
     assert {len(taken) for taken in windows.values()} == {len(windows["a"])}

@@ -16,7 +16,7 @@ from workbench.traces.metric import (
     limiter,
     metric_value,
     metric_values,
-    refused,
+    refusals,
     stall_counter,
     stall_shares,
 )
@@ -103,7 +103,7 @@ def test_names_of_older_tools_and_guides(old, new):
 
 def test_a_counter_that_was_refused_has_no_value():
     dispatch = Dispatch("k", counters={"a": CounterValue("a", None, "", "n/a", "refused")})
-    assert exact_counters(dispatch) == {} and [c.name for c in refused(dispatch)] == ["a"]
+    assert exact_counters(dispatch) == {} and [c.name for c in refusals(dispatch)] == ["a"]
 
 
 def test_waves_leave_places_empty():

@@ -41,16 +41,16 @@ def memory_of(x):
 @given(x=tensors(), count=st.integers(1, 9), turns=st.lists(st.integers(0, 99), max_size=9))
 def test_copies_are_alike_apart_aligned_and_restored(x, count, turns):
     kept, other = x.clone(), torch.ones(3)
-    copies = Copies.of({1: x}, count)
+    copies = Copies.create({1: x}, count)
     assert copies.count == count
-    created = [copies.given((other, x), turn) for turn in range(count)]
+    created = [copies.call_inputs((other, x), turn) for turn in range(count)]
     for same, copy in created:
         assert same is other and torch.equal(copy, x) and copy.stride() == x.clone().stride()
         assert copy.data_ptr() % ALIGNED == created[0][1].data_ptr() % ALIGNED
     whole = sorted((memory_of(copy) for _, copy in created), key=lambda m: m.start)
     assert all(a.stop <= b.start for a, b in pairwise(whole))
     for turn in turns:
-        copies.given((other, x), turn)[1].zero_()
+        copies.call_inputs((other, x), turn)[1].zero_()
     assert torch.equal(x, kept), "what they are copies of is only read"
     copies.restore()
     assert all(torch.equal(copy, kept) for _, copy in created)
@@ -64,8 +64,8 @@ def test_copies_are_as_many_as_wanted_or_as_fit_and_are_made_once(wanted, free):
     with pytest.MonkeyPatch.context() as patch:
         taken = []
         patch.setattr(mutated, "free_bytes", lambda: free)
-        real = mutated.stacked
-        patch.setattr(mutated, "stacked", lambda x, n: taken.append(n) or real(x, n))
+        real = mutated.stack_copies
+        patch.setattr(mutated, "stack_copies", lambda x, n: taken.append(n) or real(x, n))
         working = Working({"w": torch.ones(4), "x": torch.rand(100)})
         fitting = max(1, free // 2 // ALIGNED)  # 400 bytes, aligned
         for n in wanted:
@@ -81,9 +81,9 @@ def test_copies_of_the_same_inputs_share_their_memory():
     working = Working({"x": torch.rand(8), "y": torch.rand(8)})
     many = working.copies(("x", "y"), 8)
     few = working.copies(("y", "x"), random.randint(2, 7))
-    assert few.given((0, 0), 1)[0].data_ptr() == many.given((0, 0), 1)[0].data_ptr()
+    assert few.call_inputs((0, 0), 1)[0].data_ptr() == many.call_inputs((0, 0), 1)[0].data_ptr()
     alone = working.copies(("y",), 1)
-    assert alone.given((0, 0), 0)[0] == 0 and torch.is_tensor(alone.given((0, 0), 0)[1])
+    assert alone.call_inputs((0, 0), 0)[0] == 0 and torch.is_tensor(alone.call_inputs((0, 0), 0)[1])
 
 
 def test_only_an_input_can_be_declared_to_change():

@@ -23,7 +23,7 @@ from workbench.catalog.source import code_hash  # noqa: E402
 from workbench.data import tuned_cache  # noqa: E402
 from workbench.device import calibration  # noqa: E402
 from workbench.device.correction import best_estimate  # noqa: E402
-from workbench.device.cost_model import guessed  # noqa: E402
+from workbench.device.cost_model import guess_seconds  # noqa: E402
 from workbench.device.hardware import DEVICES  # noqa: E402
 from workbench.dsl import attention_backend  # noqa: E402
 from workbench.measurement.inputs import torch_dtype  # noqa: E402
@@ -136,7 +136,7 @@ def test_a_device_without_times_takes_what_the_model_expects(
         if impl.backend == "triton":
             default, _ = tuner_choice.default_of(impl, device.limits, "bf16", sizes)
             if impl.rejection_reason(default, device.limits, "bf16", sizes) is None:
-                expected_s[impl.name] = guessed(impl, default, device, "bf16", sizes)
+                expected_s[impl.name] = guess_seconds(impl, default, device, "bf16", sizes)
     assert expected_s[first] == min(expected_s.values()) and len(expected_s) > 1
 
 

@@ -25,7 +25,7 @@ from workbench.backend.cluster.joining import GpuReport, WorkerReport
 from workbench.backend.measuring import CannotBegin, Lost, Measuring, Stopped, WorkerRefused
 from workbench.backend.metal import emulated
 from workbench.backend.metal import metal as metal_backend
-from workbench.backend.offline import Offline, _beyond
+from workbench.backend.offline import Offline, _reason_unpredictable
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.catalog import spec_of
 from workbench.compile import Compiled, LaunchShape
@@ -33,7 +33,7 @@ from workbench.data import references
 from workbench.data.mac import Mac
 from workbench.data.record import Case
 from workbench.data.references import alike, apart
-from workbench.device.hardware import UNCOMPILED, described
+from workbench.device.hardware import UNCOMPILED, find_device
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.correctness import Checked
@@ -92,7 +92,7 @@ class Client:
         self.closed += 1
 
 
-H200 = described("h200")
+H200 = find_device("h200")
 VERSIONS = {"workbench": "1", "triton": "3", "torch": "2"}
 
 
@@ -101,7 +101,7 @@ def gpu_report(lock="GPU-0123456789", index="1"):
 
 
 def sent(value):
-    return cluster.cluster_worker.sent(lambda: value)
+    return cluster.cluster_worker.run_to_bytes(lambda: value)
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     assert [w.name for w in farm.workers.values()] == ["cpu (tcp://1)", "tcp://2", "tcp://3"]
     assert farm.gpus == [first, second] and first.title == "node GPU 1 (01234567)"
     assert first.actor.calls == [("open",), ("lock", "GPU-0123456789"), ("references",)]
-    assert first.references == {"copy": 4e12} and first.spent == Counter(check=1.5)
+    assert first.references == {"copy": 4e12} and first.seconds == Counter(check=1.5)
     assert first.ask("task", (1,), 3.0) == ("task", (1,), 3.0)
-    assert first.spent == Counter(timed=2.0) and farm.refresh() == []
+    assert first.seconds == Counter(timed=2.0) and farm.refresh() == []
     gone = farm.workers["tcp://2"]
     del farm.client.listed["tcp://2"], farm.client.listed["tcp://1"]
     assert farm.refresh() == [] and farm.gpus == [second]
@@ -165,7 +165,9 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     with pytest.raises(WorkerDied):
         first.perform("open")
     farm.scheduler_lost()
-    assert second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._seen
+    assert (
+        second.worker.gone.is_set() and not farm.workers and not farm.gpus and not farm._addresses
+    )
     assert [farm.died_at(key) for key in "aab"] == [1, 2, 1]
 
 
@@ -176,7 +178,7 @@ def test_workers_join_with_and_without_a_gpu_and_leave(farm):
     (Actor(None), {}, "declares a GPU, and torch sees none there"),
     (ValueError("no"), {}, r"cannot start a measuring process \(ValueError: no\)"),
     (Actor(gpu_report()), {}, "has the GPU of tcp://1; give each"),
-    (Actor(replace(gpu_report("x"), device=described("h100"))), {}, "has a h100, and tcp://1 has"),
+    (Actor(replace(gpu_report("x"), device=find_device("h100"))), {}, "has a h100, and tcp://1"),
 ])  # fmt: skip
 def test_workers_that_cannot_take_part_are_said(farm, actor, report, words):
     first = arrives(farm, "tcp://1", Actor(gpu_report()))
@@ -188,7 +190,7 @@ def test_workers_that_cannot_take_part_are_said(farm, actor, report, words):
 
 def test_a_worker_whose_report_fails_is_refused_and_one_that_left_is_not(farm):
     farm.client.results = {"a": [ImportError("no workbench")], "b": []}
-    farm._seen |= {"a", "b"}
+    farm._addresses |= {"a", "b"}
     with pytest.raises(WorkerRefused, match=r"cannot run this workbench \(ImportError: no work"):
         farm.join("a", {"nthreads": 1})
     lost = type("KilledWorker", (Exception,), {})("x")
@@ -218,12 +220,12 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: times.pop(0)))
     farm.client.loop.answers = False
     with pytest.raises(TimeoutError, match=r"^took longer than 1 s$"):
-        farm.awaited(None, lambda: None, 1.0)
+        farm.resolve(None, lambda: None, 1.0)
     assert times == [], "at the limit itself the wait goes on"
     worker_ = ClusterWorker("a", "node", 1, None)
     threading.Timer(0.02, worker_.gone.set).start()
     with pytest.raises(WorkerDied, match="node"):
-        farm.awaited(worker_, lambda: None)
+        farm.resolve(worker_, lambda: None)
     farm.client.loop.answers = True
 
     async def fails():
@@ -231,10 +233,10 @@ def test_waits_end_at_their_limit_and_with_their_worker(farm, monkeypatch):
 
     other = ClusterWorker("b", "node", 1, None)
     with pytest.raises(WorkerDied):
-        farm.awaited(other, fails)
+        farm.resolve(other, fails)
     assert other.gone.is_set()
     with pytest.raises(OSError, match="unreachable"):
-        farm.awaited(None, fails)
+        farm.resolve(None, fails)
     with pytest.raises(SchedulerGone):
         farm.client.status = "closed"
         farm.refresh()
@@ -344,7 +346,7 @@ class Solo:
         self.calls.append(("promise", task.__name__, *args))
         return self.fate(task.__name__)
 
-    def kept(self, promise):
+    def keep(self, promise):
         return self.fate("kept") if promise is None else promise
 
     def settle(self):
@@ -389,7 +391,7 @@ def test_a_process_is_described_as_it_starts_where_its_kernel_is_known(solos):
     solos.fates = {"describe_of": [None], "kept": [ValueError("of the kernel"), TimeoutError("x")],
                    "describe": [None]}  # fmt: skip
     third = Measuring("toy", libraries_of="toy")
-    third._described = None if third._described else third._described
+    third._promised_facts = None if third._promised_facts else third._promised_facts
     assert third.describe("here") is None and solos.made[2].calls[-1][0] == "describe"
     solos.fates = {"describe": [TimeoutError("late")]}
     with pytest.raises(Lost, match="late"):
@@ -409,20 +411,20 @@ def test_seconds_are_added_up_and_a_lost_process_is_replaced_by_the_standby(solo
     assert first.calls[2:] == [("begin", "job", measuring.BEGIN_S)]
     assert standby.given == {} and standby.calls == [("begin", "warm"), ("begin", "load")]
     assert [gpu.ask(worker.final, 1, timeout_s=9) for _ in range(2)] == ["a", "b"]
-    assert gpu.spent == {"check": 1.25, "timed": 2.5, "flush": 0.75}
+    assert gpu.seconds == {"check": 1.25, "timed": 2.5, "flush": 0.75}
     gpu.wait_idle()
     assert standby.calls[-1] == "settle"
     with pytest.raises(Lost, match="late") as lost:
         gpu.ask(worker.final, 1, timeout_s=9)
-    assert (lost.value.cause, lost.value.attempts, gpu.lost) == ("timeout", 1, 1)
+    assert (lost.value.cause, lost.value.attempts, gpu.lost_processes) == ("timeout", 1, 1)
     assert first.calls[-1] == "end" and gpu._now is standby
     assert gpu.ask(worker.final, 2, timeout_s=8) == "c" and len(solos.made) == 3
     assert standby.calls[-2:] == [("begin", "job", measuring.BEGIN_S), ("final", 2, 8)]
     solos.fates["settle"] = [ChildProcessError("died")]
     gpu.wait_idle()
     assert gpu._standby is None
-    gpu.poisoned()
-    assert gpu.lost == 2 and standby.calls[-1] == "end" and gpu._now is solos.made[3]
+    gpu.replace()
+    assert gpu.lost_processes == 2 and standby.calls[-1] == "end" and gpu._now is solos.made[3]
     gpu.prepare_standby()
     gpu.prepare_standby()
     gpu.close()
@@ -440,29 +442,29 @@ def test_what_a_problem_cannot_begin_with_is_a_sentence(solos):
             gpu.begin("job")
     with pytest.raises(SpecFault):
         gpu.begin("job")
-    assert gpu.lost == 0
+    assert gpu.lost_processes == 0
     with pytest.raises(CannotBegin, match=r"^the process that makes the inputs late$"):
         gpu.begin("job")
-    assert gpu.lost == 1 and not gpu._begun
+    assert gpu.lost_processes == 1 and not gpu._is_begun
     gpu.wait_idle()
-    assert gpu._begun and gpu.self_test() == {"dram": 1.0} and gpu.references() == {"copy": 2.0}
+    assert gpu._is_begun and gpu.self_test() == {"dram": 1.0} and gpu.references() == {"copy": 2.0}
     for call, words in ((gpu.self_test, "the self-test died"), (gpu.references, "references died")):
         with pytest.raises(CannotBegin, match=words):
             call()
-    assert gpu.lost == 3 and not gpu._begun
+    assert gpu.lost_processes == 3 and not gpu._is_begun
 
 
 def test_a_task_between_two_problems_ends_the_first(solos):
     gpu = Measuring()
     gpu.begin("job")
     solos.fates = {"final": ["x", SpecFault("sentence"), ValueError("spoilt")]}
-    assert gpu.aside(worker.final, 1, timeout_s=4) == "x" and not gpu._begun and gpu._job is None
+    assert gpu.aside(worker.final, 1, timeout_s=4) == "x" and not gpu._is_begun and gpu._job is None
     with pytest.raises(SpecFault):
         gpu.aside(worker.final, 1, timeout_s=4)
-    assert gpu.lost == 0
+    assert gpu.lost_processes == 0
     with pytest.raises(ValueError, match="spoilt"):
         gpu.aside(worker.final, 1, timeout_s=4)
-    assert gpu.lost == 1
+    assert gpu.lost_processes == 1
 
 
 # The live backend on a measuring process by hand
@@ -472,7 +474,7 @@ class Gpu:
     """Answers by the name of the task: a list of results, one a call."""
 
     def __init__(self, **answers):
-        self.answers, self.calls, self.limits, self.spent = answers, [], [], {"check": 1.0}
+        self.answers, self.calls, self.limits, self.seconds = answers, [], [], {"check": 1.0}
 
     def describe(self, repository):
         return H200, "environment", "lock"
@@ -508,26 +510,26 @@ def test_limits_of_a_first_pass_grow_with_the_problem():
     backend = live_on(gpu)
     shapes = tuple(LaunchShape(n, (1,), 128, 0, 32, 1.0) for n in ("a", "b"))
     compiled = Compiled(None, "a", (1,), 2, shapes=shapes)
-    assert backend.timed(candidate(16), compiled, None).result() == TIMED
-    backend.timed(candidate(16), compiled, 2e-3, patience=3.0)
-    backend.timed(candidate(16), None, 1e-9)
+    assert backend.time(candidate(16), compiled, None).result() == TIMED
+    backend.time(candidate(16), compiled, 2e-3, patience=3.0)
+    backend.time(candidate(16), None, 1e-9)
     slack = 50 * 1e-6 + 4.8e-4
     assert gpu.limits == pytest.approx([4 + slack, 3 * (2 + 0.1 + 4.8e-4), 2 + slack], rel=1e-4)
     results = [backend.duplicate(candidate(16), compiled, "k").result() for _ in range(4)]
     assert results[:3] == [None, TIMED, POISONED] and gpu.limits[3] == pytest.approx(2 + slack)
     assert results[3] == Refusal("measure", "the measuring process: late", True, cause="timeout",
                                  attempts=2)  # fmt: skip
-    assert gpu.calls[-2:] == [("poisoned",), "duplicate"]
-    assert backend.spent == {"check": 1.0}
+    assert gpu.calls[-2:] == [("replace",), "duplicate"]
+    assert backend.seconds == {"check": 1.0}
     backend._waited_s = 2.5
-    assert backend.spent == {"check": 1.0, "libraries": 2.5}
+    assert backend.seconds == {"check": 1.0, "libraries": 2.5}
 
 
 def test_who_poisons_or_kills_a_race_is_left_out_of_the_second():
     some, guesses = [candidate(n) for n in (16, 32, 64)], [1.0, 2.0, 3.0]
     gpu = Gpu(final=[[TIMED, POISONED, TIMED], [TIMED, TIMED]])
     assert live_on(gpu).final(some, guesses) == [TIMED, POISONED, TIMED]
-    assert gpu.calls == [("wait_idle",), "final", ("poisoned",), ("wait_idle",), "final"]
+    assert gpu.calls == [("wait_idle",), "final", ("replace",), ("wait_idle",), "final"]
     assert gpu.limits == [live.INTERLEAVED_TIMEOUT_S] * 2
     bad = Refusal("check", "wrong")
     gpu = Gpu(final=[LOST, [TIMED]], first_pass=[TIMED, bad, bad])
@@ -552,7 +554,7 @@ def test_hot_times_contests_and_energy_of_a_lost_process():
     hot = [backend.hot(candidate(16)) for _ in range(4)]
     lost = Refusal("measure", "the measuring process: late", False, cause="timeout", attempts=2)
     assert hot == [TIMED, POISONED, lost, Refusal("measure", "no room", False)]
-    assert gpu.calls.count(("poisoned",)) == 1
+    assert gpu.calls.count(("replace",)) == 1
     some = [candidate(n) for n in (16, 32)]
     assert backend.energy(some, 3) == ["joules"]
     assert backend.energy(some, 3) == ["the measuring process: late"] * 2
@@ -560,7 +562,7 @@ def test_hot_times_contests_and_energy_of_a_lost_process():
     untimed = Refusal("measure", "gave no time", own=False)
     assert backend.compare(*some, 0.01) == (untimed, TIMED, "v")
     assert backend.compare(*some, 0.01) == (TIMED, POISONED, None)
-    assert gpu.calls[-1] == ("poisoned",)
+    assert gpu.calls[-1] == ("replace",)
     assert backend.compare(*some, 0.01) == (lost, POISONED, None)
     assert backend.compare(*some, 0.01) == (lost, lost, None)
     assert [live.interleaved_s(n) for n in (1, 2, 48, 49)] == [65.0, 70.0, 300.0, 300.0]
@@ -632,11 +634,11 @@ def test_what_was_prewarmed_is_not_compiled_again(monkeypatch):
     backend.prewarm(problem, some)
     found = backend.begin(problem, some)
     assert found == {"dram_measured": {"value": 4e12, "kind": "measured", **live.CEILINGS["dram"]}}
-    assert [c.key for c, here in backend.compiled(some) if here] == ["k1", "k2"]
-    assert compiled == [["k1", "k2"]] and backend._prewarmed == []
-    assert len(list(backend.compiled(some))) == 2 and len(compiled) == 2
+    assert [c.key for c, here in backend.compile(some) if here] == ["k1", "k2"]
+    assert compiled == [["k1", "k2"]] and backend._prewarm_batches == []
+    assert len(list(backend.compile(some))) == 2 and len(compiled) == 2
     backend.begin(problem, some)
-    assert len(list(backend.compiled(some[:1]))) == 1 and compiled[-1] == ["k1"]
+    assert len(list(backend.compile(some[:1]))) == 1 and compiled[-1] == ["k1"]
 
 
 # Checks, in the checker and in the processes of the code under test
@@ -646,9 +648,9 @@ def test_problems_are_kept_up_to_a_number(monkeypatch):
     made = []
     monkeypatch.setattr(checking, "_problems", {})
     monkeypatch.setattr(checking, "_KEPT", 2)
-    monkeypatch.setattr(checking, "trusted", lambda kernel: f"spec of {kernel}")
+    monkeypatch.setattr(checking, "import_trusted", lambda kernel: f"spec of {kernel}")
     monkeypatch.setattr(
-        "workbench.measurement.correctness.PreparedProblem.of", lambda *given: made.append(given)
+        "workbench.measurement.correctness.PreparedProblem.make", lambda *given: made.append(given)
     )
     calls = [checking.CheckCall((("N", n),), 5) for n in (1, 2, 3)]
     request = checking.CheckRequest("toy", "bf16", tuple(calls))
@@ -666,15 +668,13 @@ def test_errors_of_calls_are_joined():
         return [SimpleNamespace(checked=c) for c in each]
 
     right = results(Checked(0.25, bits="a"), Checked(0.75, bits="b"))
-    joined = checking.joined(request, right)
+    joined = checking.join(request, right)
     assert joined.error == 0.75 and len(joined.bits) == 16
-    assert checking.joined(request, right[::-1]).bits != joined.bits
+    assert checking.join(request, right[::-1]).bits != joined.bits
     wrong = results(Checked(0.5), Checked(3.0, "is wrong", "values"))
-    assert checking.joined(request, wrong) == Refusal(
-        "check", "at {'N': 2} is wrong", rule="values"
-    )
+    assert checking.join(request, wrong) == Refusal("check", "at {'N': 2} is wrong", rule="values")
     refused = Refusal("check", "no")
-    assert checking.joined(request, refused) is refused
+    assert checking.join(request, refused) is refused
 
 
 def test_a_check_asks_the_checker_then_the_runner_then_the_checker(monkeypatch):
@@ -723,7 +723,7 @@ def test_a_check_asks_the_checker_then_the_runner_then_the_checker(monkeypatch):
                          "restart 1 False"]  # fmt: skip
     assert not checks._inputs
     sampling = SimpleNamespace(launch=launch, compare=compare)
-    sampled = [checks.sampled("toy", "c", "x", sampling, 2.0).result() for _ in range(4)]
+    sampled = [checks.check_samples("toy", "c", "x", sampling, 2.0).result() for _ in range(4)]
     assert sampled == [None, None, refused, "same"]
     checks.close()
     assert asked[-2:] == ["restart 3 True", "restart 1 False"]
@@ -744,7 +744,7 @@ def test_launches_stop_at_the_first_that_fails(monkeypatch):
             raise outcome
         return outcome
 
-    monkeypatch.setattr("workbench.measurement.handover.returned", returned)
+    monkeypatch.setattr("workbench.measurement.handover.launch_on_inputs", returned)
     calls = [SimpleNamespace(sizes={"N": n}) for n in (1, 2, 1)]
     assert checking.launch_calls("toy", candidate(16), calls[:1]) == [results[1]]
     refused = checking.launch_calls("toy", candidate(16), calls)
@@ -815,7 +815,7 @@ def test_the_largest_size_that_is_taken_is_checked_with_the_others_in_one_proces
     call = sanitizing.checked_call(Problem("softmax", spec, {"N": 4096}, "bf16"), one, None)
     assert call.sizes == {"N": 4096}
     alone, together = [], [True]
-    monkeypatch.setattr(sanitizing, "sanitized", lambda call: alone.append(call) or "alone")
+    monkeypatch.setattr(sanitizing, "sanitize_call", lambda call: alone.append(call) or "alone")
     monkeypatch.setattr(sanitizing, "_all_pass", lambda calls: together.pop())
     assert sanitizing.sanitized_each([1]) == ["alone"]
     assert [v.state for v in sanitizing.sanitized_each([1, 2])] == ["kept"] * 2 and alone == [1]
@@ -856,11 +856,11 @@ def test_bytes_are_counted_at_a_size_that_is_small_enough():
     spec = SimpleNamespace(flops=lambda **s: s["N"], bytes_read=lambda s, d: 4 * s["N"],
                            bytes_written=lambda s, d: s["N"])  # fmt: skip
     impl = SimpleNamespace(spec=spec, work_of=lambda *_: [work, work])
-    assert emulated._moved(impl, None, None, "fp32", {"N": 8}) == (60, 28)
-    assert emulated._requested(impl, None, None, "fp32", {"N": 8}) == 88
+    assert emulated._bytes(impl, None, None, "fp32", {"N": 8}) == (60, 28)
+    assert emulated._requested_bytes(impl, None, None, "fp32", {"N": 8}) == 88
     assert emulated._tile(impl, None, None, "fp32", {"N": 8}) == [(3, 5, 7)] * 2
     impl.work_of = lambda *_: None
-    assert emulated._moved(impl, None, None, "fp32", {"N": 8}) == (32, 8)
+    assert emulated._bytes(impl, None, None, "fp32", {"N": 8}) == (32, 8)
     assert emulated._tile(impl, None, None, "fp32", {"N": 8}) is None
     assert emulated._cost(impl, None, None, "fp32", {"N": 1 << 20}) == 10.0
     spec.flops = lambda **s: 1 << 26
@@ -1008,7 +1008,7 @@ def test_a_mac_times_in_turns_and_each_alone_where_its_process_is_lost(mac, monk
         measure_tasks=[[TIMED], lost, [TIMED], lost, lost],
         compare_tasks=[lost, metal_backend.MetalPair(TIMED, TIMED, "v")],
     )
-    assert backend.timed(one, None, None, patience=3.0).result() == TIMED
+    assert backend.time(one, None, None, patience=3.0).result() == TIMED
     name, limit_s, tasks, _rules, rounds, driver, seed = process.calls[-1]
     assert (name, limit_s, len(tasks), rounds, driver) == ("measure_tasks", 360.0, 1, 2, "driver")
     assert tasks[0].regime == "cold" and tasks[0].sizes == {"N": 8} and seed == backend._seed
@@ -1019,7 +1019,7 @@ def test_a_mac_times_in_turns_and_each_alone_where_its_process_is_lost(mac, monk
     assert backend.compare(one, other, 0.01) == (refused, refused, None)
     assert backend.compare(one, other, 0.01) == (TIMED, TIMED, "v")
     assert process.calls[-1][1] == 480.0
-    assert backend.duplicate(one, None, "k").result() is None and backend.spent == {}
+    assert backend.duplicate(one, None, "k").result() is None and backend.seconds == {}
     assert (
         backend.sanitize([one, other]) == [None, None] and len(backend.energy([one, other], 1)) == 2
     )
@@ -1037,7 +1037,7 @@ def test_a_mac_times_in_turns_and_each_alone_where_its_process_is_lost(mac, monk
 def test_tasks_of_a_mac_that_it_cannot_time_are_refused_and_the_others_are(mac, monkeypatch):
     backend, process = mac(measure_tasks=[[TIMED, POISONED]])
     monkeypatch.setattr(
-        metal_backend, "planned", lambda *_: [launch("f", (8, 1, 1), (4, 1, 1))] * 2
+        metal_backend, "plan_launches", lambda *_: [launch("f", (8, 1, 1), (4, 1, 1))] * 2
     )
     at = backend._problem
     parts = [
@@ -1051,7 +1051,7 @@ def test_tasks_of_a_mac_that_it_cannot_time_are_refused_and_the_others_are(mac, 
     assert [r.kernels for r in results] == [None, 2, None, 1]
     assert [t.regime for t in process.calls[-1][2]] == ["hot", "cold"]
     assert process.calls[-1][1] == 240.0
-    assert [c.ttgir for _, c in backend.compiled([candidate(2, "metal")])] == ["k2"]
+    assert [c.ttgir for _, c in backend.compile([candidate(2, "metal")])] == ["k2"]
     backend, process = mac()
     assert backend.measure_interleaved(parts[:1])[0].compiled is None and len(process.calls) == 1
 
@@ -1069,7 +1069,7 @@ def test_a_mac_on_its_battery_is_refused_unless_it_is_allowed():
 def test_what_no_model_covers_is_said():
     at = Problem("toy", None, {}, "bf16")
     words = [
-        _beyond(TimingTask(at, candidate(1, backend), regime, clock))
+        _reason_unpredictable(TimingTask(at, candidate(1, backend), regime, clock))
         for backend, regime, clock in (("torch", "cold", "device"), ("triton", "cold", "host"),
                                        ("triton", "hot", "device"))
     ]  # fmt: skip
@@ -1084,7 +1084,7 @@ def offline(predict, **impl):
     """Return a backend of a target whose processes never run."""
     backend = Offline.__new__(Offline)
     backend.device, backend._compile_s, backend._interpret_s = H200, 1.0, 10.0
-    backend._checked, asked = {}, []
+    backend._check_futures, asked = {}, []
     backend._method = SimpleNamespace(predict=predict, checked="interpreter", compile=None)
 
     def check(problem, candidate, sizes, timeout_s):
@@ -1095,7 +1095,7 @@ def offline(predict, **impl):
         asked.append((candidate.key, examined, timeout_s))
         return done(Checked(0.25, bits="bits", programs=3))
 
-    backend._checks = SimpleNamespace(check=check, sampled=sampled, seed=77)
+    backend._checks = SimpleNamespace(check=check, check_samples=sampled, seed=77)
     knobs = {"block_n": "tile", "num_warps": "threads", "num_stages": "stages"}
     backend._problem = Problem(
         "toy", SimpleNamespace(check=[{"N": 7}, {"N": 64}]), {"N": 8}, "bf16"
@@ -1126,21 +1126,21 @@ def test_configs_that_differ_in_warps_and_stages_share_a_check(monkeypatch):
                3: {"block_n": 32, "num_warps": 4}}  # fmt: skip
     monkeypatch.setattr("workbench.backend.offline.values", configs.__getitem__)
     backend, of, asked = offline(lambda *_: "predicted")
-    results = [backend.timed(of(n), None, None).result() for n in (1, 2, 3)]
+    results = [backend.time(of(n), None, None).result() for n in (1, 2, 3)]
     assert results == [Timed("predicted", 0.5, "interpreter", "bits", 77)] * 3
     assert asked == [("k1", [64], 10.0), ("k3", [64], 10.0)]
-    backend.timed(of(1), None, None, patience=3.0)
+    backend.time(of(1), None, None, patience=3.0)
     assert asked[2:] == [("k1", [64], 30.0)]
-    backend.timed(of(2, backend="metal"), None, None)
+    backend.time(of(2, backend="metal"), None, None)
     assert asked[3:] == [("k2", [64], 10.0)], "warps of a Metal kernel have a check of their own"
-    none = backend.timed(of(1, rejection_reason=lambda *_: "no", name="x"), None, None).result()
+    none = backend.time(of(1, rejection_reason=lambda *_: "no", name="x"), None, None).result()
     assert none.reason == "it takes none of the sizes to check, so its result is unchecked"
-    assert backend.timed(of(1, unchecked=True), None, None).result() == Timed(
+    assert backend.time(of(1, unchecked=True), None, None).result() == Timed(
         "predicted", None, "not here"
     )
     compiled = SimpleNamespace(examined="known")
     for patience, limit_s in ((1.0, 10.0), (3.0, 30.0), (12.0, 90.0)):
-        sampled = backend.timed(of(1, sampling="s", name="y"), compiled, None, patience).result()
+        sampled = backend.time(of(1, sampling="s", name="y"), compiled, None, patience).result()
         assert asked[-1] == ("k1", "known", limit_s)
     assert sampled == Timed("predicted", 0.25, "interpreter", programs=3)
 
@@ -1155,8 +1155,8 @@ def test_a_time_that_no_model_gives_is_a_reason(monkeypatch, error, words):
         raise error
 
     backend, of, _ = offline(predict)
-    assert backend.timed(of(1), None, None).result() == Refusal("measure", words)
-    ended = backend._analysed(done(CancelledError()), None, of(1), None)
+    assert backend.time(of(1), None, None).result() == Refusal("measure", words)
+    ended = backend._analyse_candidate(done(CancelledError()), None, of(1), None)
     assert ended == Refusal("check", "the sweep ended before it was checked")
     with pytest.raises(SpecFault):
         given = Future()

@@ -32,14 +32,14 @@ from workbench.code.machine_code import is_whole_elf
 from workbench.compile import Compiled, CompiledDuplicate, CompileError
 from workbench.data import machine_failure
 from workbench.data.record import Case, CountedTraffic, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import SpecFault
 
 pytestmark = pytest.mark.unit
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIMED = Timed(synthetic.measured(1e-5), 0.5, "gpu")
-H200 = described("h200")
+H200 = find_device("h200")
 RESOURCES = next(o.resources for o in synthetic.softmax()[1] if isinstance(o, Record))
 
 
@@ -143,8 +143,8 @@ def test_a_config_whose_compiler_is_lost_is_tried_once_more_with_patience():
 
 
 def test_a_key_is_claimed_once(tmp_path):
-    assert processes.claimed(tmp_path, "k", "1") and not processes.claimed(tmp_path, "k", "2")
-    assert os.readlink(tmp_path / "k") == "1" and processes.claimed(tmp_path, "z", "2")
+    assert processes.claim_key(tmp_path, "k", "1") and not processes.claim_key(tmp_path, "k", "2")
+    assert os.readlink(tmp_path / "k") == "1" and processes.claim_key(tmp_path, "z", "2")
 
 
 def test_tasks_of_several_problems_are_compiled_each_config_once():
@@ -462,15 +462,15 @@ def test_tasks_of_a_cluster_end_with_their_worker_or_the_command(cluster_gpu):
     pool = remote.ClusterPool(one, [worker, other, gone])
     first, second, third = (pool.submit(abs, -n, timeout_s=5.0) for n in (1, 2, 3))
     assert farm.client.futures[0].options["workers"] == ["a", "b"]
-    ends(farm.client.futures[0], remote.replies.written(True, 1))
-    ends(farm.client.futures[1], remote.replies.written(False, ValueError("x")))
+    ends(farm.client.futures[0], remote.replies.write(True, 1))
+    ends(farm.client.futures[1], remote.replies.write(False, ValueError("x")))
     ends(farm.client.futures[2], OSError("gone"))
     assert first.result(5) == 1 and isinstance(second.exception(5), ValueError)
     assert str(third.exception(5)) == "its worker died (gone)" and not pool._pending
     pending = pool.submit(abs, -4, timeout_s=5.0)
     pool.close()
     assert farm.client.futures[3].cancelled == 1 and not pending.done()
-    ends(farm.client.futures[3], remote.replies.written(True, 4))
+    ends(farm.client.futures[3], remote.replies.write(True, 4))
     assert not pending.done(), "what comes after the end is dropped"
     worker.gone.set()
     assert isinstance(pool.submit(abs, -5, timeout_s=5.0).exception(5), GpuGone)
@@ -486,7 +486,7 @@ def test_what_is_pending_is_dropped_when_the_gpu_is_gone(cluster_gpu, monkeypatc
     pending = pool.submit(abs, -1, timeout_s=5.0)
     worker.gone.set()
     assert isinstance(pending.exception(10), GpuGone) and not pool._pending
-    pool._closed.set()
+    pool._end_event.set()
     done = Future()
     done.cancel()
     remote._settle(done, 1, None)
@@ -520,7 +520,7 @@ def test_a_remote_process_that_dies_is_lost_with_its_config(cluster_gpu, monkeyp
     process.prepare_standby()
     process.wait_idle()
     assert process.self_test() == {"dram": 1.0}
-    process.poisoned()
+    process.replace()
     assert [n for n, *_ in asked] == ["prepare_standby", "wait_idle", "self_test", "poisoned"]
     monkeypatch.setattr(
         ClusterGpu, "perform", lambda self, name, *args: (_ for _ in ()).throw(WorkerDied("w"))
@@ -565,19 +565,19 @@ def test_a_worker_of_a_cluster_has_a_pool_and_claims_of_its_own(monkeypatch, tmp
     )
     assert cluster_worker._pool() == cluster_worker._pool() == "pool" and made == [5]
     job = CompileJob("toy", candidate(1), {}, "bf16", H200, tmp_path, "1")
-    assert cluster_worker._with_own_claims(job) is job
-    assert cluster_worker._with_own_claims(replace(job, claims=None)).claims is None
+    assert cluster_worker._replace_claims(job) is job
+    assert cluster_worker._replace_claims(replace(job, claims=None)).claims is None
     own = [
-        cluster_worker._with_own_claims(replace(job, claims=tmp_path / n)).claims
+        cluster_worker._replace_claims(replace(job, claims=tmp_path / n)).claims
         for n in ("x", "x", "y")
     ]
     assert own[0] == own[1] != own[2] and all(p.is_dir() for p in own)
     assert cluster_worker.missing([tmp_path, tmp_path / "x"]) == [tmp_path / "x"]
-    right, error = remote.replies.read(cluster_worker.sent(int, "x"))
+    right, error = remote.replies.read(cluster_worker.run_to_bytes(int, "x"))
     assert (
         not right
         and isinstance(error, ValueError)
-        and remote.replies.read(cluster_worker.sent(abs, -2)) == (True, 2)
+        and remote.replies.read(cluster_worker.run_to_bytes(abs, -2)) == (True, 2)
     )
     for named, index in (
         ({}, "0"),
@@ -593,7 +593,7 @@ def test_a_worker_of_a_cluster_has_a_pool_and_claims_of_its_own(monkeypatch, tmp
 
 def test_the_owner_of_a_gpu_locks_and_reports_it(monkeypatch):
     class Measuring:
-        spent = {"check": 1.0}  # noqa: RUF012
+        seconds = {"check": 1.0}  # noqa: RUF012
 
         def describe(self, repository):
             return described_
@@ -671,7 +671,7 @@ def test_processes_of_libraries_start_where_they_are_wanted(monkeypatch, who, ca
     for shown in (True, False):
         monkeypatch.setattr(prewarm, "gpu_shown", lambda shown=shown: shown)
         assert (prewarm.begin_prewarm("toy") is not None) == shown
-        with prewarm.prewarmed("toy", prewarm.Libraries.NOBODY, wanted=not shown) as found:
+        with prewarm.prewarmer("toy", prewarm.Libraries.NOBODY, wanted=not shown) as found:
             assert found is None
 
 
@@ -684,7 +684,7 @@ def test_tasks_for_a_target_are_predicted_but_for_those_that_no_model_covers(mon
     backend._method = SimpleNamespace(compile="metal's")
     begun, asked = [], []
     backend.begin = lambda problem: begun.append(problem.sizes["N"])
-    backend.timed = lambda c, compiled, best: (asked.append(c.key), prewarm.Future())[1]
+    backend.time = lambda c, compiled, best: (asked.append(c.key), prewarm.Future())[1]
     results = {
         0: compiled(2, "a"),
         1: Refusal("compile", "no"),
@@ -700,7 +700,7 @@ def test_tasks_for_a_target_are_predicted_but_for_those_that_no_model_covers(mon
         asked.append(c.key)
         return future
 
-    backend.timed = timed
+    backend.time = timed
     parts = [
         TimingTask(at, candidate(0)),
         TimingTask(at, candidate(1)),
@@ -746,10 +746,10 @@ def test_a_config_is_counted_at_a_small_size_and_scaled(monkeypatch):
     )
     monkeypatch.setattr(emulated, "counted_sizes", lambda *at: {"N": 2})
     monkeypatch.setattr(emulated, "_emulated_runs", runs)
-    monkeypatch.setattr(emulated, "planned", lambda *at: ["launch"])
+    monkeypatch.setattr(emulated, "plan_launches", lambda *at: ["launch"])
     moved = {2: (4, 0), 8: (32, 6)}
     monkeypatch.setattr(
-        emulated, "_moved", lambda impl, config, limits, dtype, sizes: moved[sizes["N"]]
+        emulated, "_bytes", lambda impl, config, limits, dtype, sizes: moved[sizes["N"]]
     )
     monkeypatch.setattr(
         emulated, "compiled_launches", lambda launches, traffic: (launches, traffic)
@@ -813,7 +813,7 @@ def test_calls_take_the_schedules_of_the_emulator_in_turn(monkeypatch):
         emulated, "load_kernel", lambda kernel: SimpleNamespace(impl=lambda name, code: impl)
     )
     monkeypatch.setattr(
-        "workbench.measurement.handover.returned", lambda impl, config, call: results.pop(0)
+        "workbench.measurement.handover.launch_on_inputs", lambda impl, config, call: results.pop(0)
     )
     calls = [SimpleNamespace(sizes={"N": n}) for n in range(4)]
     assert emulated.emulate_calls("toy", candidate(1), calls) == Refusal(
@@ -830,14 +830,14 @@ def test_counts_come_back_as_they_end_and_failures_have_a_cause():
         (one.set_exception if isinstance(value, BaseException) else one.set_result)(value)
         return one
 
-    good = emulated._counted(candidate(1), future(compiled(1, "")))
+    good = emulated._compiled_result(candidate(1), future(compiled(1, "")))
     assert good.ttgir == "blocks1"
-    assert emulated._counted(candidate(1), future(Refusal("compile", "no"))).reason == "no"
-    late = emulated._counted(candidate(1), future(TimeoutError("late")))
+    assert emulated._compiled_result(candidate(1), future(Refusal("compile", "no"))).reason == "no"
+    late = emulated._compiled_result(candidate(1), future(TimeoutError("late")))
     assert (late.reason, late.cause) == ("the emulated run late", "timeout")
-    assert emulated._counted(candidate(1), future(KeyError("x"))).cause is None
+    assert emulated._compiled_result(candidate(1), future(KeyError("x"))).cause is None
     with pytest.raises(SpecFault):
-        emulated._counted(candidate(1), future(SpecFault("s")))
+        emulated._compiled_result(candidate(1), future(SpecFault("s")))
     asked = []
 
     class Pool:

@@ -51,7 +51,7 @@ class Process:
         return Connection(os.dup(self.pipe)).recv()
 
     def send(self, right, value):
-        data = replies.written(right, value)
+        data = replies.write(right, value)
         os.write(self.pipe, workers._LENGTH.pack(len(data)) + data)
 
 
@@ -82,7 +82,7 @@ def played(monkeypatch):
 def test_a_process_is_asked_its_number_as_it_starts(played):
     assert played.pid == 4711 and played.process.steps == ["start"] and played.process.daemon
     assert played.process.args == (False, None, None) and played.alive
-    assert list(played._owed) == [None] and played.process.theirs.closed
+    assert list(played._promises) == [None] and played.process.theirs.closed
     assert played.process.received() == (os.getpid, ())
     played.kill()
     assert played.process.steps == ["start", "kill"] and not played._ours.closed
@@ -93,9 +93,9 @@ def test_what_was_begun_is_dropped_and_what_was_promised_kept(played):
     played.begin(abs, -4)
     for value in (4711, "promised", "begun"):
         played.process.send(True, value)
-    assert played.kept(promise) == "promised" and list(played._owed) == [None]
+    assert played.keep(promise) == "promised" and list(played._promises) == [None]
     played.settle()
-    assert not played._owed
+    assert not played._promises
     played.process.send(True, "asked")
     assert played.ask(abs, -5, timeout_s=1) == "asked"
     assert [played.process.received() for _ in range(4)] == [
@@ -103,7 +103,7 @@ def test_what_was_begun_is_dropped_and_what_was_promised_kept(played):
     bad = played.promise(abs, -6)
     played.process.send(False, ValueError("mine"))
     with pytest.raises(ValueError, match="mine"):
-        played.kept(bad)
+        played.keep(bad)
     played.process.send(False, KeyError("other"))
     with pytest.raises(KeyError, match="other"):
         played.ask(abs, -7, timeout_s=1)
@@ -121,19 +121,19 @@ def test_a_limit_is_waited_for_once_and_ends_the_process(played):
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, -1])
 def test_a_result_in_two_pieces_is_one_result(played, cut):
     """The length is 8 bytes; the first piece ends before, at and behind it."""
-    data = replies.written(True, 4711)
+    data = replies.write(True, 4711)
     whole = workers._LENGTH.pack(len(data)) + data
     os.write(played.process.pipe, whole[:cut])
-    assert not played.is_ready(3.0) and played.waits == [3.0, 3.0] and len(played._owed) == 1
+    assert not played.is_ready(3.0) and played.waits == [3.0, 3.0] and len(played._promises) == 1
     os.write(played.process.pipe, whole[cut:])
-    assert played.is_ready(0.0) and not played._owed and played._unread == b""
+    assert played.is_ready(0.0) and not played._promises and played._unread == b""
 
 
 def test_what_is_late_goes_on_and_is_ready_later(played):
     assert not played.is_ready(-1.0) and played.waits == [0.0] and played.alive
     played.process.send(True, 4711)
     played.begin(abs, -1)
-    assert not played.is_ready(2.0) and len(played._owed) == 1
+    assert not played.is_ready(2.0) and len(played._promises) == 1
     assert played.waits[1:] == [2.0, 2.0]
     played.process.send(True, 1)
     assert played.is_ready(0.0)
@@ -150,9 +150,9 @@ def test_a_process_that_ends_says_its_code(played):
     os.close(played.process.pipe)  # nothing can be sent now
     played.begin(abs, -1)
     promise = played.promise(abs, -1)
-    assert not played._owed, "no answer is owed for what could not be sent"
+    assert not played._promises, "no answer is owed for what could not be sent"
     with pytest.raises(ChildProcessError, match="exit code 3"):
-        played.kept(promise)
+        played.keep(promise)
     with pytest.raises(ChildProcessError, match="exit code 3"):
         played.ask(abs, -1, timeout_s=9)
     assert not played._read()
@@ -242,7 +242,7 @@ def test_an_idle_process_is_used_again_and_a_dead_one_is_replaced(pool):
     with pytest.raises(RuntimeError):
         pool.submit(abs, -5, timeout_s=7)
     with pytest.raises(ChildProcessError, match="its pool is closed"):
-        pool._started()
+        pool._start_solo()
     assert OneTask.made[3].steps == ["end"]
 
 
@@ -510,14 +510,14 @@ def test_what_follows_a_future_has_its_result_or_its_error():
 def test_a_duplicate_without_a_time_of_its_own_travels():
     """Its reply once was no result, and the measuring process was replaced for each duplicate."""
     checked = Timed(None, 0.25, "gpu", "bits", 7)
-    assert replies.read(replies.written(True, checked)) == (True, checked)
+    assert replies.read(replies.write(True, checked)) == (True, checked)
 
 
 def test_numbers_of_numpy_travel_as_those_of_python():
     sent = (np.float64(0.1), np.float32(0.5), np.int64(2**40), np.bool_(True))
-    right, result = replies.read(replies.written(True, sent))
+    right, result = replies.read(replies.write(True, sent))
     assert right and result == (0.1, 0.5, 2**40, True)
     assert [type(each) for each in result] == [float, float, int, bool]
     for array in (np.zeros(1), np.zeros((2, 2))):
-        right, error = replies.read(replies.written(True, array))
+        right, error = replies.read(replies.write(True, array))
         assert not right and "cannot travel" in str(error)

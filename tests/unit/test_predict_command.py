@@ -13,7 +13,7 @@ import workbench as wb
 from workbench import catalog
 from workbench.commands.options import CommandError, OptionError, PredictOptions
 from workbench.commands.predict import run
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import UnknownDevice, device_named
 from workbench.tuner.prediction import NotPredicted, rank_configs
 
@@ -26,7 +26,7 @@ def test_without_a_calibration_all_configs_are_ranked_by_the_model():
     choices = [f.metadata["choices"] for f in fields(impl.config)]
     every = [impl.config(*point) for point in itertools.product(*choices)]
     times = [
-        guessed(impl, config, device, "fp32", sizes)
+        guess_seconds(impl, config, device, "fp32", sizes)
         for config in {*every, impl.default(device.limits, "fp32", sizes)}
         if impl.rejection_reason(config, device.limits, "fp32", sizes) is None
     ]

@@ -233,7 +233,7 @@ from workbench.data import locks
 locks.POLL_S = 0.0005
 number = Path(sys.argv[1], "number")
 for _ in range(40):
-    with locks.held(locks.Lock("sweep", "a", "the sweep", stays=False), lambda said: None):
+    with locks.hold_lock(locks.Lock("sweep", "a", "the sweep", stays=False), lambda said: None):
         number.write_text(str(int(number.read_text()) + 1))
 """
     (folder / "number").write_text("0")
@@ -248,9 +248,9 @@ for _ in range(40):
 def test_the_file_of_a_killed_holder_is_removed_and_that_of_a_living_one_is_not(folder):
     lock = locks.Lock("sweep", "a", "the sweep", stays=False)
     lock.path.write_text("123456789")
-    locks.remove_left(lock)
+    locks.remove_stale_file(lock)
     assert not lock.path.exists()
-    with locks.held(lock, pytest.fail):
-        locks.remove_left(lock)
+    with locks.hold_lock(lock, pytest.fail):
+        locks.remove_stale_file(lock)
         assert lock.path.exists()
     assert not lock.path.exists()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.backend.processes import Duplicate, claimed, compile_all
+from workbench.backend.processes import Duplicate, claim_key, compile_all
 from workbench.backend.protocol import Problem
 from workbench.compile import Compiled, CompiledDuplicate
 from workbench.data.record import Case, Resources
@@ -46,7 +46,7 @@ class Pool:
         for at in self.starts:
             future, number, job = self.jobs[at]
             self.order.append(number)
-            if claimed(job.claims, self.codes[number], job.owner):
+            if claim_key(job.claims, self.codes[number], job.owner):
                 answers[at] = lambda future=future, number=number: self.select(future, number)
             else:
                 owner = (job.claims / self.codes[number]).readlink()

@@ -29,13 +29,13 @@ from workbench.traces.profilers.names import (
     CHIPS,
     SUBMETRICS,
     CounterError,
-    listed,
+    counter,
+    list_names,
     names_of,
-    taken,
 )
 from workbench.traces.profilers.running.child import ChildEnd
 from workbench.traces.profilers.running.expected import check_dispatches
-from workbench.traces.profilers.running.failures import check_ended, failure, not_accessible
+from workbench.traces.profilers.running.failures import check_exit, failure, inaccessible_counters
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.permission import CounterPermission, counter_permission
 from workbench.traces.profilers.running.workload import MarkedCalls, Workload
@@ -275,27 +275,26 @@ def test_each_failure_has_its_sentence_and_remedy(text, tmp_path):
     (tmp_path / "tool.log").write_text(f"==PROF== Connected\n{text}\n")
     for run in (ended(tmp_path, 1), ended(tmp_path, 0, ())):
         with pytest.raises(ProfilerError) as error:
-            check_ended(run, "ncu")
+            check_exit(run, "ncu")
         sentence = str(error.value)
         assert PRINTED[text] in sentence and sentence.endswith(".") and "\n" not in sentence
 
 
 def test_a_tool_that_says_nothing_known(tmp_path):
-    check_ended(ended(tmp_path), "ncu")
+    check_exit(ended(tmp_path), "ncu")
     with pytest.raises(ProfilerError, match=r"exit code 7.*repeats them without it"):
-        check_ended(ended(tmp_path, 7), "ncu")
+        check_exit(ended(tmp_path, 7), "ncu")
     with pytest.raises(ProfilerError, match=r"took too long.*hang"):
-        check_ended(ended(tmp_path, timed_out=True), "ncu")
+        check_exit(ended(tmp_path, timed_out=True), "ncu")
     (tmp_path / "tool.log").write_text("strange\x1b[31m\n")
     with pytest.raises(ProfilerError, match=r"left no file.*strange\[31m; `--dry-run`"):
-        check_ended(ended(tmp_path, 0, ()), "ncu")
+        check_exit(ended(tmp_path, 0, ()), "ncu")
     assert failure("all is well") is None
 
 
 def test_counters_that_ncu_cannot_access():
-    assert not_accessible("==WARNING== Unable to access the following 2 metrics: a.sum, b.\n") == [
-        "a.sum", "b.",
-    ]  # fmt: skip
+    text = "==WARNING== Unable to access the following 2 metrics: a.sum, b.\n"
+    assert inaccessible_counters(text) == ["a.sum", "b."]
 
 
 @given(st.dictionaries(st.sampled_from(["_rows", "_fill", "x"]), st.integers(1, 3)))
@@ -322,10 +321,10 @@ def test_every_name_of_a_chip_is_taken_as_it_is(chip, data):
     if kind != "ratio" and data.draw(st.booleans()):
         parts.append(data.draw(st.sampled_from(SUBMETRICS)))
     for named in (name, ".".join(parts)):
-        assert taken(named, chip).name == named and not taken(named, chip).sentence
+        assert counter(named, chip).name == named and not counter(named, chip).sentence
     for wrong in (f"{name}.total", f"{'.'.join(parts[:2])}.per_hour", f"{name}_not_there"):
         with pytest.raises(CounterError, match=r"^[^\n]+\.$"):
-            taken(wrong, chip)
+            counter(wrong, chip)
 
 
 @pytest.mark.parametrize(
@@ -340,21 +339,21 @@ def test_every_name_of_a_chip_is_taken_as_it_is(chip, data):
     ],
 )  # fmt: skip
 def test_names_of_guides_are_translated_and_said(named, chip, name):
-    known = taken(named, chip)
+    known = counter(named, chip)
     assert known.name == name and (name in known.sentence) == (name != named)
     assert ("no total by warp" in known.sentence) == ("not_predicated_off" in named)
 
 
 def test_names_of_ncus_own_are_taken():
     for name in ("launch__registers_per_thread", "sass__inst_executed_per_opcode"):
-        assert taken(name, "GH100").name == name
+        assert counter(name, "GH100").name == name
     with pytest.raises(CounterError, match="nearest are"):
-        taken("launch__x,y", "GH100")
+        counter("launch__x,y", "GH100")
 
 
 def test_a_wrong_name_has_its_three_nearest():
     with pytest.raises(CounterError) as error:
-        taken("smsp__inst_exectued.sum", "GH100")
+        counter("smsp__inst_exectued.sum", "GH100")
     assert "GH100 has no counter smsp__inst_exectued.sum; nearest are smsp__inst_executed," in str(
         error.value
     )
@@ -369,9 +368,9 @@ def test_groups_of_amd():
 
 
 def test_listed_names_hold_the_pattern():
-    assert all("stall" in name for name, _ in listed("GH100", "stall"))
+    assert all("stall" in name for name, _ in list_names("GH100", "stall"))
     with pytest.raises(CounterError, match="not a regular expression"):
-        listed("GH100", "(")
+        list_names("GH100", "(")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from workbench.traces.profilers import ProfilerError, RecordingStatus, ToolRun, preflight, profilers
 from workbench.traces.profilers.running.call_script import OneCall, script_of
 from workbench.traces.profilers.running.child import ChildEnd
-from workbench.traces.profilers.running.expected import check_inside, check_marked
+from workbench.traces.profilers.running.expected import check_inside, check_marked_calls
 from workbench.traces.profilers.running.machine import COLLECTORS, Machine
 from workbench.traces.profilers.running.workload import (
     RECORDER,
@@ -250,7 +250,7 @@ def ended(workload=CALLS, status=None, code=0, files=("f",)):
 
 
 def test_the_expected_launches_pass():
-    check_marked(ended(), trace_of())
+    check_marked_calls(ended(), trace_of())
 
 
 @pytest.mark.parametrize(
@@ -264,31 +264,33 @@ def test_the_expected_launches_pass():
 )
 def test_other_launches_are_an_error_that_names_them(trace, words):
     with pytest.raises(ProfilerError, match=words):
-        check_marked(ended(), trace)
+        check_marked_calls(ended(), trace)
 
 
 def test_more_launches_than_expected_are_an_error():
     trace = trace_of()
     trace.activities.add(ActivityKind.KERNEL, "more", 95, 96, "0", correlation=3)
     with pytest.raises(ProfilerError, match=r"10 launches .* 10 x _rows, 1 x more"):
-        check_marked(ended(), trace)
+        check_marked_calls(ended(), trace)
 
 
 def test_a_tree_of_proton_has_the_launches_as_totals():
     for count, is_right in ((10, True), (11, False)):
         trace = Trace("proton", totals=[Total(ActivityKind.KERNEL, "_rows", count, 1.0)])
         if is_right:
-            check_marked(ended(), trace)
+            check_marked_calls(ended(), trace)
         else:
             with pytest.raises(ProfilerError, match="11 x _rows"):
-                check_marked(ended(), trace)
+                check_marked_calls(ended(), trace)
 
 
 def test_a_program_that_used_the_gpu_has_kernels():
     program = Workload(("python", "step.py"), "step.py")
-    check_marked(ended(program, RecordingStatus("ended", gpu_used=False)), Trace("torch.profiler"))
+    check_marked_calls(
+        ended(program, RecordingStatus("ended", gpu_used=False)), Trace("torch.profiler")
+    )
     with pytest.raises(ProfilerError, match="no kernel was recorded"):
-        check_marked(
+        check_marked_calls(
             ended(program, RecordingStatus("ended", gpu_used=True)), Trace("torch.profiler")
         )
 
@@ -296,7 +298,7 @@ def test_a_program_that_used_the_gpu_has_kernels():
 def test_a_kernel_without_scopes_has_no_records_inside():
     inside = Workload((), "softmax.rows", None, MarkedCalls(1, True), data="inside")
     with pytest.raises(ProfilerError, match="no scopes inside"):
-        check_marked(ended(inside), Trace("proton"))
+        check_marked_calls(ended(inside), Trace("proton"))
 
 
 PROGRAM = Workload(("python", "step.py"), "step.py", StepSchedule(2, 3, 5))

@@ -193,4 +193,4 @@ def test_operations_of_the_host_alone_are_shown_by_their_own_time(capsys):
     trace = read([path])
     _, out, _ = said(capsys, path)
     assert "host operation" in out and "own time" in out and "GPU utilisation" not in out
-    assert not list(trace.activities.of_kind(ActivityKind.KERNEL))
+    assert not list(trace.activities.select(ActivityKind.KERNEL))

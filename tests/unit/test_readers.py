@@ -36,7 +36,7 @@ def table(name):
 
 
 def kinds(trace, *wanted):
-    return list(trace.activities.of_kind(*wanted))
+    return list(trace.activities.select(*wanted))
 
 
 def spent(trace, *wanted):
@@ -397,7 +397,7 @@ def test_json_of_rocprofv3_names_kernels_by_their_symbol():
     trace = read([golden("rocprofv3/tracelens_908_first_2000.json")])
     assert len(kinds(trace, ActivityKind.KERNEL)) == 2000
     assert spent(trace, ActivityKind.KERNEL) == 7_099_883
-    assert not [n for n in trace.activities.names.known if n.startswith("kernel ")]
+    assert not [n for n in trace.activities.names.entries if n.startswith("kernel ")]
 
 
 def test_files_of_one_workload_of_rocprof_compute_are_one_trace():

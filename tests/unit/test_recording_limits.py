@@ -17,7 +17,7 @@ from workbench.traces.profilers import (
     RecordingStatus,
     ToolRun,
     _beginning,
-    _beside,
+    _run_beside,
 )
 from workbench.traces.profilers.running import child, expected, failures, permission, recorder
 from workbench.traces.profilers.running.child import ChildEnd
@@ -25,7 +25,7 @@ from workbench.traces.profilers.running.proton_recording import ProtonRecording
 from workbench.traces.profilers.running.workload import MarkedCalls, StepSchedule, Workload
 from workbench.traces.readers.inputs import numbers
 from workbench.traces.readers.inputs.source import ReadError, ReadLimits, Source, sources
-from workbench.traces.readers.inputs.stream import JsonStream, loaded
+from workbench.traces.readers.inputs.stream import JsonStream, load_json
 from workbench.traces.trace import ActivityKind, Dispatch, Total, Trace
 
 pytestmark = pytest.mark.unit
@@ -101,7 +101,7 @@ def test_a_unit_has_a_base(unit, scale):
 )  # fmt: skip
 def test_a_shape_has_three_numbers(text, three):
     assert numbers.triple(text) == three
-    assert numbers.to_ns(2.0, " MS ") == 2e6 and numbers.to_ns(2.0, "m") is None
+    assert numbers.convert_to_ns(2.0, " MS ") == 2e6 and numbers.convert_to_ns(2.0, "m") is None
 
 
 # Files under limits
@@ -164,14 +164,14 @@ def test_damage_has_a_place(text, place, words):
 
 def test_nesting_ends_at_its_depth():
     limits = ReadLimits(depth=4)
-    assert loaded(source(b"[[[1]]]", limits)) == [[[1]]]
-    assert loaded(source(b'{"a": [{"b": 2.5}]}', limits)) == {"a": [{"b": 2.5}]}
+    assert load_json(source(b"[[[1]]]", limits)) == [[[1]]]
+    assert load_json(source(b'{"a": [{"b": 2.5}]}', limits)) == {"a": [{"b": 2.5}]}
     with pytest.raises(RecursionError):
-        loaded(source(b'{"a": [{"b": [2, 3, [], {}]}]}', limits))
-    assert loaded(source(b"7", limits)) == 7
+        load_json(source(b'{"a": [{"b": [2, 3, [], {}]}]}', limits))
+    assert load_json(source(b"7", limits)) == 7
     one = source(b"[\n1,\n]", limits)
     with pytest.raises(ValueError):
-        loaded(one)
+        load_json(one)
     assert one.place == "line 3"
 
 
@@ -339,35 +339,35 @@ def test_a_recorder_that_gave_nothing_says_why(run, words):
 def test_a_tool_that_failed_says_so_by_its_words(tmp_path):
     log = tmp_path / "tool.log"
     log.write_text("==ERROR== ERR_NVGPUCTRPERM\n", encoding="utf-8")
-    failures.check_ended(run_of(folder=tmp_path), "ncu")  # it has its file
+    failures.check_exit(run_of(folder=tmp_path), "ncu")  # it has its file
     for bad in (run_of(folder=tmp_path, code=1), run_of(folder=tmp_path, files=())):
         with pytest.raises(ProfilerError, match="lets only administrators read counters"):
-            failures.check_ended(bad, "ncu")
+            failures.check_exit(bad, "ncu")
     log.write_text("No kernels were profiled", encoding="utf-8")
     with pytest.raises(ProfilerError, match="the filter met none"):
-        failures.check_ended(run_of(folder=tmp_path), "ncu")
+        failures.check_exit(run_of(folder=tmp_path), "ncu")
     log.write_text("\n  the last\x07 words.  \n\n", encoding="utf-8")
     with pytest.raises(
         ProfilerError, match=r"ended with exit code 3 under ncu; `python .*call\.py`"
     ):
-        failures.check_ended(run_of(folder=tmp_path, code=3), "ncu")
-    failures.check_ended(run_of(folder=tmp_path, code=86), "ncu", (0, 86))
+        failures.check_exit(run_of(folder=tmp_path, code=3), "ncu")
+    failures.check_exit(run_of(folder=tmp_path, code=86), "ncu", (0, 86))
     program = Workload((), "step.py")
-    failures.check_ended(run_of(program, folder=tmp_path, code=3), "ncu")
+    failures.check_exit(run_of(program, folder=tmp_path, code=3), "ncu")
     with pytest.raises(
         ProfilerError, match=r"\(exit code 3\), and its last words are: the last words;"
     ):
-        failures.check_ended(run_of(program, folder=tmp_path, code=3, files=()), "ncu")
+        failures.check_exit(run_of(program, folder=tmp_path, code=3, files=()), "ncu")
     log.write_text("", encoding="utf-8")
     with pytest.raises(ProfilerError, match=r"no file for step\.py \(exit code 0\); `--dry-run`"):
-        failures.check_ended(run_of(program, folder=tmp_path, files=()), "ncu")
+        failures.check_exit(run_of(program, folder=tmp_path, files=()), "ncu")
     with pytest.raises(ProfilerError, match="took too long under ncu"):
-        failures.check_ended(run_of(folder=tmp_path, timed_out=True), "ncu")
+        failures.check_exit(run_of(folder=tmp_path, timed_out=True), "ncu")
     assert failures.failure("unrecognized option '--x'").startswith("This tool does not know --x,")
     assert len(failures.failure("Failed to find section " + "s" * 300)) < 300
     head = "Unable to access the following"
     text = f"{head} 2 metrics: a, b,\n{head} 1 metric: c"
-    assert failures.not_accessible(text) == ["a", "b", "c"]
+    assert failures.inaccessible_counters(text) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_commands_beside_another_run_while_it_does(monkeypatch, tmp_path):
         Command(["e"], tmp_path / "e"),
         Command(["f"], tmp_path / "f", beside=True),
     ]
-    with _beside(known, 3.0, True, {}):
+    with _run_beside(known, 3.0, True, {}):
         calls.append("main")
     assert calls == [("start", "a"), ("start", "d"), "main", ("wait", "d", 3.0), ("wait", "a", 3.0)]
     (tmp_path / "long.log").write_bytes(b"x" * ((1 << 20) + 1))
@@ -562,7 +562,7 @@ def test_a_recording_begins_once_and_ends_once(host):
     made.begin()
     assert tool.calls == ["begin"] and status()["state"] == "recording"
     made.step()
-    made.failed(KeyError("x"))
+    made.keep_error(KeyError("x"))
     made.end()
     made.end()
     made.step()
@@ -603,7 +603,7 @@ def test_a_program_that_was_interrupted_ends_by_that_signal(host, monkeypatch, e
     made, _, _, set_ = host()
     killed = []
     monkeypatch.setattr(recorder.os, "kill", lambda *words: killed.append(words))
-    made.failed(error)
+    made.keep_error(error)
     made.leave()
     assert killed == [(recorder.os.getpid(), signal.SIGINT)] * signals
     assert ((signal.SIGINT, signal.SIG_DFL) in set_) == bool(signals)

@@ -15,7 +15,7 @@ from workbench.traces.profilers.running import child, expected
 from workbench.traces.profilers.running.child import ChildEnd
 from workbench.traces.profilers.running.expected import (
     check_dispatches,
-    check_marked,
+    check_marked_calls,
     check_whole,
     ending,
 )
@@ -32,7 +32,7 @@ from workbench.traces.readers.inputs.numbers import (
     whole,
 )
 from workbench.traces.readers.inputs.source import ReadError, ReadLimits, Source, sources
-from workbench.traces.readers.inputs.stream import JsonStream, loaded
+from workbench.traces.readers.inputs.stream import JsonStream, load_json
 from workbench.traces.readers.inputs.xml import parse
 from workbench.traces.trace import ActivityKind, Dispatch, Total, Trace
 
@@ -349,10 +349,10 @@ def run(calls=2, kernel="mine", launches=None, on_gpu=True, data="tree", status=
 )  # fmt: skip
 def test_a_trace_has_the_marked_calls(call, trace, words):
     if words is None:
-        check_marked(call, trace)
+        check_marked_calls(call, trace)
     else:
         with pytest.raises(expected.ProfilerError) as error:
-            check_marked(call, trace)
+            check_marked_calls(call, trace)
         assert words in str(error.value)
 
 
@@ -439,10 +439,10 @@ def test_events_and_seconds_are_counted(tmp_path, monkeypatch):
 def test_json_and_xml_have_a_depth(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"a": [[1]]}', encoding="utf-8")
-    assert loaded(source_of(path, depth=4)) == {"a": [[1]]}
-    assert loaded(source_of(path, depth=3)) == {"a": [[1]]}
+    assert load_json(source_of(path, depth=4)) == {"a": [[1]]}
+    assert load_json(source_of(path, depth=3)) == {"a": [[1]]}
     with pytest.raises(RecursionError):
-        loaded(source_of(path, depth=2))
+        load_json(source_of(path, depth=2))
     xml, seen = tmp_path / "a.xml", []
     xml.write_text("<a x='1'> one <b>two</b>three</a>", encoding="utf-8")
     parse(source_of(xml, depth=2), lambda *a: seen.append(a), lambda *a: seen.append(a))
@@ -468,7 +468,7 @@ def test_views_are_read_where_that_is_wanted(tmp_path):
     assert database.has_table(source_of(path), "pla") and not database.has_table(
         source_of(path), "zz"
     )
-    assert database.quoted('a"b') == '"a""b"'
+    assert database.quote_name('a"b') == '"a""b"'
 
 
 def test_quoted_lines_are_told_from_what_a_program_prints(tmp_path):

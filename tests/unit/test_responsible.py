@@ -15,7 +15,7 @@ from workbench.code.responsible import LEAST_SHARE, MOST_LINES, responsible_line
 from workbench.code.sass_registers import Definitions, register_use
 from workbench.traces.instruction_class import InstructionClass as Kind
 from workbench.traces.readers import read
-from workbench.traces.rules import evaluated_kernel, kernel_rules
+from workbench.traces.rules import evaluate_kernel, kernel_rules
 from workbench.traces.trace import Dispatch, InstructionTable
 
 H200 = Path(__file__).parents[1] / "golden" / "traces" / "h200"
@@ -122,9 +122,9 @@ def test_every_rule_of_counters_names_instructions_or_is_of_none():
 def test_a_diagnosis_has_the_lines_of_its_class_alone():
     metrics = {"spill_share": 0.5, "duration": 1e-3}
     known = {Kind.SPILLS.value: ("a.py:1",), Kind.ATOMICS.value: ("b.py:1",)}
-    (match,) = evaluated_kernel(metrics, known)
+    (match,) = evaluate_kernel(metrics, known)
     assert match.diagnosis.places == ("a.py:1",)
-    (match,) = evaluated_kernel(metrics)
+    (match,) = evaluate_kernel(metrics)
     assert match.diagnosis.places == ()
 
 

@@ -23,7 +23,7 @@ from workbench.data.database import open_history
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog, RunFinished, line_of
 from workbench.data.record import Case, Evidence, Failure, Finding, Measured, Record, Run, key_of
-from workbench.data.returned import ReturnedError, pack, unpack, without_paths
+from workbench.data.returned import ReturnedError, hide_paths, pack, unpack
 
 AT = "2026-11-24T12:00:00.000000+00:00"
 DEVICES = ["m2max", "m1"]
@@ -359,8 +359,8 @@ def test_plain_events_in_gzip_are_not_taken_for_such_a_file(place, capsys):
 
 @given(st.text(max_size=80))
 def test_a_text_is_written_without_paths_and_can_be_read(text):
-    written = without_paths(text)
-    assert written == without_paths(written) and written.isascii() and written.isprintable()
+    written = hide_paths(text)
+    assert written == hide_paths(written) and written.isascii() and written.isprintable()
     assert returned.text_fault(written) is None
 
 
@@ -375,7 +375,7 @@ def test_a_text_is_written_without_paths_and_can_be_read(text):
     ],
 )
 def test_paths_are_left_out(text, written):
-    assert without_paths(text) == written
+    assert hide_paths(text) == written
 
 
 def test_a_file_that_is_too_large_is_not_written():

@@ -20,8 +20,8 @@ from workbench.device.ceilings import (
     Load,
     ceiling_of,
     ceiling_set,
+    ceilings_in_state,
     diagnose,
-    in_state,
     stem_of,
 )
 from workbench.reports.figures import paper, roofline
@@ -149,7 +149,7 @@ def test_a_time_stands_under_the_ceiling_of_its_own_state(load, state, factor):
         assert "the time is of" not in diagnose(load, both).sentence
     assert both.ridge(settled[2]) == pytest.approx(PEAK / DRAM)
     assert both.ridge(boost[2]) == pytest.approx(PEAK / DRAM)
-    assert [c.state for c in both.drawn()] == ["sustained", "boost"] * 3
+    assert [c.state for c in both.lines()] == ["sustained", "boost"] * 3
 
 
 NAMED = st.dictionaries(
@@ -161,7 +161,7 @@ NAMED = st.dictionaries(
 
 @given(NAMED, st.sampled_from(["boost", "sustained"]))
 def test_of_one_state_is_what_has_it_or_has_no_other(named, state):
-    result = in_state(named, state)
+    result = ceilings_in_state(named, state)
     assert {stem_of(n) for n in result} == {stem_of(n) for n in named}
     for name, c in named.items():
         if c.get("state", state) == state:

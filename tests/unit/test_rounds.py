@@ -21,7 +21,7 @@ from workbench.measurement.rounds import (
     compare,
     decide,
     play,
-    rested,
+    rested_windows,
     settle,
     stable,
     stream,
@@ -174,14 +174,14 @@ def test_rested_windows_are_at_the_boost_clock_where_a_final_is_under_the_cap(se
     gpu = FakeGpu(seed, Weather.wait_idle(capped=0.78))
     variants = {n: FakeVariant(gpu, 1e-4 * (n + 1)) for n in range(count)}
     settle(variants[0], RULES, gpu.now)
-    windows = rested(variants, BOOST, gpu.idle)
+    windows = rested_windows(variants, BOOST, gpu.idle)
     clocks = [w.sm_mhz / 1980 for each in windows.values() for w in each]
     assert min(clocks) > 0.95 and len(clocks) == BOOST.rounds * count
     assert all(len(each) == BOOST.rounds for each in windows.values())
     settle(variants[0], RULES, gpu.now)
     final = play(variants, replace(RULES, most_rounds=4), now=gpu.now)
     assert stats.median([w.sm_mhz / 1980 for each in final.values() for w in each]) < 0.80
-    assert rested({}, BOOST, gpu.idle) == {}
+    assert rested_windows({}, BOOST, gpu.idle) == {}
 
 
 def test_settling_waits_until_the_boost_is_over():

@@ -30,7 +30,7 @@ SPACES = st.lists(
 
 
 def point(key, impl, knobs, predicted_s):
-    return replace(Candidate.by_name(impl, dict(knobs)), key=key, predicted_s=predicted_s)
+    return replace(Candidate.create(impl, dict(knobs)), key=key, predicted_s=predicted_s)
 
 
 KINDS = pytest.mark.parametrize("strategy", Strategy)
@@ -161,9 +161,9 @@ def test_what_is_no_budget_is_one_sentence(text):
 
 @given(most=st.integers(1, 99), measured=st.integers(0, 99), elapsed=st.floats(0, 99))
 def test_a_budget_is_spent_when_it_is_reached(most, measured, elapsed):
-    assert Budget(configs=most).spent(1e9, measured) == (measured >= most)
-    assert Budget(seconds=most).spent(elapsed, 10**9) == (elapsed >= most)
-    assert not Budget().spent(elapsed, measured)
+    assert Budget(configs=most).is_spent(1e9, measured) == (measured >= most)
+    assert Budget(seconds=most).is_spent(elapsed, 10**9) == (elapsed >= most)
+    assert not Budget().is_spent(elapsed, measured)
 
 
 # The ten seeds differ in noise and ties alone, for the predictions are fixed: matmul, where a

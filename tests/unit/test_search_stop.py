@@ -130,7 +130,7 @@ def searches(draw):
     knobs = draw(st.lists(st.sampled_from(KNOBS), min_size=1, max_size=24, unique=True))
     points = [
         replace(
-            Candidate.by_name(impl, {"block_m": m, "block_n": n, "num_warps": w}),
+            Candidate.create(impl, {"block_m": m, "block_n": n, "num_warps": w}),
             key=f"{impl}-{m}-{n}-{w}",
             predicted_s=draw(st.one_of(st.floats(1e-5, 1e-4), st.just(math.inf))),
         )
@@ -185,7 +185,7 @@ def line_of_points(n, last_s=1e-5):
     """Points whose predictions grow slowly along a knob, but for the last one's."""
     times = [1e-5 * (1 + m / n) for m in range(n - 1)] + [last_s]
     return [
-        replace(Candidate.by_name("tiles", {"block_m": m}), key=f"k{m:04d}", predicted_s=seconds)
+        replace(Candidate.create("tiles", {"block_m": m}), key=f"k{m:04d}", predicted_s=seconds)
         for m, seconds in enumerate(times)
     ]
 
@@ -396,7 +396,7 @@ def test_a_plan_of_other_candidates_is_not_finished(plan):
     result = [o for o in run(plan, Null(fate), Earlier(), STOP)]
     known = {o.key: o for o in first_pass(result)}
     finals = {o.key: o for o in result if isinstance(o, Record) and o.phase == "final"}
-    assert Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), STOP).finished
-    assert not Engine(plan, Null(fate), Earlier(known, finals), STOP).finished
+    assert Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), STOP).is_finished
+    assert not Engine(plan, Null(fate), Earlier(known, finals), STOP).is_finished
     whole = SearchPlan()
-    assert not Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), whole).finished
+    assert not Engine(plan, Null(fate), Earlier(known, finals, chance_left=0.02), whole).is_finished

@@ -292,7 +292,7 @@ def test_of_two_predicted_sweeps_at_once_the_second_takes_over_what_the_first_di
             context.sweep(predicts=True)  # the other process
         yield
 
-    monkeypatch.setattr("workbench.commands.sweep.held", waiting)
+    monkeypatch.setattr("workbench.commands.sweep.hold_lock", waiting)
     outcomes = context.sweep(predicts=True)
     assert len(of(outcomes, "predict")) == CONFIGS and backends[0].requests == []
     assert len(locks) == 2 and locks[0] == locks[1] and "the sweep of toy" in locks[0].title

@@ -13,7 +13,7 @@ import torch
 from workbench import catalog, dsl
 from workbench.catalog import source
 from workbench.catalog.declared import flops_fault, misfit, size_fault
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.dsl.block_clusters import blocks_apart
 from workbench.dsl.interpreter import _TRUTHS, _allow_truths, _meanings, _rounded_to_tf32
 from workbench.spec import (
@@ -35,7 +35,7 @@ from workbench.spec import (
 )
 
 pytestmark = pytest.mark.unit
-H200 = described("h200").limits
+H200 = find_device("h200").limits
 
 
 def spec_of(**more):
@@ -132,8 +132,8 @@ def test_a_limit_is_the_last_that_is_allowed(call, allowed, refused, words):
 
 
 def test_limits_differ_between_makers_and_generations():
-    amd, names = described("mi300x").limits, ("h200", "b200", "a100", "rtx4090", "mi300x")
-    every = [described(name).limits for name in names]
+    amd, names = find_device("mi300x").limits, ("h200", "b200", "a100", "rtx4090", "mi300x")
+    every = [find_device(name).limits for name in names]
     assert [limits.nvidia for limits in every] == [True, True, True, True, False]
     assert [limits.fp32_in_parts for limits in every] == [True, False, False, False, False]
     assert [limits.refuse_pdl() is None for limits in every] == [True, True, False, False, False]
@@ -241,7 +241,7 @@ def test_an_axis_that_is_too_long_for_indices_is_refused():
     assert ours.rejection_reason(ours.config(), H200, "fp32", {"M": 101, "N": 1}) is not None
     metal = spec.impl(name="metal", backend="metal")(lambda x: x)
     assert "needs an Apple GPU" in metal.rejection_reason(metal.config(), H200, "fp32", {})
-    mac = described("m2max").limits
+    mac = find_device("m2max").limits
     assert metal.rejection_reason(metal.config(), mac, "fp32", {"M": 1, "N": 1}) is None
     warps = SimpleNamespace(num_warps=32)
     assert ours.rejection_reason(warps, H200, "fp32", {"M": 1, "N": 1}) is None
@@ -267,7 +267,7 @@ def test_a_default_is_that_of_dtype_and_device_before_either():
     impl = spec.impl(name="a", config=Tiled, defaults=defaults,
                      resolve=lambda c, limits, **at: replace(c,
                       block_m=128))(lambda x: x)  # fmt: skip
-    amd = described("mi300x").limits
+    amd = find_device("mi300x").limits
     found = [impl.declared_default(limits, dtype).block_m for limits in (H200, amd)
              for dtype in ("fp16", "fp32")]  # fmt: skip
     assert found == [64, 32, 16, AUTO]

@@ -22,7 +22,7 @@ from workbench.tuner.finals import Step
 from workbench.tuner.first_pass import SearchPlan
 from workbench.tuner.resume import _lasting
 from workbench.tuner.search import Budget, Fixed, Strategy
-from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan_sweep, thinned
+from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan_sweep, thin
 
 H200 = device_named("h200")
 RUN = Run(
@@ -129,7 +129,7 @@ def modelled(problem):
 
 @pytest.mark.parametrize("most", range(5, CONFIGS + 2))
 def test_every_value_of_the_varied_knobs_and_the_default_stay(modelled, most):
-    kept = thinned(modelled, most, [tile])
+    kept = thin(modelled, most, [tile])
     assert len(kept) == min(most, CONFIGS)
     assert {c.config.block_n for c in kept} == {16, 32, 64, 128}
     assert any(c.default for c in kept)
@@ -137,12 +137,12 @@ def test_every_value_of_the_varied_knobs_and_the_default_stay(modelled, most):
 
 
 def test_no_limit_keeps_all(modelled):
-    assert thinned(modelled, 0, [tile]) == modelled
-    assert thinned(modelled, math.inf, [tile]) == modelled
+    assert thin(modelled, 0, [tile]) == modelled
+    assert thin(modelled, math.inf, [tile]) == modelled
 
 
 def test_the_default_stays_when_one_is_asked_for(modelled):
-    assert points(thinned(modelled, 1, [tile])) == [(32, 2)]
+    assert points(thin(modelled, 1, [tile])) == [(32, 2)]
 
 
 def test_what_was_left_out_is_counted(problem):
@@ -438,7 +438,7 @@ def test_a_budget_that_was_spent_is_spent(problem):
     screens = {o.key: o for o in first if o.phase == "first_pass"}
     finals = {o.key: o for o in first if o.phase == "final"}
     again = Null()
-    assert Engine(created, again, Earlier(screens, finals), search).finished
+    assert Engine(created, again, Earlier(screens, finals), search).is_finished
     list(run(created, again, Earlier(screens, finals), search))
     assert not [what for what, _ in again.requests if what in ("compile", "time")]
 
@@ -508,7 +508,7 @@ def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s
         search = SearchPlan(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
         left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
         assert search.left_s() == pytest.approx(left - spent, abs=1e-6)
-        assert search.over(0) == (search.left_s() <= 0)
+        assert search.is_spent(0) == (search.left_s() <= 0)
 
 
 def test_problems_share_what_is_left_of_the_seconds():
@@ -539,9 +539,9 @@ def test_an_engine_is_finished_when_nothing_is_left(problem):
         {o.key: o for o in first if o.phase == "first_pass"},
         {o.key: o for o in first if o.phase == "final"},
     )
-    assert not Engine(created, Null(), Earlier(), SearchPlan()).finished
-    assert not Engine(created, Null(), replace(earlier, final={}), SearchPlan()).finished
-    assert Engine(created, Null(), earlier, SearchPlan()).finished
+    assert not Engine(created, Null(), Earlier(), SearchPlan()).is_finished
+    assert not Engine(created, Null(), replace(earlier, final={}), SearchPlan()).is_finished
+    assert Engine(created, Null(), earlier, SearchPlan()).is_finished
 
 
 def test_the_hot_time_is_of_the_config_that_the_sweep_names(problem):
@@ -565,7 +565,7 @@ def test_a_split_adds_up_to_the_whole():
     split, backend = TimeBreakdown(), Null()
     split.begin(backend)
     split.table({"measured": 30, "failed": 2, "compiled": 32}, 0.0)
-    split.end(backend, 0.5, split._begun - 2.0)
+    split.end(backend, 0.5, split._start_s - 2.0)
     assert split.seconds["start"] == pytest.approx(2.0) and split.seconds["wait"] == 0.5
     assert sum(split.seconds.values()) == pytest.approx(2.5, abs=0.1)
     assert split.configs_per_minute is not None

@@ -30,11 +30,11 @@ pytestmark = pytest.mark.unit
 )
 def test_a_replaced_function_is_named(monkeypatch, owner, name, title):
     before = snapshot()
-    assert before.changed() is None
+    assert before.replaced_function() is None
     monkeypatch.setattr(owner, name, lambda *given, **more: True)
-    assert before.changed() == title
+    assert before.replaced_function() == title
     monkeypatch.undo()
-    assert before.changed() is None
+    assert before.replaced_function() is None
 
 
 SPEC = Spec(
@@ -64,14 +64,14 @@ SPEC = Spec(
 def test_an_output_that_is_none_is_told(launch, words):
     impl = SPEC.impl(name="other")(launch)
     SPEC.impls.pop()
-    checked = check(impl, NoKnobs(), PreparedProblem.of(SPEC, {"N": 100}, "fp32", "cpu"))
+    checked = check(impl, NoKnobs(), PreparedProblem.make(SPEC, {"N": 100}, "fp32", "cpu"))
     assert checked.wrong is not None and words in checked.wrong
 
 
 def test_an_output_needs_memory_of_its_own():
     """Right values in the wrong place: the next call would change them."""
     same = replace(SPEC, reference=lambda x: x + 0.0, impls=[])
-    problem = PreparedProblem.of(same, {"N": 100}, "fp32", "cpu")
+    problem = PreparedProblem.make(same, {"N": 100}, "fp32", "cpu")
     kernel = same.impl(name="kernel")(lambda x: x)
     assert "shares memory with an input" in check(kernel, NoKnobs(), problem).wrong
     library = same.impl(backend="torch", name="library")(lambda x: x)
@@ -79,7 +79,7 @@ def test_an_output_needs_memory_of_its_own():
 
 
 def test_equal_bits_pass_and_others_are_compared_with_the_reference():
-    problem = PreparedProblem.of(SPEC, {"N": 100}, "fp32", "cpu")
+    problem = PreparedProblem.make(SPEC, {"N": 100}, "fp32", "cpu")
     launches = {"a": lambda x: 2 * x, "b": lambda x: x + x, "c": lambda x: 2 * x * (1 + 1e-7)}
     found = {}
     for name, launch in launches.items():

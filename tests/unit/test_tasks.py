@@ -68,7 +68,7 @@ def test_the_arguments_of_generate_input_are_the_axes_and_its_check_decides(tmp_
     assert spec.bytes({"rows": 3, "columns": 5}, "fp16") == 3 * 3 * 5 * 2, "and reads it nowhere"
     assert spec.check[0] == {"rows": 3, "columns": 77} and len(spec.bench) == 2
     assert spec.tolerance["fp16"] == Tolerance(1e-3, 1e-3)
-    problem = PreparedProblem.of(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
+    problem = PreparedProblem.make(spec, {"rows": 2, "columns": 5}, "fp16", "cpu", 3)
     a, b, _ = problem.inputs
     assert torch.equal(problem.expected[0], 2 * a.double() + b.double())
     assert not check_outputs((2 * a + b,), problem).wrong

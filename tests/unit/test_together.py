@@ -33,22 +33,22 @@ class Process:
     def __init__(self, monkeypatch):
         self.compiled, self.checks, self.played = [], [], []
         monkeypatch.setattr(worker, "BOOST", BoostRules(3, 0.0, 0.0))
-        for name in ("_prepared", "_checked", "_entrant", "_failed"):
+        for name in ("_prepare_state", "_verify", "_entrant", "_error_refusal"):
             monkeypatch.setattr(worker, name, getattr(self, name))
-        worker._now = self._prepared(MeasureJob("a", {"N": 0}, "bf16", RULES))
+        worker._now = self._prepare_state(MeasureJob("a", {"N": 0}, "bf16", RULES))
         self.own = worker._now
 
-    def _prepared(self, job):
+    def _prepare_state(self, job):
         self.compiled.append((job.kernel, job.sizes["N"]))
         if job.kernel == "huge":
             raise MemoryError("does not fit")
-        bench = SimpleNamespace(measured=self.measured)
+        bench = SimpleNamespace(summarise=self.summarise)
         sensors = SimpleNamespace(
             read=lambda: None, summary=lambda readings: {}, processes=lambda: None
         )
         return worker._State(job, None, bench, H200, sensors, {})
 
-    def _checked(self, candidate, seed=0):
+    def _verify(self, candidate, seed=0):
         fate = candidate.case.impl
         self.checks.append((worker._state().job.kernel, fate, seed))
         if fate == "poisons":
@@ -74,11 +74,11 @@ class Process:
         )  # fmt: skip
         return variant, (len(part.candidate.case.impl), int(seconds * 1e9))
 
-    def _failed(self, error, stage):
+    def _error_refusal(self, error, stage):
         poisoned = "GPU" in str(error)
         return Refusal(stage, str(error), poisoned=poisoned)
 
-    def measured(self, timed, windows, regime, state, **also):
+    def summarise(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
         return Measured(
             samples[0], samples[0], samples[0], samples, regime, "graph", "p", 1, state=state
@@ -93,7 +93,7 @@ def process(monkeypatch):
 
 def part(kernel, fate="right", N=0, **how):
     return worker.WorkerTask(
-        MeasureJob(kernel, {"N": N}, "bf16", RULES), Candidate.by_name(fate, {}), **how
+        MeasureJob(kernel, {"N": N}, "bf16", RULES), Candidate.create(fate, {}), **how
     )
 
 

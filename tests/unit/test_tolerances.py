@@ -62,7 +62,7 @@ def disturbed(problem):
 def test_a_tolerance_rejects_what_no_rounding_gives(name, dtype):
     spec = catalog.spec_of(name)
     sizes = max(spec.check, key=lambda s: sum(math.prod(t.shape(s)) for t in spec.outputs.values()))
-    problem = PreparedProblem.of(spec, sizes, dtype, "cpu", seed=1)
+    problem = PreparedProblem.make(spec, sizes, dtype, "cpu", seed=1)
     every = list(disturbed(problem))
     accepted = [words for words, outputs in every if not check_outputs(outputs, problem).wrong]
     assert not accepted
@@ -95,7 +95,7 @@ def test_equal_values_are_one_rounding():
     x, w, a, b = (r.float() for r in rows)
     u = (x @ a.T).bfloat16().float()
     y = (x @ w.T + 2 * u @ b.T).bfloat16()
-    problem = PreparedProblem.given(spec, "bf16", tuple(rows))
+    problem = PreparedProblem.wrap(spec, "bf16", tuple(rows))
     assert not check_outputs((y,), problem).wrong
     worse = check_outputs(((1.02 * y.float()).bfloat16(),), problem)
     assert worse.wrong
@@ -158,10 +158,10 @@ def test_outliers_are_as_large_as_the_problem_bears(reference, largest):
 def test_a_problem_that_needs_subnormals_is_not_well_conditioned():
     x = torch.tensor([1e-40, 1.0])
     spec = spec_of(lambda x, w: 1 / (x * 1e10), tolerance={"fp32": Tolerance(1e-5)})
-    problem = PreparedProblem.given(spec, "fp32", (x, torch.ones(2)), {"N": 2})
+    problem = PreparedProblem.wrap(spec, "fp32", (x, torch.ones(2)), {"N": 2})
     assert not is_well_conditioned(problem)
     scaled = replace(spec, reference=lambda x, w: x * w)
-    assert is_well_conditioned(PreparedProblem.given(scaled, "fp32", (x, torch.ones(2)), {"N": 2}))
+    assert is_well_conditioned(PreparedProblem.wrap(scaled, "fp32", (x, torch.ones(2)), {"N": 2}))
 
 
 def test_where_outputs_are_whole_numbers_the_inputs_are_the_usual_ones():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.data.intervals import (
-    clipped,
+    clip,
     difference,
     gaps,
     intersection,
@@ -63,9 +63,7 @@ def test_cuts_are_those_of_sets(left, right):
 
 @given(PAIRS, st.integers(-5, END), st.integers(-5, END))
 def test_clipping_is_an_intersection(pairs, start, end):
-    assert points(clipped(union(pairs), start, end).pairs()) == points(pairs) & set(
-        range(start, end)
-    )
+    assert points(clip(union(pairs), start, end).pairs()) == points(pairs) & set(range(start, end))
 
 
 @given(PAIRS)

@@ -11,7 +11,7 @@ from workbench.data.record import Evidence, Finding, Profile
 from workbench.traces.trace_compare import (
     STEPS,
     TraceOperand,
-    compared,
+    compare,
     normal_name,
     percent_change,
 )
@@ -45,7 +45,7 @@ NAMES = st.lists(st.sampled_from("abcdef"), max_size=5, unique=True)
 def test_each_kernel_is_in_one_row(before, after):
     left = operand([kernel(n, 1e-3) for n in before])
     right = operand([kernel(n, 1e-3) for n in after])
-    result = compared(left, right, 0.01)
+    result = compare(left, right, 0.01)
     words = {row.name: row.word for row in result.kernels}
     assert len(words) == len(result.kernels) == len({*before, *after})
     for name, word in words.items():
@@ -55,7 +55,7 @@ def test_each_kernel_is_in_one_row(before, after):
 
 @given(st.floats(1e-6, 1e-2), st.floats(0.2, 5.0))
 def test_the_word_of_a_kernel_follows_its_interval(median, ratio):
-    (row,) = compared(
+    (row,) = compare(
         operand([kernel("a", median)]), operand([kernel("a", median * ratio)]), 0.01
     ).kernels
     assert row.ratio == pytest.approx(ratio) and row.low <= row.ratio <= row.high
@@ -70,10 +70,10 @@ def test_the_word_of_a_kernel_follows_its_interval(median, ratio):
 @given(st.floats(0.5, 2.0))
 def test_two_traces_in_turn_give_the_inverse(ratio):
     a, b = operand([kernel("a", 1e-3)], 1.0), operand([kernel("a", 1e-3 * ratio)], ratio)
-    there, back = compared(a, b, 0.01), compared(b, a, 0.01)
+    there, back = compare(a, b, 0.01), compare(b, a, 0.01)
     inverse = {"SLOW": "FAST", "FAST": "SLOW"}
     assert back.word == inverse.get(there.word, there.word)
-    assert compared(a, a, 0.01).word == "SAME"
+    assert compare(a, a, 0.01).word == "SAME"
 
 
 @pytest.mark.parametrize(
@@ -87,23 +87,23 @@ def test_two_traces_in_turn_give_the_inverse(ratio):
 )
 def test_steps_decide_by_their_spread(after, word):
     before = operand([kernel("a", 1e-3)], 1.0, (0.9, 1.0, 1.05))
-    result = compared(before, operand([kernel("a", 1e-3)], 3.0, after), 0.01)
+    result = compare(before, operand([kernel("a", 1e-3)], 3.0, after), 0.01)
     assert result.word == word and "step#" in result.reason
 
 
 def test_a_window_whose_kernels_are_the_same_needs_a_quarter():
     same = [kernel("a", 1e-3)]
-    assert compared(operand(same), operand(same, 1.04), 0.01).word == "SAME"
-    assert compared(operand(same), operand(same, 1.2), 0.01).word == "INCONCLUSIVE"
-    assert compared(operand(same), operand(same, 1.5), 0.01).word == "SLOW"
-    assert compared(operand(same), operand([kernel("a", 2e-3)], 1.2), 0.01).word == "SLOW"
+    assert compare(operand(same), operand(same, 1.04), 0.01).word == "SAME"
+    assert compare(operand(same), operand(same, 1.2), 0.01).word == "INCONCLUSIVE"
+    assert compare(operand(same), operand(same, 1.5), 0.01).word == "SLOW"
+    assert compare(operand(same), operand([kernel("a", 2e-3)], 1.2), 0.01).word == "SLOW"
 
 
 def test_another_device_is_said():
     other = operand([kernel("a", 1e-3)])
     other = TraceOperand("y", other.findings, [Profile("run", AT, "t", "", "gpu2", "a")])
     assert (
-        "different devices, gpu and gpu2" in compared(operand([kernel("a", 1e-3)]), other, 0).reason
+        "different devices, gpu and gpu2" in compare(operand([kernel("a", 1e-3)]), other, 0).reason
     )
 
 
@@ -124,7 +124,7 @@ def test_names_lose_what_a_compiler_changes(name, normal):
 def test_launches_of_one_name_are_joined_in_order():
     before = operand([kernel("mm", 1e-3, 1, "1"), kernel("mm", 5e-3, 1, "2")])
     after = operand([kernel("mm", 5e-3, 1, "11"), kernel("mm", 1e-3, 1, "9")])
-    assert {row.word for row in compared(before, after, 0.01).kernels} == {"same"}
+    assert {row.word for row in compare(before, after, 0.01).kernels} == {"same"}
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(1.032, "+3.2 %"), (0.5, "-50 %"), (4.0, "4 times")])

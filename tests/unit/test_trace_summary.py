@@ -16,7 +16,7 @@ from workbench.traces.kernel_class import class_of, class_rows
 from workbench.traces.readers import read
 from workbench.traces.repeats import repeats
 from workbench.traces.rule_metrics import rule_metrics
-from workbench.traces.rules import evaluated, evaluated_kernel, kernel_rules, rules
+from workbench.traces.rules import evaluate_device, evaluate_kernel, kernel_rules, rules
 from workbench.traces.timeline import device_times
 from workbench.traces.trace import Activities, ActivityKind, Trace
 from workbench.traces.trace_summary import summarise
@@ -96,7 +96,7 @@ def test_the_parent_of_a_launch_is_the_shortest_operation_around_it(spans, momen
     for number, moment in enumerate(sorted(moments)):
         table.add(CALL, "launch", moment, moment + 1, "", "1", "p", number)
         table.add(K, "k", 100 + number, 101 + number, "0", "7", "p", number)
-    kernels = list(table.of_kind(K))
+    kernels = list(table.select(K))
     parents = operations_of(table, table.launches(), kernels)
     for moment, parent in zip(sorted(moments), parents, strict=True):
         around = [b - a for a, b in nested if a <= moment < b]
@@ -215,7 +215,7 @@ def test_ranges_hold_the_work_that_was_launched_in_them():
 
 def words(trace):
     (summary,) = summarise(trace).devices
-    return [match.rule.word for match in evaluated(summary)]
+    return [match.rule.word for match in evaluate_device(summary)]
 
 
 def planted(name):
@@ -258,7 +258,7 @@ def test_each_rule_finds_its_planted_cause(name):
 @pytest.mark.parametrize("name", rules())
 def test_no_gain_is_larger_than_the_window_and_numbers_are_profiled(name):
     (summary,) = summarise(planted(name)).devices
-    for match in evaluated(summary):
+    for match in evaluate_device(summary):
         gain = match.diagnosis.gain_ns
         assert gain is None or 0 <= gain <= summary.times.window
         assert match.diagnosis.advice and match.diagnosis.sentence.endswith(".")
@@ -278,7 +278,7 @@ CHAINS = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_bottleneck_of_a_known_program_comes_first(name):
     (summary,) = summarise(read([GOLDEN / "h200" / f"chain_{name}.json.gz"])).devices
-    assert [match.rule.word for match in evaluated(summary)] == CHAINS[name]
+    assert [match.rule.word for match in evaluate_device(summary)] == CHAINS[name]
     assert summary.times.kernel_count == 5 * 64
     kpis = {kpi.name: kpi.value for kpi in summary.kpis}
     # Proton's mean of the same kernel is 1.179 us; beside copies and in a graph it takes longer
@@ -311,7 +311,7 @@ def test_exposed_synchronisation_is_rare_in_real_traces():
         path.name
         for path in paths
         for summary in summarise(read([path])).devices
-        if "synchronisation" in [match.rule.word for match in evaluated(summary)]
+        if "synchronisation" in [match.rule.word for match in evaluate_device(summary)]
     ]
     assert len(paths) >= 5 and len(held) <= 1, held
 
@@ -373,7 +373,7 @@ def test_each_rule_has_a_planted_cause():
 
 
 def kernel_words(**metrics):
-    return [match.name for match in evaluated_kernel({**HEALTHY, **metrics})]
+    return [match.name for match in evaluate_kernel({**HEALTHY, **metrics})]
 
 
 def test_no_rule_holds_on_a_healthy_kernel():
@@ -387,17 +387,17 @@ def test_each_rule_of_a_kernel_gives_the_word_of_its_planted_cause(name):
 
 def test_a_ceiling_that_is_reached_with_bytes_too_many_is_none():
     """DRAM at 90 % with three times the least bytes: 70 % of the time may be given back."""
-    (match,) = evaluated_kernel({**HEALTHY, **PLANTED["excess_traffic"]})
+    (match,) = evaluate_kernel({**HEALTHY, **PLANTED["excess_traffic"]})
     assert match.diagnosis.gain_ns == pytest.approx(1e5 * (1 - max(0.9 / 3, 0.5)))
     assert kernel_words(dram_throughput=0.9, l2_throughput=0.8) == ["at_ceiling"]
 
 
 def test_advice_on_occupancy_names_what_limits_it():
     few = {"occupancy_theoretical": 0.4, "occupancy": 0.38}
-    (match,) = evaluated_kernel(few)
+    (match,) = evaluate_kernel(few)
     assert "fewer registers" in match.diagnosis.advice
     uneven = {"occupancy_theoretical": 1.0, "occupancy": 0.76}  # softmax of 1024x4096 on an H200
-    (match,) = evaluated_kernel(uneven)
+    (match,) = evaluate_kernel(uneven)
     assert match.rule.word == "occupancy" and "more programs" in match.diagnosis.advice
 
 
@@ -406,7 +406,7 @@ def test_a_rule_without_its_metrics_is_silent(name):
     metrics = {**HEALTHY, **PLANTED[name]}
     for missing in kernel_rules()[name].needs:
         rest = {n: value for n, value in metrics.items() if n != missing}
-        assert name not in [match.name for match in evaluated_kernel(rest)]
+        assert name not in [match.name for match in evaluate_kernel(rest)]
 
 
 SHARES = [name for name, value in HEALTHY.items() if value <= 1 and name != "duration"]
@@ -418,7 +418,7 @@ def test_a_gain_is_never_more_than_the_time_above_the_nearest_roof(changed, rati
     metrics = {**HEALTHY, **changed, "traffic_ratio": ratio}
     needed = metrics["dram_throughput"] / max(1.0, ratio)
     nearest = max(needed, metrics["compute_throughput"])
-    for match in evaluated_kernel(metrics):
+    for match in evaluate_kernel(metrics):
         gain = match.diagnosis.gain_ns
         assert gain is None or -1e-6 <= gain <= 1e5 * (1 - nearest) + 1e-6
 
@@ -427,7 +427,7 @@ def test_real_kernels_have_the_word_of_what_was_planted_in_them():
     """A sum and a product at their roofs, and a product whose tile is too large for its warps."""
     trace = read([GOLDEN / "h200" / "raw_base.csv.gz"])
     words = [
-        [match.name for match in evaluated_kernel(rule_metrics(d, trace.tool))]
+        [match.name for match in evaluate_kernel(rule_metrics(d, trace.tool))]
         for d in trace.dispatches
     ]
     assert words == [["at_ceiling"], ["at_ceiling"], ["spills"]]

@@ -13,7 +13,7 @@ import synthetic
 from workbench.backend.checking import CheckCall
 from workbench.catalog import spec_of
 from workbench.data.record import Failure, Predicted, Record
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.evaluation import times, verdict
 from workbench.evaluation.calls import calls_at, hidden_sizes
 from workbench.measurement.candidate import Refusal
@@ -40,7 +40,7 @@ def test_places_are_steps_of_knobs_and_of_impls():
     assert found.steps.tolist() == [[0, half, 2, 0], [half, 0, 0, 0], [half, 0, 1, 1]]
     assert found.impl.tolist() == [1, 0, 0] and found.shared == 0.5
     assert surrogate.places(some[1:], 0.5).shared == 0.0
-    part = found.at([2, 0])
+    part = found.select([2, 0])
     assert part.steps.tolist() == [[half, 0, 1, 1], [0, half, 2, 0]] and part.impl.tolist() == [
         0,
         1,
@@ -87,9 +87,9 @@ def test_the_posterior_is_that_of_the_written_out_formula():
 
 
 def test_what_was_compiled_is_certain_and_without_any_all_is():
-    none = surrogate.compiled(PLACES, PRIOR, {}, SHAPE)
+    none = surrogate.predict_compiled(PLACES, PRIOR, {}, SHAPE)
     assert none.variance.tolist() == [0.0] * 4
-    found = surrogate.compiled(PLACES, PRIOR, {0: 3.0, 3: 4.0}, SHAPE)
+    found = surrogate.predict_compiled(PLACES, PRIOR, {0: 3.0, 3: 4.0}, SHAPE)
     assert found.mean[[0, 3]].tolist() == [3.0, 4.0] and found.variance[[0, 3]].tolist() == [0, 0]
     assert (found.variance[[1, 2]] > 0).all()
     between = found.covariance([0, 1])
@@ -124,7 +124,7 @@ def test_the_gain_is_the_expected_improvement_on_the_best_measured_mean():
         np.maximum(0.9 - (m + d * drawn), 0).mean() for m, d in zip(mean, deviation, strict=True)
     ]
     assert surrogate.improvement(0.9, mean, deviation) == pytest.approx(np.array(exact), abs=2e-3)
-    assert surrogate.below(np.array([0.0, 1.0, -1.96])) == pytest.approx(
+    assert surrogate.normal_cdf(np.array([0.0, 1.0, -1.96])) == pytest.approx(
         [0.5, 0.841345, 0.024998], abs=1e-5
     )
     parts = [SimpleNamespace(mean=mean, variance=np.array(v)) for v in ((0.03, 0.0, 0.09), (0.01,
@@ -141,7 +141,7 @@ def test_draws_have_the_mean_and_the_covariance_of_both_parts():
     seen = {1: 1.9}
     part = surrogate.posterior(PLACES, PRIOR, seen, SHAPE)
     belief = Belief(part, part, [1])
-    drawn = belief.drawn([0, 3], 100_000)
+    drawn = belief.draw([0, 3], 100_000)
     assert drawn.mean(axis=0) == pytest.approx(part.mean[[0, 3]], abs=0.02)
     assert np.cov(drawn.T) == pytest.approx(2 * part.covariance([0, 3]), abs=0.05)
 
@@ -162,7 +162,7 @@ def test_logarithms_without_a_prediction_are_the_median():
 def test_budgets_are_seconds_or_configs(text, seconds, configs):
     budget = Budget.parse(text)
     assert budget == Budget(seconds or math.inf, configs or math.inf)
-    assert budget.spent(seconds or 0.0, configs or 0) and not budget.spent(
+    assert budget.is_spent(seconds or 0.0, configs or 0) and not budget.is_spent(
         (seconds or 1.0) * 0.99, (configs or 1) - 1
     )
 
@@ -203,7 +203,7 @@ def test_van_der_corput_mirrors_digits():
 def test_extents_have_four_binary_figures():
     table = {1.0: 1, 1.4: 1, 1.6: 2, 15.4: 15, 15.6: 16, 17.1: 18, 33.0: 32, 34.1: 36, 63.0: 64,
              63.9: 64, 64.0: 64, 73.0: 80, 100.0: 96, 280.0: 288, 1500.0: 1536}  # fmt: skip
-    assert {x: design.rounded(x) for x in table} == table
+    assert {x: design.round_extent(x) for x in table} == table
 
 
 def spec_at(*bench, **more):
@@ -229,7 +229,7 @@ def test_sizes_that_do_not_fit_are_left_out(monkeypatch):
     reason = []
     impl = SimpleNamespace(backend="triton", default=lambda *_: "c",
                            rejection_reason=lambda *_: reason[0] if reason else None)  # fmt: skip
-    device = described("h100")
+    device = find_device("h100")
     bound = [1e-5]
     monkeypatch.setattr(design, "bound_s", lambda *_: bound[0])
     monkeypatch.setattr(design, "is_aligned", lambda spec, sizes: sizes["M"] != 7)
@@ -320,7 +320,7 @@ def test_calls_decide_the_rules_of_the_interpreter():
         checked = SimpleNamespace(wrong=wrong, rule=rule, bits=bits)
         return SimpleNamespace(checked=checked, operators=operators, launches=launches)
 
-    named, hidden = CheckCall.at({"N": 4}, 1), CheckCall.at({"N": 5}, 1)
+    named, hidden = CheckCall.create({"N": 4}, 1), CheckCall.create({"N": 5}, 1)
 
     def states(*pairs, named_sizes=({"N": 4},)):
         calls = [call for call, _ in pairs]

@@ -9,7 +9,7 @@ from fake_gpu import FakeGpu, FakeVariant, Weather
 from workbench.adapted.call import Layout
 from workbench.code.flow import all_loops
 from workbench.commands.operators import read_operators, write_operators
-from workbench.device.hardware import described
+from workbench.device.hardware import find_device
 from workbench.experiments.quantization_overhead import packed_variants, plain_variants
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
@@ -90,8 +90,8 @@ def test_memory_of_a_strided_tensor_ends_with_its_last_element() -> None:
 
 @pytest.mark.parametrize(("programs", "fits"), [(65_535, True), (65_536, False)])
 def test_the_second_axis_of_a_grid_ends_at_65535(programs: int, fits: bool) -> None:
-    assert (described("h200").limits.refuse_grid(programs) is None) == fits
-    assert described("mi300x").limits.refuse_grid(programs) is None
+    assert (find_device("h200").limits.refuse_grid(programs) is None) == fits
+    assert find_device("mi300x").limits.refuse_grid(programs) is None
 
 
 def test_products_are_chosen_by_the_rows_of_x() -> None:

@@ -20,6 +20,9 @@ PAGES = sorted((ROOT / "workbench" / "reports").glob("*.j2"))
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Measured records keep their words, as decisions that stand do.
 RECORDS = {"facts.md", "log.md", "CHANGELOG.md"}
+# Entries of workbench/ whose functions are named by form: verbs with their object, or nouns.
+BY_FORM = ("backend", "compile", "data", "device", "measurement", "traces", "tuner")
+FORMS = {name: set(words.split()) for name, words in TABLE["forms"].items()}
 
 pytestmark = pytest.mark.unit
 
@@ -99,6 +102,40 @@ def test_a_class_name_means_one_thing():
             if isinstance(node, ast.ClassDef):
                 where[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+def fault_of_form(name):
+    """What is wrong with the form of a function's name, or None; dunder names are Python's."""
+    words = [] if name.startswith("__") else name.strip("_").split("_")
+    if words and words[0] in FORMS["prepositions"]:
+        return "begins with a preposition"
+    if len(words) == 1 and words[0] not in FORMS["verbs_or_nouns"]:
+        return "is a bare participle" if is_participle(words[0]) else None
+    return None
+
+
+def is_participle(word):
+    return word in FORMS["participles"] or (word.endswith("ed") and len(word) > 3)
+
+
+def test_functions_are_verbs_with_their_object_or_nouns():
+    """Functions, methods and properties: `read_trace`, `occupancy`; not `kept`, not `of_tools`."""
+    bad = [
+        (str(path.relative_to(ROOT)), node.lineno, node.name, fault)
+        for entry in BY_FORM
+        for path in sorted((ROOT / "workbench").glob(f"{entry}/**/*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (fault := fault_of_form(node.name))
+    ]
+    assert not bad
+    assert all((ROOT / "workbench" / entry).exists() for entry in BY_FORM)
+
+
+def test_a_form_is_noticed():
+    assert all(map(fault_of_form, ("kept", "_joined", "of_c", "_with", "as_json", "held")))
+    fine = ("read_trace", "occupancy", "compiled_code", "is_measured", "feed", "__or__", "_", "red")
+    assert not any(map(fault_of_form, fine))
 
 
 def test_a_private_word_is_noticed():

@@ -254,9 +254,9 @@ class Own(Exception):
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
 ))  # fmt: skip
 def test_values_arrive_as_they_were_sent(value):
-    assert replies.read(replies.written(True, value)) == (True, value)
+    assert replies.read(replies.write(True, value)) == (True, value)
     refusal = Refusal("check", "wrong", cause="crash")
-    assert replies.read(replies.written(True, [refusal, value])) == (True, [refusal, value])
+    assert replies.read(replies.write(True, [refusal, value])) == (True, [refusal, value])
 
 
 def classes_of(hint):
@@ -276,7 +276,7 @@ NAMES = vars(handover) | vars(correctness) | {"torch": torch}
 TASKS = [
     *(f for _, f in inspect.getmembers(worker, inspect.isfunction)
       if f.__module__ == worker.__name__ and not f.__name__.startswith("_")
-      and f not in (worker.accounted, worker.resolve)),
+      and f not in (worker.account_seconds, worker.resolve)),
     compile_task, compare_outputs, make_inputs,
 ]  # fmt: skip
 
@@ -294,21 +294,21 @@ def test_the_seconds_of_a_task_can_be_read(monkeypatch):
     state = worker._State(None, None, None, None, None, {})
     monkeypatch.setattr(worker, "_now", state)
 
-    @worker.accounted
+    @worker.account_seconds
     def task(limit_s):
         with worker._checking():
             time.sleep(limit_s)
         return Refusal("check", "wrong")
 
-    right, (result, spent) = replies.read(replies.written(True, task(0.01)))
+    right, (result, spent) = replies.read(replies.write(True, task(0.01)))
     assert right and result == Refusal("check", "wrong")
     assert spent.total >= spent.check >= 0.01 and spent.timed == 0
 
 
 def test_an_error_arrives_by_its_class_or_by_its_name():
-    _, known = replies.read(replies.written(False, SourceChanged("changed")))
+    _, known = replies.read(replies.write(False, SourceChanged("changed")))
     assert type(known) is SourceChanged
-    _, alien = replies.read(replies.written(False, Own("their text")))
+    _, alien = replies.read(replies.write(False, Own("their text")))
     assert type(alien) is RuntimeError and str(alien) == "Own: their text"
 
 
@@ -356,7 +356,7 @@ def test_a_value_is_built_from_its_declared_fields():
 def test_bytes_set_no_attribute_of_a_class():
     """These bytes, before a reply, made each verdict `correct`."""
     forged = b"\x80\x05cworkbench.evaluation.verdict\nRulesVerdict\nN}(Vword\nVcorrect\nu\x86b0"
-    for data in (forged, forged + pickle.dumps((True, 1))[2:], forged + replies.written(True, 1)):
+    for data in (forged, forged + pickle.dumps((True, 1))[2:], forged + replies.write(True, 1)):
         with pytest.raises(replies.Unreadable):
             replies.read(data)
     assert isinstance(RulesVerdict.word, property)
@@ -411,9 +411,9 @@ def test_a_promise_is_kept_while_later_tasks_go_on():
         failing = solo.promise(divmod, 7, 0)
         solo.begin(time.sleep, 60)
         started = time.monotonic()
-        assert solo.kept(promised) == (3, 1)
+        assert solo.keep(promised) == (3, 1)
         with pytest.raises(ZeroDivisionError):
-            solo.kept(failing)
+            solo.keep(failing)
         assert time.monotonic() - started < 50
 
 
@@ -422,7 +422,7 @@ def test_a_promise_of_a_process_that_died_is_an_error():
         promised = solo.promise(time.sleep, 60)
         os.kill(solo.pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError):
-            solo.kept(promised)
+            solo.keep(promised)
 
 
 @contextlib.contextmanager

@@ -871,7 +871,7 @@ def test_times_of_a_window_are_by_kernel_and_grid(monkeypatch):
     ]
 
     class Activities(list):
-        def of_kind(self, kind):
+        def select(self, kind):
             return range(len(self))
 
     times = gpu_time.times_of(SimpleNamespace(activities=Activities(rows)), {"add", "mul"}, "steps")

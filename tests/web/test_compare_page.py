@@ -59,7 +59,7 @@ from workbench.reports.workload import page as workload_page
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind, Trace
 from workbench.traces.trace_compare import TraceOperand
-from workbench.traces.trace_compare import compared as compared_traces
+from workbench.traces.trace_compare import compare as compared_traces
 from workbench.traces.trace_summary import summarise
 from workbench.workload.tuning_text import DONE_HEADINGS
 

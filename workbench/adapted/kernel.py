@@ -23,7 +23,7 @@ from workbench.adapted.traced import (
     watch_interpreter,
 )
 from workbench.adapted.travel import AdaptedError, unpack
-from workbench.compile.launches import without_target
+from workbench.compile.launches import use_machine_driver
 from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
 from workbench.spec import (
@@ -291,7 +291,7 @@ class Launcher:
     @cached_property
     def kernel(self) -> Any:
         """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
-        with without_target():
+        with use_machine_driver():
             return unwrap(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:

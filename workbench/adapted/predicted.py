@@ -10,7 +10,7 @@ from workbench.adapted.kernel import refused_grid, unwrap
 from workbench.code.code_work import launch_work
 from workbench.code.ttgir import NotModelled
 from workbench.compile import CompileError, read_resources
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted, Resources
 from workbench.device.code_model import predict_launch
@@ -31,7 +31,7 @@ class PredictedCall:
     def predict(self, config: Any) -> tuple[Predicted, Resources]:
         """Return the predicted time of a launch and the resources of its code. Raises NotModelled,
         CompileError, the errors of the compiler, and ValueError where the device lacks a figure."""
-        with captured(self._device) as launches:
+        with capture_launches(self._device) as launches:
             self._kernel[self._grid](**self._named, **config.all_kwargs())
         (launch,) = launches
         resources = read_resources(launch, launches, self._device, 0.0)
@@ -39,7 +39,7 @@ class PredictedCall:
             raise CompileError(reason)
         if not resources.blocks_per_core:
             raise CompileError(f"does not fit {self._device.name}")
-        known = replace(launch.given, contents=self._contents)
+        known = replace(launch.launch_arguments, contents=self._contents)
         stages = getattr(launch.kernel.metadata, "num_stages", 1)
         text = launch.kernel.asm["ttgir"]
         work = launch_work(text, launch.grid, known, self._device, resources, stages)

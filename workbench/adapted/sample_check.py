@@ -10,14 +10,14 @@ from workbench.adapted.discover import POISON, filled_like
 from workbench.adapted.kept import Kept
 from workbench.adapted.sampled import OTHER_S, SampleResult, numbers_of, shares_of
 from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
-from workbench.backend.checking import replaced_function, trusted
+from workbench.backend.checking import import_trusted, replaced_function
 from workbench.catalog.source import load_kernel
 from workbench.compile.program_writes import Footprint
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.correctness import Checked, compare_values
-from workbench.measurement.packed import packed, unpacked
+from workbench.measurement.packed import pack_tensor, unpack_tensor
 from workbench.spec import label
 
 LIMIT_S = 300.0
@@ -85,15 +85,15 @@ def _result(call: Call, memory: Any, trace: ProgramTrace) -> SampleResult | Refu
             return Refusal("check", f"{name} is read before it is written")
         layout = call.tensors[name]
         at = torch.from_numpy(each.elements())
-        elements[name] = packed(at)
-        values[name] = packed(memory[name].reshape(-1)[at + layout.lead].contiguous())
+        elements[name] = pack_tensor(at)
+        values[name] = pack_tensor(memory[name].reshape(-1)[at + layout.lead].contiguous())
     return SampleResult(len(trace.ran), elements, values)
 
 
 def compare_sample(kernel: str, result: SampleResult) -> Checked | Refusal | None:
     """Compare what some programs wrote with what is expected of these elements, in the checker.
     Returns None where nothing is known of any of them."""
-    spec = trusted(kernel)
+    spec = import_trusted(kernel)
     impl: Any = spec.impls[0]
     verdicts = []
     for name, packed_values in result.values.items():
@@ -122,8 +122,8 @@ def _both_values(
     places = torch.full(layout.extents, -1, dtype=torch.int64)
     view = layout.view(places)
     view.copy_(torch.arange(view.numel()).view(view.shape))
-    at = places.reshape(-1)[unpacked(result.elements[name]) + layout.lead]
-    actual, inside = unpacked(packed_values), at >= 0
+    at = places.reshape(-1)[unpack_tensor(result.elements[name]) + layout.lead]
+    actual, inside = unpack_tensor(packed_values), at >= 0
     if name in kept.written_elements:
         inside &= kept.written_elements[name].reshape(-1)[at.clamp(min=0)]
     expected = kept.expected_outputs[name].reshape(-1)[at[inside]]

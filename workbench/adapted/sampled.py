@@ -23,7 +23,7 @@ from workbench.adapted.traced import LaunchFault, ProgramPlan, ProgramTrace
 from workbench.adapted.travel import AdaptedError
 from workbench.code.program_values import LaunchArguments
 from workbench.code.ttgir import NotModelled
-from workbench.compile.launches import captured
+from workbench.compile.launches import capture_launches
 from workbench.compile.program_writes import NOBODY, Footprint, footprint_of
 from workbench.device.hardware import Device
 from workbench.dsl.interpreter import RoundedProducts
@@ -97,11 +97,11 @@ def first_footprint(folder: Path, device: Device, first: int) -> Footprint | Non
     }
     from workbench.adapted.kept import GivenIntegers
 
-    with captured(device) as launches:
+    with capture_launches(device) as launches:
         Launcher(call).fire(memory, call.entries[first])
     launch, edges = launches[0], _edges(call)
     contents = GivenIntegers(call, kept)
-    given = replace(launch.given, contents=contents)
+    given = replace(launch.launch_arguments, contents=contents)
     return examine_code(launch.kernel.asm["ttgir"], launch.grid, given, edges)
 
 

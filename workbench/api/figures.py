@@ -74,8 +74,8 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
         ax.axhline(record.time_s / scale, label=record.case.impl, **look)
     _mark(ax, own, winner, scale)
     ax.xaxis.get_major_locator().set_params(integer=True)
-    kind = "measured" if own[0].measured else "predicted"
-    error = "" if own[0].measured else f"; {factor_words(own)}"
+    kind = "measured" if own[0].is_measured else "predicted"
+    error = "" if own[0].is_measured else f"; {factor_words(own)}"
     ax.set(xlabel=f"configs, fastest first{error}", ylabel=f"time of one call, {unit}, {kind}")
     ax.set_ylim(0, min(max(r.time_s for r in own), 4 * own[0].time_s) / scale * 1.06)
     look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
@@ -87,7 +87,7 @@ def _draw_impl(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: flo
     ink, record = colour(f"impl-{n % 4}"), places[0][1]
     look: dict[str, Any] = {"linestyle": "", "markersize": 5, "color": ink}
     look["label"] = record.case.impl
-    face = ink if record.measured else "none"
+    face = ink if record.is_measured else "none"
     ys = [r.time_s / scale for _, r in places]
     look |= {"marker": MARKERS[n % len(MARKERS)], "markerfacecolor": face}
     ax.plot([at for at, _ in places], ys, **look)
@@ -131,14 +131,14 @@ def times_figure(records: Sequence[Record]) -> Figure | None:
 
 
 def _time_bar(record: Record, scale: float, group: int, several: bool) -> ValueRow:
-    timing, tilde = record.timing, "" if record.measured else "~"
+    timing, tilde = record.timing, "" if record.is_measured else "~"
     text = f"{tilde}{text_of(record.time_s, scale)}"
     ends = (timing.low_s, timing.high_s) if isinstance(timing, Measured) else timing.interval_s
     ends = ends or expected_s(record)
     low, high = (None, None) if ends is None else (ends[0] / scale, ends[1] / scale)
     value = record.time_s / scale
     name = f"{record.case.kernel}: {record.case.label}" if several else record.case.label
-    return ValueRow(name, value, text, record.measured, low, high, group)
+    return ValueRow(name, value, text, record.is_measured, low, high, group)
 
 
 def finding_figure(findings: Sequence[Finding], records: Sequence[Record]) -> Figure | None:

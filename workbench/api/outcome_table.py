@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.data.record import Failure, Measured, Outcome, Record, grouped
+from workbench.data.record import Failure, Measured, Outcome, Record, group_by
 from workbench.data.units import duration, reading, span_text, unit_of
 from workbench.device.error_band import EXPECTED, expected_words, factor_words
 from workbench.spec import sizes_text
@@ -17,7 +17,7 @@ def time_text(record: Record) -> str:
     """Return a time with its kind: `12.3 µs measured`, `~12.3 µs predicted (measured
     times are 0.66 to 1.4 times the predicted)`."""
     text = duration(record.time_s)
-    if record.measured:
+    if record.is_measured:
         return f"{text} measured"
     error = factor_words([record])
     return f"~{text} predicted ({error})" if error else f"at least {text}"
@@ -30,8 +30,8 @@ def outcome_table(
     fastest first; failures follow with their reason. Where times are predicted, the column of
     intervals has the times at which a measurement is expected."""
     phases = ("final", "predict", "compare", "first_pass", "hot")
-    by_size = grouped(records, _problem_key)
-    heads = HEADS if all(r.measured for r in records) else PREDICTED_HEADS
+    by_size = group_by(records, _problem_key)
+    heads = HEADS if all(r.is_measured for r in records) else PREDICTED_HEADS
 
     def rank(record: Record) -> tuple[bool, int, float]:
         return record not in selected, phases.index(record.phase), record.time_s
@@ -57,7 +57,7 @@ def _cells(record: Record) -> Sequence[str]:
         interval = " to ".join(duration(s) for s in timing.interval_s)
     else:
         interval = expected_words(record)
-    tilde = "" if record.measured else "~"
+    tilde = "" if record.is_measured else "~"
     rates = [f"{record.bytes / record.time_s / 1e9:.4g} GB/s"] if record.bytes else []
     if record.flops:
         rates.append(f"{record.flops / record.time_s / 1e12:.3g} TFLOP/s")

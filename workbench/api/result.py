@@ -55,7 +55,7 @@ class BestConfig:
     @property
     def predicted(self) -> bool:
         """Whether the time is the model's: no GPU took part."""
-        return not self.record.measured
+        return not self.record.is_measured
 
     @property
     def time_s(self) -> float:

@@ -41,7 +41,7 @@ class CheckCall:
     hard: bool = False
 
     @staticmethod
-    def at(sizes: Sizes, seed: int, hard: bool = False) -> CheckCall:
+    def create(sizes: Sizes, seed: int, hard: bool = False) -> CheckCall:
         """Return the call at these sizes."""
         return CheckCall(tuple(sizes.items()), seed, hard)
 
@@ -89,10 +89,10 @@ class Checks:
     ) -> Future[Checked | Refusal]:
         """Return a future of the result over these sizes: the largest error with the bits of all
         outputs, or a Refusal. See `calls` for what it raises."""
-        each = tuple(CheckCall.at(s, self.seed) for s in sizes)
+        each = tuple(CheckCall.create(s, self.seed) for s in sizes)
         request = CheckRequest(problem.kernel, problem.dtype, each)
         compared = self.calls(request, problem.kernel, candidate, timeout_s)
-        return then(compared, lambda results: _done(joined(request, results)))
+        return then(compared, lambda results: _done_future(join(request, results)))
 
     def calls(
         self, request: CheckRequest, kernel: str, candidate: Candidate, timeout_s: float
@@ -104,33 +104,33 @@ class Checks:
         is not the one that was planned, and CancelledError where the processes were ended first.
         """
 
-        def launched(inputs: list[Given]) -> Future[Any]:
+        def launch_inputs(inputs: list[Given]) -> Future[Any]:
             return self._runners.submit(
                 self._launch, kernel, candidate, inputs, timeout_s=timeout_s
             )
 
-        def compared(results: list[Returned] | Refusal) -> Future[Any]:
+        def compare_results(results: list[Returned] | Refusal) -> Future[Any]:
             if isinstance(results, Refusal):
-                return _done(results)
+                return _done_future(results)
             return self.ask(compare_outputs, request, results, timeout_s=COMPARE_TIMEOUT_S)
 
-        return then(then(self.inputs_of(request), launched), compared)
+        return then(then(self.inputs_of(request), launch_inputs), compare_results)
 
-    def sampled(
+    def check_samples(
         self, kernel: str, candidate: Candidate, examined: Any, sampling: Sampling, timeout_s: float
     ) -> Future[Checked | Refusal | None]:
         """Check some programs of a candidate's launch; `examined` is what compiling found. Returns
         a future of None where they did not end in time, or where nothing is known of them."""
 
-        def compared(result: Any) -> Future[Any]:
+        def compare_results(result: Any) -> Future[Any]:
             if result is None or isinstance(result, Refusal):
-                return _done(result)
+                return _done_future(result)
             return self.ask(sampling.compare, kernel, result, timeout_s=COMPARE_TIMEOUT_S)
 
         launched = self._runners.submit(
             sampling.launch, kernel, candidate, examined, timeout_s=timeout_s
         )
-        return then(_unless_late(launched), compared)
+        return then(_unless_late(launched), compare_results)
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task in the checker and return a future of its result."""
@@ -162,7 +162,7 @@ class Checks:
         self.checker.close()
 
 
-def joined(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Checked | Refusal:
+def join(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Checked | Refusal:
     """Return the largest error of several calls with one hash of their bits, or a Refusal for the
     first call that is wrong."""
     from workbench.measurement.correctness import Checked
@@ -217,7 +217,7 @@ def tried_again(task: Callable[[], Future[Any]]) -> Future[Any]:
     system may have killed it."""
     result: Future[Any] = Future()
 
-    def lost(done: Future[Any]) -> None:
+    def retry_if_lost(done: Future[Any]) -> None:
         if done.cancelled() or not isinstance(done.exception(), LOST):
             _settle(result, done)
             return
@@ -226,20 +226,20 @@ def tried_again(task: Callable[[], Future[Any]]) -> Future[Any]:
         except RuntimeError:  # the pool is closed
             result.set_exception(CancelledError())
 
-    task().add_done_callback(lost)
+    task().add_done_callback(retry_if_lost)
     return result
 
 
-def _settle(given: Future[Any], done: Future[Any]) -> None:
+def _settle(promise: Future[Any], done: Future[Any]) -> None:
     """Give one future the result or the error of another one that is done."""
     error = CancelledError() if done.cancelled() else done.exception()
     if error is None:
-        given.set_result(done.result())
+        promise.set_result(done.result())
     else:
-        given.set_exception(error)
+        promise.set_exception(error)
 
 
-def _done(value: Any) -> Future[Any]:
+def _done_future(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future
@@ -264,32 +264,32 @@ def _blaming_the_spec(inputs: Future[Any]) -> Future[Any]:
 
 # Tasks of the checker
 
-_before: Snapshot | None = None  # the functions that it relies on, before the user's file was read
+_start: Snapshot | None = None  # the functions that it relies on, before the user's file was read
 _problems: dict[tuple[Any, ...], Any] = {}
 _KEPT = 64  # problems
 
 
 def make_inputs(request: CheckRequest) -> list[Given]:
     """Return the inputs of each call, and keep their reference. Raises SpecFault."""
-    from workbench.measurement.handover import given
+    from workbench.measurement.handover import pack
 
     problems = [_problem(request, call) for call in request.calls]
-    return [given(p.spec, c.sizes, p.inputs) for p, c in zip(problems, request.calls, strict=True)]
+    return [pack(p.spec, c.sizes, p.inputs) for p, c in zip(problems, request.calls, strict=True)]
 
 
-def trusted(kernel: str) -> Any:
+def import_trusted(kernel: str) -> Any:
     """Import the Spec of a kernel in the checker and return it. Functions that the check relies on
     are remembered as they were before."""
     from workbench.measurement.tamper import snapshot
 
-    global _before
-    _before = _before or snapshot()
+    global _start
+    _start = _start or snapshot()
     return load_kernel(kernel, bare=True).spec
 
 
 def remember_spec(kernel: str) -> None:
     """Import the Spec of a kernel in the checker, before any code under test runs."""
-    trusted(kernel)
+    import_trusted(kernel)
 
 
 def _problem(request: CheckRequest, call: CheckCall) -> Any:
@@ -298,10 +298,10 @@ def _problem(request: CheckRequest, call: CheckCall) -> Any:
 
     key = (request.kernel, request.dtype, call)
     if key not in _problems:
-        spec = trusted(request.kernel)
+        spec = import_trusted(request.kernel)
         while len(_problems) >= _KEPT:
             del _problems[next(iter(_problems))]
-        make = hard_problem if call.hard else PreparedProblem.of
+        make = hard_problem if call.hard else PreparedProblem.make
         _problems[key] = make(spec, call.sizes, request.dtype, "cpu", call.seed)
     return _problems[key]
 
@@ -311,10 +311,10 @@ def compare_outputs(
 ) -> list[CallResult] | Refusal:
     """Compare what the launches returned with the reference of each call. Returns a Refusal where
     the file of the Spec replaced a function that this relies on."""
-    from workbench.measurement.handover import CallResult, checked
+    from workbench.measurement.handover import CallResult, compare
 
     compared = [
-        CallResult(checked(_problem(request, call), result), result.launches, result.operators)
+        CallResult(compare(_problem(request, call), result), result.launches, result.operators)
         for call, result in zip(request.calls, results, strict=True)
     ]
     if (name := replaced_function()) is not None:
@@ -325,7 +325,7 @@ def compare_outputs(
 
 def replaced_function() -> str | None:
     """Return the name of a function that checks rely on and that importing a Spec replaced."""
-    return _before.changed() if _before is not None else None
+    return _start.replaced_function() if _start is not None else None
 
 
 # Tasks of the processes that run the code under test
@@ -336,17 +336,17 @@ def launch_calls(
 ) -> list[Returned] | Refusal:
     """Launch one config on the inputs of each call, in an interpreting worker, and return the
     outputs, or a Refusal for the first launch that fails."""
-    from workbench.measurement.handover import returned
+    from workbench.measurement.handover import launch_on_inputs
 
-    known = load_kernel(kernel)
-    impl = known.impl(candidate.case.impl, candidate.code)
+    module = load_kernel(kernel)
+    impl = module.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
     results: list[Returned] = []
     for call in calls:
         at = dict(call.sizes)
         try:
             with user_code(f"the launch of {impl.title}", INPUTS_TIMEOUT_S):
-                results.append(returned(impl, config, call))
+                results.append(launch_on_inputs(impl, config, call))
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:
@@ -366,7 +366,7 @@ def _is_unsupported(error: BaseException | None) -> bool:
     return False
 
 
-def sizes_taken(
+def accepted_sizes(
     candidate: Candidate, limits: Any, dtype: str, every: Sequence[Mapping[str, int]]
 ) -> list[Mapping[str, int]]:
     """Return those of the sizes that do not reject the candidate's config."""

@@ -62,7 +62,7 @@ class DescribedImpl:
     launches: tuple[DefaultLaunch, ...]
     configs: tuple[CheckedConfig, ...]
 
-    def taken(self, check: Sequence[Sizes]) -> list[CheckedConfig]:
+    def taken_configs(self, check: Sequence[Sizes]) -> list[CheckedConfig]:
         """Return the configs that take some of these sizes, each with those."""
         every = [
             CheckedConfig(c.config, tuple(s for s in check if s in c.sizes)) for c in self.configs
@@ -91,7 +91,7 @@ def describe(workers: Workers, request: DescriptionRequest) -> Description:
     """Return the description of a kernel, made in a worker. Raises CatalogError where its file
     cannot be imported, or where what came back is no description."""
     try:
-        text = workers.submit(described, request, timeout_s=DESCRIBE_S).result()
+        text = workers.submit(describe_kernel, request, timeout_s=DESCRIBE_S).result()
         return read_description(text)
     except catalog.CatalogError:
         raise
@@ -106,7 +106,7 @@ def describe(workers: Workers, request: DescriptionRequest) -> Description:
 # In the process that imports the kernel
 
 
-def described(request: DescriptionRequest) -> str:
+def describe_kernel(request: DescriptionRequest) -> str:
     """Return the description of a kernel as JSON, in a worker."""
     spec = load_kernel(request.kernel, request.version).spec
     bench = spec.bench if request.bench is None else request.bench
@@ -205,15 +205,15 @@ def _read_impl(plain: Any) -> DescribedImpl:
     launches = [
         DefaultLaunch(
             _text(launch, "device"),
-            _sizes(_of(launch, "sizes", dict)),
-            None if launch.get("config") is None else _config(_of(launch, "config", dict)),
+            _sizes(_get(launch, "sizes", dict)),
+            None if launch.get("config") is None else _config(_get(launch, "config", dict)),
             _text(launch, "reason"),
         )
         for launch in _list(plain, "launches")
     ]
     configs = [
         CheckedConfig(
-            _config(_of(config, "config", dict)), tuple(_sizes(s) for s in _list(config, "sizes"))
+            _config(_get(config, "config", dict)), tuple(_sizes(s) for s in _list(config, "sizes"))
         )
         for config in _list(plain, "configs")
     ]
@@ -221,7 +221,7 @@ def _read_impl(plain: Any) -> DescribedImpl:
     return DescribedImpl(name, backend, code, tuple(launches), tuple(configs))
 
 
-def _of(plain: Any, name: str, kind: type) -> Any:
+def _get(plain: Any, name: str, kind: type) -> Any:
     value = plain.get(name) if isinstance(plain, dict) else None
     if not isinstance(value, kind):
         raise ValueError(f"its description has no {name}")
@@ -229,11 +229,11 @@ def _of(plain: Any, name: str, kind: type) -> Any:
 
 
 def _text(plain: Any, name: str) -> str:
-    return str(_of(plain, name, str))
+    return str(_get(plain, name, str))
 
 
 def _list(plain: Any, name: str) -> list[Any]:
-    result: list[Any] = _of(plain, name, list)
+    result: list[Any] = _get(plain, name, list)
     return result
 
 

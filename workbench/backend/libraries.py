@@ -16,17 +16,17 @@ def library_impls(spec: Spec, device: Device, predicted: bool) -> list[Impl]:
     MLX's on a Metal device, torch's on others."""
     if device.backend != METAL or predicted:
         return [impl for impl in spec.impls if impl.backend == "torch"]
-    impl = _of_mlx(spec)
+    impl = _mlx_impl(spec)
     return [impl] if impl is not None else []
 
 
 def impl_named(spec: Spec, name: str) -> Impl:
     """Return the Impl of that name: one of the Spec's, or MLX's own version as `mlx`. Raises
     CatalogError."""
-    impl = _of_mlx(spec) if name == MLX else None
+    impl = _mlx_impl(spec) if name == MLX else None
     return impl if impl is not None else catalog.impl_of(spec, name)
 
 
-def _of_mlx(spec: Spec) -> Impl | None:
+def _mlx_impl(spec: Spec) -> Impl | None:
     impl: Impl | None = import_module("metal_shim.operations").mlx_impl(spec)
     return impl

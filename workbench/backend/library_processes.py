@@ -60,7 +60,7 @@ class LibraryProcesses:
             solo.is_ready(end - time.monotonic())  # before the first of them times anything
         for solo, mine in ready:
             if solo.is_ready(0.0):
-                result |= _timed(solo, winner, mine, end - time.monotonic())
+                result |= _time_final(solo, winner, mine, end - time.monotonic())
         late = Refusal("measure", NOT_READY)
         return [result.get(c.key, (late, None)) for c in libraries]
 
@@ -72,7 +72,7 @@ class LibraryProcesses:
             solo.end()
 
 
-def _timed(
+def _time_final(
     solo: Solo, winner: Candidate, libraries: Sequence[Candidate], limit_s: float
 ) -> dict[str, tuple[Timed | Refusal, float | None]]:
     """Return the results of a final in one process, by the libraries' keys."""

@@ -104,28 +104,28 @@ class Live:
         self.device: Device
         self.environment: Environment
         self.device, self.environment, self._lock = result
-        self._held = ExitStack()  # the GPU's lock, from the first problem to the end
-        self._locked = False
-        self._compiled: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
+        self._locks = ExitStack()  # the GPU's lock, from the first problem to the end
+        self._is_locked = False
+        self._codes: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
         self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
-        self._prewarmed: list[tuple[Problem, list[Candidate], Arrivals[Any]]] = []
+        self._prewarm_batches: list[tuple[Problem, list[Candidate], Arrivals[Any]]] = []
         self._problem: Problem
-        self._prepared: tuple[Problem, Future[None]] | None = None
+        self._preparation: tuple[Problem, Future[None]] | None = None
         self._seed = secrets.randbits(31)  # of the inputs: no kernel can know it
-        self._tested: dict[str, dict[str, Any]] = {}
-        self._launched: set[str] = set()  # functions of which a launch returned
+        self._self_test: dict[str, dict[str, Any]] = {}
+        self._functions: set[str] = set()  # functions of which a launch returned
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Return the measuring process's seconds so far under the keys check, timed and flush, and
         those for libraries."""
-        return {**self._gpu.spent, **({"libraries": self._waited_s} if self._waited_s else {})}
+        return {**self._gpu.seconds, **({"libraries": self._waited_s} if self._waited_s else {})}
 
     def prepare(self, problem: Problem) -> None:
         """Start to prepare a problem in the background, for `begin`, unless another process uses
         the GPU."""
         self._problem = problem
-        self._prepared = problem, _background(self._prepare, 0.0)
+        self._preparation = problem, _background(self._prepare, 0.0)
 
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
@@ -135,7 +135,7 @@ class Live:
         Compiles `candidates` in the background and takes the GPU's lock. Raises RuntimeError where
         the problem does not fit the GPU.
         """
-        begun, self._prepared = self._prepared, None
+        begun, self._preparation = self._preparation, None
         self._problem = problem
         if candidates:  # compiled meanwhile
             self._prewarm = list(candidates), self._arrivals(problem, list(candidates))
@@ -149,16 +149,16 @@ class Live:
                 self._prepare()
         except CannotBegin as error:
             raise RuntimeError(str(error)) from None
-        return self._tested
+        return self._self_test
 
     def _prepare(self, wait_s: float | None = None) -> None:
         """Take the GPU's lock, make the problem's inputs and measure the ceilings. Raises
         CannotBegin; LockBusy where another process holds the lock for longer than `wait_s`."""
-        if not self._locked:
-            self._held.enter_context(self._gpu.lock(self._lock, self._on_wait, wait_s))
-            self._locked = True
+        if not self._is_locked:
+            self._locks.enter_context(self._gpu.lock(self._lock, self._on_wait, wait_s))
+            self._is_locked = True
         self._gpu.begin(self._job)
-        self._tested = self._tested or _ceilings(self._gpu.self_test())
+        self._self_test = self._self_test or _ceilings(self._gpu.self_test())
 
     def begin_libraries(self) -> None:
         """Let the slow libraries of the problem get ready, for `libraries`."""
@@ -189,14 +189,14 @@ class Live:
     def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Start to compile the candidates that `begin` will be given for a problem."""
         arrivals = Arrivals(self._compile(candidates, problem))
-        self._prewarmed.append((problem, list(candidates), arrivals))
+        self._prewarm_batches.append((problem, list(candidates), arrivals))
 
     def _arrivals(self, problem: Problem, candidates: list[Candidate]) -> Arrivals[Any]:
         """Return the results of `prewarm` for a problem; otherwise start to compile."""
-        for known in self._prewarmed:
-            if known[0] is problem and known[1] == candidates:
-                self._prewarmed.remove(known)
-                return known[2]
+        for batch in self._prewarm_batches:
+            if batch[0] is problem and batch[1] == candidates:
+                self._prewarm_batches.remove(batch)
+                return batch[2]
         return Arrivals(self._compile(candidates, problem))
 
     def _compile(
@@ -206,7 +206,7 @@ class Live:
             self._compilers = compilers(problem.kernel)
         return compile_all(self._compilers, problem, candidates, self.device, here=True)
 
-    def compiled(
+    def compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield each candidate with its Compiled or Refusal, in the order of completion."""
@@ -215,14 +215,14 @@ class Live:
             return iter(prewarm[1])
         return self._compile(candidates, self._problem)
 
-    def timed(
+    def time(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Any]:
         """Check and time one candidate at once; return a future that is already done. The next
         config begins only after this result has been stored."""
-        given: Future[Any] = Future()
-        given.set_result(self._first_pass(candidate, best_s, patience, compiled))
-        return given
+        promise: Future[Any] = Future()
+        promise.set_result(self._first_pass(candidate, best_s, patience, compiled))
+        return promise
 
     def _first_pass(
         self,
@@ -233,26 +233,26 @@ class Live:
     ) -> Timed | Refusal:
         kernel = compiled.kernel if compiled else None
         shapes = compiled.shapes if compiled else ()
-        new = {shape.function for shape in shapes} - self._launched
+        new = {shape.function for shape in shapes} - self._functions
         usual_s = FIRST_PASS_TIMEOUT_S + LAUNCHER_S * len(new) + self._slack_s(best_s or 0.0)
         limit_s = patience * usual_s
         try:
             result = self._gpu.ask(worker.first_pass, candidate, best_s, kernel, timeout_s=limit_s)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        self._launched |= new
-        return self._seen(result)
+        self._functions |= new
+        return self._note_result(result)
 
-    def _seen(self, result: Any) -> Timed | Refusal:
+    def _note_result(self, result: Any) -> Timed | Refusal:
         """Return a result of the measuring process; one that poisons the process ends it."""
         if _poisons(result):
-            self._gpu.poisoned()
+            self._gpu.replace()
         return cast(Timed | Refusal, result)
 
     def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
         """Check a config with the machine code of another one. Returns a future; see
         `Backend.duplicate`."""
-        given: Future[Any] = Future()
+        promise: Future[Any] = Future()
         try:
             result = self._gpu.ask(
                 worker.duplicate,
@@ -260,10 +260,10 @@ class Live:
                 leader,
                 timeout_s=FIRST_PASS_TIMEOUT_S + self._slack_s(0),
             )
-            given.set_result(result if result is None else self._seen(result))
+            promise.set_result(result if result is None else self._note_result(result))
         except (Lost, CannotBegin) as error:
-            given.set_result(_refusal(error))
-        return given
+            promise.set_result(_refusal(error))
+        return promise
 
     def _slack_s(self, best_s: float) -> float:
         """Return the seconds beyond the limit that a large problem may take: 50 calls, and about 40
@@ -293,7 +293,7 @@ class Live:
             result = self._gpu.ask(worker.hot, candidate, timeout_s=INTERLEAVED_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error, own=False)
-        return self._seen(result)
+        return self._note_result(result)
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
@@ -309,7 +309,7 @@ class Live:
             bad = [a if isinstance(a, Refusal) else _refusal(error, own=False) for a in alone]
             return bad[0], bad[1], None
         if _poisons(result.left) or _poisons(result.right):
-            self._gpu.poisoned()
+            self._gpu.replace()
         untimed = Refusal("measure", "gave no time", own=False)
         return result.left or untimed, result.right or untimed, result.verdict
 
@@ -344,7 +344,7 @@ class Live:
     ) -> list[Timed | Refusal]:
         """Return the results of a task over several configs. Where a config kills the process, it
         is identified and the others are tried once more."""
-        for _, _, arrivals in self._prewarmed:
+        for _, _, arrivals in self._prewarm_batches:
             arrivals.wait()
         result: dict[int, Timed | Refusal] = {}
         refusal: Refusal = Refusal("measure", "gave no time", own=False)
@@ -365,7 +365,7 @@ class Live:
             if culprit is None:
                 result |= dict(zip(left, results, strict=True))
                 break
-            self._gpu.poisoned()
+            self._gpu.replace()
             result[culprit] = results[left.index(culprit)]
         return [result.get(i, refusal) for i in range(len(candidates))]
 
@@ -385,7 +385,7 @@ class Live:
             if not left:
                 break
             try:
-                result = self._measured(
+                result = self._measure_tasks(
                     [parts[i] for i in left], self.rules, interleaved_s(len(left))
                 )
             except (Lost, CannotBegin) as error:
@@ -398,9 +398,9 @@ class Live:
             if culprit is None:
                 taken = dict(zip(left, result, strict=True))
                 break
-            self._gpu.poisoned()
+            self._gpu.replace()
             refusal[left[culprit]] = cast(Refusal, result[culprit].result)
-        return [self._done(i, compiled, refusal, taken) for i in range(len(parts))]
+        return [self._task_result(i, compiled, refusal, taken) for i in range(len(parts))]
 
     def compile_tasks(self, parts: Sequence[TimingTask]) -> dict[int, Compiled | Refusal]:
         """Return Compiled or Refusal of each task by its index, as `compile_parts` does, with a
@@ -408,7 +408,7 @@ class Live:
 
         Pass all tasks at once before timing them one after the other, so that no process waits.
         """
-        new = [part for part in parts if part.candidate.key not in self._compiled]
+        new = [part for part in parts if part.candidate.key not in self._codes]
         if new:
             self._gpu.prepare_standby()  # meanwhile
             for kernel in {part.problem.kernel for part in parts if part.candidate.impl.imports}:
@@ -417,11 +417,11 @@ class Live:
                 self._compilers = compilers(new[0].problem.kernel)
             compiles = partial(compile_all, code=True, here=True)
             compiled = compile_parts(self._compilers, new, self.device, compiles=compiles)
-            self._compiled |= {new[i].candidate.key: result for i, result in compiled.items()}
-        known = ((i, self._compiled.get(part.candidate.key)) for i, part in enumerate(parts))
-        return {i: result for i, result in known if result is not None}
+            self._codes |= {new[i].candidate.key: result for i, result in compiled.items()}
+        results = ((i, self._codes.get(part.candidate.key)) for i, part in enumerate(parts))
+        return {i: result for i, result in results if result is not None}
 
-    def _measured(
+    def _measure_tasks(
         self, parts: Sequence[TimingTask], rules: Protocol, timeout_s: float
     ) -> list[worker.TaskTime]:
         """Return the results of `worker.measure_interleaved`. Raises Lost and CannotBegin."""
@@ -436,13 +436,13 @@ class Live:
         """Return why a task cannot be run by itself, or None where it can."""
         brief = replace(self.rules, settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
         try:
-            (result,) = self._measured([replace(part, boost=False)], brief, ALONE_TIMEOUT_S)
+            (result,) = self._measure_tasks([replace(part, boost=False)], brief, ALONE_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        return cast(Refusal, self._seen(result.result)) if _poisons(result.result) else None
+        return cast(Refusal, self._note_result(result.result)) if _poisons(result.result) else None
 
     @staticmethod
-    def _done(
+    def _task_result(
         i: int,
         created: Mapping[int, Compiled | Refusal],
         refusal: Mapping[int, Refusal],
@@ -464,7 +464,7 @@ class Live:
         if self._compilers is not None:
             self._compilers.close()
         self._gpu.close()
-        self._held.close()
+        self._locks.close()
 
 
 def _background(task: Callable[..., None], *args: Any) -> Future[None]:

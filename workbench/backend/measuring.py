@@ -47,7 +47,7 @@ class MeasuringProcess(Protocol):
     """What a live backend asks of a measuring process; see `Measuring`."""
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Return the seconds spent so far under check, timed and flush."""
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
@@ -76,7 +76,7 @@ class MeasuringProcess(Protocol):
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """Run a task of `worker` in the process. Returns its result. Raises Lost, CannotBegin."""
 
-    def poisoned(self) -> None:
+    def replace(self) -> None:
         """Replace the process."""
 
     def close(self) -> None:
@@ -97,13 +97,13 @@ class Measuring:
         self._libraries_of = libraries_of
         self._now = Solo(spawned=True)
         self._now.begin(worker.warm)
-        self._described = self._now.promise(worker.describe_of, kernel) if kernel else None
+        self._promised_facts = self._now.promise(worker.describe_of, kernel) if kernel else None
         self._now.begin(worker.load)
         self._standby: Solo | None = None
         self._job: worker.MeasureJob | None = None
-        self._begun = False
-        self.spent: Counter[str] = Counter()  # seconds: check, timed, flush
-        self.lost = 0  # processes
+        self._is_begun = False
+        self.seconds: Counter[str] = Counter()  # seconds: check, timed, flush
+        self.lost_processes = 0  # processes
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         """Return device, environment and lock name of the GPU, or None; see `worker.describe`.
@@ -117,25 +117,25 @@ class Measuring:
         return result
 
     def _description(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
-        if self._described is not None:
+        if self._promised_facts is not None:
             try:
-                at, known = self._now.kept(self._described)
+                at, facts = self._now.keep(self._promised_facts)
             except LOST:
                 raise
             except Exception:  # of the kernel's file: its own import says it better
-                at, known = None, None
+                at, facts = None, None
             if at == str(repository):
-                return cast("tuple[Device, Environment, str] | None", known)
+                return cast("tuple[Device, Environment, str] | None", facts)
         answer = self._now.ask(worker.describe, repository, timeout_s=BEGIN_S)
         return cast("tuple[Device, Environment, str] | None", answer)
 
     def begin(self, job: worker.MeasureJob) -> None:
         """Prepare the process for a problem. Raises CannotBegin where it does not fit."""
-        self._job, self._begun = job, False
+        self._job, self._is_begun = job, False
         self._ready()
 
     def _ready(self) -> None:
-        if self._begun:
+        if self._is_begun:
             return
         try:
             self._now.ask(worker.begin, self._job, timeout_s=BEGIN_S)
@@ -147,7 +147,7 @@ class Measuring:
         except Exception as error:  # out of memory
             text = str(error).strip().splitlines() or [type(error).__name__]
             raise CannotBegin(text[0]) from None
-        self._begun = True
+        self._is_begun = True
         self.prepare_standby()
 
     def prepare_standby(self) -> None:
@@ -209,16 +209,16 @@ class Measuring:
         except LOST as error:
             self._replace()
             raise Lost(error) from None
-        self.spent["check"] += spent.check
-        self.spent["timed"] += spent.timed
-        self.spent["flush"] += spent.total - spent.check - spent.timed
+        self.seconds["check"] += spent.check
+        self.seconds["timed"] += spent.timed
+        self.seconds["flush"] += spent.total - spent.check - spent.timed
         return result
 
     def aside(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """Run another task in the process, between two problems, and return its result. Raises its
         error; unless that is a sentence, the process is replaced, as a launch may have spoilt it.
         """
-        self._job, self._begun = None, False
+        self._job, self._is_begun = None, False
         try:
             return self._now.ask(task, *args, timeout_s=timeout_s)
         except WorkbenchError:
@@ -227,15 +227,15 @@ class Measuring:
             self._replace()
             raise
 
-    def poisoned(self) -> None:
+    def replace(self) -> None:
         """Replace the process, which can measure nothing more after a GPU error."""
         self._replace()
 
     def _replace(self) -> None:
         self._now.end()
-        self.lost += 1
+        self.lost_processes += 1
         self._now, self._standby = self._standby or Solo(), None
-        self._begun = False
+        self._is_begun = False
 
     def close(self) -> None:
         """End both processes."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.checking import Checks, launch_calls, sizes_taken
+from workbench.backend.checking import Checks, accepted_sizes, launch_calls
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -60,7 +60,7 @@ class Offline:
     predicts = True
     room = 1 << 30  # no limit: the interpreter pool queues them
     place = GpuPlace()
-    spent: Mapping[str, float] = {}
+    seconds: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Offline:
         self.environment = self._method.environment(fingerprint(None, repository))
         self._compilers = Workers(cpu_count())
         self._checks = Checks(cpu_count(), self._method.launch)
-        self._checked: dict[tuple[Any, ...], Future[Any]] = {}
+        self._check_futures: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
     def prepare(self, problem: Problem) -> None:
@@ -93,10 +93,10 @@ class Offline:
     ) -> dict[str, dict[str, Any]]:
         """Set the problem and return no ceilings, as nothing is measured."""
         self._problem = problem
-        self._checked.clear()
+        self._check_futures.clear()
         return {}
 
-    def compiled(
+    def compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield each candidate with its Compiled or Refusal, in the order of completion."""
@@ -104,7 +104,7 @@ class Offline:
             self._compilers, self._problem, candidates, self.device, self._compile_s
         )
 
-    def timed(
+    def time(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Any]:
         """Return a future with the predicted time, set once the config has been checked.
@@ -113,28 +113,28 @@ class Offline:
         interpreter has neither.
         """
         if candidate.impl.unchecked:
-            return self._unchecked(candidate, compiled)
+            return self._predict_unchecked(candidate, compiled)
         knobs = candidate.impl.knobs()
         alike = ALIKE if candidate.impl.backend == "triton" else ()
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in alike}
         same = (candidate.impl.name, patience, *seen.items())
-        if same not in self._checked:
+        if same not in self._check_futures:
             timeout_s = patience * self._interpret_s
-            self._checked[same] = self._check(candidate, compiled, timeout_s)
-        given: Future[Any] = Future()
+            self._check_futures[same] = self._check(candidate, compiled, timeout_s)
+        promise: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends
-        self._checked[same].add_done_callback(
-            lambda done: self._settle(given, done, problem, candidate, compiled)
+        self._check_futures[same].add_done_callback(
+            lambda done: self._settle(promise, done, problem, candidate, compiled)
         )
-        return given
+        return promise
 
-    def _unchecked(self, candidate: Candidate, compiled: Compiled) -> Future[Any]:
+    def _predict_unchecked(self, candidate: Candidate, compiled: Compiled) -> Future[Any]:
         """Return a future of the predicted time of a config that nothing here can run."""
         none: Future[Any] = Future()
         none.set_result(None)
-        given: Future[Any] = Future()
-        self._settle(given, none, self._problem, candidate, compiled)
-        return given
+        promise: Future[Any] = Future()
+        self._settle(promise, none, self._problem, candidate, compiled)
+        return promise
 
     def _check(self, candidate: Candidate, compiled: Compiled, timeout_s: float) -> Future[Any]:
         """Return a future of the check at all sizes of the Spec that do not reject this config, or
@@ -142,8 +142,8 @@ class Offline:
         problem, limits = self._problem, self.device.limits
         if (sampling := candidate.impl.sampling) is not None:
             known, limit_s = compiled.examined, min(timeout_s, SAMPLE_TIMEOUT_S)
-            return self._checks.sampled(problem.kernel, candidate, known, sampling, limit_s)
-        sizes = sizes_taken(candidate, limits, problem.dtype, problem.spec.check)
+            return self._checks.check_samples(problem.kernel, candidate, known, sampling, limit_s)
+        sizes = accepted_sizes(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
         none: Future[Any] = Future()
@@ -154,15 +154,15 @@ class Offline:
     def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
         """Check a config with the machine code of another one. Returns a future; see
         `Backend.duplicate`."""
-        return self.timed(candidate, compiled, None)
+        return self.time(candidate, compiled, None)
 
-    def _settle(self, given: Future[Any], *of: Any) -> None:
+    def _settle(self, promise: Future[Any], *arguments: Any) -> None:
         try:
-            given.set_result(self._analysed(*of))
+            promise.set_result(self._analyse_candidate(*arguments))
         except (SourceChanged, SpecFault) as error:
-            given.set_exception(error)
+            promise.set_exception(error)
 
-    def _analysed(
+    def _analyse_candidate(
         self, done: Future[Any], problem: Problem, candidate: Candidate, compiled: Compiled
     ) -> Any:
         if done.cancelled() or isinstance(done.exception(), CancelledError):
@@ -197,10 +197,10 @@ class Offline:
             if isinstance(compiled, Refusal):
                 waiting.append((None, compiled))
             elif compiled is None or part.regime == "hot" or part.clock == "host":
-                waiting.append((compiled, Refusal("measure", _beyond(part))))
+                waiting.append((compiled, Refusal("measure", _reason_unpredictable(part))))
             else:
                 self.begin(part.problem)
-                waiting.append((compiled, self.timed(part.candidate, compiled, None)))
+                waiting.append((compiled, self.time(part.candidate, compiled, None)))
         return [
             TimingResult(
                 results if isinstance(results, Refusal) else results.result(),
@@ -254,7 +254,7 @@ def model_key(method: OfflineMethod, device: Device) -> str:
     return f"{method.model} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _beyond(part: TimingTask) -> str:
+def _reason_unpredictable(part: TimingTask) -> str:
     """Return why the model cannot predict a task."""
     if part.candidate.impl.backend == "torch":
         return "a library's own version has no prediction; it is timed where there is a GPU"
@@ -287,8 +287,8 @@ def model_time(device: Device, compiled: Compiled, place: SizedConfig, dtype: st
         raise ValueError(NOT_COMPILED)
     if place.impl.work is None:
         return derived_time(device, compiled)
-    known = compiled.resources, compiled.launches, compiled.each
-    return ModelledConfig(place.impl, place.config, place.sizes, *known).predicted(device, dtype)
+    resources = compiled.resources, compiled.launches, compiled.each
+    return ModelledConfig(place.impl, place.config, place.sizes, *resources).predict(device, dtype)
 
 
 def derived_time(device: Device, compiled: Compiled) -> Predicted:
@@ -312,7 +312,7 @@ def predicted_time(
     ValueError as that does, and where the config was not compiled for the device."""
     if compiled.resources is None:
         raise ValueError(NOT_COMPILED)
-    known = cost_model.LaunchResources(compiled.resources, compiled.launches, compiled.each)
+    resources = cost_model.LaunchResources(compiled.resources, compiled.launches, compiled.each)
     return cost_model.predict_launches(
-        device, works, known, dtype=dtype, flops=flops, bytes_=bytes_, stages=stages
+        device, works, resources, dtype=dtype, flops=flops, bytes_=bytes_, stages=stages
     )

@@ -108,7 +108,7 @@ def begin_prewarm(
 
 
 @contextmanager
-def prewarmed(
+def prewarmer(
     kernel: str, libraries: Libraries, *, wanted: bool = True, compiles: bool = True
 ) -> Iterator[Prewarm | None]:
     """Return a context manager that starts the processes, where they are `wanted` and a GPU is

@@ -86,7 +86,7 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
             return compile_config(*problem, code=job.code, here=job.here)
         claims = job.claims
         result = compile_unless_duplicate(
-            *problem, lambda key: claimed(claims, key, job.owner), claims, job.here
+            *problem, lambda key: claim_key(claims, key, job.owner), claims, job.here
         )
         if isinstance(result, CompiledDuplicate):
             return Duplicate(result, os.readlink(claims / result.key))
@@ -108,7 +108,7 @@ def store_duplicate(duplicate: CompiledDuplicate, claims: Path) -> None:
         store_skipped(launch, claims)
 
 
-def claimed(claims: Path, key: str, owner: str) -> bool:
+def claim_key(claims: Path, key: str, owner: str) -> bool:
     """Claim the key for `owner` and return whether it is the first in all processes. Uses a
     dangling symbolic link, which is created and read atomically, unlike a file."""
     try:
@@ -159,19 +159,19 @@ class _UnderWay:
     ) -> None:
         self._pool, self._problem, self._device = pool, problem, device
         self._timeout_s, self._claims, self._code, self._here = timeout_s, claims, code, here
-        self._submitted = 0
+        self._submit_count = 0
         self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
         self._open: set[str] = set()  # owners that have not finished
         self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
-        self._compiled: dict[str, Compiled] = {}  # by key
-        self._stored: dict[Future[Any], tuple[Candidate, Compiled]] = {}  # duplicates
-        self._done: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._lost: list[tuple[Candidate, Refusal]] = []  # tried again when all others are done
+        self._codes: dict[str, Compiled] = {}  # by key
+        self._duplicates: dict[Future[Any], tuple[Candidate, Compiled]] = {}  # duplicates
+        self._done_queue: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._losses: list[tuple[Candidate, Refusal]] = []  # tried again when all others are done
 
     def submit(self, candidate: Candidate, shared: bool, patience: float = 1.0) -> None:
         """Submit one job. One that is not `shared` neither claims nor waits."""
-        self._submitted += 1
-        owner, problem = str(self._submitted), self._problem
+        self._submit_count += 1
+        owner, problem = str(self._submit_count), self._problem
         job = CompileJob(
             problem.kernel,
             candidate,
@@ -186,25 +186,25 @@ class _UnderWay:
         future = self._pool.submit(compile_task, job, timeout_s=patience * self._timeout_s)
         self._jobs[future] = candidate, owner
         self._open.add(owner)
-        future.add_done_callback(self._done.put)
+        future.add_done_callback(self._done_queue.put)
 
     def results(self) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield every candidate once. Those whose process is lost are tried again at the end, one
         at a time."""
-        yield from self._finished()
-        while self._lost:
-            candidate, first = self._lost.pop(0)
+        yield from self._take_finished()
+        while self._losses:
+            candidate, first = self._losses.pop(0)
             self.submit(candidate, shared=False, patience=PATIENCE)
-            for again, result in self._finished(last=True):
+            for again, result in self._take_finished(last=True):
                 if isinstance(result, Refusal) and result.cause == first.cause:
                     result = replace(result, attempts=2)
                 yield again, result
 
-    def _finished(self, last: bool = False) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        while self._jobs or self._stored:
-            future = self._done.get()
-            if future in self._stored:  # or not, after an error: its launch then compiles
-                yield self._stored.pop(future)
+    def _take_finished(self, last: bool = False) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        while self._jobs or self._duplicates:
+            future = self._done_queue.get()
+            if future in self._duplicates:  # or not, after an error: its launch then compiles
+                yield self._duplicates.pop(future)
                 continue
             candidate, owner = self._jobs.pop(future)
             self._open.remove(owner)
@@ -212,10 +212,10 @@ class _UnderWay:
             if isinstance(result, Duplicate):
                 self._follow(candidate, result)
             elif isinstance(result, Refusal) and result.cause and not last:
-                self._lost.append((candidate, result))
+                self._losses.append((candidate, result))
             else:
                 if isinstance(result, Compiled):
-                    self._compiled.setdefault(result.ttgir, result)
+                    self._codes.setdefault(result.ttgir, result)
                 yield candidate, result
             # those that waited for this one now find its code, or that there is none
             for waiting, duplicate in self._waiting.pop(owner, []):
@@ -223,18 +223,18 @@ class _UnderWay:
 
     def _follow(self, candidate: Candidate, duplicate: Duplicate) -> None:
         first_key = duplicate.duplicate
-        if (known := self._compiled.get(first_key.key)) is not None:
-            assert known.resources is not None  # Triton compiled it
-            resources = replace(known.resources, compile_s=first_key.compile_s)
-            same = replace(known, resources=resources, duplicate=True)
+        if (compiled := self._codes.get(first_key.key)) is not None:
+            assert compiled.resources is not None  # Triton compiled it
+            resources = replace(compiled.resources, compile_s=first_key.compile_s)
+            same = replace(compiled, resources=resources, duplicate=True)
             future: Future[Any] = Future()
             if first_key.skipped:
                 given = first_key, self._claims
                 future = self._pool.submit(store_duplicate, *given, timeout_s=self._timeout_s)
             else:
                 future.set_result(None)
-            self._stored[future] = candidate, same
-            future.add_done_callback(self._done.put)
+            self._duplicates[future] = candidate, same
+            future.add_done_callback(self._done_queue.put)
         elif duplicate.owner in self._open:
             self._waiting.setdefault(duplicate.owner, []).append((candidate, first_key))
         else:
@@ -242,7 +242,7 @@ class _UnderWay:
 
     def cancel(self) -> None:
         """Cancel the jobs that are left."""
-        for future in (*self._jobs, *self._stored):
+        for future in (*self._jobs, *self._duplicates):
             future.cancel()
 
 
@@ -264,9 +264,9 @@ def compile_parts(
             same.setdefault((at.kernel, *at.sizes.items(), at.dtype), []).append(i)
 
     def compile_some(numbers: Sequence[int]) -> dict[int, Compiled | Refusal]:
-        of = {parts[i].candidate.key: parts[i].candidate for i in numbers}
+        candidates = {parts[i].candidate.key: parts[i].candidate for i in numbers}
         problem = parts[numbers[0]].problem
-        every = compiles(pool, problem, list(of.values()), device, timeout_s)
+        every = compiles(pool, problem, list(candidates.values()), device, timeout_s)
         by_key = {candidate.key: what for candidate, what in every}
         return {i: by_key[parts[i].candidate.key] for i in numbers}
 

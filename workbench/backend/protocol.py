@@ -68,7 +68,7 @@ class Backend(Protocol):
     place: GpuPlace  # of a cluster; empty for this machine
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Return seconds of measuring so far by activity; empty where nothing is measured."""
 
     def prepare(self, problem: Problem) -> None:
@@ -80,12 +80,12 @@ class Backend(Protocol):
         """Prepare a problem and start to compile `candidates` in the background, for `compiled`.
         Returns measured ceilings in the format of `hardware.ceilings`."""
 
-    def compiled(
+    def compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield each candidate with its Compiled or Refusal."""
 
-    def timed(
+    def time(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Timed | Refusal]:
         """Check and time one candidate, now or in the background; return a future of the result.

@@ -36,7 +36,7 @@ class _NotPlain(Exception):
     """A value cannot travel, or its description is no value; the message is one clause."""
 
 
-def written(right: bool, result: Any) -> bytes:
+def write(right: bool, result: Any) -> bytes:
     """Return the bytes of a result, or of an error where `right` is False.
 
     An error of a class that the reader does not know, such as the user's own, is sent as a
@@ -45,13 +45,13 @@ def written(right: bool, result: Any) -> bytes:
     if not right and not _is_known(type(result)):
         right, result = False, RuntimeError(first_sentence(result))
     try:
-        return _packed(right, result)
+        return _pack(right, result)
     except Exception as error:
         reason = f"an answer that cannot travel: {first_sentence(error)}"
-        return _packed(False, RuntimeError(reason))
+        return _pack(False, RuntimeError(reason))
 
 
-def _packed(right: bool, result: Any) -> bytes:
+def _pack(right: bool, result: Any) -> bytes:
     blobs: list[bytes] = []
     head = json.dumps([right, _plain(result, blobs), [len(b) for b in blobs]]).encode()
     return b"".join((_HEAD.pack(len(head)), head, *blobs))
@@ -62,8 +62,8 @@ def read(data: bytes) -> tuple[bool, Any]:
     hold something else."""
     try:
         (length,) = _HEAD.unpack_from(data)
-        right, described, lengths = json.loads(data[_HEAD.size : _HEAD.size + length].decode())
-        result = _built(described, _blobs(data, _HEAD.size + length, lengths))
+        right, plain, lengths = json.loads(data[_HEAD.size : _HEAD.size + length].decode())
+        result = _build(plain, _blobs(data, _HEAD.size + length, lengths))
     except Exception as error:
         raise Unreadable(first_sentence(error)) from None
     if not isinstance(right, bool) or not (right or isinstance(result, Exception)):
@@ -140,29 +140,29 @@ def _argument(value: Any, blobs: list[bytes]) -> Any:
         return str(value)
 
 
-def _built(described: Any, blobs: Sequence[bytes]) -> Any:
+def _build(plain: Any, blobs: Sequence[bytes]) -> Any:
     """Return the value that JSON describes. Raises _NotPlain where it describes none."""
-    if type(described) in _PLAIN:
-        return described
-    if type(described) is list:
-        return [_built(item, blobs) for item in described]
-    ((kind, held),) = described.items()
+    if type(plain) in _PLAIN:
+        return plain
+    if type(plain) is list:
+        return [_build(item, blobs) for item in plain]
+    ((kind, value),) = plain.items()
     if kind == "value":
-        return _dataclass(held, blobs)
+        return _dataclass(value, blobs)
     if kind == "error":
-        return _error(held, blobs)
+        return _error(value, blobs)
     if kind in ("bytes", "bytearray"):
-        return blobs[held] if kind == "bytes" else bytearray(blobs[held])
+        return blobs[value] if kind == "bytes" else bytearray(blobs[value])
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_built(item, blobs) for item in held)
+        return _SEQUENCES[kind](_build(item, blobs) for item in value)
     if kind in _PAIRS:
-        return _PAIRS[kind]((_built(k, blobs), _built(v, blobs)) for k, v in held)
+        return _PAIRS[kind]((_build(k, blobs), _build(v, blobs)) for k, v in value)
     if (pairs := kind.removesuffix(" by text")) in _PAIRS:
-        return _PAIRS[pairs]((k, _built(v, blobs)) for k, v in held.items())
-    if kind in _PATHS and type(held) is str:
-        return _PATHS[kind](held)
-    if kind in _NUMBERS and all(type(n) in (type(None), int, float) for n in held):
-        return _NUMBERS[kind](*held)
+        return _PAIRS[pairs]((k, _build(v, blobs)) for k, v in value.items())
+    if kind in _PATHS and type(value) is str:
+        return _PATHS[kind](value)
+    if kind in _NUMBERS and all(type(n) in (type(None), int, float) for n in value):
+        return _NUMBERS[kind](*value)
     raise _NotPlain(f"it describes {str(kind)[:40]!r}, which is no value")
 
 
@@ -186,35 +186,35 @@ def _is_value(kind: type) -> bool:
     return is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
-def _class(title: Any, wanted: Callable[[type], bool]) -> type:
+def _class(title: Any, accepts: Callable[[type], bool]) -> type:
     """Return the class `module:Name`. Raises _NotPlain where the reader builds none of it."""
     module, _, name = title.partition(":")
     # of other packages only what this process has imported: an import runs code
     ours = module.startswith("workbench.") and not module.startswith((*_KERNELS, *_PROGRAMS))
     kind = getattr(import_module(module) if ours else sys.modules.get(module), name, None)
-    if isinstance(kind, type) and kind.__module__ == module and _is_known(kind) and wanted(kind):
+    if isinstance(kind, type) and kind.__module__ == module and _is_known(kind) and accepts(kind):
         return kind
     raise _NotPlain(f"it names {module}.{name}, which is no value")
 
 
-def _error(held: Any, blobs: Sequence[bytes]) -> Exception:
-    title, args = held
+def _error(value: Any, blobs: Sequence[bytes]) -> Exception:
+    title, args = value
     kind = _class(title, lambda k: issubclass(k, Exception))
-    given = [_built(each, blobs) for each in args]
-    error: Exception = kind.__new__(kind, *given)  # its own `__init__` is not called
-    error.args = tuple(given)
+    values = [_build(each, blobs) for each in args]
+    error: Exception = kind.__new__(kind, *values)  # its own `__init__` is not called
+    error.args = tuple(values)
     return error
 
 
-def _dataclass(held: Any, blobs: Sequence[bytes]) -> Any:
-    title, described = held
+def _dataclass(pair: Any, blobs: Sequence[bytes]) -> Any:
+    title, plain = pair
     kind = _class(title, _is_value)
     hints = _hints(kind)
-    if described.keys() != hints.keys():
+    if plain.keys() != hints.keys():
         raise _NotPlain(f"the fields of {title} are others")
     value: Any = object.__new__(kind)
     for name, hint in hints.items():
-        held_value = _built(described[name], blobs)
+        held_value = _build(plain[name], blobs)
         if not _fits(held_value, hint):
             raise _NotPlain(f"{name} of {title} is a {type(held_value).__name__}")
         object.__setattr__(value, name, held_value)
@@ -224,12 +224,12 @@ def _dataclass(held: Any, blobs: Sequence[bytes]) -> Any:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     """Return the type of each declared field; Any of one that cannot be had here."""
-    known = {**vars(typing), **vars(sys.modules[kind.__module__]), **vars(types)}
+    names = {**vars(typing), **vars(sys.modules[kind.__module__]), **vars(types)}
     result = {}
     for field in fields(kind):
         try:
             text = field.type
-            result[field.name] = eval(text, known) if isinstance(text, str) else text
+            result[field.name] = eval(text, names) if isinstance(text, str) else text
         except NameError:  # imported for annotations only, or of a base class elsewhere
             result[field.name] = Any
     return result

@@ -37,7 +37,7 @@ def sanitizer_refusal() -> str | None:
     return refusal(profilers()[TOOL], machine, Workload((machine.python,), ""))
 
 
-def sanitized(call: OneCall) -> Sanitized:
+def sanitize_call(call: OneCall) -> Sanitized:
     """Return the verdict of racecheck and memcheck on one call. All kernels of its process are
     watched, so none hides behind its name; the tool makes them 10 to 100 times as slow."""
     with temporary_folder() as folder:
@@ -51,7 +51,7 @@ def sanitized_each(calls: Sequence[OneCall]) -> list[Sanitized]:
     well, each call has processes of its own."""
     if len(calls) > 1 and _all_pass(calls):
         return [Sanitized("kept") for _ in calls]
-    return [sanitized(call) for call in calls]
+    return [sanitize_call(call) for call in calls]
 
 
 def _all_pass(calls: Sequence[OneCall]) -> bool:

@@ -88,7 +88,7 @@ class VersionTimer:
         before, after = folders
         self._folders, self._on_wait, self._start = (before, before, after), on_wait, start
         self._processes: list[Any] = []
-        self._held = ExitStack()
+        self._locks = ExitStack()
         self._lock: str | None = None
         self._is_locked = False
         self.environment: Environment | None = None  # of the machine, once `device` has found one
@@ -110,7 +110,7 @@ class VersionTimer:
         why there is none. Results are checked before the windows and after the last; `device` comes
         first."""
         if not self._is_locked and self._lock is not None:
-            self._held.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
+            self._locks.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
             self._is_locked = True
         case = job.case
         problem = worker.MeasureJob(job.kernel, case.sizes, case.dtype, RULES, secrets.randbits(31))
@@ -163,7 +163,7 @@ class VersionTimer:
     def close(self) -> None:
         """End the processes and release the GPU's lock."""
         self._end()
-        self._held.close()
+        self._locks.close()
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,7 @@ class Workers:
         self._lock = threading.Lock()
         self._idle: list[Solo] = []
         self._all: set[Solo] = set()
-        self._closed = False
+        self._is_closed = False
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Submit a task and return a future of its result.
@@ -104,29 +104,29 @@ class Workers:
         """Start the task once in each process, at the start of the pool; drop its results and
         errors."""
         for _ in range(self._count):
-            solo = self._started()
+            solo = self._start_solo()
             solo.begin(task, *args)
             self._idle.append(solo)
 
     def _run(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         with self._lock:
             solo = self._idle.pop() if self._idle else None
-        solo = solo or self._started()
+        solo = solo or self._start_solo()
         try:
             return solo.ask(task, *args, timeout_s=timeout_s)
         finally:
             with self._lock:
-                usable = solo.alive and not self._closed
+                usable = solo.alive and not self._is_closed
                 (self._idle.append if usable else self._all.discard)(solo)
             if not usable:
                 solo.end()
 
-    def _started(self) -> Solo:
+    def _start_solo(self) -> Solo:
         solo = Solo(interpreted=self._interpreted, packages=self._packages, here=self._here)
         if self._first is not None:
             solo.begin(*self._first)
         with self._lock:
-            if not self._closed:
+            if not self._is_closed:
                 self._all.add(solo)
                 return solo
         solo.end()
@@ -140,7 +140,7 @@ class Workers:
     def close(self) -> None:
         """End every process now."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             every, idle = list(self._all), list(self._idle)
         self._threads.shutdown(wait=False, cancel_futures=True)
         for solo in every:
@@ -182,7 +182,7 @@ class Solo:
         theirs.close()
         self._unread = b""  # the beginning of a result
         # results of tasks that were begun and not waited for; None: it is dropped
-        self._owed: deque[Future[Any] | None] = deque()
+        self._promises: deque[Future[Any] | None] = deque()
         self.begin(os.getpid)  # so that the start of the process is no part of a task's time
 
     @property
@@ -199,43 +199,43 @@ class Solo:
         """Start a task without waiting; the next `ask` drops its result or error."""
         with suppress(OSError):  # it died: the next `ask` raises that
             self._ours.send((task, args))
-            self._owed.append(None)
+            self._promises.append(None)
 
     def promise(self, task: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Start a task without waiting; return the future of its result, for `kept`."""
+        """Start a task without waiting; return the future of its result, for `keep`."""
         future: Future[Any] = Future()
-        with suppress(OSError):  # it died: `kept` raises that
+        with suppress(OSError):  # it died: `keep` raises that
             self._ours.send((task, args))
-            self._owed.append(future)
+            self._promises.append(future)
         return future
 
-    def kept(self, future: Future[Any]) -> Any:
+    def keep(self, future: Future[Any]) -> Any:
         """Return the result of a promise. Tasks that were begun after it go on. Raises as `ask`."""
         while not future.done():
-            if not self._owed:
-                raise self._died()
+            if not self._promises:
+                raise self._death_error()
             self._take(BEGIN_S)
         return future.result()
 
     def settle(self) -> None:
         """Wait until all tasks that were begun are over. Raises TimeoutError or ChildProcessError,
         and the process is gone then."""
-        while self._owed:
+        while self._promises:
             self._take(BEGIN_S)
 
     def _take(self, timeout_s: float) -> None:
         """Wait for the first task that was begun, and give its result to whom it was promised."""
         right, result = self._reply(timeout_s)
-        if (future := self._owed.popleft()) is not None:
+        if (future := self._promises.popleft()) is not None:
             (future.set_result if right else future.set_exception)(result)
 
     def is_ready(self, within_s: float) -> bool:
         """Return whether all tasks that were begun are over within so many seconds. The process
         goes on with one that is not."""
         end = time.monotonic() + within_s
-        while self._owed and self.alive:
+        while self._promises and self.alive:
             if self._whole() is not None:
-                self._owed.popleft()  # nothing is promised where one asks whether it is ready
+                self._promises.popleft()  # nothing is promised where one asks whether it is ready
                 continue
             left = max(0.0, end - time.monotonic())
             if not wait([self._ours, self._process.sentinel], left) or not self._read():
@@ -252,7 +252,7 @@ class Solo:
         try:
             self._ours.send((task, args))
         except OSError:
-            raise self._died() from None
+            raise self._death_error() from None
         right, result = self._reply(timeout_s)
         if right:
             return result
@@ -267,9 +267,9 @@ class Solo:
             ready = wait([self._ours, self._process.sentinel], left) if left > 0 else []
             if self._ours in ready:
                 if not self._read():
-                    raise self._died()
+                    raise self._death_error()
             elif ready:
-                raise self._died()
+                raise self._death_error()
             elif left <= 0:
                 self.end()
                 raise TimeoutError(f"took longer than {timeout_s:.3g} s")
@@ -299,7 +299,7 @@ class Solo:
         data, self._unread = self._unread[_LENGTH.size : end], self._unread[end:]
         return data
 
-    def _died(self) -> ChildProcessError:
+    def _death_error(self) -> ChildProcessError:
         self._process.join(KILLED_S)
         return ChildProcessError(f"its process died (exit code {self._process.exitcode})")
 
@@ -364,9 +364,9 @@ def _serve(theirs: Any, interpreted: bool, packages: Path | None, here: Path | N
         while True:
             task, args = theirs.recv()
             try:
-                data = replies.written(True, guarded(task, *args))
+                data = replies.write(True, guard(task, *args))
             except Exception as error:
-                data = replies.written(False, error)
+                data = replies.write(False, error)
             _send(theirs.fileno(), _LENGTH.pack(len(data)) + data)
 
 
@@ -376,7 +376,7 @@ def _send(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def guarded(task: Callable[..., Any], *args: Any) -> Any:
+def guard(task: Callable[..., Any], *args: Any) -> Any:
     """Run a task and return its result. Raises UserCodeExit in place of an exception that is meant
     to end a process, such as that of `sys.exit`: it would end the parent's threads as well."""
     with user_code(task.__name__):
@@ -431,14 +431,14 @@ def _silent() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with _STDERR:
-            kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+            stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
             try:
                 os.dup2(null, 2)
                 with _safe_path():
                     yield
             finally:
-                os.dup2(kept, 2)
-                os.close(kept)
+                os.dup2(stderr, 2)
+                os.close(stderr)
                 os.close(null)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -20,7 +20,7 @@ from typing import Any
 import workbench.spec
 from workbench.catalog.declared import misfit
 from workbench.data.bytecode import user_bytecode
-from workbench.data.contributed import contributed
+from workbench.data.contributed import contributed_modules
 from workbench.data.parts import missing_part
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.spec import Impl, Spec, WorkbenchError
@@ -76,12 +76,12 @@ def module_of(kernel: str, metal: bool = True) -> ModuleType:
 
 def _contributed_module(kernel: str) -> str | None:
     """Return the module of a kernel of an installed package; None for any other name."""
-    return contributed("workbench.kernels").get(kernel)
+    return contributed_modules("workbench.kernels").get(kernel)
 
 
 def known_kernels() -> list[str]:
     """Return the names of all kernels: built-in, and of installed packages."""
-    return sorted({*kernel_names(), *contributed("workbench.kernels")})
+    return sorted({*kernel_names(), *contributed_modules("workbench.kernels")})
 
 
 def file_of(kernel: str) -> Path:

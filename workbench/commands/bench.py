@@ -158,7 +158,7 @@ class BenchCommand:
     def _paper_backend(self) -> FunctionBackend:
         """Return the backend of a named device. Raises CommandError where nothing is declared."""
         try:
-            device = hardware.described(str(self.options.device))
+            device = hardware.find_device(str(self.options.device))
         except hardware.UnknownDevice as error:
             raise CommandError(str(error)) from error
         if self.benched.bytes is None and self.benched.flops is None:

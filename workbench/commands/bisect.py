@@ -39,7 +39,7 @@ from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.record import Failure, Verdict, key_of
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import METAL
 from workbench.revisions.bisection import Bisection, BisectStep, Decision, describe, subject_of
 from workbench.revisions.worktree import WorktreeError, Worktrees
@@ -109,7 +109,7 @@ class BisectCommand:
         decision = step.decision
         ratio = "" if decision.ratio is None else f"  {decision.ratio:.4f} of GOOD's time"
         text = f"{step.commit[:SHORT]}  {decision.mark:4}{ratio}  {decision.reason}"
-        self.console.print(f"{text}; {counted(left, 'step')} left  ({step.subject})",
+        self.console.print(f"{text}; {amount(left, 'step')} left  ({step.subject})",
                            soft_wrap=True)  # fmt: skip
 
     def conclude(self, bisection: Bisection, candidates: list[str], file: Path) -> int:

@@ -28,7 +28,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.events import Event, EventLog, RunFinished, read
 from workbench.data.files import write_file
 from workbench.data.record import Evidence, Failure, Finding, Outcome, Record, Run
-from workbench.data.returned import COMMAND, ENGINE, FULL, REHEARSAL, pack, without_paths
+from workbench.data.returned import COMMAND, ENGINE, FULL, REHEARSAL, hide_paths, pack
 from workbench.data.units import duration
 from workbench.device.hardware import Device
 from workbench.experiments import VariantResult
@@ -190,7 +190,7 @@ class BringBack:
         for candidate, result in zip(left, results, strict=True):
             outcome = factory.outcome(candidate, result.result, "final", None)
             if isinstance(outcome, Failure):
-                outcome = replace(outcome, reason=without_paths(outcome.reason))
+                outcome = replace(outcome, reason=hide_paths(outcome.reason))
             else:
                 self._times[outcome.key] = outcome
             self._keys.add(outcome.key)
@@ -232,7 +232,7 @@ class BringBack:
             word, sentence, evidence = "not possible", first_sentence(error), []
         self.say(f"  {kernel}: {word}. {sentence}")
         return Finding(
-            self.run.id, timestamp(), experiment, kernel, {}, "", word, without_paths(sentence),
+            self.run.id, timestamp(), experiment, kernel, {}, "", word, hide_paths(sentence),
             tuple(evidence),
         )  # fmt: skip
 

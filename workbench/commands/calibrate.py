@@ -38,16 +38,16 @@ from workbench.commands.sizes import check_dtype
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Measured, Outcome, Record, Resources, Run
-from workbench.data.units import console_microseconds, counted
+from workbench.data.units import amount, console_microseconds
 from workbench.device.calibration import (
     Calibration,
     CalibrationTime,
     calibration_of,
     load,
-    not_held,
     own_path,
     save,
     sizes_in,
+    times_not_held_back,
 )
 from workbench.device.correction import calibrated_kernel, is_aligned, same_architecture
 from workbench.device.hardware import Device, device_named
@@ -140,7 +140,7 @@ class CalibrateCommand:
         for name, dtype in kernels.items():
             sizes = self._sizes(catalog.spec_of(name), dtype, device)
             first = "; ".join(map(sizes_text, sizes[:3]))
-            self.console.print(f"{name} in {dtype}: {counted(len(sizes), 'size')}: {first}; ...")
+            self.console.print(f"{name} in {dtype}: {amount(len(sizes), 'size')}: {first}; ...")
         known = calibration_of(device.name)
         if known is None:
             others = (d for d in same_architecture(device) if calibration_of(d.name))
@@ -250,7 +250,7 @@ class CalibrateCommand:
             return
         best = min((t.median_s for t in self._here(plan)), default=None)
         text = f"best {console_microseconds(best)}" if best else "no config has a time"
-        number = counted(len(self._here(plan)), "config")
+        number = amount(len(self._here(plan)), "config")
         self.console.print(
             f"{place}  {problem.kernel} {sizes_text(problem.sizes)}: {number}, {text}"
         )
@@ -296,7 +296,7 @@ class CalibrateCommand:
         problem = plan.problem
         spec, dtype, sizes = problem.spec, problem.dtype, problem.sizes
         ours = (t for t in self.times.values() if (t.kernel, t.dtype) == (spec.name, dtype))
-        kernel = calibrated_kernel(not_held(ours), spec, device, is_aligned(spec, sizes))
+        kernel = calibrated_kernel(times_not_held_back(ours), spec, device, is_aligned(spec, sizes))
         chosen = chosen_launch(kernel, device, dtype, sizes) if kernel else None
         if chosen is None:
             return []
@@ -313,7 +313,7 @@ class CalibrateCommand:
         new = Calibration({}, tuple(self.times.values()))
         times: list[CalibrationTime] = []
         for kernel in dict.fromkeys((*new.kernels, *before.kernels)):
-            ours, theirs = new.of(*kernel), before.of(*kernel)
+            ours, theirs = new.times_of(*kernel), before.times_of(*kernel)
             fewer = not self.done and _measured_sizes(ours) < _measured_sizes(theirs)
             times += theirs if fewer or not ours else ours
         created = Calibration(head_of(run, backend), tuple(times))

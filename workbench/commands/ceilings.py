@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
+from workbench.backend.prewarm import Libraries, Prewarm, prewarmer
 from workbench.backend.protocol import Backend
 from workbench.backend.workers import LOST, Solo
 from workbench.commands.console import console_for, say_result
@@ -97,7 +97,7 @@ class CeilingsCommand:
             return self._look_up(options.device)
         with ExitStack() as stack:
             wanted = self.open_backend is None
-            prewarm = stack.enter_context(prewarmed("copy", Libraries.NOBODY, wanted=wanted))
+            prewarm = stack.enter_context(prewarmer("copy", Libraries.NOBODY, wanted=wanted))
             metal = target_backend(None) == METAL
             if self.open_backend is None and not metal and not gpu_present():
                 return self._look_up(DEFAULT_TARGET)
@@ -114,7 +114,7 @@ class CeilingsCommand:
         from workbench.reports.ceilings import show, stated_lines
 
         try:
-            device = hardware.described(name)  # also one that Triton does not compile for
+            device = hardware.find_device(name)  # also one that Triton does not compile for
         except hardware.UnknownDevice as error:
             raise CommandError(str(error)) from error
         run = stated_run(device, self.options)
@@ -196,7 +196,7 @@ class CeilingsCommand:
             recorder.keep(copy_outcome(copied, recorder.run, recorder.backend))
         times = {
             name: {c.bytes: c.timing for c in same if c.timing is not None}
-            for name, same in transfers.by_name(copies).items()
+            for name, same in transfers.group_by_name(copies).items()
         }
         self._add(ceilings.link_ceilings(times, reason))
 

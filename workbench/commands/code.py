@@ -25,8 +25,8 @@ from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
-from workbench.data.record import Resources, to_plain
-from workbench.data.units import counted, duration
+from workbench.data.record import Resources, encode_plain
+from workbench.data.units import amount, duration
 from workbench.device import hardware
 from workbench.reports import write_page
 from workbench.reports.code import (
@@ -330,7 +330,7 @@ def _say_listing(console: Console, view: CodeView, options: CodeOptions) -> None
 
 
 def _say_matches(console: Console, view: CodeView) -> None:
-    counts = counted(len(view.matches), "instruction")
+    counts = amount(len(view.matches), "instruction")
     say_result(console, f"{view.word}: {counts}", style="bold")
     for line in match_lines(view.code, view.matches[:MATCHES]):
         say_result(console, f"  {line}")
@@ -367,7 +367,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "spill_store_bytes": code.spill_store_bytes,
         "spill_load_bytes": code.spill_load_bytes,
         "most_live_registers": code.peak_live[0] if code.peak_live else None,
-        "resources": to_plain(read.resources) if read.resources else None,
+        "resources": encode_plain(read.resources) if read.resources else None,
         "mix": _plain_mix(code.whole) if code.listing.instructions else None,
         "blocks": len(code.graph.reached) or None,
         "loops": [

@@ -9,7 +9,7 @@ from workbench.commands.code_run import CodeRun
 from workbench.commands.console import say_result
 from workbench.commands.result import RunResult, plain_record
 from workbench.commands.run import say_page
-from workbench.data.record import Record, to_plain
+from workbench.data.record import Record, encode_plain
 from workbench.reports.run_index import write_run_page
 from workbench.reports.versions import (
     CodeChanges,
@@ -83,13 +83,16 @@ def plain_pair(pair: CodePair) -> dict[str, Any]:
     """Return a pair as plain data, with both outcomes."""
     both = {"before": pair.before, "after": pair.after}
     return {
-        "case": to_plain(pair.case),
+        "case": encode_plain(pair.case),
         "word": pair.word,
         "tuned": pair.tuned,
         "worse": list(pair.worse),
         "better": list(pair.better),
         "predicted_ratio": pair.predicted_ratio,
-        "measured": to_plain(pair.measured) if pair.measured else None,
+        "measured": encode_plain(pair.measured) if pair.measured else None,
         "unmeasured": pair.unmeasured,
-        **{n: plain_record(o) if isinstance(o, Record) else to_plain(o) for n, o in both.items()},
+        **{
+            n: plain_record(o) if isinstance(o, Record) else encode_plain(o)
+            for n, o in both.items()
+        },
     }

@@ -229,7 +229,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     """
     check_outputs(options)
     stored = _stored_pairs(options)
-    kinds = [[r.measured for r in pair] for pair in stored.pairs]
+    kinds = [[r.is_measured for r in pair] for pair in stored.pairs]
     if any(left != right for left, right in kinds):
         raise CommandError(
             f"One of {options.left} and {options.right} is measured and the other is predicted; "
@@ -241,7 +241,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     for pair in stored.pairs:
         left, right = (r.timing for r in pair)
         assert isinstance(left, Measured) and isinstance(right, Measured)
-        suspicion = verdict.suspected(left, right, options.threshold)
+        suspicion = verdict.suspicion(left, right, options.threshold)
         word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
         at = f" at {sizes_text(pair[0].case.sizes)}" if len(stored.pairs) > 1 else ""
         lines.append(f"{word}{at}: {suspicion.reason}. {_operand_times(pair)}.")
@@ -289,7 +289,7 @@ def _say_stored_pairs(
 
 def _operand_times(pair: tuple[Record, Record]) -> str:
     """Return config and time of both runs' winners."""
-    each = (f"{r.case.label}, {'' if r.measured else '~'}{duration(r.time_s)}" for r in pair)
+    each = (f"{r.case.label}, {'' if r.is_measured else '~'}{duration(r.time_s)}" for r in pair)
     return "Left: {}; right: {}".format(*each)
 
 

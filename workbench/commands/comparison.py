@@ -29,7 +29,7 @@ from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import WORKING, Worktrees
 from workbench.spec import Impl
-from workbench.tuner.energy import with_energies
+from workbench.tuner.energy import add_energies
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def comparison_of(
 def _add_energy(
     backend: Measures, pair: Pair, results: tuple[Timed | Refusal, Timed | Refusal]
 ) -> tuple[Timed | Refusal, Timed | Refusal]:
-    left, right = with_energies(backend, (pair.left, pair.right), results, COMPARED_WINDOWS)
+    left, right = add_energies(backend, (pair.left, pair.right), results, COMPARED_WINDOWS)
     return left, right
 
 
@@ -129,7 +129,7 @@ def _compile_pair(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], 
         return {}, {c.key: Refusal("measure", lost) for c in both}
     compiled: dict[str, Compiled] = {}
     places = {pair.left.key: "left", pair.right.key: "right"}
-    for candidate, result in backend.compiled(todo):
+    for candidate, result in backend.compile(todo):
         if isinstance(result, Refusal):
             refusals[candidate.key] = result
         else:

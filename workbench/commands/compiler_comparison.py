@@ -40,7 +40,7 @@ from workbench.data.database import History
 from workbench.data.events import RunState
 from workbench.data.exits import INTERRUPTED
 from workbench.data.tuned_cache import Tuned, default_path
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import Device
 from workbench.reports.versions import measured_text
 
@@ -257,7 +257,7 @@ class CompilerComparison:
 
     def _say_stored(self, verdicts: VersionVerdicts) -> None:
         if verdicts.comparisons:
-            many = counted(len(verdicts.comparisons), "verdict")
+            many = amount(len(verdicts.comparisons), "verdict")
             again = f"`workbench report compare {verdicts.run.id}` draws them again"
             self.console.print(f"{many} stored; {again}", soft_wrap=True)
 
@@ -269,8 +269,8 @@ class CompilerComparison:
     ) -> None:
         tuned = sum(bool(each.job.tuned) for each in configs)
         self.console.print(
-            f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
-            f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs without a GPU",
+            f"{compilers[0].title} and {compilers[1].title}: {amount(len(configs), 'config')} "
+            f"({tuned} tuned), {amount(len(devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )

@@ -68,7 +68,7 @@ def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]
     return [
         TimedConfig(kernel, record, known[record.case.impl])
         for record in records
-        if isinstance(record, Record) and record.measured and record.case.impl in known
+        if isinstance(record, Record) and record.is_measured and record.case.impl in known
     ]
 
 

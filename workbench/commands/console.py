@@ -17,7 +17,7 @@ from workbench.data.units import console_microseconds
 from workbench.device import code_model
 from workbench.device.apple_model import EMULATED, unsaid
 from workbench.device.error_band import device_words
-from workbench.device.hardware import METAL, backend_of, described
+from workbench.device.hardware import METAL, backend_of, find_device
 from workbench.spec import label
 from workbench.tuner.selection import interval_of
 
@@ -447,7 +447,7 @@ class ProgressLine:
     def _best(self) -> list[str]:
         if self.best is None or interval_of(self.best):  # an interval names no best
             return []
-        sign = "" if self.best.measured else "~"
+        sign = "" if self.best.is_measured else "~"
         return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
 
     def _time_left(self) -> str:
@@ -467,7 +467,7 @@ def _silence_note(problem: Problem, device: str) -> str:
     """Return what a sweep for an Apple GPU will not say."""
     spec, sizes = problem.spec, problem.sizes
     work = spec.flops(**sizes), spec.bytes(sizes, problem.dtype)
-    return unsaid(described(device), problem.dtype, *work)
+    return unsaid(find_device(device), problem.dtype, *work)
 
 
 def plan_line(run: Run, from_code: bool = False) -> str:

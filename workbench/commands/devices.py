@@ -9,7 +9,7 @@ from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DevicesOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import PASSED
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.calibration import calibration_of
 from workbench.device.hardware import DEVICES, UNCOMPILED, Device
 
@@ -25,7 +25,7 @@ def lines() -> Iterator[str]:
     calibration has."""
     for device in devices():
         known = calibration_of(device.name)
-        more = f", calibrated for {counted(len(known.kernels), 'kernel')}" if known else ""
+        more = f", calibrated for {amount(len(known.kernels), 'kernel')}" if known else ""
         yield f"{device.name:<10} {device.limits.arch:<8} {device.title}{more}"
 
 

@@ -37,7 +37,7 @@ from workbench.device import hardware
 from workbench.device.correction import SizedConfig
 from workbench.reports.code import partition_sentence
 from workbench.spec import Impl, Sizes, Spec, label, sizes_text, values
-from workbench.traces.rules import code_rules, evaluated_code, missing_of_code
+from workbench.traces.rules import code_rules, evaluate_code, missing_of_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +140,7 @@ def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> D
     for one in facts:
         parts = (one.target if len(targets) > 1 else "", one.function if len(names) > 1 else "")
         subject = " ".join(filter(None, parts))
-        matches = evaluated_code(one)
+        matches = evaluate_code(one)
         heads.append(f"{subject or one.function}: {matches[0].rule.word if matches else QUIET}")
         for match in matches:
             source = f"machine code for {one.target}"
@@ -171,7 +171,7 @@ def say_devices(console: Console, report: DiagnosisReport, every: Sequence[OfDev
             say_result(console, f"{each.device:<{WIDTH}} {line}")
     advice: dict[tuple[str, str], dict[str, None]] = {}
     for one in (one for each in every for one in each.facts):
-        for match in evaluated_code(one):
+        for match in evaluate_code(one):
             key = match.rule.word, match.diagnosis.advice
             advice.setdefault(key, {})[one.target] = None
     words = Counter(word for word, _ in advice)
@@ -185,7 +185,7 @@ def _lines(each: OfDevice) -> Iterator[str]:
         yield f"cannot be compiled: {each.reason}"
     for one in each.facts:
         name = f"{short(one.function)}: " if len(each.facts) > 1 else ""
-        for match in evaluated_code(one):
+        for match in evaluate_code(one):
             known = match.diagnosis
             at = f" at {', '.join(known.places)}" if known.places else ""
             yield f"{name}{match.rule.word}{at}: {known.sentence}"

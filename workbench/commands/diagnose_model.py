@@ -13,7 +13,7 @@ from workbench.commands.diagnosed import (
     missing_timeline,
 )
 from workbench.commands.result import RunResult
-from workbench.data.record import Case, Evidence, Predicted, Record, Resources, grouped
+from workbench.data.record import Case, Evidence, Predicted, Record, Resources, group_by
 from workbench.data.units import percent, rough
 from workbench.device.bounds import bound_s
 from workbench.device.error_band import error_words
@@ -67,7 +67,7 @@ def predicted_report(kept: RunResult) -> DiagnosisReport:
     run = kept.run
     known = [o for o in kept.outcomes if isinstance(o, Record) and isinstance(o.timing, Predicted)]
     results = []
-    for some in grouped(known, lambda r: (sizes_text(r.case.sizes), r.case.dtype)).values():
+    for some in group_by(known, lambda r: (sizes_text(r.case.sizes), r.case.dtype)).values():
         best = _winner(kept, some)
         assert isinstance(best.timing, Predicted)
         results.append(model_limit(best.case, best.timing, best.resources, best.flops, best.bytes))

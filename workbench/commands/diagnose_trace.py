@@ -45,9 +45,9 @@ from workbench.traces.rule_metrics import (
 from workbench.traces.rules import (
     TIMELINE_NEEDS,
     call_rules,
-    evaluated,
-    evaluated_call,
-    evaluated_kernel,
+    evaluate_call,
+    evaluate_device,
+    evaluate_kernel,
     kernel_rules,
     missing_of_kernel,
     missing_of_timeline,
@@ -100,7 +100,7 @@ def trace_report(summary: TraceSummary, title: str) -> DiagnosisReport:
     if counted or not summary.devices:
         missing += missing_timeline()
     for each in [] if counted else summary.devices:
-        matches = evaluated(each)
+        matches = evaluate_device(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
         word = matches[0].rule.word if matches else HEALTHY
         if each.lacks:
@@ -232,7 +232,7 @@ def _whole_call(kept: RunResult, counted: Sequence[Profile]) -> CountedLaunch | 
 
 def _plain_of(kept: RunResult, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
-    records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
+    records = [o for o in kept.outcomes if isinstance(o, Record) and o.is_measured]
     profiled_s = math.fsum(each.spent_s for each in launches if each.config)
     if len(records) != 1 or not profiled_s:
         return None
@@ -257,7 +257,7 @@ def _diagnose_launches(
     groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
     words: dict[str, dict[str, None]] = {}
     for each in launches:
-        matches = evaluated_kernel(each.metrics, each.lines)
+        matches = evaluate_kernel(each.metrics, each.lines)
         evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
         first = word_of(matches)
         word = first.rule.word if first else HEALTHY if evaluable else "not evaluable"
@@ -290,7 +290,7 @@ def _call_diagnoses(
                 match.diagnosis.gain_ns,
             )
         ]
-        for match in evaluated_call(call.metrics)
+        for match in evaluate_call(call.metrics)
     }
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import say_result
 from workbench.data.code_facts import FACTS
-from workbench.data.record import Evidence, grouped, to_plain
-from workbench.data.units import counted, duration, percent, reading
+from workbench.data.record import Evidence, encode_plain, group_by
+from workbench.data.units import amount, duration, percent, reading
 from workbench.traces.metric import BY_NAME, LAUNCH, stall_counter
 from workbench.traces.rule_metrics import OTHERS
 from workbench.traces.rules import Diagnosis, code_rules, kernel_rules, rules
@@ -73,7 +73,7 @@ class DiagnosisReport:
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain data, without the rules' own words for the terminal."""
-        results = [{**vars(each), "evidence": to_plain(each.evidence)} for each in self.results]
+        results = [{**vars(each), "evidence": encode_plain(each.evidence)} for each in self.results]
         missing = [vars(each) for each in self.missing]
         return {
             "title": self.title,
@@ -165,7 +165,7 @@ def say_report(console: Console, report: DiagnosisReport, everything: bool) -> N
     if not report.rule_count and not report.results:
         say_result(console, "No rule could be evaluated.")
     elif not report.results:
-        say_result(console, f"None of {counted(report.rule_count, 'rule')} holds at its threshold.")
+        say_result(console, f"None of {amount(report.rule_count, 'rule')} holds at its threshold.")
     for number, each in enumerate(report.results, 1):
         for line in result_lines(number, each):
             say_result(console, line)
@@ -219,7 +219,7 @@ def missing_lines(missing: Sequence[NotEvaluable], everything: bool) -> Iterator
         for each in missing:
             yield f"not evaluable: {each.rule} needs {_need_text(each)}"
         return
-    groups = list(grouped(missing, lambda each: (each.needs, each.remedy)).values())
+    groups = list(group_by(missing, lambda each: (each.needs, each.remedy)).values())
     for group in groups[:FOLDED]:
         names = [each.rule for each in group]
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -228,7 +228,7 @@ def missing_lines(missing: Sequence[NotEvaluable], everything: bool) -> Iterator
         yield f"not evaluable: {listed} {verb} {_need_text(group[0])}"
     if len(groups) > FOLDED:
         rest = sum(len(group) for group in groups[FOLDED:])
-        yield f"not evaluable: {counted(rest, 'more rule')}; --all lists them"
+        yield f"not evaluable: {amount(rest, 'more rule')}; --all lists them"
 
 
 def _need_text(each: NotEvaluable) -> str:

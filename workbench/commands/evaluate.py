@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.backend.prewarm import Libraries, prewarmed
+from workbench.backend.prewarm import Libraries, prewarmer
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completion_event, dispatch_events
 from workbench.commands.operands import knobs_of
@@ -295,11 +295,11 @@ def _decide(
 
 def _sanitizer_result(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
     """Return the result of the rule `sanitizer`, for a call at these sizes."""
-    from workbench.backend.sanitizing import call_of, sanitized
+    from workbench.backend.sanitizing import call_of, sanitize_call
 
     config, dtype = submission.config, wanted.dtype
     call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
-    return RuleResult("sanitizer", *sanitized(call))
+    return RuleResult("sanitizer", *sanitize_call(call))
 
 
 def _evaluation_request(options: EvaluateOptions, kernel: str) -> Wanted:
@@ -313,7 +313,7 @@ def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, D
     that is compiled for."""
     trusted, here = options.spec or options.kernel or "", options.device is None
     prewarm = opened.enter_context(
-        prewarmed(trusted, Libraries.MEASURING, wanted=here, compiles=False)
+        prewarmer(trusted, Libraries.MEASURING, wanted=here, compiles=False)
     )
     if here and gpu_present():
         from workbench.backend.live import Live

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.libraries import impl_named
-from workbench.backend.prewarm import Libraries, prewarmed
+from workbench.backend.prewarm import Libraries, prewarmer
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.backend.refusal import refusal_of
 from workbench.commands.console import console_for, doing, plan_line, say_result
@@ -38,7 +38,7 @@ from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device import hardware
 from workbench.experiments import (
     Context,
@@ -100,7 +100,7 @@ class ExperimentCommand:
         given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
             wanted = self.open_backend is None and experiment.runs and options.device is None
-            early = prewarmed(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
+            early = prewarmer(options.kernel or "copy", Libraries.NOBODY, wanted=wanted)
             prewarm = stack.enter_context(early)
             check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())
@@ -225,7 +225,7 @@ class ExperimentCommand:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
         about = kernel_name(prepared.context.kernel) or title_of(str(self.options.name))
-        variants = counted(len(prepared.variants), "variant")
+        variants = amount(len(prepared.variants), "variant")
         text = f"{at} {about}: {variants}, compiled, checked and {last}"
         return doing(self.console, text.strip())
 

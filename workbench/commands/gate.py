@@ -55,8 +55,8 @@ from workbench.data.record import (
     Outcome,
     Record,
     Run,
-    from_plain,
-    to_plain,
+    decode_plain,
+    encode_plain,
 )
 from workbench.device import hardware
 from workbench.device.hardware import METAL
@@ -106,9 +106,9 @@ class GateMeasured:
             "left_out": [asdict(left) for left in left_out],
             "run": run
             and {
-                "run": to_plain(run.run),
-                "outcomes": to_plain(run.outcomes),
-                "comparisons": to_plain(run.comparisons),
+                "run": encode_plain(run.run),
+                "outcomes": encode_plain(run.outcomes),
+                "comparisons": encode_plain(run.comparisons),
                 "state": run.state,
                 "events": str(run.events),
             },
@@ -188,7 +188,7 @@ class GateCommand:
             missing(expected, (), (), self.left_out)
             return GateMeasured(None, str(plain["nothing"]))
         of, outcomes, comparisons = (
-            from_plain(run[name]) for name in ("run", "outcomes", "comparisons")
+            decode_plain(run[name]) for name in ("run", "outcomes", "comparisons")
         )
         events = Path(run["events"])
         result = RunResult(of, outcomes, comparisons, state=run["state"], events=events)

@@ -22,7 +22,7 @@ from workbench.catalog.source import SourceChanged
 from workbench.commands.console import say_result
 from workbench.data.exits import FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, State, worst_first
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import Sizes, SpecFault, sizes_text
 
@@ -57,7 +57,7 @@ class ChangedImpl:
     def old_configs(self) -> Sequence[CheckedConfig]:
         """Return the baseline's configs, with the sizes to check that they take."""
         was = self.then.impl(self.impl.name) if self.then else None
-        return was.taken(self.references[0].check) if was else ()
+        return was.taken_configs(self.references[0].check) if was else ()
 
 
 def changed_impls(now: Description, then: Description | None) -> Iterator[ChangedImpl]:
@@ -72,7 +72,7 @@ def say_checks(
 ) -> list[ImplCheck]:
     """Check the Impls, print what is wrong before all else, and return what the checks gave."""
     if changed:
-        many = counted(len(changed), "changed Impl")
+        many = amount(len(changed), "changed Impl")
         console.print(f"Checking the results of {many} in Triton's interpreter.", style="bold")
     checks = judges.check(changed, dtype)
     for check in worst_first(checks):
@@ -140,7 +140,7 @@ class Judges:
     def _begin_checks(self, one: ChangedImpl, reference: Description, dtype: str) -> list[Begun]:
         """Start the check of each config of an Impl against the Spec of a kernel."""
         checks = self._baseline if reference is one.then else self._branch
-        taken = one.impl.taken(reference.check)
+        taken = one.impl.taken_configs(reference.check)
         return [
             Begun(checks, reference.file, one.now.file, one.impl.name, config, dtype)
             for config in taken
@@ -181,10 +181,10 @@ class Begun:
         config: CheckedConfig,
         dtype: str,
     ) -> None:
-        calls = [CheckCall.at(sizes, checks.seed) for sizes in config.sizes]
-        calls += [CheckCall.at(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
+        calls = [CheckCall.create(sizes, checks.seed) for sizes in config.sizes]
+        calls += [CheckCall.create(sizes, checks.seed, hard=True) for sizes in config.sizes[-1:]]
         self._request = CheckRequest(reference, dtype, tuple(calls))
-        candidate = Candidate.by_name(impl, config.config)
+        candidate = Candidate.create(impl, config.config)
         self._compared: Future[Any] = checks.calls(
             self._request, kernel, candidate, INTERPRET_TIMEOUT_S
         )
@@ -216,5 +216,5 @@ def _worst(begun: Sequence[Begun]) -> tuple[State, str]:
 def _newly_refused_sizes(one: ChangedImpl) -> list[Sizes]:
     """Return the sizes to check that the baseline's Impl takes and the branch's does not."""
     check = one.references[0].check
-    taken = [s for config in one.impl.taken(check) for s in config.sizes]
+    taken = [s for config in one.impl.taken_configs(check) for s in config.sizes]
     return [s for config in one.old_configs for s in config.sizes if s not in taken]

@@ -33,7 +33,7 @@ from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.impl_check import ImplCheck
 from workbench.data.record import Case, Outcome
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.hardware import METAL, Device, backend_of, device_named
 from workbench.revisions.changed_kernels import LeftOut, leave
 from workbench.revisions.worktree import WORKING
@@ -99,8 +99,8 @@ class OfflineGate:
                 return checks, None
             compiler = tasks[0][1].compiler
             self.console.print(
-                f"{compiler.title}: {counted(len(tasks), 'config')} of {options.baseline} and "
-                f"{WORKING}, {counted(len(devices), 'device')}; nothing runs",
+                f"{compiler.title}: {amount(len(tasks), 'config')} of {options.baseline} and "
+                f"{WORKING}, {amount(len(devices), 'device')}; nothing runs",
                 style="bold",
             )
             versions = CodeVersions(
@@ -162,7 +162,7 @@ class OfflineGate:
         options = self.options
         for left in self.left_out:
             self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
-        many = counted(self.unchanged, "config")
+        many = amount(self.unchanged, "config")
         text = f"Nothing to compile: {many} have the code and the config of {options.baseline}."
         say_result(self.console, text, whole=False)
         code = checked_code(checks, COULD_NOT_RUN if self._is_broken else PASSED)

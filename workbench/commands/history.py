@@ -16,7 +16,7 @@ from workbench.commands.history_exports import check_exports, write_exports
 from workbench.commands.options import HistoryOptions
 from workbench.commands.result import write_result
 from workbench.commands.stored import stored_runs
-from workbench.data.database import History, HistoryError, OldRuns, Row, since_epoch
+from workbench.data.database import History, HistoryError, OldRuns, Row, epoch_s
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.returned import unpack
 from workbench.data.tuned_cache import Tuned, default_path
@@ -261,4 +261,4 @@ def _parse_moment(text: str, now: float) -> float:
     """Return the moment, in seconds since 1970, that `90d` or a date names. Raises HistoryError."""
     if match := re.fullmatch(r"(\d{1,5})([hdwy])", text, re.ASCII):
         return now - int(match[1]) * _UNITS_S[match[2]]
-    return since_epoch(text, f"--older-than {text}", "90d, 12w, 1y, or a date as 2026-11-21")
+    return epoch_s(text, f"--older-than {text}", "90d, 12w, 1y, or a date as 2026-11-21")

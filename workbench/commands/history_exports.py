@@ -13,7 +13,7 @@ from workbench.commands.options import CommandError, HistoryOptions
 from workbench.commands.run import check_files
 from workbench.data.database import Row
 from workbench.data.files import write_files
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def write_exports(options: HistoryOptions, rows: Sequence[Row], console: Console
     if options.bencher is not None:
         files.append((options.bencher, _text(bencher_metrics(newest))))
     write_files(files, make_folders=True)
-    many = counted(len(newest), "time")
+    many = amount(len(newest), "time")
     for path, _ in files:
-        what = counted(len(rows), "outcome") if path == options.parquet else f"the newest {many}"
+        what = amount(len(rows), "outcome") if path == options.parquet else f"the newest {many}"
         console.print(f"written  {path}: {what}", soft_wrap=True)
 
 

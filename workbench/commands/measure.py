@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.prewarm import Libraries, Prewarm, prewarmed
+from workbench.backend.prewarm import Libraries, Prewarm, prewarmer
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.backend.refusal import refusal_of
 from workbench.commands.console import console_for, plan_line, say_result
@@ -48,7 +48,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import DRAWING, prewarm_page
 from workbench.reports.run_index import write_run_page
 from workbench.spec import Spec, sizes_text
-from workbench.tuner.energy import with_energies
+from workbench.tuner.energy import add_energies
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MeasureCommand:
         Raises the errors of the parts, each of which is one sentence.
         """
         wanted = self.open_backend is None and self.options.device is None
-        with prewarmed(self.options.kernel, Libraries.MEASURING, wanted=wanted) as prewarm:
+        with prewarmer(self.options.kernel, Libraries.MEASURING, wanted=wanted) as prewarm:
             return self._measure(prewarm)
 
     def _measure(self, prewarm: Prewarm | None) -> int:
@@ -250,7 +250,7 @@ class ProblemGroup:
     def outcomes(self) -> Iterator[Outcome]:
         """Yield every outcome. A candidate that cannot run is an outcome too."""
         compiled: dict[str, Compiled] = {}
-        for candidate, result in self.backend.compiled(self._candidates_to_compile()):
+        for candidate, result in self.backend.compile(self._candidates_to_compile()):
             if isinstance(result, Refusal):
                 self._refusals[candidate.key] = result
             else:
@@ -265,7 +265,7 @@ class ProblemGroup:
     def _predict(
         self, ready: Sequence[Candidate], compiled: Mapping[str, Compiled]
     ) -> Iterator[Outcome]:
-        waiting = [(c, self.backend.timed(c, compiled[c.key], None)) for c in ready]
+        waiting = [(c, self.backend.time(c, compiled[c.key], None)) for c in ready]
         for candidate, future in waiting:
             yield self._outcome(candidate, future.result(), "predict", compiled)
 
@@ -285,7 +285,7 @@ class ProblemGroup:
         stopped: KeyboardInterrupt | None = None
         try:  # energy comes last; if it is stopped, the times are kept
             hot += self._hot(measures, ready, finals, compiled)
-            cold = self._cold(ready, with_energies(measures, ready, finals), compiled)
+            cold = self._cold(ready, add_energies(measures, ready, finals), compiled)
         except KeyboardInterrupt as error:
             stopped = error
         yield from (*cold, *hot)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from workbench import catalog
-from workbench.backend.metal.emulated import planned
+from workbench.backend.metal.emulated import plan_launches
 from workbench.commands.console import say_result
 from workbench.commands.measure import MeasureCommand
 from workbench.commands.operands import is_run, kernel_of, operands_of, repository_with
@@ -73,7 +73,7 @@ class EmulatedComparison(MeasureCommand):
         left, right = times[0], times[-1]
         launches = [_launches(recorder, record) for record in (left, right)]
         alike = launches[0] == launches[1] and left.traffic == right.traffic
-        self.word = result = verdict.predicted(left, right, alike)
+        self.word = result = verdict.compare_predictions(left, right, alike)
         self.console.print(f"right against left: {_counts(left, right)}")
         say_result(self.console, f"{result}. {_because(result, left, right)}", "bold", whole=False)
 
@@ -86,7 +86,7 @@ def _launches(recorder: Recorder, record: Record) -> object:
     spec = catalog.spec_of(recorder.run.source)
     impl = catalog.impl_of(spec, record.case.impl)
     case = record.case
-    return planned(impl, impl.config_of(case.config), case.sizes, case.dtype)
+    return plan_launches(impl, impl.config_of(case.config), case.sizes, case.dtype)
 
 
 def _counts(left: Record, right: Record) -> str:

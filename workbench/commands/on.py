@@ -28,7 +28,7 @@ from workbench.data.database import open_history
 from workbench.data.files import reason_of
 from workbench.data.temporary import temporary_folder
 from workbench.data.tuned_cache import default_path
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.spec import WorkbenchError
 
 NEEDS_REPOSITORY = ("gate", "bisect", "site")  # whose history of commits is not sent
@@ -284,7 +284,7 @@ def _take_back(archive: bytes) -> None:
         if events:
             _try("history", lambda: _import(events))
         pages = [str(p.relative_to(folder)) for p in files if p.name == "report.html"]
-        say(" ".join(["came back ", counted(len(files), "file"), *pages]))
+        say(" ".join(["came back ", amount(len(files), "file"), *pages]))
 
 
 def _import(files: Sequence[Path]) -> None:

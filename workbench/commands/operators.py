@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.commands.trace_tables import amount
+from workbench.commands.trace_tables import kpi_text
 from workbench.data.files import write_file
 from workbench.data.units import percent, quantity
 from workbench.traces.trace import plain
@@ -84,8 +84,8 @@ def operator_table(rows: Sequence[Row]) -> Any:
         cells = [_short(row["name"]), f"{row['calls']:,.0f}"]
         for place in places:
             spent = row[f"self_{place}_s"]
-            cells += [amount(spent, "s"), percent(spent / whole[place]),
-                      amount(row[f"{place}_s"], "s")]  # fmt: skip
+            cells += [kpi_text(spent, "s"), percent(spent / whole[place]),
+                      kpi_text(row[f"{place}_s"], "s")]  # fmt: skip
         if has_memory:
             moved = row["self_device_bytes"] or row["self_cpu_bytes"]
             cells.append(_bytes(moved))
@@ -95,7 +95,7 @@ def operator_table(rows: Sequence[Row]) -> Any:
     if len(ordered) > TOP:
         rest = ordered[TOP:]
         spent = sum(row[by] for row in rest)
-        cells = [f"{len(rest)} more", f"{sum(r['calls'] for r in rest):,.0f}", amount(spent, "s"),
+        cells = [f"{len(rest)} more", f"{sum(r['calls'] for r in rest):,.0f}", kpi_text(spent, "s"),
                  percent(spent / whole[places[0]])]  # fmt: skip
         table.add_row(*cells, *[""] * (len(heads) - len(cells)))
     return table

@@ -34,7 +34,7 @@ def check_sweep(name: str, sweep: Sweep, device: str | None) -> None:
     """Raise CommandError where the sweep is for kernels of another kind than the device's, and
     UnknownDevice."""
     if device is not None:
-        hardware.described(device)
+        hardware.find_device(device)
     if sweep.backend and target_backend(device) != sweep.backend:
         example = "m2max" if sweep.backend == hardware.METAL else "h200"
         raise CommandError(

@@ -26,7 +26,7 @@ from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.files import write_file
-from workbench.data.units import counted, duration
+from workbench.data.units import amount, duration
 from workbench.spec import WorkbenchError
 from workbench.traces.profilers import (
     Profiler,
@@ -39,7 +39,7 @@ from workbench.traces.profilers import (
     run_tool,
 )
 from workbench.traces.profilers.gputrace import NAME as GPUTRACE
-from workbench.traces.profilers.ncu import SETS, translated
+from workbench.traces.profilers.ncu import SETS, explain_set
 from workbench.traces.profilers.running.call_script import SCRIPT, script_of
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.machine import CAPTURE, Machine, machine_here
@@ -246,10 +246,10 @@ class ProfileCommand:
 
     def _prepare(self, tool: Profiler, calls: int) -> PreparedKernel | int:
         """Return the kernel, checked and timed without a tool, or an exit code after Ctrl-C."""
-        from workbench.backend.prewarm import Libraries, prewarmed
+        from workbench.backend.prewarm import Libraries, prewarmer
 
         assert self.machine is not None
-        with prewarmed(str(self.options.kernel), Libraries.NOBODY) as prewarm:
+        with prewarmer(str(self.options.kernel), Libraries.NOBODY) as prewarm:
             from workbench.commands.profiled_kernel import prepare_kernel
 
             marked = MarkedCalls(calls, bool(self.machine.gpu))
@@ -285,7 +285,7 @@ class ProfileCommand:
             return replace(workload, every=options.all)
         if name == "ncu":
             counters = ncu_counters(options, self._say_once) if options.metrics else ()
-            if sentence := translated(options.set):
+            if sentence := explain_set(options.set):
                 self._say_once(sentence)
             extended = replace(workload, counters=counters, selection=options.set or "")
             return add_default_counters(extended, name, self._gpu())
@@ -479,7 +479,7 @@ def unreadable_lines(status: RecordingStatus | None) -> list[str]:
     if status is None or not status.unreadable:
         return []
     return [
-        f"note: {counted(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
+        f"note: {amount(status.unreadable, 'event')} had names that are no UTF-8 text; the table "
         "of operators is without them"
     ]
 
@@ -488,7 +488,7 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     """Return which part of the workload was recorded, and how much the profiler slowed it."""
     status, workload = result.status, result.workload
     if workload.marked:
-        return [f"recorded: {counted(workload.marked.calls, 'call')} of {workload.title}"]
+        return [f"recorded: {amount(workload.marked.calls, 'call')} of {workload.title}"]
     if status is None:
         return []
     if status.recorded == "steps" and workload.schedule is not None:

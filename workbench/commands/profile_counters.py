@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.data.exits import PASSED
 from workbench.device import hardware
-from workbench.traces.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, listed, taken
+from workbench.traces.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, counter, list_names
 from workbench.traces.profilers.names.defaults import default_counters
 from workbench.traces.profilers.running.workload import Workload
 
@@ -29,7 +29,7 @@ def print_counters(options: ProfileOptions, console: Console) -> int:
     CounterError."""
     pattern = options.target[0] if options.target else ""
     chip, device = _chip(options)
-    rows = listed(chip, pattern)
+    rows = list_names(chip, pattern)
     if not rows:
         raise OptionError(
             f"{chip} has no counter that holds {pattern!r}; name a part of one, such as stall."
@@ -55,7 +55,7 @@ def ncu_counters(options: ProfileOptions, tell: Callable[[str], None]) -> tuple[
     named = [name.strip() for name in (options.metrics or "").split(",")]
     if not all(named):
         raise OptionError("--metrics has an empty name; write: --metrics NAME,NAME.")
-    chosen = [taken(name, chip) for name in dict.fromkeys(named)]
+    chosen = [counter(name, chip) for name in dict.fromkeys(named)]
     for each in chosen:
         if each.sentence:
             tell(each.sentence)

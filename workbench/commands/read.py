@@ -20,7 +20,7 @@ from workbench.traces.readers.inputs.source import ReadError
 from workbench.traces.timeline import named_ranges
 from workbench.traces.timeline import range_name as without_number
 from workbench.traces.trace import ActivityKind, Trace
-from workbench.traces.trace_export import as_json, json_text, kernels_csv, perfetto
+from workbench.traces.trace_export import json_text, kernels_csv, perfetto, summary_json
 from workbench.traces.trace_summary import TraceSummary
 from workbench.traces.trace_summary import summarise as summary_of
 
@@ -50,7 +50,7 @@ def _files(
     trace = summary.trace
     files: list[tuple[Path, str | bytes]] = []
     if options.json is not None:
-        files.append((options.json, json_text(as_json(summary))))
+        files.append((options.json, json_text(summary_json(summary))))
     if options.csv is not None:
         files.append((options.csv, kernels_csv(trace, summary.rows)))
     if options.perfetto is not None:
@@ -77,8 +77,8 @@ def _range(trace: Trace, name: str) -> Intervals:
     within = named_ranges(trace, name)
     if not within.starts:
         table = trace.activities
-        numbers = {table.name_numbers[i] for i in table.of_kind(ActivityKind.RANGE)}
-        names = sorted({without_number(table.names.known[n]) for n in numbers})[:10]
+        numbers = {table.name_numbers[i] for i in table.select(ActivityKind.RANGE)}
+        names = sorted({without_number(table.names.entries[n]) for n in numbers})[:10]
         known = f"its ranges are {', '.join(names)}" if names else "it has none"
         raise ReadError(f"{trace.files[0].name} has no range {name}; {known}.")
     return within

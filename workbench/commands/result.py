@@ -36,7 +36,7 @@ from workbench.data.record import (
     Profile,
     Record,
     Run,
-    to_plain,
+    encode_plain,
 )
 from workbench.device.error_band import expected_s
 
@@ -68,14 +68,14 @@ class RunResult:
         """Return the run as plain data; measured and predicted times are two lists."""
         records = [o for o in self.outcomes if isinstance(o, Record)]
         return {
-            "run": to_plain(self.run),
+            "run": encode_plain(self.run),
             "state": self.state,
-            "measured": [plain_record(r) for r in records if r.measured],
-            "predicted": [plain_record(r) for r in records if not r.measured],
-            "failures": [to_plain(o) for o in self.outcomes if isinstance(o, Failure)],
-            "comparisons": to_plain(self.comparisons),
-            "findings": to_plain(self.findings),
-            "profiles": to_plain(self.profiles),
+            "measured": [plain_record(r) for r in records if r.is_measured],
+            "predicted": [plain_record(r) for r in records if not r.is_measured],
+            "failures": [encode_plain(o) for o in self.outcomes if isinstance(o, Failure)],
+            "comparisons": encode_plain(self.comparisons),
+            "findings": encode_plain(self.findings),
+            "profiles": encode_plain(self.profiles),
             "page": _text(self.page),
             "events": _text(self.events),
         }
@@ -117,7 +117,7 @@ def plain_record(record: Record) -> dict[str, Any]:
     """Return a record as plain data: a measured one with the `statistics` of its samples, a
     predicted one with `expected_s`, the ends of what a measured time is expected to be, or null
     where the model was never validated on its device."""
-    plain: dict[str, Any] = to_plain(record)
+    plain: dict[str, Any] = encode_plain(record)
     if isinstance(record.timing, Measured):
         plain["statistics"] = statistics_of(record.timing)
     else:

@@ -294,7 +294,7 @@ def any_backend(
 
         return MetalLive(repository)
     if device is not None and hardware.backend_of(device) == hardware.METAL:
-        return _offline(hardware.described, device, repository)
+        return _offline(hardware.find_device, device, repository)
     return backend_for(device, repository, prewarm, rules)
 
 
@@ -303,7 +303,7 @@ def paper_backend(device: str | None, repository: Path) -> Backend:
     does not compile for. Raises CommandError where the device is unknown."""
     if device is None and gpu_present():
         return backend_for(None, repository)
-    return _offline(hardware.described, device, repository)
+    return _offline(hardware.find_device, device, repository)
 
 
 def _offline(
@@ -470,7 +470,7 @@ class Recorder:
         stages: Counter[str] = Counter(
             o.phase if isinstance(o, Record) else o.stage for o in self.outcomes
         )
-        spent = dict(self.backend.spent) if self.seconds is None else self.seconds
+        spent = dict(self.backend.seconds) if self.seconds is None else self.seconds
         self.store.end(state, self.counts or stages, spent)
 
 

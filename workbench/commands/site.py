@@ -22,7 +22,7 @@ from workbench.data.exits import PASSED
 from workbench.data.files import reason_of
 from workbench.data.interrupts import Interrupts
 from workbench.data.temporary import temporary_folder
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.reports.history_site import (
     ListedChange,
     PredictedTime,
@@ -142,12 +142,12 @@ class SiteCommand:
         if commits.left_out:
             add(f"{commits.left_out} branches with older commits were not read.")
         if collected.taken_over:
-            add(f"{counted(collected.taken_over, 'time')} that runs took over from earlier ones "
+            add(f"{amount(collected.taken_over, 'time')} that runs took over from earlier ones "
                 "are counted once, in the run that measured them.")  # fmt: skip
         dirty = sum(point.name.dirty for each in series for point in each.points)
         if dirty:
             be = "is" if dirty == 1 else "are"
-            add(f"{counted(dirty, 'point')} {be} of work trees with uncommitted changes.")
+            add(f"{amount(dirty, 'point')} {be} of work trees with uncommitted changes.")
         if history.damaged:
             text = damage_text(history)
             add(f"{text[:1].upper()}{text[1:]}.")
@@ -171,8 +171,8 @@ class SiteCommand:
         faster = sum(c.change.direction == "faster" for c in shown)
         on = f" on {main}" if main else ""
         self.console.print(
-            f"{counted(len(site.kernels), 'kernel')}, {len(site.series)} series"
-            f"{on}: {counted(slower, 'regression')}, {counted(faster, 'improvement')}"
+            f"{amount(len(site.kernels), 'kernel')}, {len(site.series)} series"
+            f"{on}: {amount(slower, 'regression')}, {amount(faster, 'improvement')}"
         )
         for text in self.notes:
             self.console.print(text, soft_wrap=True)
@@ -214,7 +214,7 @@ def _plain(listed: ListedChange) -> dict[str, object]:
 def _collect(history: History, runs: dict[str, RunFacts]) -> Collected:
     """Return all final and hot times, and the best of each first pass where there is no final."""
     collected = Collected(runs)
-    for record in history.timed(PHASES):
+    for record in history.timed_records(PHASES):
         collected.add(record)
     rows = [
         row.id

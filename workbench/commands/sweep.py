@@ -52,11 +52,11 @@ from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
-from workbench.data.locks import Lock, held, remove_left
+from workbench.data.locks import Lock, hold_lock, remove_stale_file
 from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
 from workbench.data.references import alike
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
-from workbench.device.calibration import CalibrationError, calibration_of, shipped
+from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, prewarm_page, write_page
 from workbench.reports.run_index import write_run_page
@@ -314,8 +314,8 @@ class _OneSize:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
         engine = Engine(plan, backend, earlier, search, options.energy, options.sanitize)
-        remove_left(self._lock)
-        if engine.finished and (old := covering_run(history, plan, earlier)):
+        remove_stale_file(self._lock)
+        if engine.is_finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         failed = sum(isinstance(outcome, Failure) for outcome in earlier.first.values())
         command.console.begin(run, plan, len(earlier.first), failed)
@@ -326,9 +326,9 @@ class _OneSize:
         """Return a context manager in which no other process predicts times of this problem for the
         same database, so that the second takes over the outcomes of the first. A GPU has its own
         lock."""
-        if not self.opened.backend.predicts or engine.finished or self.command.options.fresh:
+        if not self.opened.backend.predicts or engine.is_finished or self.command.options.fresh:
             return nullcontext()
-        return held(self._lock, self.command.console.warn)
+        return hold_lock(self._lock, self.command.console.warn)
 
     @property
     def _lock(self) -> Lock:
@@ -339,7 +339,7 @@ class _OneSize:
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
-        waited = not engine.finished
+        waited = not engine.is_finished
         ceilings = self._begin(engine, earlier)
         if waited and not options.fresh and not run.same_bits_as:
             self._look_again(engine)
@@ -416,7 +416,7 @@ class _OneSize:
 
     def _begin(self, engine: Engine, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
         """Prepare the backend. Returns the ceilings that were measured."""
-        if engine.finished:  # nothing will be measured: take the ceilings of the earlier run
+        if engine.is_finished:  # nothing will be measured: take the ceilings of the earlier run
             return measured_ceilings(self.opened.history, earlier)
         check_emulator(self.opened.backend)
         try:
@@ -564,7 +564,7 @@ def _prewarm_plan() -> None:
     opens the GPU. What is wrong with one is said by the plan. (No code is parsed here: Python's
     `ast` fails in two threads at once, CPython issue 106905.)"""
     with suppress(CalibrationError):
-        for name in shipped():
+        for name in shipped_devices():
             calibration_of(name)
 
 

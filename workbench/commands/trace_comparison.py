@@ -14,7 +14,7 @@ from workbench.commands.options import CommandError, CompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, say_page
 from workbench.commands.stored import stored_runs
-from workbench.commands.trace_tables import amount, plain_table, short
+from workbench.commands.trace_tables import kpi_text, plain_table, short
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
@@ -22,7 +22,7 @@ from workbench.data.expected_change import (
     EXPECTED,
     ExpectationResult,
     expectation_results,
-    with_counters,
+    longest_counted,
 )
 from workbench.data.units import duration
 from workbench.reports.run_index import write_run_page
@@ -31,7 +31,7 @@ from workbench.traces.trace_compare import (
     KernelChange,
     TraceComparison,
     TraceOperand,
-    compared,
+    compare,
     percent_change,
 )
 from workbench.traces.trace_summary import summarise
@@ -81,7 +81,7 @@ def compare_traces(
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
     check_outputs(options)
     expected = _check_expectation(options, operands)
-    result = compared(*operands, options.threshold)
+    result = compare(*operands, options.threshold)
     _print(console, result, expected)
     page = _page(options, result, expected)
     say_page(console, page)
@@ -105,7 +105,7 @@ def _check_expectation(
         raise CommandError(name_hint("expected change", options.expect, EXPECTED))
     both = []
     for operand in operands:
-        if (profile := with_counters(operand.profiles)) is None:
+        if (profile := longest_counted(operand.profiles)) is None:
             raise CommandError(
                 f"{operand.name} has no counters, which --expect compares; profile the kernel with "
                 "`workbench profile --tool ncu`."
@@ -156,7 +156,7 @@ def _print(
     for each in expected:
         values = ""
         if each.before is not None and each.after is not None:
-            pair = (amount(value, each.unit) for value in (each.before, each.after))
+            pair = (kpi_text(value, each.unit) for value in (each.before, each.after))
             values = f" ({' before, '.join(pair)} after)"
         say_result(console, f"{each.state}: {each.text}{values}")
 
@@ -167,7 +167,10 @@ def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
         change = "" if each.ratio is None else percent_change(each.ratio)
         unit = each.before.unit
         table.add_row(
-            each.name, amount(each.before.value, unit), amount(each.after.value, unit), change
+            each.name,
+            kpi_text(each.before.value, unit),
+            kpi_text(each.after.value, unit),
+            change,
         )
     return table
 
@@ -178,7 +181,7 @@ def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
     for each in kernels[:TOP]:
         before, after = each.before, each.after
         counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]
-        totals = [amount(p.total_s, "s") if p is not None else "-" for p in (before, after)]
+        totals = [kpi_text(p.total_s, "s") if p is not None else "-" for p in (before, after)]
         table.add_row(
             short(each.name),
             counts[0] if counts[0] == counts[1] else " -> ".join(counts),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud
 from workbench.data.record import Finding
-from workbench.data.units import counted, duration, percent, reading
+from workbench.data.units import amount, duration, percent, reading
 from workbench.traces.host_work import OperationRow, RangeRow
 from workbench.traces.metric import MetricValue, metric_values
 from workbench.traces.rule_metrics import dispatch_stalls
@@ -95,7 +95,7 @@ def _print_device(console: Console, summary: DeviceSummary, several: bool) -> No
         console.print(f"{title}classes of kernel time: {classes}", soft_wrap=True)
     for repeat in summary.repeats[:FINDINGS]:
         console.print(
-            f"{title}sequence of {counted(repeat.kernels, 'kernel')}, {repeat.count} times in a "
+            f"{title}sequence of {amount(repeat.kernels, 'kernel')}, {repeat.count} times in a "
             f"row: {duration(repeat.kernel_ns / 1e9)} of kernels, "
             f"{duration(repeat.gap_ns / 1e9)} between them",
             soft_wrap=True,
@@ -121,7 +121,7 @@ def plain_table(*heads: str) -> Any:
     return table
 
 
-def amount(value: float | None, unit: str) -> str:
+def kpi_text(value: float | None, unit: str) -> str:
     """Return a value of a KPI with its unit; a dash where the file does not tell."""
     if value is None:
         return "-"
@@ -144,7 +144,7 @@ def _kpi_table(kpis: Mapping[str, Sequence[TraceKpi]]) -> Any:
     for name in names:
         known_of = [known.get(name) for known in by_device]
         first = next(kpi for kpi in known_of if kpi is not None)
-        values = [amount(kpi.value, kpi.unit) if kpi else "-" for kpi in known_of]
+        values = [kpi_text(kpi.value, kpi.unit) if kpi else "-" for kpi in known_of]
         met = "/".join(dict.fromkeys(kpi.met for kpi in known_of if kpi and kpi.met))
         table.add_row(name, *values, first.target, met, first.note)
     return table
@@ -159,15 +159,15 @@ def _kernel_table(rows: Sequence[KernelRow], head: str = "kernel") -> Any:
     table = plain_table(head, "device", "count", "total", "share", "mean", "least", "most")
     whole = sum(row.total_ns for row in rows) or 1.0
     for row in rows[:TOP]:
-        bounds = [amount(None if v is None else v / 1e9, "s") for v in (row.low_ns, row.high_ns)]
+        bounds = [kpi_text(None if v is None else v / 1e9, "s") for v in (row.low_ns, row.high_ns)]
         table.add_row(
-            short(row.name), row.device, f"{row.count:,}", amount(row.total_ns / 1e9, "s"),
-            percent(row.total_ns / whole), amount(row.mean_ns / 1e9, "s"), *bounds,
+            short(row.name), row.device, f"{row.count:,}", kpi_text(row.total_ns / 1e9, "s"),
+            percent(row.total_ns / whole), kpi_text(row.mean_ns / 1e9, "s"), *bounds,
         )  # fmt: skip
     if len(rows) > TOP:
         rest = sum(row.total_ns for row in rows[TOP:])
         table.add_row(f"{len(rows) - TOP} more", "", f"{sum(r.count for r in rows[TOP:]):,}",
-                      amount(rest / 1e9, "s"), percent(rest / whole), "", "", "")  # fmt: skip
+                      kpi_text(rest / 1e9, "s"), percent(rest / whole), "", "", "")  # fmt: skip
     return table
 
 
@@ -177,8 +177,8 @@ def _operation_table(rows: Sequence[OperationRow]) -> Any:
     whole = sum(row.own_ns for row in rows) or 1
     for row in rows[:TOP]:
         table.add_row(
-            short(row.name), f"{row.count:,}", amount(row.own_ns / 1e9, "s"),
-            percent(row.own_ns / whole), amount(row.total_ns / 1e9, "s"),
+            short(row.name), f"{row.count:,}", kpi_text(row.own_ns / 1e9, "s"),
+            percent(row.own_ns / whole), kpi_text(row.total_ns / 1e9, "s"),
         )  # fmt: skip
     if len(rows) > TOP:
         table.add_row(f"{len(rows) - TOP} more", "", "", "", "")
@@ -193,12 +193,12 @@ def _range_table(rows: Sequence[RangeRow], device: bool = True, hides_work: bool
     for row in rows[:FEW]:
         cells = [
             f"{row.kernels / row.count:.4g}",
-            amount(row.busy_ns / row.count / 1e9, "s"),
-            amount(row.busy_ns / row.window_ns, "1") if row.window_ns and not hides_work else "-",
+            kpi_text(row.busy_ns / row.count / 1e9, "s"),
+            kpi_text(row.busy_ns / row.window_ns, "1") if row.window_ns and not hides_work else "-",
         ]
         table.add_row(
             short(row.name), f"{row.count:,}",
-            *(amount(v / 1e9, "s") for v in (row.median_ns, row.low_ns, row.high_ns)),
+            *(kpi_text(v / 1e9, "s") for v in (row.median_ns, row.low_ns, row.high_ns)),
             *(cells if device else ()),
         )  # fmt: skip
     if len(rows) > FEW:
@@ -228,14 +228,16 @@ def _dispatch_table(dispatches: Sequence[Dispatch], tool: str) -> Any:
         grid = "x".join(map(str, dispatch.geometry.grid)) if dispatch.geometry.grid else "-"
         spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
         cells = [_metric(known.get(name)) for name, _ in chosen]
-        table.add_row(short(dispatch.name), grid, amount(spent, "s"), *cells, most(dispatch, known))
+        table.add_row(
+            short(dispatch.name), grid, kpi_text(spent, "s"), *cells, most(dispatch, known)
+        )
     if len(dispatches) > TOP:
         table.add_row(f"{len(dispatches) - TOP} more", *[""] * (len(chosen) + 3))
     return table
 
 
 def _metric(value: MetricValue | None) -> str:
-    return "-" if value is None else amount(value.value, value.metric.unit)
+    return "-" if value is None else kpi_text(value.value, value.metric.unit)
 
 
 def most(dispatch: Dispatch, known: Mapping[str, MetricValue]) -> str:

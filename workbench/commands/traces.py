@@ -29,7 +29,7 @@ from workbench.traces.rule_metrics import (
     rule_metrics,
     stored_metrics,
 )
-from workbench.traces.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
+from workbench.traces.rules import RuleMatch, evaluate_call, evaluate_device, evaluate_kernel
 from workbench.traces.shortfall import Shortfall
 from workbench.traces.timeline import KernelRow
 from workbench.traces.trace import ActivityKind, Dispatch, Trace
@@ -196,7 +196,7 @@ def findings_of(
         if serial:
             yield _finding(run, "counters", SERIAL, evidence_of(each.kpis, group))
             continue
-        matches = evaluated(each)
+        matches = evaluate_device(each)
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
@@ -217,7 +217,7 @@ def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding
     for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
         metrics = rule_metrics(dispatch, trace.tool, known.plain)
-        for match in evaluated_kernel(metrics, known.lines_of(dispatch)):
+        for match in evaluate_kernel(metrics, known.lines_of(dispatch)):
             yield _of_match(match, run, "", name)
 
 
@@ -225,7 +225,7 @@ def _of_calls(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
     """Yield what the sums over the launches of the first call say; the others are the same."""
     for metrics in known.calls[:1]:
         size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
-        for match in evaluated_call(metrics):
+        for match in evaluate_call(metrics):
             yield _of_match(match, run, "", call_title(size))
 
 
@@ -368,7 +368,7 @@ def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
     for each in summary.devices:
         for index in each.times.order:
             if table.kinds[index] == ActivityKind.KERNEL:
-                name = table.names.known[table.name_numbers[index]]
+                name = table.names.entries[table.name_numbers[index]]
                 spent = table.ends[index] - table.starts[index]
                 groups.setdefault((name, each.device), []).append(spent)
     return groups

@@ -26,7 +26,7 @@ from workbench.data.tuned_cache import (
     read,
     write,
 )
-from workbench.data.units import console_microseconds, counted
+from workbench.data.units import amount, console_microseconds
 from workbench.device import hardware
 from workbench.device.error_band import devices_words
 from workbench.spec import Impl, WorkbenchError, label, sizes_text
@@ -294,5 +294,5 @@ def bits_text(entry: Entry) -> str:
         text += ", required"
     if not entry.bits_class:
         return text
-    many = f", {counted(entry.bits_configs, 'config')}" if entry.bits_configs else ""
+    many = f", {amount(entry.bits_configs, 'config')}" if entry.bits_configs else ""
     return f"{text}; {entry.bits_class} of {entry.bits_classes}{many}"

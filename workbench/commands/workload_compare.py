@@ -23,7 +23,7 @@ from workbench.data import verdict as verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import COULD_NOT_RUN, stopped_by
 from workbench.data.files import write_file
-from workbench.data.record import Ratio, Verdict, to_plain
+from workbench.data.record import Ratio, Verdict, encode_plain
 from workbench.data.stats import median
 from workbench.data.units import duration
 from workbench.reports import render, write_page
@@ -280,8 +280,8 @@ def document(comparison: ProgramComparison, page: Path) -> dict[str, Any]:
         "table": comparison.table,
         "program": comparison.program,
         "unit": unit_of(comparison.rounds),
-        "verdict": None if result is None else to_plain(result),
-        "first_step": None if ratio is None else to_plain(ratio),
+        "verdict": None if result is None else encode_plain(result),
+        "first_step": None if ratio is None else encode_plain(ratio),
         "outputs": [asdict(each) for each in comparison.agreement],
         "process_runs": [asdict(each) for each in comparison.runs],
         "lookups": comparison.lookups,

@@ -13,7 +13,7 @@ from workbench.commands.result import write_result
 from workbench.commands.run import check_file
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import real_path, reason_of
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.workload.exported import ExportResult, export_python, export_vllm_moe
 from workbench.workload.strict import WorkloadError
 from workbench.workload.triton_cache import export_triton_cache
@@ -39,8 +39,8 @@ def run(options: WorkloadExportOptions) -> int:
             f"{out} cannot be written ({reason_of(error)}); name a folder that you may write."
         ) from None
     for (name, reason), number in reasons(result).items():
-        note(f"{name}: left out for {counted(number, 'key')}: {reason}.")
-    text = f"{result.exported} of {counted(len(entries), 'key')} written to {out}."
+        note(f"{name}: left out for {amount(number, 'key')}: {reason}.")
+    text = f"{result.exported} of {amount(len(entries), 'key')} written to {out}."
     say_result(console_for(options), text)
     return write_result(
         options,

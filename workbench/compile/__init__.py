@@ -30,10 +30,10 @@ from workbench.code.machine_code import (
 from workbench.code.ttgir import NotModelled
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launchers import build_launchers
-from workbench.compile.launches import Launch, captured
+from workbench.compile.launches import Launch, capture_launches
 from workbench.data.errors import first_sentence
 from workbench.data.machine_failure import PART
-from workbench.data.record import CountedTraffic, Resources, grouped
+from workbench.data.record import CountedTraffic, Resources, group_by
 from workbench.device.code_model import LaunchWork
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
@@ -117,7 +117,7 @@ def compile_config(
     outside.
     """
     started, dedup = time.perf_counter(), Dedup()
-    launches = _launched(impl, config, sizes, dtype, device, dedup, here)
+    launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     if not code:
         return compiled
@@ -146,7 +146,7 @@ def machine_code_of(
     """Compile a call for `device` and return the machine code of its largest launch; nothing runs.
     Raises CompileError, or CodeError where the code cannot be read."""
     started, dedup = time.perf_counter(), Dedup()
-    launches = _launched(impl, config, sizes, dtype, device, dedup)
+    launches = _compile_launches(impl, config, sizes, dtype, device, dedup)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     largest = max(launches, key=lambda launch: launch.programs)
     assert compiled.resources is not None  # Triton compiled it
@@ -160,10 +160,10 @@ def machine_codes_of(
     order and at its largest grid, also where it needs more than the device has; nothing runs.
     Raises CompileError, or CodeError where the code cannot be read."""
     started = time.perf_counter()
-    launches = _launched(impl, config, sizes, dtype, device, Dedup())
+    launches = _compile_launches(impl, config, sizes, dtype, device, Dedup())
     spent = time.perf_counter() - started
     result = []
-    for same in grouped(launches, lambda one: id(one.kernel)).values():
+    for same in group_by(launches, lambda one: id(one.kernel)).values():
         largest = max(same, key=lambda launch: launch.programs)
         resources = read_resources(largest, [largest], device, spent)
         result.append(_launched_code(largest, launches, resources, device))
@@ -189,7 +189,7 @@ def functions_launched(
 ) -> tuple[str, ...]:
     """Return the names of the device functions that one call launches, in order. They are compiled
     for that. Raises CompileError."""
-    launches = _launched(impl, config, sizes, dtype, device, Dedup())
+    launches = _compile_launches(impl, config, sizes, dtype, device, Dedup())
     return tuple(launch.function for launch in launches)
 
 
@@ -213,17 +213,17 @@ def compile_unless_duplicate(
     """
     started, dedup = time.perf_counter(), Dedup(claim, compiled)
     try:
-        launches = _launched(impl, config, sizes, dtype, device, dedup, here)
+        launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
     except CompileError:
         if not dedup.skipped:  # otherwise the launcher may have read a launch that was skipped
             raise
     else:
-        if dedup.stopped:
+        if dedup.is_stopped:
             spent = time.perf_counter() - started
             return CompiledDuplicate(dedup.key, spent, tuple(dedup.skipped))
     if dedup.skipped:  # launches of another config, but not in this combination
         dedup = Dedup()
-        launches = _launched(impl, config, sizes, dtype, device, dedup, here)
+        launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
     return read_launches(impl, launches, device, dedup.key, started)
 
 
@@ -233,10 +233,10 @@ def compile_launches(
     """Compile a call and return its launches, and the key of its TTGIR. Raises as
     `compile_config`."""
     dedup = Dedup()
-    return _launched(impl, config, sizes, dtype, device, dedup), dedup.key
+    return _compile_launches(impl, config, sizes, dtype, device, dedup), dedup.key
 
 
-def _launched(
+def _compile_launches(
     impl: Impl,
     config: Any,
     sizes: Sizes,
@@ -246,7 +246,7 @@ def _launched(
     here: bool = False,
 ) -> list[Launch]:
     try:
-        with captured(device, dedup) as launches:
+        with capture_launches(device, dedup) as launches:
             impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     except Exception as error:
         if killed := KILLED.search(str(error)):
@@ -314,7 +314,7 @@ def read_launches(
     each = tuple(resources_of_each(launches, device)) if len(launches) > 1 else (resources,)
     named = largest.kernel.name, largest.grid, len(launches), key
     works, reason = _works(impl, launches, each, device)
-    ttgir, given = largest.kernel.asm.get("ttgir", ""), largest.given
+    ttgir, arguments = largest.kernel.asm.get("ttgir", ""), largest.launch_arguments
     return Compiled(
         resources,
         *named,
@@ -322,7 +322,9 @@ def read_launches(
         each=each,
         works=works,
         not_modelled=reason,
-        examined=impl.examine_code(ttgir, largest.grid, replace(given, contents=impl.contents())),
+        examined=impl.examine_code(
+            ttgir, largest.grid, replace(arguments, contents=impl.contents())
+        ),
     )
 
 
@@ -340,9 +342,9 @@ def _works(
 
 
 def _work_of(impl: Impl, launch: Launch, resources: Resources, device: Device) -> LaunchWork:
-    kernel, given = launch.kernel, replace(launch.given, contents=impl.contents())
+    kernel, arguments = launch.kernel, replace(launch.launch_arguments, contents=impl.contents())
     stages = getattr(kernel.metadata, "num_stages", 1)
-    return launch_work(kernel.asm["ttgir"], launch.grid, given, device, resources, stages)
+    return launch_work(kernel.asm["ttgir"], launch.grid, arguments, device, resources, stages)
 
 
 def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Resources]:
@@ -358,7 +360,7 @@ def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Re
 
 def launch_shapes(launches: Sequence[Launch], device: Device) -> Iterator[LaunchShape]:
     """Yield the kinds of launches of one call in their order; equal ones are one kind."""
-    kinds = grouped(launches, lambda one: (id(one.kernel), one.grid))
+    kinds = group_by(launches, lambda one: (id(one.kernel), one.grid))
     for launch, *others in kinds.values():
         kernel, threads = launch.kernel, launch.kernel.metadata.num_warps * device.limits.warp_size
         registers, shared = _registers(kernel.asm)[0], kernel.metadata.shared

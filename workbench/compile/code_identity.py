@@ -102,7 +102,7 @@ def hash_of_code(launches: Sequence[Launch]) -> str:
     digest = hashlib.sha256()
     for launch in launches:
         asm, meta = launch.kernel.asm, launch.kernel.metadata
-        for name, data in _executed(asm["cubin"] if "cubin" in asm else asm["hsaco"]):
+        for name, data in _executed_sections(asm["cubin"] if "cubin" in asm else asm["hsaco"]):
             digest.update(name + struct.pack("<Q", len(data)) + data)
         # they decide the occupancy, and are stated beside the code
         if "cubin" in asm:
@@ -114,7 +114,7 @@ def hash_of_code(launches: Sequence[Launch]) -> str:
     return digest.hexdigest()
 
 
-def _executed(image: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _executed_sections(image: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the sections that a GPU executes or reads, by name. Raises ValueError for an image
     without code."""
     named = [

@@ -41,16 +41,16 @@ class Dedup:
     def __init__(self, claim: Claim | None = None, compiled: Path | None = None) -> None:
         """With a folder `compiled`, note there which folder of Triton's cache has which code."""
         self._claim, self._compiled = claim, compiled
-        self._about = ""
+        self._arguments = ""
         self._code: str | None = None  # the key of the launch's TTGIR, once it is known
         self._metadata: Mapping[str, Any] = {}  # after TTGIR
         self.key = ""  # of all launches so far, in order
         self.skipped: list[SkippedLaunch] = []  # launches that were stopped
-        self.stopped = False  # the last launch was
+        self.is_stopped = False  # the last launch was
 
     def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
         """Begin a launch with these arguments and this grid."""
-        self._about, self._code, self.stopped = repr((arguments, grid)), None, False
+        self._arguments, self._code, self.is_stopped = repr((arguments, grid)), None, False
 
     def meet(
         self,
@@ -65,15 +65,15 @@ class Dedup:
         text = module.str_nodebug()
         if "tt.assert" in text:  # its source location becomes part of the machine code
             text = str(module)
-        known = vars(options)
+        fields = vars(options)
         # target, versions, settings that change code, and notes of the stages so far
-        more = {k: v for k, v in metadata.items() if k not in known and k != "hash"}
+        more = {k: v for k, v in metadata.items() if k not in fields and k != "hash"}
         message = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
-        self._code = _hash(text, _read_later(type(backend), known, tuple(later)), message)
+        self._code = _hash(text, _read_later(type(backend), fields, tuple(later)), message)
         self._metadata = json.loads(json.dumps(metadata, default=vars))
         if not self._first(self._code):
             self.skipped.append(SkippedLaunch(self._code, metadata["hash"], self._metadata))
-            self.stopped = True
+            self.is_stopped = True
             raise Stop
 
     def end(self, kernel: Any) -> None:
@@ -83,7 +83,7 @@ class Dedup:
         code = self._code
         if code is not None:
             _write(note, code)
-            _write(note.with_name(LATER), json.dumps(_changed(self._metadata, note.parent)))
+            _write(note.with_name(LATER), json.dumps(_changes(self._metadata, note.parent)))
         elif (code := _read(note)) is not None:
             self._first(code)
         else:  # compiled by another program: its duplicates are unknown
@@ -92,14 +92,14 @@ class Dedup:
             _write(self._compiled / f"{code}.folder", str(note.parent))
 
     def _first(self, code: str) -> bool:
-        self.key = _hash(self.key, self._about, code)
+        self.key = _hash(self.key, self._arguments, code)
         return self._claim is None or self._claim(self.key)
 
 
 LATER = "workbench-later.json"  # what the stages after TTGIR changed in a kernel's metadata
 
 
-def _changed(before: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _changes(before: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return what differs in the metadata of a kernel in Triton's cache."""
     (file,) = (f for f in folder.glob("*.json") if not f.name.startswith(("__grp__", "workbench-")))
     after = json.loads(file.read_text())
@@ -172,12 +172,12 @@ _WHOLE = ("__dict__", "asdict", "vars", "fields", "hash")  # how code reads opti
 
 def _read_later(backend: type, options: Mapping[str, Any], later: tuple[str, ...]) -> str:
     """Return all options but those that only earlier stages read."""
-    early = () if _mentioned(backend, later, (_DEPTH, *_WHOLE)) else (_DEPTH,)
+    early = () if _mentions_words(backend, later, (_DEPTH, *_WHOLE)) else (_DEPTH,)
     return repr(sorted((k, v) for k, v in options.items() if k not in early))
 
 
 @cache
-def _mentioned(backend: type, stages: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def _mentions_words(backend: type, stages: tuple[str, ...], words: tuple[str, ...]) -> bool:
     """Return whether code of these stages, or a function of the same package that it calls, names
     one of `words`. True where the code of a stage is not found."""
     todo = [getattr(backend, f"make_{stage}", None) for stage in stages]

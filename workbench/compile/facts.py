@@ -96,7 +96,7 @@ class HotCode:
                     todo.append((call, n))
         return result
 
-    def marked(self, instructions: Iterable[int], holds: Callable[[Instruction], bool]) -> Marked:
+    def mark(self, instructions: Iterable[int], holds: Callable[[Instruction], bool]) -> Marked:
         """Return the instructions that hold, with their source lines: in a function, that of the
         call."""
         ops = self.code.listing.instructions
@@ -113,9 +113,9 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
         access = access_of(code.listing.instructions[i], code.arch)
         if access is not None and access[0].startswith("global ") and access[1] is not None:
             widths.setdefault(access[1], set()).add(i)
-    narrow = {width: hot.marked(each, lambda op: True) for width, each in sorted(widths.items())}
+    narrow = {width: hot.mark(each, lambda op: True) for width, each in sorted(widths.items())}
     loads = mix_of((code.listing.instructions[i] for i in hot.hot), code.arch).accesses
-    accesses = hot.marked({i for each in widths.values() for i in each}, lambda op: True)
+    accesses = hot.mark({i for each in widths.values() for i in each}, lambda op: True)
     fp64, division = (_AMD_FP64, _AMD_DIVISION) if amd else (_FP64, _DIVISION)
     facts = CodeFacts(
         function=code.name,
@@ -123,20 +123,20 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
         arch=code.arch,
         instructions=len(hot.hot),
         matrix=code.whole.groups.get("matrix", 0),
-        spills=hot.marked(hot.loops, _of_groups(code.arch, "spills")),
-        fp64=hot.marked(hot.hot, lambda op: bool(fp64.match(op.opcode))),
-        divisions=hot.marked(hot.innermost, lambda op: bool(division.search(op.text))),
+        spills=hot.mark(hot.loops, _group_predicate(code.arch, "spills")),
+        fp64=hot.mark(hot.hot, lambda op: bool(fp64.match(op.opcode))),
+        divisions=hot.mark(hot.innermost, lambda op: bool(division.search(op.text))),
         accesses=accesses,
         narrow=narrow,
-        arithmetic=hot.marked(hot.hot, _of_groups(code.arch, "float")),
+        arithmetic=hot.mark(hot.hot, _group_predicate(code.arch, "float")),
         load_bytes=sum(each.bytes or 0 for each in loads if each.kind == "global load"),
         registers=code.registers,
         overlaps=None if code.partitions is None else code.partitions.overlaps,
     )
-    return facts if amd else _of_nvidia(facts, hot)
+    return facts if amd else _add_nvidia_facts(facts, hot)
 
 
-def _of_nvidia(facts: CodeFacts, hot: HotCode) -> CodeFacts:
+def _add_nvidia_facts(facts: CodeFacts, hot: HotCode) -> CodeFacts:
     """Return the facts with those that only NVIDIA's tools and targets have."""
     code = hot.code
     known = code.spill_store_bytes is not None  # ptxas assembled the PTX
@@ -156,7 +156,7 @@ def _of_nvidia(facts: CodeFacts, hot: HotCode) -> CodeFacts:
     through = [i for i in products if kinds[i].startswith("load") and not kinds[i].startswith(past)]
     return replace(
         facts,
-        staged_loads=hot.marked(through, lambda op: True),
+        staged_loads=hot.mark(through, lambda op: True),
         async_loads=sum(kind.startswith(past) for kind in kinds),
     )
 
@@ -165,31 +165,31 @@ def facts_of_launch(
     launched: LaunchedCode, device: Device, spec: Spec, sizes: Sizes, dtype: str
 ) -> CodeFacts:
     """Return the facts of the code of a launch, with its resources and its problem."""
-    known = launched.resources
+    resources = launched.resources
     facts = code_facts(launched.code, device.name)
     return replace(
         facts,
         stages=launched.stages,
         product=product_of(launched.dots, spec, sizes),
         dtype=dtype,
-        registers=known.registers,
-        shared_bytes=known.shared_bytes,
+        registers=resources.registers,
+        shared_bytes=resources.shared_bytes,
         shared_limit=device.limits.shared_bytes,
-        occupancy=known.occupancy,
-        limiter=known.limiter,
-        next_step=next_step(known, device),
-        waves=known.waves,
-        in_flight=in_flight(facts, known, device),
+        occupancy=resources.occupancy,
+        limiter=resources.limiter,
+        next_step=next_step(resources, device),
+        waves=resources.waves,
+        in_flight=bytes_in_flight(facts, resources, device),
     )
 
 
-def in_flight(facts: CodeFacts, known: Resources, device: Device) -> float | None:
+def bytes_in_flight(facts: CodeFacts, resources: Resources, device: Device) -> float | None:
     """Return the bytes that the resident threads of a core request if each load of hot code is
     under way once, over those that keep its share of DRAM busy (Little's law: bandwidth times
     latency). None where the device's bandwidth is not known."""
     if device.dram is None:
         return None
-    requested = known.threads * known.blocks_per_core * facts.load_bytes
+    requested = resources.threads * resources.blocks_per_core * facts.load_bytes
     return requested * device.limits.cores / (device.dram.value * CONSTANTS.latency_s)
 
 
@@ -226,10 +226,10 @@ def _extent(axes: Iterable[str], sizes: Sizes) -> int:
     return result if some else 0
 
 
-def next_step(known: Resources, device: Device) -> str:
+def next_step(resources: Resources, device: Device) -> str:
     """Return the least change of the limiting resource that lets more warps fit, and how many fit
     then; empty where no change of it does."""
-    threads, registers, shared = known.threads, known.registers, known.shared_bytes
+    threads, registers, shared = resources.threads, resources.registers, resources.shared_bytes
     now = occupancy(device, threads=threads, registers=registers, shared_bytes=shared)
     if now.limiter == "registers":
         for fewer in range(registers - 1, 0, -1):
@@ -248,13 +248,13 @@ def next_step(known: Resources, device: Device) -> str:
 def places_of(lines: Sequence[SourceLine | None]) -> tuple[str, ...]:
     """Return source lines as `mine.py:12`, the most frequent first; lines of Triton's own library
     only where there is no other."""
-    known = [line for line in lines if line is not None and line.line]
-    own = [line for line in known if not LIBRARY.search(line.file)] or known
+    places = [line for line in lines if line is not None and line.line]
+    own = [line for line in places if not LIBRARY.search(line.file)] or places
     counts = Counter(f"{Path(line.file).name}:{line.line}" for line in own)
     return tuple(place for place, _ in counts.most_common(PLACES))
 
 
-def _of_groups(arch: str, *groups: str) -> Callable[[Instruction], bool]:
+def _group_predicate(arch: str, *groups: str) -> Callable[[Instruction], bool]:
     return lambda op: group_of(op, arch) in groups
 
 

@@ -26,7 +26,7 @@ class Launch:
     function: str = ""  # name of the device function in its file
     constants: Mapping[str, Any] = field(default_factory=dict)  # `tl.constexpr` arguments by name
     options: Mapping[str, Any] = field(default_factory=dict)  # num_warps and the like
-    given: LaunchArguments = field(default_factory=lambda: LaunchArguments({}, {}))
+    launch_arguments: LaunchArguments = field(default_factory=lambda: LaunchArguments({}, {}))
 
     @property
     def programs(self) -> int:
@@ -39,7 +39,7 @@ class Launch:
 
 
 @contextmanager
-def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch]]:
+def capture_launches(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch]]:
     """Compile launches inside the block for `device` without running them; yields their list.
     Launches that `dedup` stops return None and are not in the list."""
     os.environ.setdefault(FP_FUSION, "1")
@@ -67,8 +67,8 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
         dedup.end(kernel)
         options = {n: v for n, v in kwargs.items() if n not in self.arg_names}
         name = self.fn.__name__
-        constants, given = _constants(self, named), _given(self, named)
-        launches.append(Launch(kernel, shape, arguments, name, constants, options, given))
+        constants, inputs = _constants(self, named), _launch_arguments(self, named)
+        launches.append(Launch(kernel, shape, arguments, name, constants, options, inputs))
         return kernel
 
     def add_stages(self: Any, stages: dict[str, Any], options: Any, *more: Any) -> None:
@@ -76,11 +76,11 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
         later = list(stages)[list(stages).index("ttgir") + 1 :]
         follow = stages[later[0]]
 
-        def deduplicated(module: Any, metadata: Any) -> Any:
+        def deduplicate(module: Any, metadata: Any) -> Any:
             dedup.meet(module, metadata, self, options, later)
             return follow(module, metadata)
 
-        stages[later[0]] = deduplicated
+        stages[later[0]] = deduplicate
 
     JITFunction.run, backend.add_stages = run, add_stages
     try:
@@ -103,10 +103,10 @@ def _active(stand_in: AbsentDriver) -> Iterator[None]:
 
 
 @contextmanager
-def without_target() -> Iterator[None]:
-    """Return a context manager that gives Triton the driver of this machine back inside of
-    `captured`, for the import of a user's file: one that asks for the target would take it for a
-    GPU of this machine."""
+def use_machine_driver() -> Iterator[None]:
+    """Return a context manager that gives Triton this machine's driver back inside of
+    `capture_launches`, for the import of a user's file: one that asks for the target would take it
+    for a GPU of this machine."""
     from triton.runtime.driver import driver
 
     target = driver._active
@@ -143,20 +143,20 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
     constants = {jit.arg_names[i] for i in jit.constexprs}
     memory: dict[Any, int] = {}
 
-    def described(value: Any) -> Any:
+    def describe(value: Any) -> Any:
         if hasattr(value, "untyped_storage"):
             where = memory.setdefault(value.untyped_storage()._cdata, len(memory))
             layout = tuple(value.shape), value.stride(), value.storage_offset()
             return (str(value.dtype), *layout, where)
         if hasattr(value, "block_shape"):  # a tensor descriptor; its own class differs by version
-            return "descriptor", {k: described(v) for k, v in sorted(vars(value).items())}
-        return [described(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)
+            return "descriptor", {k: describe(v) for k, v in sorted(vars(value).items())}
+        return [describe(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)
 
-    given = {name for name in jit.arg_names if name not in constants}
-    return repr([(name, described(value)) for name, value in named.items() if name in given])
+    names = {name for name in jit.arg_names if name not in constants}
+    return repr([(name, describe(value)) for name, value in named.items() if name in names])
 
 
-def _given(jit: Any, named: Mapping[str, Any]) -> LaunchArguments:
+def _launch_arguments(jit: Any, named: Mapping[str, Any]) -> LaunchArguments:
     """Return a launch's scalars, its descriptors, and the bytes behind each of its pointers."""
     scalars: dict[str, int | None] = {}
     tensors: dict[str, int] = {}

@@ -55,20 +55,20 @@ class Footprint:
 
 
 def footprint_of(
-    ttgir: str, grid: Sequence[int], given: LaunchArguments, requested: Callable[[str, int], Any]
+    ttgir: str, grid: Sequence[int], inputs: LaunchArguments, requested: Callable[[str, int], Any]
 ) -> Footprint:
     """Return what all programs of a launch write. `asked(argument, elements)` returns the indices
     of a tensor of so many elements whose writers are wanted. Raises NotModelled where an address
     cannot be computed, or where there are too many."""
     function = read_ttgir(ttgir)
     programs = math.prod(grid)
-    seen = _Seen(given, programs)
+    seen = _Seen(inputs, programs)
     needed = needed_values(function, lambda op: op.word in WRITES)
     largest = _largest_store(function)
     step = max(1, CHUNK // largest)
     for begin in range(0, programs, step):
         numbers = np.arange(begin, min(programs, begin + step))
-        _WriteWalk(function, numbers, grid, given, needed, seen)
+        _WriteWalk(function, numbers, grid, inputs, needed, seen)
     writers = {
         name: tuple(int(w) for w in tensor.writer[requested(name, len(tensor.writer))])
         for name, tensor in seen.tensors.items()
@@ -122,13 +122,13 @@ class _Writers:
 class _Seen:
     """The writers of all tensors so far."""
 
-    def __init__(self, given: LaunchArguments, programs: int) -> None:
-        self.given, self.tensors = given, dict[str, _Writers]()
-        self._left = MOST
+    def __init__(self, inputs: LaunchArguments, programs: int) -> None:
+        self.given, self.tensors = inputs, dict[str, _Writers]()
+        self._rest = MOST
 
     def note(self, name: str, item: int, offsets: Any, programs: Any, atomic: bool) -> None:
-        self._left -= offsets.size
-        if self._left < 0:
+        self._rest -= offsets.size
+        if self._rest < 0:
             raise NotModelled(f"its programs write more than {MOST:,} elements")
         if name not in self.tensors:
             self.tensors[name] = _Writers(name, self.given.tensors[name] // item)
@@ -143,12 +143,12 @@ class _WriteWalk(ProgramValues):
         function: Function,
         numbers: Any,
         grid: Sequence[int],
-        given: LaunchArguments,
+        inputs: LaunchArguments,
         needed: frozenset[str],
         seen: _Seen,
     ) -> None:
-        super().__init__(function, places_of(grid, numbers), grid, given)
-        self._numbers, self._needed, self._seen = numbers, needed, seen
+        super().__init__(function, places_of(grid, numbers), grid, inputs)
+        self._numbers, self._needs, self._seen = numbers, needed, seen
         self.block(function.body)
 
     def step(self, op: Op) -> None:
@@ -156,11 +156,11 @@ class _WriteWalk(ProgramValues):
         stores = op.word in WRITES or any(
             inner.word in WRITES for region in op.regions for inner in every_op(region)
         )
-        if stores or self._needed.intersection(op.results) or op.name == "cf.cond_br":
+        if stores or self._needs.intersection(op.results) or op.name == "cf.cond_br":
             super().step(op)
         else:  # integers in shared memory, and descriptors
             holder = op.operands[0] if op.word == "tensormap_create" else filled_buffer(op)
-            if holder in self._needed:
+            if holder in self._needs:
                 super().step(op)
 
     def access(self, op: Op, pointers: Value, mask: Value, what: str) -> None:
@@ -183,7 +183,7 @@ class _WriteWalk(ProgramValues):
             places, programs = places.ravel(), programs.ravel()
         else:
             places, programs = places[on], programs[on]
-        for one, by in _by_tensor(places, programs):
+        for one, by in _split_by_tensor(places, programs):
             name = self.tensor_of(one if one.size else pointers)
             if name is None:
                 raise NotModelled("it writes by a pointer that is not an argument")
@@ -201,7 +201,7 @@ class _WriteWalk(ProgramValues):
             self.weight = alive
             self.env[head.index] = head.start + head.stride * trip
             self._enter([name for name, _ in head.pairs], carried)
-            carried = _kept(carried, self.block(op.regions[0]), alive > 0)
+            carried = _carried_values(carried, self.block(op.regions[0]), alive > 0)
         self.weight = outer
         self._enter(op.results, carried)
 
@@ -213,7 +213,7 @@ class _WriteWalk(ProgramValues):
             self.env[name] = value
 
 
-def _by_tensor(places: Any, programs: Any) -> Iterator[tuple[Any, Any]]:
+def _split_by_tensor(places: Any, programs: Any) -> Iterator[tuple[Any, Any]]:
     """Yield addresses and their programs tensor by tensor: a program may choose the tensor that it
     writes to. Addresses shortly before the start of a tensor are of that one."""
     if not places.size or (int(places.max()) >> BASE_BITS) == (int(places.min()) >> BASE_BITS):
@@ -224,7 +224,7 @@ def _by_tensor(places: Any, programs: Any) -> Iterator[tuple[Any, Any]]:
         yield places[tensors == tensor], programs[tensors == tensor]
 
 
-def _kept(before: Sequence[Value], after: Sequence[Value], alive: Any) -> list[Value]:
+def _carried_values(before: Sequence[Value], after: Sequence[Value], alive: Any) -> list[Value]:
     """Return what a loop carries after a trip that only some programs take."""
     results: list[Value] = []
     for old, new in zip(before, after, strict=True):

@@ -23,22 +23,22 @@ def dishonest(
             return [f"The machine code of the {name} was not read"]
         if unread := [code for code in codes if not code.readable]:
             return [f"The machine code of the {name} is not known: {unread[0].unknown[0]}"]
-    c, a, b = summed(whole), summed(traffic), summed(arithmetic)
-    return [*_not_traffic(c, a), *_not_arithmetic(c, b)]
+    c, a, b = sum_codes(whole), sum_codes(traffic), sum_codes(arithmetic)
+    return [*_traffic_faults(c, a), *_arithmetic_faults(c, b)]
 
 
-def summed(codes: Sequence[Code]) -> Code:
+def sum_codes(codes: Sequence[Code]) -> Code:
     """Return the facts of several launches added up, as if they were one."""
     return Code(
         codes[0].arch,
         sum(code.loops for code in codes),
-        _measure_interleaved([code.whole for code in codes]),
-        _measure_interleaved([code.in_loops for code in codes]),
+        _sum_counts([code.whole for code in codes]),
+        _sum_counts([code.in_loops for code in codes]),
         tuple(dict.fromkeys(text for code in codes for text in code.unknown)),
     )
 
 
-def _measure_interleaved(counts: Sequence[Counts]) -> Counts:
+def _sum_counts(counts: Sequence[Counts]) -> Counts:
     kinds = dict.fromkeys(kind for each in counts for kind in each.loads)
     return Counts(
         {kind: sum(each.loads.get(kind, 0) for each in counts) for kind in kinds},
@@ -49,7 +49,7 @@ def _measure_interleaved(counts: Sequence[Counts]) -> Counts:
     )
 
 
-def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
+def _traffic_faults(whole: Code, traffic: Code) -> Iterable[str]:
     if traffic.whole.matrix:
         yield f"The traffic variant has {traffic.whole.matrix} matrix instructions"
     place, theirs, its = loads_of(whole, traffic)
@@ -79,7 +79,7 @@ def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
     return not times or (len(times) == 1 and times.pop().denominator == 1)
 
 
-def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
+def _arithmetic_faults(whole: Code, arithmetic: Code) -> Iterable[str]:
     if count := arithmetic.in_loops.global_loads:
         yield f"The arithmetic variant has {count} global loads inside its loop"
     inside = whole.in_loops.matrix + whole.in_loops.vector + whole.in_loops.special > 0

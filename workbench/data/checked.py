@@ -19,7 +19,7 @@ from workbench.data.record import Phase, Stage, State
 LARGEST = 10**300  # of whole numbers: it still has a float
 
 
-def checked(value: Any) -> Any:
+def check_fields(value: Any) -> Any:
     """Return a record or an event, if all that it holds fits its fields. Raises ValueError, which
     names the first field that does not."""
     kind: Any = type(value)
@@ -29,7 +29,7 @@ def checked(value: Any) -> Any:
             raise ValueError(f"the field {name} of a {kind.__name__} has a wrong type or value")
         for each in inner if isinstance(inner, tuple) else (inner,):
             if is_dataclass(each):
-                checked(each)
+                check_fields(each)
     return value
 
 

@@ -16,7 +16,7 @@ Group = Literal["workbench.kernels", "workbench.devices", "workbench.readers"]
 
 
 @cache
-def contributed(group: Group) -> Mapping[str, str]:
+def contributed_modules(group: Group) -> Mapping[str, str]:
     """Return the module of each name of a group. This reads what every installed package declares,
     0.02 s for 150 of them, so it is called only where no name of our own fits, or for all names."""
     from importlib.metadata import entry_points
@@ -29,7 +29,7 @@ def device_file(name: str) -> Path | None:
     none."""
     from importlib.util import find_spec
 
-    package = contributed("workbench.devices").get(name)
+    package = contributed_modules("workbench.devices").get(name)
     try:
         known = find_spec(package) if package else None
     except ModuleNotFoundError:

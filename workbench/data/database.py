@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from workbench.data.checked import checked
+from workbench.data.checked import check_fields
 from workbench.data.clock import epoch_of, is_id
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
@@ -42,8 +42,8 @@ from workbench.data.record import (
     Profile,
     Record,
     Run,
+    decode_plain,
     dumps,
-    from_plain,
     loads,
 )
 from workbench.data.returned import ENGINE as BROUGHT_BACK
@@ -422,7 +422,7 @@ class History:
             for start in range(0, len(wanted), _KEYS_AT_ONCE):
                 query = _newest(wanted[start : start + _KEYS_AT_ONCE], phase)
                 for row in db.execute(query):
-                    if (outcome := self._loaded(row.payload, (Record, Failure))) is not None:
+                    if (outcome := self._load(row.payload, (Record, Failure))) is not None:
                         results[row.key] = outcome
         return results
 
@@ -445,7 +445,7 @@ class History:
             with self._reading() as db:
                 payloads = list(db.scalars(query.offset(start)))
             for payload in payloads:
-                if (run := self._loaded(payload, Run)) is not None:
+                if (run := self._load(payload, Run)) is not None:
                     yield run
             if len(payloads) < _RUNS_AT_ONCE:
                 return
@@ -462,7 +462,7 @@ class History:
         if exact is None and which != "last" and len(result) > 1:
             raise HistoryError(self._no_run(which, [str(row.id) for row in result]))
         for payload in [row.payload for row in result] if exact is None else [exact]:
-            if (run := self._loaded(payload, Run)) is not None:
+            if (run := self._load(payload, Run)) is not None:
                 return cast(Run, run)
         if exact is not None or result:
             raise HistoryError(
@@ -514,7 +514,7 @@ class History:
         query = sa.select(_ENVIRONMENTS.c.id, _ENVIRONMENTS.c.payload)
         columns = (_RUNS.c.id, _RUNS.c.started_epoch_s, _RUNS.c.environment)
         with self._reading() as db:
-            loaded = {row.id: self._loaded(row.payload, Environment) for row in db.execute(query)}
+            loaded = {row.id: self._load(row.payload, Environment) for row in db.execute(query)}
             rows = db.execute(sa.select(*columns)).all()
         runs = {}
         for run, started_s, environment in rows:
@@ -525,25 +525,25 @@ class History:
                 self.damaged += 1
         return runs
 
-    def timed(self, phases: Sequence[str]) -> Iterator[Record]:
+    def timed_records(self, phases: Sequence[str]) -> Iterator[Record]:
         """Yield the measured records of these phases in the order in which they were stored, each
         with its first sample alone. A few are held at a time."""
         wanted = [word for phase in phases for word in _phases(phase)]
         query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.phase.in_(wanted))
         query = query.where(_OUTCOMES.c.predicted.is_(False)).order_by(_OUTCOMES.c.id)
-        yield from self._streamed(query)
+        yield from self._stream_records(query)
 
     def timed_by_id(self, ids: Sequence[int]) -> Iterator[Record]:
         """Yield the measured records of these rows, each with its first sample alone."""
         for some in _batches(ids, _KEYS_AT_ONCE):
             query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.id.in_(some))
-            yield from self._streamed(query.order_by(_OUTCOMES.c.id))
+            yield from self._stream_records(query.order_by(_OUTCOMES.c.id))
 
-    def _streamed(self, query: sa.Select[Any]) -> Iterator[Record]:
+    def _stream_records(self, query: sa.Select[Any]) -> Iterator[Record]:
         with self._reading() as db:
             streamed = db.execution_options(stream_results=True, yield_per=_BATCH)
             for payload in streamed.scalars(query):
-                record = self._loaded(payload, Record, _without_samples)
+                record = self._load(payload, Record, _drop_samples)
                 if record is not None:
                     yield record
 
@@ -586,7 +586,7 @@ class History:
         if failures_only:
             query = query.where(_OUTCOMES.c.stage.is_not(None))
         if since is not None:
-            query = query.where(_OUTCOMES.c.at_epoch_s >= since_epoch(since))
+            query = query.where(_OUTCOMES.c.at_epoch_s >= epoch_s(since))
         with self._reading() as db:
             result = db.execute(_rows_of(query.limit(limit))).mappings()
             rows = [_row(dict(row)) for row in result]
@@ -617,12 +617,12 @@ class History:
             ids = tuple(r.id for r in going)
             orphans = 0
             if before_s is not None and kernel is None and device is None:
-                orphans = db.scalar(sa.select(sa.func.count()).where(_orphaned(before_s))) or 0
+                orphans = db.scalar(sa.select(sa.func.count()).where(_orphan_clause(before_s))) or 0
             return OldRuns(
                 ids,
                 str(going[-1].started) if going else "",
                 str(going[0].started) if going else "",
-                {table.name: _count(db, table, ids) for table in _OF_A_RUN},
+                {table.name: _count(db, table, ids) for table in _RUN_TABLES},
                 orphans,
                 before_s or 0.0,
                 len(every) - len(going),
@@ -634,12 +634,12 @@ class History:
         write between, and give the space back."""
         for ids in _batches(old.runs, _BATCH):
             with self._writing() as db:
-                for table in _OF_A_RUN:
+                for table in _RUN_TABLES:
                     db.execute(table.delete().where(table.c.run.in_(ids)))
                 db.execute(_RUNS.delete().where(_RUNS.c.id.in_(ids)))
         with self._writing() as db:
             if old.orphans:
-                db.execute(_OUTCOMES.delete().where(_orphaned(old.orphans_before_s)))
+                db.execute(_OUTCOMES.delete().where(_orphan_clause(old.orphans_before_s)))
             used = sa.select(_RUNS.c.environment)
             unused = db.execute(_ENVIRONMENTS.delete().where(_ENVIRONMENTS.c.id.not_in(used)))
         if not (old.runs or old.orphans or unused.rowcount):
@@ -659,14 +659,14 @@ class History:
     def _all(self, query: sa.Select[Any], kinds: Any) -> list[Any]:
         """Return the objects of the payloads that can be read."""
         with self._reading() as db:
-            loaded = [self._loaded(payload, kinds) for payload in db.scalars(query)]
+            loaded = [self._load(payload, kinds) for payload in db.scalars(query)]
         return [each for each in loaded if each is not None]
 
-    def _loaded(self, payload: object, kinds: Any, load: Callable[[str], Any] | None = None) -> Any:
+    def _load(self, payload: object, kinds: Any, load: Callable[[str], Any] | None = None) -> Any:
         """Return the object of a payload, by `loads` if no other function is given; None, and count
         it, if it is damaged."""
         try:
-            result = checked((load or loads)(payload)) if isinstance(payload, str) else None
+            result = check_fields((load or loads)(payload)) if isinstance(payload, str) else None
         except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError):
             result = None
         if isinstance(result, kinds):
@@ -824,21 +824,21 @@ def _row(values: dict[str, Any]) -> Row | None:
         for name in ("predicted", "dirty"):
             if values[name] in (0, 1):
                 values[name] = bool(values[name])
-        values |= _from_payload(values.pop("payload"))
-        return cast(Row, checked(Row(**values)))
+        values |= _payload_fields(values.pop("payload"))
+        return cast(Row, check_fields(Row(**values)))
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-_OF_PAYLOAD = {"resources": ("registers", "spill_bytes"), "timing": ("low_s", "high_s")}
+_PAYLOAD_FIELDS = {"resources": ("registers", "spill_bytes"), "timing": ("low_s", "high_s")}
 
 
-def _from_payload(payload: Any) -> dict[str, Any]:
+def _payload_fields(payload: Any) -> dict[str, Any]:
     """Return registers, spills and the interval that the payload of an outcome holds, as far as it
     holds them."""
     try:
         whole = json.loads(payload)
-        parts = [(whole.get(part) or {}, names) for part, names in _OF_PAYLOAD.items()]
+        parts = [(whole.get(part) or {}, names) for part, names in _PAYLOAD_FIELDS.items()]
         return {name: known[name] for known, names in parts for name in names if name in known}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
@@ -858,7 +858,7 @@ def _best_time(row: Any) -> BestTime | None:
         return None
 
 
-def _without_samples(payload: str) -> Any:
+def _drop_samples(payload: str) -> Any:
     """Return the record of a payload with its first sample alone: checking thousands of samples
     takes most of the time of reading it."""
     plain = json.loads(payload)
@@ -866,11 +866,11 @@ def _without_samples(payload: str) -> Any:
     for name, kept in (("samples_s", 1), ("window_sizes", 0), ("window_mhz", 0)):
         if isinstance(timing, dict) and isinstance(timing.get(name), list):
             timing[name] = timing[name][:kept]
-    return from_plain(plain)
+    return decode_plain(plain)
 
 
 # Tables whose rows belong to a run.
-_OF_A_RUN = tuple(table for table, _ in _KINDS)
+_RUN_TABLES = tuple(table for table, _ in _KINDS)
 
 
 def _compact(connection: sa.Connection) -> None:
@@ -883,7 +883,7 @@ def _compact(connection: sa.Connection) -> None:
         connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM")
 
 
-def _orphaned(before_s: float) -> sa.ColumnElement[bool]:
+def _orphan_clause(before_s: float) -> sa.ColumnElement[bool]:
     return sa.and_(_OUTCOMES.c.at_epoch_s < before_s, _OUTCOMES.c.run.not_in(sa.select(_RUNS.c.id)))
 
 
@@ -1013,7 +1013,7 @@ def _entry_row(table: sa.Table, entry: Any) -> dict[str, Any]:
     payload = dumps(entry)
     values = {**(vars(entry.case) if isinstance(entry, (Record, Failure)) else {}), **vars(entry)}
     if isinstance(entry, Record):
-        values |= {"predicted": not entry.measured, "time_s": entry.time_s}
+        values |= {"predicted": not entry.is_measured, "time_s": entry.time_s}
         values |= {"flops": float(entry.flops), "bytes": float(entry.bytes)}
     elif isinstance(entry, Comparison) and (verdict := entry.verdict):
         values |= {"word": verdict.word, "ratio": verdict.time.middle}
@@ -1035,7 +1035,7 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def since_epoch(
+def epoch_s(
     text: str, named: str = "", example: str = "it as 2026-11-21 or 2026-11-21T09:30"
 ) -> float:
     """Return seconds since 1970 of an ISO 8601 date, UTC unless it has an offset. Raises
@@ -1095,7 +1095,7 @@ def _sqlite(place: URL, reading: bool) -> sa.Engine:
         path = Path(place.database)
         _refuse_irregular(path, _name(place))
         if reading:
-            place = _to_read(place, path)
+            place = _reading_url(place, path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             _refuse_read_only(path, _name(place))
@@ -1126,7 +1126,7 @@ def _refuse_read_only(path: Path, name: str) -> None:
         )
 
 
-def _to_read(place: URL, path: Path) -> URL:
+def _reading_url(place: URL, path: Path) -> URL:
     """Return the URL that reads a database: in memory where there is none yet; without any lock or
     file beside it where nothing can be written."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):

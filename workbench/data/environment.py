@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import __version__
-from workbench.data.record import Environment, to_plain
+from workbench.data.record import Environment, encode_plain
 
 # Triton 3.10 flips its default; a result must not depend on Triton's version.
 FP_FUSION = "TRITON_DEFAULT_FP_FUSION"
@@ -118,7 +118,7 @@ UNKNOWN = Environment(
 
 def environment_id(env: Environment) -> str:
     """Return twelve hex digits, a hash of every field."""
-    text = json.dumps(to_plain(env), sort_keys=True)
+    text = json.dumps(encode_plain(env), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -280,9 +280,9 @@ def _versions() -> dict[str, str]:
     torch = torch_build()
     results = {
         "workbench": __version__,
-        "torch": installed("torch"),
-        "triton": next(filter(None, map(installed, _TRITON_NAMES)), None),
-        "numpy": installed("numpy"),
+        "torch": installed_version("torch"),
+        "triton": next(filter(None, map(installed_version, _TRITON_NAMES)), None),
+        "numpy": installed_version("numpy"),
         "cuda": torch.get("cuda"),
         "hip": torch.get("hip"),
         "ptxas": _ptxas("ptxas"),
@@ -291,7 +291,7 @@ def _versions() -> dict[str, str]:
     return {name: version for name, version in results.items() if version}
 
 
-def installed(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
     """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
@@ -360,10 +360,10 @@ def _home(package: str) -> Path | None:
 
 
 def _settings(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: _without_folders(variables[name]) for name in SETTINGS if name in variables}
+    return {name: _hide_folders(variables[name]) for name in SETTINGS if name in variables}
 
 
-def _without_folders(value: str) -> str:
+def _hide_folders(value: str) -> str:
     """Return a value without the folders in it, and a hash of it whole where it had any."""
     short = _no_folders(value)
     return short if short == value else f"{short} #{hashlib.sha256(value.encode()).hexdigest()[:8]}"

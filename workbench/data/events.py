@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-from workbench.data.checked import checked
+from workbench.data.checked import check_fields
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
 from workbench.data.record import (
     Comparison,
@@ -25,8 +25,8 @@ from workbench.data.record import (
     Profile,
     Record,
     Run,
-    from_plain,
-    to_plain,
+    decode_plain,
+    encode_plain,
 )
 from workbench.spec import WorkbenchError
 
@@ -111,7 +111,7 @@ class EventLog:
 
     def __init__(self, path: Path | str | None) -> None:
         self._path = None if path is None else Path(path)
-        self._torn = False
+        self._is_torn = False
         self._file: int | None = None
         if self._path is None:
             return
@@ -123,7 +123,7 @@ class EventLog:
             # O_APPEND: two processes on one file add whole lines, never overwrite each other.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._file = os.open(self._path, flags, 0o666)
-            self._torn = _ends_torn(self._file)
+            self._is_torn = _ends_torn(self._file)
         except OSError as error:
             self.close()
             raise EventsError(_sentence("open", self._path, error)) from None
@@ -140,7 +140,7 @@ class EventLog:
             raise ValueError(f"the events file {self._path} is closed")
         line = line_of(event)
         try:
-            self._append(b"\n" + line if self._torn else line)
+            self._append(b"\n" + line if self._is_torn else line)
         except OSError as error:
             raise EventsError(_sentence("write", self._path, error)) from None
 
@@ -149,7 +149,7 @@ class EventLog:
         rest = memoryview(line)
         while rest:  # a disk that fills takes a part first and refuses the rest
             rest = rest[os.write(self._file, rest) :]
-            self._torn = bool(rest)
+            self._is_torn = bool(rest)
 
     def close(self) -> None:
         """Close the file. Nothing is buffered, so nothing can be lost here."""
@@ -206,12 +206,12 @@ def iterate(path: Path | str, word: bytes = b"") -> Iterator[Event | BadLine]:
         with open_to_read(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip() and word in line:
-                    yield _taken(number, line)
+                    yield _parse_line(number, line)
     except (OSError, ValueError) as error:  # ValueError: NUL in the name
         raise EventsError(_sentence("read", Path(path), error)) from None
 
 
-def _taken(number: int, line: bytes) -> Event | BadLine:
+def _parse_line(number: int, line: bytes) -> Event | BadLine:
     try:
         return event_of(line)
     except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError) as error:
@@ -228,15 +228,15 @@ def event_of(line: bytes) -> Event:
         raise ValueError("not a JSON object with a type")
     if name not in _OWN and name not in _RECORDS:
         raise ValueError(f"unknown event type {name!r}")
-    event: Event = _own(_OWN[name], plain) if name in _OWN else from_plain(plain)
-    return cast(Event, checked(event))
+    event: Event = _own(_OWN[name], plain) if name in _OWN else decode_plain(plain)
+    return cast(Event, check_fields(event))
 
 
 def _own(restored: type, plain: Mapping[str, Any]) -> Any:
     try:
         # a field with a default is later than the first files
         needed = [f.name for f in fields(restored) if not _has_default(f) or f.name in plain]
-        return restored(**{name: from_plain(plain[name]) for name in needed})
+        return restored(**{name: decode_plain(plain[name]) for name in needed})
     except KeyError as error:
         raise ValueError(f"a {restored.__name__} lacks the field {error}") from None
 
@@ -248,10 +248,10 @@ def _has_default(declared: Field[Any]) -> bool:
 def line_of(event: Event) -> bytes:
     """Return an event as one line of JSON in ASCII."""
     if type(event).__name__ in _OWN:
-        plain = {f.name: to_plain(getattr(event, f.name)) for f in fields(event)}
+        plain = {f.name: encode_plain(getattr(event, f.name)) for f in fields(event)}
         plain = {"type": type(event).__name__, **plain}
     else:
-        plain = to_plain(event)
+        plain = encode_plain(event)
     return json.dumps(plain, separators=(",", ":"), allow_nan=True).encode("ascii") + b"\n"
 
 

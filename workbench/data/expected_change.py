@@ -74,7 +74,7 @@ EXPECTED: Mapping[str, tuple[Expectation, ...]] = {
 }  # fmt: skip
 
 
-def with_counters(profiles: Sequence[Profile]) -> Profile | None:
+def longest_counted(profiles: Sequence[Profile]) -> Profile | None:
     """Return the launch with counters that took longest, or None where none has any."""
     counted = [p for p in profiles if p.metrics]
     return max(counted, key=lambda p: p.total_s or 0.0, default=None)

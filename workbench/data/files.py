@@ -92,12 +92,12 @@ def is_stream(path: Path) -> bool:
     if path == STDOUT:
         return True
     try:
-        known = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return False
-    if _descriptor(known) is not None:
+    if _descriptor(status) is not None:
         return True
-    return not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode))
+    return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
 def is_output(path: Path) -> bool:
@@ -106,10 +106,10 @@ def is_output(path: Path) -> bool:
     if path == STDOUT:
         return True
     try:
-        known, ours = path.stat(), os.fstat(1)
+        status, ours = path.stat(), os.fstat(1)
     except (OSError, ValueError):
         return False
-    return os.path.samestat(known, ours) and not _is_null(known)
+    return os.path.samestat(status, ours) and not _is_null(status)
 
 
 def open_stream(path: Path) -> int:
@@ -117,11 +117,11 @@ def open_stream(path: Path) -> int:
     where nobody reads a FIFO."""
     if path == STDOUT:
         return os.dup(1)
-    known = path.stat()
-    if (ours := _descriptor(known)) is not None:
+    status = path.stat()
+    if (ours := _descriptor(status)) is not None:
         return os.dup(ours)
     flags = os.O_WRONLY | getattr(os, "O_NOCTTY", 0)
-    if not stat.S_ISFIFO(known.st_mode):
+    if not stat.S_ISFIFO(status.st_mode):
         return os.open(path, flags)
     end = time.monotonic() + OTHER_END_S
     while True:
@@ -155,18 +155,18 @@ def open_to_read(path: Path | str) -> BinaryIO:
         return io.BytesIO((first or b"") + file.readall())
 
 
-def _descriptor(known: os.stat_result) -> int | None:
+def _descriptor(status: os.stat_result) -> int | None:
     """Return the number of the standard output or error if this is its file."""
     for number in (1, 2):
         with contextlib.suppress(OSError):
-            if os.path.samestat(known, os.fstat(number)):
+            if os.path.samestat(status, os.fstat(number)):
                 return number
     return None
 
 
-def _is_null(known: os.stat_result) -> bool:
+def _is_null(status: os.stat_result) -> bool:
     try:
-        return os.path.samestat(known, os.stat(os.devnull))
+        return os.path.samestat(status, os.stat(os.devnull))
     except OSError:
         return False
 

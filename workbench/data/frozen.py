@@ -25,7 +25,7 @@ def import_from_text() -> None:
 
     def get_code(self: Any, name: str) -> Any:
         path = self.get_filename(name)
-        if path.startswith(_installed()):
+        if path.startswith(_installed_prefixes()):
             return real(self, name)
         return self.source_to_code(self.get_data(path), path)
 
@@ -54,7 +54,7 @@ def freeze(sources: Mapping[str, bytes]) -> None:
 
 
 @cache
-def _installed() -> tuple[str, ...]:
+def _installed_prefixes() -> tuple[str, ...]:
     """Return the beginnings of the paths of installed files: the standard library, packages and the
     workbench itself."""
     named = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -52,9 +52,9 @@ class Interrupts:
         self.number: int | None = None  # the first signal
         self._began_s = 0.0  # when it came
         self._is_due = self._is_over = False  # an exception is due; none is raised any more
-        self._held = 0  # blocks of `later`
+        self._hold_count = 0  # blocks of `later`
         self._imports = 0  # that were under way when the block began
-        self._before: dict[int, Any] = {}
+        self._old_handlers: dict[int, Any] = {}
 
     @property
     def exit_code(self) -> int:
@@ -71,11 +71,11 @@ class Interrupts:
         for name in self._names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) in _DEFAULTS:
-                self._before[number] = signal.signal(number, self._hit)
+                self._old_handlers[number] = signal.signal(number, self._hit)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
+        for number, before in self._old_handlers.items():
             signal.signal(number, before)
         if Interrupts._current is self:
             Interrupts._current = None
@@ -88,11 +88,11 @@ class Interrupts:
     def later(self) -> Iterator[None]:
         """Return a context manager that defers a stop until its block has ended. Raises
         KeyboardInterrupt there if one was deferred."""
-        self._held += 1
+        self._hold_count += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._hold_count -= 1
         self._raise_due(None)
 
     def repeat(self, after_s: float) -> None:
@@ -111,7 +111,7 @@ class Interrupts:
         self._raise_due(frame)
 
     def _raise_due(self, frame: FrameType | None) -> None:
-        if not self._is_due or self._held or self._is_over:
+        if not self._is_due or self._hold_count or self._is_over:
             return
         if frame is not None and time.monotonic() - self._began_s < self._patience_s(frame):
             self._send(RETRY_S)

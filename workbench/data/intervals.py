@@ -50,7 +50,7 @@ def union(pairs: Iterable[tuple[int, int]]) -> Intervals:
     return intervals(sorted(pairs))
 
 
-def clipped(over: Intervals, start: int, end: int) -> Intervals:
+def clip(over: Intervals, start: int, end: int) -> Intervals:
     """Return the parts of intervals that lie between two times in ns."""
     return intervals((max(s, start), min(e, end)) for s, e in over.pairs())
 

@@ -40,7 +40,7 @@ class Lock:
 
 
 @contextmanager
-def held(
+def hold_lock(
     lock: Lock, on_wait: Callable[[str], None], timeout_s: float | None = None
 ) -> Iterator[None]:
     """Hold a lock while the block lasts; yields nothing.
@@ -52,7 +52,7 @@ def held(
     """
     import fcntl
 
-    handle = _opened(lock)
+    handle = _open_file(lock)
     try:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         heard: int | None = 0  # no process has this id
@@ -62,7 +62,7 @@ def held(
                 if lock.stays or _is_there(handle, lock.path):
                     break
                 os.close(handle)  # its last holder removed it
-                handle = _opened(lock)
+                handle = _open_file(lock)
                 continue
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
@@ -90,14 +90,14 @@ def held(
         os.close(handle)  # releases the lock
 
 
-def remove_left(lock: Lock) -> None:
+def remove_stale_file(lock: Lock) -> None:
     """Remove the file of a lock whose holder was killed; leave that of one that is held."""
     if lock.path.exists():
-        with suppress(LockBusy), held(lock, lambda _: None, timeout_s=0):
+        with suppress(LockBusy), hold_lock(lock, lambda _: None, timeout_s=0):
             pass
 
 
-def _opened(lock: Lock) -> int:
+def _open_file(lock: Lock) -> int:
     """Open the file for all users."""
     path = lock.path
     try:

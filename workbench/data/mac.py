@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.data.environment import fingerprint, installed, output_of
+from workbench.data.environment import fingerprint, installed_version, output_of
 from workbench.data.record import Environment
 
 # The programs, and the settings and versions that may leave the machine.
@@ -107,12 +107,12 @@ def mac_environment(
         "math_mode": "safe",  # MLX's default for custom kernels, which nothing here changes
         "MLX_ENABLE_TF32": os.environ.get("MLX_ENABLE_TF32"),
     }
-    versions = {**known.versions, "mlx": installed("mlx")}
+    versions = {**known.versions, "mlx": installed_version("mlx")}
     return replace(
         known,
         gpu=mac.chip,
         # what launches and compiles there, so that keys of two versions differ
-        driver=f"MLX {installed('mlx') or 'unknown'}, {known.os}",
+        driver=f"MLX {installed_version('mlx') or 'unknown'}, {known.os}",
         gpu_memory_bytes=mac.memory_bytes,
         versions={k: v for k, v in versions.items() if k in VERSIONS and v},
         settings={k: v for k, v in settings.items() if v is not None},

@@ -241,7 +241,7 @@ class BufferCounts:
     scale: float = 1.0  # times as many bytes at the outcome's own sizes, by the kernel's formula
 
     @property
-    def requested(self) -> int:
+    def requested_bytes(self) -> int:
         """Bytes of all accesses."""
         return self.requested_read + self.requested_written
 
@@ -343,17 +343,17 @@ class Record:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a measured time of what ran on the CPU in place of the device."""
-        if self.measured and self.checked == "emulated":
+        if self.is_measured and self.checked == "emulated":
             raise ValueError("a result of the emulator has no measured time")
 
     @property
     def time_s(self) -> float:
-        """Seconds of one call, measured or predicted; see `measured`."""
+        """Seconds of one call, measured or predicted; see `is_measured`."""
         t = self.timing
         return t.median_s if isinstance(t, Measured) else t.predicted_s
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether the time was measured, not predicted."""
         return isinstance(self.timing, Measured)
 
@@ -596,7 +596,7 @@ _TYPES: dict[str, type] = {}
 
 
 def register(*types: type) -> None:
-    """Let `to_plain` and `from_plain` take these dataclasses."""
+    """Let `encode_plain` and `decode_plain` take these dataclasses."""
     _TYPES.update({t.__name__: t for t in types})
 
 
@@ -633,37 +633,37 @@ def type_named(name: object) -> type | None:
     return _TYPES.get(name) if isinstance(name, str) else None
 
 
-def to_plain(value: Any) -> Any:
+def encode_plain(value: Any) -> Any:
     """Return a dataclass of this file as dicts, lists, strings and numbers, with `type` fields."""
     if type(value).__name__ in _TYPES and hasattr(value, "__dataclass_fields__"):
-        plain = {k: to_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        plain = {k: encode_plain(getattr(value, k)) for k in value.__dataclass_fields__}
         return {"type": type(value).__name__, **plain}
     if isinstance(value, Mapping):
-        return {k: to_plain(v) for k, v in value.items()}
+        return {k: encode_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(v) for v in value]
+        return [encode_plain(v) for v in value]
     return value
 
 
-def from_plain(plain: Any) -> Any:
-    """Return the inverse of `to_plain`. Unknown fields are dropped, so an older reader reads newer
-    files.
+def decode_plain(plain: Any) -> Any:
+    """Return the inverse of `encode_plain`. Unknown fields are dropped, so an older reader
+    reads newer files.
 
     Raises ValueError where a type is unknown or a field without a default is missing.
     """
     if isinstance(plain, list):
-        return tuple(from_plain(v) for v in plain)
+        return tuple(decode_plain(v) for v in plain)
     if not isinstance(plain, dict):
         return plain
     if "type" not in plain:
-        return {k: from_plain(v) for k, v in plain.items()}
+        return {k: decode_plain(v) for k, v in plain.items()}
     kind = _TYPES.get(plain["type"])
     if kind is None:
         raise ValueError(f"unknown record type {plain['type']!r}")
-    plain = _renamed(plain)
+    plain = _upgrade_names(plain)
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     try:
-        return kind(**{k: from_plain(v) for k, v in plain.items() if k in known})
+        return kind(**{k: decode_plain(v) for k, v in plain.items() if k in known})
     except TypeError as error:
         raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
 
@@ -678,7 +678,7 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
 _FORMER_CEILING = {"why": "reason", "yardstick": "library"}
 
 
-def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
+def _upgrade_names(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object as schema 1 wrote it, with the names and words of this schema."""
     former = _FORMER.get(plain["type"], {})
     renamed = {former.get(k, k): v for k, v in plain.items()}
@@ -713,15 +713,15 @@ def _stateful(ceiling: dict[str, Any]) -> dict[str, Any]:
 
 def dumps(value: Any) -> str:
     """Return a dataclass of this file as one line of JSON."""
-    return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=True)
+    return json.dumps(encode_plain(value), separators=(",", ":"), allow_nan=True)
 
 
 def loads(line: str) -> Any:
     """Return the object that `dumps` wrote. Raises ValueError on anything else."""
-    return from_plain(json.loads(line))
+    return decode_plain(json.loads(line))
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by their key, in the order of first appearance."""
     groups: dict[Key, list[Item]] = {}
     for item in items:

@@ -59,7 +59,7 @@ class RecordTally:
         if key is not None and isinstance(key[1], int):
             self.lost.add((key[0], key[1]))
 
-    def not_read(self, name: str, records: int, remedy: str) -> None:
+    def add_unread(self, name: str, records: int, remedy: str) -> None:
         """Count records of a table or category that may be work of a device."""
         self.unread[name] += records
         self.remedies[name] = remedy

@@ -49,7 +49,7 @@ class ReturnedError(WorkbenchError, ValueError):
 # Writing
 
 
-def without_paths(text: str) -> str:
+def hide_paths(text: str) -> str:
     """Return a text with `...` in place of whatever looks like a path, and no other characters than
     printable ASCII."""
     plain = "".join(c if c.isprintable() and c.isascii() else "?" for c in text)
@@ -87,7 +87,7 @@ def unpack(path: Path, devices: Collection[str]) -> list[Event]:
     rehearsal.
     """
     try:
-        return _events(_unpacked(path), devices)
+        return _events(_unpack_file(path), devices)
     except ReturnedError as error:
         then = "ask for the file of a true run" if REHEARSED in str(error) else "ask for it again"
         raise ReturnedError(f"{path} was not imported: {error}; {then}.") from None
@@ -97,7 +97,7 @@ def _refuse(reason: str) -> NoReturn:
     raise ReturnedError(reason)
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack_file(path: Path) -> bytes:
     """Return the unpacked bytes, of which there are at most MOST_UNPACKED."""
     try:
         with path.open("rb") as file:

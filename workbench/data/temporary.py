@@ -30,7 +30,7 @@ def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator
     within = Path(home or gettempdir()).resolve()
     _remove_leftovers_once(within, prefix, os.getpid())
     folder = Path(mkdtemp(prefix=prefix, dir=within))
-    lock = locked(folder)
+    lock = lock_folder(folder)
     try:
         yield folder
     finally:
@@ -74,7 +74,7 @@ def remove_leftovers(home: Path, prefix: str = PREFIX) -> None:
             os.close(lock)
 
 
-def locked(folder: Path) -> int | None:
+def lock_folder(folder: Path) -> int | None:
     """Return the descriptor of a new lock in a folder, held until it is closed or its process ends;
     None where the system has no locks. It is locked before it has its name, so that nobody takes it
     for a dead one."""

@@ -30,7 +30,7 @@ def remember_key() -> None:
 
     @cache
     def triton_key() -> str:
-        path = _kept(Path(module.__file__).parent.parent)
+        path = _key_file(Path(module.__file__).parent.parent)
         with suppress(OSError, ValueError):
             if key := path.read_text("utf-8"):
                 return key
@@ -51,19 +51,19 @@ def key_of_triton() -> str:
     return str(module.triton_key())
 
 
-def _kept(folder: Path) -> Path:
+def _key_file(folder: Path) -> Path:
     """Return the path of the file that holds, or will hold, the key of a Triton in this folder."""
     from platformdirs import user_cache_path
 
     seen: list[Any] = [str(folder)]
-    for path in sorted(_hashed(folder)):
+    for path in sorted(_hashed_files(folder)):
         status = os.stat(path)
         seen.append((path, status.st_size, status.st_mtime_ns))
     digest = hashlib.sha256(repr(seen).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return user_cache_path("kernel-workbench", appauthor=False) / "triton" / digest
 
 
-def _hashed(folder: Path) -> list[str]:
+def _hashed_files(folder: Path) -> list[str]:
     """Return the paths of the files that Triton hashes, and of some more of their kind."""
     result = []
     for name in HASHED:

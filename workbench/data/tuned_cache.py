@@ -148,7 +148,7 @@ class Tuned:
         """Return the measured entry for exactly these sizes; else, of those in the same bucket, the
         nearest in ratio and then the newest; else None. Entries of other buckets are never
         returned."""
-        wanted = (
+        request = (
             kernel,
             impl,
             dtype,
@@ -159,7 +159,7 @@ class Tuned:
         near = [
             e
             for e in self.entries.values()
-            if wanted == (e.kernel, e.impl, e.dtype, e.device, e.torch, e.triton)
+            if request == (e.kernel, e.impl, e.dtype, e.device, e.torch, e.triton)
             and e.source in sources
             and not e.predicted
             and bucket(e.sizes) == bucket(sizes)
@@ -175,8 +175,8 @@ class Tuned:
     ) -> list[Entry]:
         """Return the entries that match all given values: by problem, the fastest Impl of each
         first."""
-        wanted = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
-        requested = {name: value for name, value in wanted.items() if value is not None}
+        request = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
+        requested = {name: value for name, value in request.items() if value is not None}
         results = [
             e
             for e in self.entries.values()
@@ -222,14 +222,14 @@ def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[E
         ) from None
     except (ValueError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _damaged(path, f"is not JSON ({first})") from None
+        raise _damaged_error(path, f"is not JSON ({first})") from None
     version = plain.get("tuned") if isinstance(plain, dict) else None
     if (
         not isinstance(version, int)
         or not _whole(version)
         or not isinstance(plain.get("entries"), list)
     ):
-        raise _damaged(path, "is not a file of tuned configs")
+        raise _damaged_error(path, "is not a file of tuned configs")
     if version > FORMAT:
         raise TunedError(
             f"{path} has format {version}, and this workbench knows formats up to {FORMAT}; "
@@ -254,7 +254,7 @@ def damage_text(path: Path, damaged: Sequence[str]) -> str:
     return f"{path} holds {many} that cannot be used ({first}); the next change drops them."
 
 
-def _damaged(path: Path, what: str) -> TunedError:
+def _damaged_error(path: Path, what: str) -> TunedError:
     return TunedError(f"{path} {what}; repair it or move it away, as it is not overwritten.")
 
 

@@ -40,13 +40,13 @@ def _prefix_of(value: float) -> tuple[float, str]:
 
 def duration(seconds: float) -> str:
     """Return seconds with three digits and a unit: `12.3 µs`."""
-    value, unit = _in_unit(seconds)
+    value, unit = _scale_seconds(seconds)
     return f"{three_digits(value)} {unit}"
 
 
 def console_duration(seconds: float) -> str:
     """Return seconds with four digits and a unit in ASCII: `12.34 us`."""
-    value, unit = _in_unit(seconds)
+    value, unit = _scale_seconds(seconds)
     return f"{value:.4g} {unit.replace('µ', 'u')}"
 
 
@@ -57,11 +57,11 @@ def console_microseconds(seconds: float) -> str:
 
 def rough(seconds: float) -> str:
     """Return a predicted duration to two digits: `8.8 ms`."""
-    value, unit = _in_unit(seconds)
+    value, unit = _scale_seconds(seconds)
     return f"{digits(value, 2)} {unit}"
 
 
-def _in_unit(seconds: float) -> tuple[float, str]:
+def _scale_seconds(seconds: float) -> tuple[float, str]:
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size:
             return seconds / size, unit
@@ -120,6 +120,6 @@ def digits(value: float, figures: int = 3) -> str:
     return rounded if "e" not in rounded else f"{Decimal(rounded):f}"
 
 
-def counted(n: int, noun: str) -> str:
+def amount(n: int, noun: str) -> str:
     """Return a number of things: `1 config`, `2 configs`, `2 launches`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('ch') else 's'}"

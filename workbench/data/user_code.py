@@ -101,12 +101,12 @@ class user_code:
 
     def __init__(self, what: str, limit_s: float = LIMIT_S) -> None:
         self._what, self._limit_s = what, limit_s
-        self._before: Mark | None = None
+        self._old_mark: Mark | None = None
 
     def __enter__(self) -> None:
         if _marks is not None:
             deadline = time.monotonic() + self._limit_s
-            self._before = _marks.set(Mark(self._what, self._limit_s, deadline))
+            self._old_mark = _marks.set(Mark(self._what, self._limit_s, deadline))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -115,8 +115,8 @@ class user_code:
                 if error is not None:
                     _check(error)
         finally:
-            if _marks is not None and self._before is not None:
-                _marks.set(self._before)
+            if _marks is not None and self._old_mark is not None:
+                _marks.set(self._old_mark)
 
 
 def _restore_clock() -> None:

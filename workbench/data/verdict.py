@@ -73,7 +73,7 @@ def verdict(
     return Verdict(word, time, cycles, threshold, requested_threshold, noise, rounds, reason)
 
 
-def predicted(left: Record, right: Record, same_launches: bool) -> Word:
+def compare_predictions(left: Record, right: Record, same_launches: bool) -> Word:
     """Return the verdict on two predictions: SAME where both make the same launches, FAST or SLOW
     where their intervals do not overlap, else INCONCLUSIVE. Raises Incomparable for times that have
     no interval of a model."""
@@ -109,9 +109,9 @@ def _reaches(ratio: Ratio, threshold: float, operand: str) -> bool:
 def _reason(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noisy: bool) -> str:
     limit = f"{threshold:.2%}".replace("%", " %")
     source = ", the noise of the same code run twice" if noisy else ""
-    result = f"the ratio of times is {_shown(time)}"
+    result = f"the ratio of times is {_ratio_text(time)}"
     if cycles is not None:
-        result += f" and of cycles {_shown(cycles)}"
+        result += f" and of cycles {_ratio_text(cycles)}"
     elif word in ("SLOW", "FAST"):
         result += ", the clock unknown"
     says = {
@@ -124,14 +124,14 @@ def _reason(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noi
     return f"{result}: {says[word]}"
 
 
-def _shown(ratio: Ratio) -> str:
+def _ratio_text(ratio: Ratio) -> str:
     return f"{ratio.middle:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
 
 
 def sentence(result: Verdict, left_name: str, right_name: str) -> str:
     """Return the verdict as a sentence: "B is 2.0 % slower than A (1.8 to 2.2 %), ...", ending in a
     dot."""
-    off, limit = _off(result.time), f"{result.threshold * 100:.2g} %"
+    off, limit = _difference(result.time), f"{result.threshold * 100:.2g} %"
     noisy = " (its noise here)" if result.noise > result.requested_threshold else ""
     if result.word == "SAME":
         return f"{right_name} and {left_name} take the same time within {limit}{noisy}: {off}."
@@ -148,7 +148,7 @@ def sentence(result: Verdict, left_name: str, right_name: str) -> str:
     return f"{right_name} is {off} than {left_name}, beyond the threshold of {limit}{noisy}."
 
 
-def _off(ratio: Ratio) -> str:
+def _difference(ratio: Ratio) -> str:
     """Return `2.0 % slower (1.8 to 2.2 %)`; if the interval includes 1, its ends carry their
     signs."""
     if ratio.low > 1 or ratio.high < 1:
@@ -189,7 +189,7 @@ class Suspicion:
         return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
 
 
-def suspected(
+def suspicion(
     left: Measured, right: Measured, requested_threshold: float, noise: float = 0.0
 ) -> Suspicion:
     """Return the suspicion from two stored times. The interval of the ratio spans the far ends of

@@ -69,7 +69,7 @@ class Calibration:
     times: Sequence[CalibrationTime] = ()
     digest: str = ""  # of the file's bytes
 
-    def of(self, kernel: str, dtype: str) -> list[CalibrationTime]:
+    def times_of(self, kernel: str, dtype: str) -> list[CalibrationTime]:
         """Return the times of a kernel at a dtype."""
         return [t for t in self.times if t.kernel == kernel and t.dtype == dtype]
 
@@ -117,9 +117,9 @@ def resources_of(line: Mapping[str, str]) -> Resources:
 def each_text(each: Sequence[Resources]) -> str:
     """Return the resources of every launch in a cell: `registers=48 spill_bytes=0 ...; ...`."""
     texts = []
-    for known in each:
-        named = {name: getattr(known, name) for name in RESOURCES}
-        named |= {"copy_engine": int(known.copy_engine), "matrix_unit": known.matrix_unit or ""}
+    for one in each:
+        named = {name: getattr(one, name) for name in RESOURCES}
+        named |= {"copy_engine": int(one.copy_engine), "matrix_unit": one.matrix_unit or ""}
         texts.append(" ".join(f"{name}={value}" for name, value in named.items()))
     return ";".join(texts)
 
@@ -170,7 +170,7 @@ def load(path: Path, kernel: str = "") -> Calibration:
     head = [line[2:].partition(": ") for line in lines if line.startswith("# ")]
     about = {name: value for name, _, value in head if name in FIELDS}
     if missing := [name for name in ("device", "date") if not about.get(name)]:
-        raise _damaged(path, f"no {missing[0]} in its head")
+        raise _damaged_error(path, f"no {missing[0]} in its head")
     table = [line for line in lines if not line.startswith("#")]
     # A line takes 15 us to read, and a calibration has 5,000 of 40 kernels
     if kernel:
@@ -179,7 +179,7 @@ def load(path: Path, kernel: str = "") -> Calibration:
     return Calibration(about, times, f"{zlib.crc32(packed):08x}")
 
 
-def _damaged(path: Path, reason: str) -> CalibrationError:
+def _damaged_error(path: Path, reason: str) -> CalibrationError:
     return CalibrationError(
         f"The calibration {path} is damaged ({reason}); remove it, and measure anew by `workbench "
         "calibrate`."
@@ -201,9 +201,9 @@ def _time(row: Mapping[str, str], path: Path) -> CalibrationTime:
             row["held"] == "1",
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _damaged(path, f"{type(error).__name__} in {short(dict(row))}") from None
+        raise _damaged_error(path, f"{type(error).__name__} in {short(dict(row))}") from None
     if not 0 < result.median_s < 1e6 or not result.sizes or min(result.sizes.values()) < 1:
-        raise _damaged(path, f"the line {short(dict(row))}")
+        raise _damaged_error(path, f"the line {short(dict(row))}")
     return result
 
 
@@ -218,7 +218,7 @@ def own_path(device: str) -> Path:
     return folder / "calibrations" / f"{device}.csv.gz"
 
 
-def shipped() -> list[str]:
+def shipped_devices() -> list[str]:
     """Return the devices whose calibrations come with the workbench."""
     return sorted(path.name.partition(".")[0] for path in SHIPPED.glob("*.csv.gz"))
 
@@ -228,7 +228,7 @@ def calibration_of(device: str, kernel: str = "") -> Calibration | None:
     the user's own times, or else those that come with the workbench. None if there are none. Raises
     CalibrationError."""
     shipped, own = SHIPPED / f"{device}.csv.gz", own_path(device)
-    return _merged(shipped, _stamp(shipped), own, _stamp(own), kernel)
+    return _merge_calibrations(shipped, _stamp(shipped), own, _stamp(own), kernel)
 
 
 Stamp = tuple[int, int, int]
@@ -237,14 +237,14 @@ Stamp = tuple[int, int, int]
 def _stamp(path: Path) -> Stamp | None:
     """Return what changes with a file; None if there is none."""
     try:
-        known = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return known.st_mtime_ns, known.st_size, known.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @lru_cache(maxsize=128)
-def _merged(
+def _merge_calibrations(
     shipped: Path, shipped_stamp: Stamp | None, own: Path, own_stamp: Stamp | None, kernel: str
 ) -> Calibration | None:
     theirs = load(shipped, kernel) if shipped_stamp else None
@@ -260,7 +260,7 @@ def _merged(
     )
 
 
-def not_held(times: Iterable[CalibrationTime]) -> list[CalibrationTime]:
+def times_not_held_back(times: Iterable[CalibrationTime]) -> list[CalibrationTime]:
     """Return the times at sizes that are not held back."""
     return [time for time in times if not time.held]
 

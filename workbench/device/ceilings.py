@@ -77,7 +77,7 @@ class Ceiling:
     clock_mhz: float | None = None  # of the cores while it was measured, median
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Return whether the workbench measured it on this device."""
         return self.origin == "measured"
 
@@ -135,9 +135,9 @@ def state_of(name: str, text: Mapping[str, Any]) -> State | Literal[""]:
     clock of its own, and of somebody else's measurement the state is unknown. Of a device whose
     file states no clock, peaks have the state "".
     """
-    known: State | Literal[""] | None = text.get("state")
-    if known is not None or text.get("kind", "datasheet") == "measured":
-        return known or ""
+    state: State | Literal[""] | None = text.get("state")
+    if state is not None or text.get("kind", "datasheet") == "measured":
+        return state or ""
     return "boost" if _level(name, str(text.get("unit"))) in ("compute", "shared") else ""
 
 
@@ -146,7 +146,7 @@ def clock_state(record: Record) -> State:
     return record.timing.state if isinstance(record.timing, Measured) else "boost"
 
 
-def in_state(
+def ceilings_in_state(
     ceilings: Mapping[str, Mapping[str, Any]], state: State
 ) -> dict[str, Mapping[str, Any]]:
     """Return the plain ceilings without those measured in the other state, where one of this state
@@ -206,9 +206,9 @@ def _dtype(name: str) -> str:
 
 def known_device(name: str) -> Device | None:
     """Return the known device of this name, which is its own or the driver's, or None."""
-    for known in (DEVICES, UNCOMPILED):
-        if name in known:
-            return known[name]
+    for devices in (DEVICES, UNCOMPILED):
+        if name in devices:
+            return devices[name]
     return next((device for device in DEVICES.values() if device.has_name(name)), None)
 
 
@@ -223,15 +223,15 @@ class CeilingSet:
     failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
     state: State = "sustained"
 
-    def of(self, state: State) -> CeilingSet:
+    def select(self, state: State) -> CeilingSet:
         """Return the same ceilings for times of this state."""
         return self if self.state == state else replace(self, state=state)
 
     def best(self, level: Level, dtype: str = "") -> Ceiling | None:
         """Return the ceiling to compare kernels with, preferably a measured one, or None."""
-        return next(iter(self._ranked(level, dtype)), None)
+        return next(iter(self._rank_ceilings(level, dtype)), None)
 
-    def drawn(self) -> list[Ceiling]:
+    def lines(self) -> list[Ceiling]:
         """Return the ceilings to draw: for each level and dtype the measured one of each state, or
         one where they are alike, and the stated one."""
         dtypes = sorted({c.dtype for c in self.ceilings if c.level == "compute"})
@@ -241,44 +241,44 @@ class CeilingSet:
 
     def alike(self, c: Ceiling) -> bool:
         """Return whether it was measured in both states and differs by no more than ALIKE."""
-        same = [d for d in self.ceilings if d.measured and (d.level, d.stem) == (c.level, c.stem)]
-        return c.measured and any(_alike(c, d) for d in same if d.state != c.state)
+        own = [d for d in self.ceilings if d.is_measured and (d.level, d.stem) == (c.level, c.stem)]
+        return c.is_measured and any(_alike(c, d) for d in own if d.state != c.state)
 
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
         None. Leaves out `dram`, which is a run's own copy, measured on another day."""
-        results = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
+        results = [c for c in self._rank_ceilings(level, "") if c.is_measured and c.stem != "dram"]
         results = [c for c in results if c.suits(self.state)] or results
         return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
         """Return the seconds of an empty launch by the CPU (`host`) or in a graph, or None."""
-        wanted = ("launch_eager",) if host else ("launch", "launch_graph")
-        return next((c for c in self._ranked("launch", "") if c.stem in wanted), None)
+        names = ("launch_eager",) if host else ("launch", "launch_graph")
+        return next((c for c in self._rank_ceilings("launch", "") if c.stem in names), None)
 
     def ridge(self, ceiling: Ceiling) -> float | None:
         """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated,
         and of one state where DRAM has it. None where no such DRAM ceiling is known."""
-        known = self.of(ceiling.state or self.state)._ranked("dram", "")
-        alike = [c for c in known if c.measured == ceiling.measured]
+        ranked = self.select(ceiling.state or self.state)._rank_ceilings("dram", "")
+        alike = [c for c in ranked if c.is_measured == ceiling.is_measured]
         return ceiling.value / alike[0].value if alike else None
 
-    def _ranked(self, level: Level, dtype: str) -> list[Ceiling]:
+    def _rank_ceilings(self, level: Level, dtype: str) -> list[Ceiling]:
         results = [c for c in self.ceilings if c.level == level and c.dtype == dtype]
         return sorted(results, key=self._rank)
 
     def _rank(self, c: Ceiling) -> tuple[bool, bool, int, float]:
-        return not c.measured, c.measured and not c.suits(self.state), _preference(c), -c.value
+        return not c.is_measured, c.is_measured and not c.suits(self.state), _priority(c), -c.value
 
     def _first_of_each(self, level: Any, dtype: str) -> list[Ceiling]:
-        ranked = self._ranked(level, dtype)
-        measured = [c for c in ranked if c.measured]
+        ranked = self._rank_ceilings(level, dtype)
+        measured = [c for c in ranked if c.is_measured]
         if any(c.stem != "dram" for c in measured):  # a run's own copy only where there is no other
             measured = [c for c in measured if c.stem != "dram"]
         first = [next((c for c in measured if c.state == s), None) for s in _DRAWN]
         of_each = [c for c in first if c is not None]
         different = of_each[:1] + [c for c in of_each[1:] if not _alike(c, of_each[0])]
-        return different + [c for c in ranked if not c.measured][:1]
+        return different + [c for c in ranked if not c.is_measured][:1]
 
 
 def _alike(c: Ceiling, other: Ceiling) -> bool:
@@ -288,10 +288,10 @@ def _alike(c: Ceiling, other: Ceiling) -> bool:
 _DRAWN = ("sustained", "boost", "")  # states in the order of drawing
 
 
-def _preference(ceiling: Ceiling) -> int:
+def _priority(ceiling: Ceiling) -> int:
     """Return the rank of a ceiling; lower is nearer to typical kernels: for DRAM, to a copy."""
-    known = ceiling.stem in _DRAM_ORDER
-    return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
+    is_known = ceiling.stem in _DRAM_ORDER
+    return _DRAM_ORDER.index(ceiling.stem) if is_known else len(_DRAM_ORDER)
 
 
 def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
@@ -303,7 +303,7 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
     mine = [run for run in runs if run.device == device]
     mine.sort(key=lambda run: run.started, reverse=True)
     mine.sort(key=lambda run: run.engine != "ceilings")
-    known = known_device(device)
+    device_limits = known_device(device)
     results: dict[tuple[str, ...], Ceiling] = {}
     failed: dict[str, str] = {}
     for run in mine:
@@ -313,34 +313,34 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
             ceiling = ceiling_of(device, name, text, run.id, run.engine == "ceilings")
             if ceiling:
                 results.setdefault(_same_limit(ceiling), ceiling)
-    if known and all(_whole(run, known) for run in mine):
-        for ceiling in stated(device, known):
+    if device_limits and all(_whole(run, device_limits) for run in mine):
+        for ceiling in stated_ceilings(device, device_limits):
             results.setdefault(_same_limit(ceiling), ceiling)
-    cache_bytes = known.cache.value if known else None
+    cache_bytes = device_limits.cache.value if device_limits else None
     return CeilingSet(device, tuple(results.values()), cache_bytes, tuple(failed.items()))
 
 
 def _same_limit(ceiling: Ceiling) -> tuple[str, ...]:
     """Return the key of equal ceilings, such as `compute`, `compute_bf16` and `bf16`."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
-    origin = f"measured {ceiling.state}" if ceiling.measured else "stated"
+    origin = f"measured {ceiling.state}" if ceiling.is_measured else "stated"
     return ceiling.level, named, origin
 
 
-def _whole(run: Run, known: Device) -> bool:
+def _whole(run: Run, device: Device) -> bool:
     """Return whether the run's stated peaks match the device file's: a part of a GPU has others."""
     compute = run.ceilings.get("compute", {})
-    peak = known.peaks.get(str(compute.get("dtype")))
+    peak = device.peaks.get(str(compute.get("dtype")))
     stated = compute.get("value") if compute.get("kind") != "measured" else None
-    pairs = (run.ceilings.get("dram", {}).get("value"), known.dram), (stated, peak)
+    pairs = (run.ceilings.get("dram", {}).get("value"), device.dram), (stated, peak)
     return all(text is None or not q or abs(text / q.value - 1) < 0.01 for text, q in pairs)
 
 
-def stated(device: str, known: Device) -> list[Ceiling]:
+def stated_ceilings(device: str, limits: Device) -> list[Ceiling]:
     """Return the ceilings of a device file, under the device name that a run uses."""
-    quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
-    quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
-    clock = known.peak_state()
+    quantities = {"dram": limits.dram, "cache": limits.cache_bandwidth}
+    quantities |= {f"compute_{dtype}": q for dtype, q in limits.peaks.items()}
+    clock = limits.peak_state()
     named = {
         name: {**asdict(q), "dtype": name.removeprefix("compute_"), **clock}
         for name, q in quantities.items()
@@ -398,7 +398,7 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     bytes fit into it, as nothing need come from DRAM then. Ceilings of the call's own state come
     before those of the other.
     """
-    ceilings = ceilings.of(load.state)
+    ceilings = ceilings.select(load.state)
     memory, compute = _memory(load, ceilings), ceilings.best("compute", load.dtype)
     bounds = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
     if compute and load.flops:
@@ -413,22 +413,22 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
         bound_s, ceiling = load.bytes / kinder.value, kinder
     share = bound_s / load.time_s
     gain_s = max(0.0, load.time_s - max(bound_s, launch_s))
-    above = _above(load, ceiling, ceilings) if _passed(load, ceiling) else ""
-    word = _word(load, bounds, share, launch_s, bool(above))
+    reason = _reason_above(load, ceiling, ceilings) if _exceeds(load, ceiling) else ""
+    word = _word(load, bounds, share, launch_s, bool(reason))
     if kinder:
-        above = "above a copy's ceiling, as its mix of reads and writes is kinder"
+        reason = "above a copy's ceiling, as its mix of reads and writes is kinder"
     if load.span_s is not None:
-        return _of_interval(load.span_s, bound_s, ceiling)
-    parts = [_of_ceiling(word, share, ceiling, len(bounds)), _of_clock(load, ceiling), above]
+        return _share_interval(load.span_s, bound_s, ceiling)
+    parts = [_ceiling_text(word, share, ceiling, len(bounds)), _clock_text(load, ceiling), reason]
     parts.append(_launch_words(load, launch_s))
     gains = gain_s > 0 and word != "above its ceiling"
     parts.append(f"{duration(gain_s)} to gain" if gains else "")
     start = "Predicted: " if load.regime == "predicted" else ""
     text = _sentence(start + "; ".join(filter(None, parts)))
-    return Held(word, text, ceiling, share, gain_s, above)
+    return Held(word, text, ceiling, share, gain_s, reason)
 
 
-def _of_interval(span_s: tuple[float, float], bound_s: float, ceiling: Ceiling) -> Held:
+def _share_interval(span_s: tuple[float, float], bound_s: float, ceiling: Ceiling) -> Held:
     """Return what an interval tells: the shares that its ends have. What is to gain is unknown."""
     low, high = (percent(bound_s / s) for s in reversed(span_s))
     text = f"Predicted: {low} to {high} of {ceiling.what} ({ceiling.origin})"
@@ -460,7 +460,7 @@ def _roofless(load: Load, launch_s: float) -> Held:
     return Held("unknown", _sentence(text))
 
 
-def _passed(load: Load, ceiling: Ceiling) -> bool:
+def _exceeds(load: Load, ceiling: Ceiling) -> bool:
     """Return whether it is above the ceiling by more than both spreads: the slow end of its
     interval against the high end of the ceiling's."""
     amount = load.flops if ceiling.level == "compute" else load.bytes
@@ -470,10 +470,10 @@ def _passed(load: Load, ceiling: Ceiling) -> bool:
 def _kinder(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> Ceiling | None:
     """Return the measured ceiling of another mix of reads and writes for a call that passes a
     copy's ceiling but not that one, such as a kernel that mostly reads; else None."""
-    if ceiling.level != "dram" or load.regime != "cold" or not _passed(load, ceiling):
+    if ceiling.level != "dram" or load.regime != "cold" or not _exceeds(load, ceiling):
         return None
     kindest = ceilings.highest("dram")
-    return kindest if kindest and not _passed(load, kindest) else None
+    return kindest if kindest and not _exceeds(load, kindest) else None
 
 
 def _word(
@@ -489,7 +489,7 @@ def _word(
     return "launch-bound" if launch_s >= LAUNCH * load.time_s else "below its ceilings"
 
 
-def _of_ceiling(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
+def _ceiling_text(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
     reached = f"{percent(share)} of {ceiling.text}"
     if word == "below its ceilings":
         held = "neither memory nor arithmetic holds it" if bounds > 1 else "that does not hold it"
@@ -501,7 +501,7 @@ def _of_ceiling(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
     return f"{word}: {reached}" + (at if share > 1 and word != "above its ceiling" else "")
 
 
-def _of_clock(load: Load, ceiling: Ceiling) -> str:
+def _clock_text(load: Load, ceiling: Ceiling) -> str:
     """Return the state of the time where the ceiling's is another."""
     return "" if ceiling.suits(load.state) else f"the time is of the {load.state} clock"
 
@@ -520,12 +520,12 @@ def _part(share: float) -> str:
     return f"{percent(share)} of it"
 
 
-def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
+def _reason_above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
     """Return the likeliest reason, given the numbers, why a kernel is above a physical ceiling."""
     if load.state == "boost" and ceiling.state == "sustained" and ceiling.level != "dram":
         return "its clock was higher than when that ceiling was measured"
     if ceiling.level == "compute":
-        though = "" if ceiling.measured else ", though its maker states it"
+        though = "" if ceiling.is_measured else ", though its maker states it"
         return (
             f"either fewer FLOPs are done than its kernel declares, or the ceiling of "
             f"{ceiling.dtype} is too low{though}"

@@ -108,7 +108,7 @@ BOUNDS = (*TERMS, MEMORY, ATOMICS)  # what may bound a time
 def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
     """Return the predicted time of one cold launch, with its terms in seconds. Raises ValueError
     where the device lacks a figure that the launch needs."""
-    return _CodeModel(device, work, resources).predicted()
+    return _CodeModel(device, work, resources).predict()
 
 
 def predict_each(
@@ -127,7 +127,7 @@ class _CodeModel:
     work: LaunchWork
     resources: Resources
 
-    def predicted(self) -> Predicted:
+    def predict(self) -> Predicted:
         require_figures(self.device, *self._peaks())
         core = max(0.0, self._core_s() - CONSTANTS.tile_cycles / self._clock)
         dram = self.work.memory_bytes / (self._dram * CONSTANTS.dram)
@@ -135,7 +135,7 @@ class _CodeModel:
         hot *= self.work.programs
         overlapped = norm([core, dram], self._overlap())
         total = LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)
-        named = {**self._named(), MEMORY: dram, ATOMICS: hot}
+        named = {**self._part_seconds(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
             model=MODEL,
@@ -255,8 +255,8 @@ class _CodeModel:
         """Return the bytes that a program asks the last-level cache for: what the core's own cache
         cannot keep is asked for by every instruction."""
         near = max(LEAST_NEAR, NEAR_BYTES - blocks * self.resources.shared_bytes) / blocks
-        kept = min(1.0, near / max(1.0, region.get("load_whole_bytes")))
-        loaded = kept * region.get("load_bytes") + (1 - kept) * region.get("load_apart_bytes")
+        share = min(1.0, near / max(1.0, region.get("load_whole_bytes")))
+        loaded = share * region.get("load_bytes") + (1 - share) * region.get("load_apart_bytes")
         stored = region.get("copy_apart_bytes") + region.get("store_apart_bytes")
         return loaded + stored + 2 * region.get("atomic_apart_bytes")
 
@@ -279,7 +279,7 @@ class _CodeModel:
         takers = self._resident() * (1 if in_step else self.work.warps)
         return min(CONSTANTS.sharpness, 1 + C.takers * (takers - 1))
 
-    def _named(self) -> dict[str, float]:
+    def _part_seconds(self) -> dict[str, float]:
         """Return the seconds that each part of a core would take for the whole launch if it were
         the only limit, by its name."""
         resident = self._resident()

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 # Prior standard deviations of log(measured / predicted), and reaches of the covariance
-OF_SIZES = 0.15  # shared by all configs at the same sizes
-OF_IMPL = 0.4  # shared by configs of an Impl with the same resources
-OF_CONFIG = 0.3  # of one config
+SIZES_SD = 0.15  # shared by all configs at the same sizes
+IMPL_SD = 0.4  # shared by configs of an Impl with the same resources
+CONFIG_SD = 0.3  # of one config
 # Half of the variance of an Impl and of a config is shared by all sizes.
 STEPS = 1.5  # of a knob, over which the errors of configs are correlated
 OCTAVES = 3.0  # of an axis, over which the errors at sizes are correlated
@@ -67,7 +67,7 @@ class ModelledConfig(SizedConfig):
     launches: int = 1
     each: tuple[Resources, ...] = ()  # of every launch in order, if there are several
 
-    def predicted(self, device: Device, dtype: str) -> Predicted:
+    def predict(self, device: Device, dtype: str) -> Predicted:
         """Return the model's time. Raises ValueError as `predict_launches` does."""
         impl, sizes = self.impl, self.sizes
         return predict_launches(
@@ -83,7 +83,7 @@ class ModelledConfig(SizedConfig):
     def seconds(self, device: Device, dtype: str) -> float:
         """Return the seconds that the model predicts; infinite where it cannot."""
         try:
-            return self.predicted(device, dtype).predicted_s
+            return self.predict(device, dtype).predicted_s
         except Exception:  # the device lacks a figure, or the kernel's own `work` failed
             return math.inf
 
@@ -110,9 +110,9 @@ class Correction:
         self._impls = sorted({p.impl.name for p in places})
         self._knobs = sorted({name for p in places for name in p.impl.choices()})
         self._axes = list(places[0].sizes)
-        self._at = self._features(places)
+        self._data = self._features(places)
         self._mean = float(median(logs))
-        noisy = self._covariance(self._at) + NOISE**2 * np.eye(len(places))
+        noisy = self._covariance(self._data) + NOISE**2 * np.eye(len(places))
         self._weights = np.linalg.solve(noisy, np.asarray(logs) - self._mean)
 
     def logs(self, places: Sequence[ModelledConfig]) -> list[float]:
@@ -123,28 +123,28 @@ class Correction:
     def _features(self, places: Sequence[ModelledConfig]) -> _Features:
         import numpy as np
 
-        impls, knobs, octaves, created = [], [], [], []
+        impls, knobs, octaves, created_rows = [], [], [], []
         for place in places:
             choices, config = place.impl.choices(), values(place.config)
-            known = place.impl.name in self._impls
-            impls.append(self._impls.index(place.impl.name) if known else -1)
+            is_known = place.impl.name in self._impls
+            impls.append(self._impls.index(place.impl.name) if is_known else -1)
             knobs.append([_step(choices.get(n, ()), config.get(n)) / STEPS for n in self._knobs])
             octaves.append([math.log2(place.sizes[axis]) / OCTAVES for axis in self._axes])
-            created.append(_resources(place.resources, self._limits))
-        return _Features(*map(np.array, (impls, knobs, octaves, created)))
+            created_rows.append(_resources(place.resources, self._limits))
+        return _Features(*map(np.array, (impls, knobs, octaves, created_rows)))
 
-    def _covariance(self, at: _Features) -> Floats:
+    def _covariance(self, new: _Features) -> Floats:
         """Return the covariance of places with those that were measured."""
         import numpy as np
 
-        near = _matern(at.octaves, self._at.octaves)
-        same = (at.impls[:, None] == self._at.impls[None]) * (1 + near) / 2
-        alike = _matern(at.created, self._at.created)
+        near = _matern(new.octaves, self._data.octaves)
+        same = (new.impls[:, None] == self._data.impls[None]) * (1 + near) / 2
+        alike = _matern(new.created, self._data.created)
         equal = _matern(
-            np.hstack([at.knobs, at.created]), np.hstack([self._at.knobs, self._at.created])
+            np.hstack([new.knobs, new.created]), np.hstack([self._data.knobs, self._data.created])
         )
-        of_config = same * (OF_IMPL**2 * alike + OF_CONFIG**2 * equal)
-        result: Floats = OF_SIZES**2 * near + of_config
+        of_config = same * (IMPL_SD**2 * alike + CONFIG_SD**2 * equal)
+        result: Floats = SIZES_SD**2 * near + of_config
         return result
 
 
@@ -160,13 +160,13 @@ class _Features:
     created: Floats
 
 
-def _resources(known: Resources, limits: Limits) -> list[float]:
-    blocks = max(1, known.blocks_per_core)
+def _resources(resources: Resources, limits: Limits) -> list[float]:
+    blocks = max(1, resources.blocks_per_core)
     return [
-        math.log2(1 + known.spill_bytes) / SPILLS,
-        math.log2(blocks * known.threads) / OCCUPANCY,
-        math.log2(max(1, known.programs) / (limits.cores * blocks)) / ROUNDS,
-        known.registers / REGISTERS,
+        math.log2(1 + resources.spill_bytes) / SPILLS,
+        math.log2(blocks * resources.threads) / OCCUPANCY,
+        math.log2(max(1, resources.programs) / (limits.cores * blocks)) / ROUNDS,
+        resources.registers / REGISTERS,
     ]
 
 
@@ -216,15 +216,15 @@ class CalibratedKernel:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.places, self.logs = places, logs
         self.correction = Correction(device.limits, places, logs)
-        self._by_config: dict[tuple[str, Any], list[ModelledConfig]] = {}
+        self._config_places: dict[tuple[str, Any], list[ModelledConfig]] = {}
         for place in places:
-            self._by_config.setdefault((place.impl.name, place.config), []).append(place)
+            self._config_places.setdefault((place.impl.name, place.config), []).append(place)
         self._tiles: dict[int, object] = {}
         self.impls = {place.impl.name for place in places}  # that were measured
 
     def configs(self, impl: Impl) -> list[Any]:
         """Return the configs of an Impl that were measured at any size."""
-        return [config for name, config in self._by_config if name == impl.name]
+        return [config for name, config in self._config_places if name == impl.name]
 
     def factors(self, places: Sequence[ModelledConfig]) -> list[float]:
         """Return the expected ratio of measured to predicted time of each place."""
@@ -241,42 +241,42 @@ class CalibratedKernel:
         each = zip(predicted, self.factors(places), strict=True)
         return [max(least_s, factor * seconds) for seconds, factor in each]
 
-    def before_compiling(
+    def estimate_resources(
         self, impl: Impl, config: Any, device: Device, sizes: Sizes
     ) -> ModelledConfig | None:
         """Return a config with the resources that it is remembered by, or else with those that the
         model expects; None where it expects nothing."""
-        known = self.remembered(impl, config, device, sizes)
-        return known or guessed_config(impl, config, device, self.dtype, sizes)
+        recalled = self.recall_resources(impl, config, device, sizes)
+        return recalled or guessed_config(impl, config, device, self.dtype, sizes)
 
-    def remembered(
+    def recall_resources(
         self, impl: Impl, config: Any, device: Device, sizes: Sizes
     ) -> ModelledConfig | None:
         """Return a config with the resources that it had at the nearest measured size at which its
         tiles are padded to the same powers of two, so that its code is most likely the same; None
         where it was not measured at such a size."""
         at = (impl.name, config)
-        if at not in self._by_config:
+        if at not in self._config_places:
             return None
         works = impl.work_of(config, device.limits, self.dtype, sizes) or ()
-        known = [place for place in self._by_config[at] if self._padded(place) == _padded(works)]
-        if not known:
+        places = [place for place in self._config_places[at] if self._tile(place) == _pad(works)]
+        if not places:
             return None
-        nearest = min(known, key=lambda place: _octaves(place.sizes, sizes))
-        return _moved(nearest, sizes, works, self._works(nearest))
+        nearest = min(places, key=lambda place: _octaves(place.sizes, sizes))
+        return _move(nearest, sizes, works, self._works(nearest))
 
     def _works(self, place: ModelledConfig) -> tuple[Work, ...]:
         limits = self.device.limits
         return place.impl.work_of(place.config, limits, self.dtype, place.sizes) or ()
 
-    def _padded(self, place: ModelledConfig) -> object:
+    def _tile(self, place: ModelledConfig) -> object:
         at = id(place)  # of `places`, which this object holds
         if at not in self._tiles:
-            self._tiles[at] = _padded(self._works(place))
+            self._tiles[at] = _pad(self._works(place))
         return self._tiles[at]
 
 
-def _padded(works: Sequence[Work]) -> object:
+def _pad(works: Sequence[Work]) -> object:
     """Return the products and the bytes of a tile of each launch, padded to powers of two."""
     return [
         (tuple(map(_power_of_two, work.dot or ())), _power_of_two(work.load_bytes))
@@ -293,21 +293,21 @@ def _octaves(left: Sizes, right: Sizes) -> float:
     return sum((math.log2(left[n] / right[n]) / math.log2(2 * right[n])) ** 2 for n in left)
 
 
-def _moved(
+def _move(
     place: ModelledConfig, sizes: Sizes, works: Sequence[Work], before: Sequence[Work]
 ) -> ModelledConfig:
     """Return a measured place at other sizes: a program for each tile, unless there were fewer
     programs than tiles. `works` are of the launches there, `before` of those that were measured."""
-    known = place.each or (place.resources,)
-    if not len(works) == len(known) == len(before):
-        known, works, before = (place.resources,), works[:1], before[:1]
+    resources = place.each or (place.resources,)
+    if not len(works) == len(resources) == len(before):
+        resources, works, before = (place.resources,), works[:1], before[:1]
     each = tuple(
         replace(
             one, programs=now.tiles if one.programs >= old.tiles else min(one.programs, now.tiles)
         )
-        for one, now, old in zip(known, works, before, strict=True)
+        for one, now, old in zip(resources, works, before, strict=True)
     )
-    largest = each[known.index(place.resources)] if place.resources in known else each[0]
+    largest = each[resources.index(place.resources)] if place.resources in resources else each[0]
     every = each if len(each) == place.launches > 1 else ()
     return replace(place, sizes=sizes, resources=largest, each=every)
 
@@ -376,7 +376,7 @@ def left_out(kernel: CalibratedKernel) -> list[float]:
 
 KERNELS = "workbench.kernels."  # modules of kernels that a calibration is of
 
-_KNOWN: dict[tuple[object, ...], CalibratedKernel | None] = {}
+_KERNELS: dict[tuple[object, ...], CalibratedKernel | None] = {}
 
 
 def kernels_for(
@@ -390,14 +390,14 @@ def kernels_for(
         return
     aligned = is_aligned(spec, sizes)
     for source in same_architecture(device):
-        if (known := calibration_of(source.name, spec.name)) is None:
+        if (calibration := calibration_of(source.name, spec.name)) is None:
             continue
         for one in (dtype, ALIKE.get(dtype)):
-            at = (known.digest, repr(source), spec.name, one, aligned)
-            if at not in _KNOWN:
-                times = known.of(spec.name, one or "")
-                _KNOWN[at] = calibrated_kernel(times, spec, source, aligned)
-            if (kernel := _KNOWN[at]) is not None:
+            at = (calibration.digest, repr(source), spec.name, one, aligned)
+            if at not in _KERNELS:
+                times = calibration.times_of(spec.name, one or "")
+                _KERNELS[at] = calibrated_kernel(times, spec, source, aligned)
+            if (kernel := _KERNELS[at]) is not None:
                 yield kernel
 
 
@@ -433,8 +433,8 @@ def best_of(
     """Return the config of an Impl with the least corrected time, or the default, as
     `best_estimate` does. None where no config can run at these sizes."""
     default = impl.default(device.limits, dtype, sizes)
-    takes = {default: kernel.before_compiling} | dict.fromkeys(
-        (c for c in kernel.configs(impl) if c != default), kernel.remembered
+    takes = {default: kernel.estimate_resources} | dict.fromkeys(
+        (c for c in kernel.configs(impl) if c != default), kernel.recall_resources
     )
     places = [
         place

@@ -130,8 +130,8 @@ def predict_call(
     least = [work.memory_bytes for work in works]
     least[0] = max(least[0], bytes_ - sum(least[1:]))
     each = [
-        predict(device, work, known, flops=0, bytes_=moved + _lost(device, work), **costs)
-        for work, known, moved in zip(works, resources, least, strict=True)
+        predict(device, work, launch, flops=0, bytes_=moved + _passed_bytes(device, work), **costs)
+        for work, launch, moved in zip(works, resources, least, strict=True)
     ]
     terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
     sums = {term: sum(getattr(one, term) for one in each) for term in terms}
@@ -150,7 +150,7 @@ class LaunchResources:
 def predict_launches(
     device: Device,
     works: Sequence[Work] | None,
-    known: LaunchResources,
+    resources: LaunchResources,
     *,
     dtype: str,
     flops: int,
@@ -162,22 +162,22 @@ def predict_launches(
     others take the time of an empty one. Raises ValueError where the device lacks a figure, and
     where there are neither one nor as many Works as launches."""
     if works is None:
-        programs = max(1, known.largest.programs)
+        programs = max(1, resources.largest.programs)
         works = (Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2),)
     costs: dict[str, Any] = dict(dtype=dtype, flops=flops, bytes_=bytes_, stages=stages)
     if len(works) == 1:
-        computed = predict(device, works[0], known.largest, **costs)
-        launches = known.launches - 1
+        computed = predict(device, works[0], resources.largest, **costs)
+        launches = resources.launches - 1
         return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)
-    if len(works) != known.launches or len(works) != len(known.each):
+    if len(works) != resources.launches or len(works) != len(resources.each):
         raise ValueError(
-            f"`work` describes {len(works)} launches and the call has {known.launches}; "
+            f"`work` describes {len(works)} launches and the call has {resources.launches}; "
             "return a Work for each, or that of the largest alone"
         )
-    return predict_call(device, works, known.each, **costs)
+    return predict_call(device, works, resources.each, **costs)
 
 
-def _lost(device: Device, work: Work) -> int:
+def _passed_bytes(device: Device, work: Work) -> int:
     """Return the bytes that a launch passes on, or is passed, by way of memory."""
     passed = work.passed_bytes
     return round(passed - passed * min(1.0, device.cache.value / passed)) if passed else 0
@@ -188,11 +188,11 @@ def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) ->
     if work.dot and work.by_element:
         return _guess_by_elements(device, work, dtype, warps)
     threads = warps * device.limits.warp_size
-    held = work.dot[0] * work.dot[1] if work.dot else work.load_bytes // 4
-    registers = 48 + held // threads
+    accumulators = work.dot[0] * work.dot[1] if work.dot else work.load_bytes // 4
+    registers = 48 + accumulators // threads
     spills = 4 * max(0, registers - device.limits.registers_per_thread)
     shared = work.load_bytes * max(1, stages - (device.backend == "hip")) if work.dot else 0
-    return _guessed(device, work, dtype, warps, registers, spills, shared, 128)
+    return _guess_resources(device, work, dtype, warps, registers, spills, shared, 128)
 
 
 def _guess_by_elements(device: Device, work: Work, dtype: str, warps: int) -> Resources:
@@ -201,17 +201,17 @@ def _guess_by_elements(device: Device, work: Work, dtype: str, warps: int) -> Re
     fitted to 604 configs of `matmul` in bf16 for sm_90, whose code does not spill."""
     assert work.dot is not None
     threads = warps * device.limits.warp_size
-    held = work.dot[0] * work.dot[1] / threads
+    accumulators = work.dot[0] * work.dot[1] / threads
     loaded = work.load_bytes / ITEMSIZE[dtype] / threads
-    registers = round(83 + 1.19 * held + 0.76 * loaded)
+    registers = round(83 + 1.19 * accumulators + 0.76 * loaded)
     most = min(device.limits.registers_per_thread, device.registers_per_core // threads)
     spills = 4 * max(0, registers - most)
     registers = min(registers, most)
     bits = 8 * ITEMSIZE[dtype]
-    return _guessed(device, work, dtype, warps, registers, spills, work.load_bytes, bits)
+    return _guess_resources(device, work, dtype, warps, registers, spills, work.load_bytes, bits)
 
 
-def _guessed(
+def _guess_resources(
     device: Device,
     work: Work,
     dtype: str,
@@ -256,16 +256,16 @@ def guesses(
         return ()
 
 
-def guessed(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
+def guess_seconds(impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes) -> float:
     """Return the seconds that the model predicts before compiling; infinite if it cannot."""
     try:
-        predicted = estimated(impl, config, device, dtype, sizes)
+        predicted = estimate_time(impl, config, device, dtype, sizes)
     except Exception:  # the device lacks a figure, or the kernel's own `work` failed
         return math.inf
     return math.inf if predicted is None else predicted.predicted_s
 
 
-def estimated(
+def estimate_time(
     impl: Impl, config: Any, device: Device, dtype: str, sizes: Sizes
 ) -> Predicted | None:
     """Return the time that the model predicts before compiling; None if the kernel declares no
@@ -378,7 +378,7 @@ class _Model:
         return (read + (m + n) * k) * itemsize * self.work.products
 
     @property
-    def pipelined(self) -> bool:
+    def is_pipelined(self) -> bool:
         """Return whether loads run ahead of the arithmetic, straight into shared memory."""
         wide = self.resources.copy_engine or self.resources.load_bits >= 32
         loops = self.persistent or (self.work.steps > 1 and self.work.dot is not None)
@@ -415,7 +415,7 @@ class _Model:
         beside = (vector + special) / min(1.0, warps / 4)
         own = max(alone, beside) if self.work.overlapped else alone + beside
         own += (c.step_cycles + self.work.barriers * self.barrier_cycles) / self.clock
-        if self.pipelined:
+        if self.is_pipelined:
             # a buffer is filled (latency), used (own), and only then filled again
             latency = max(own, (c.latency_s + own) / (self.stages - 1))
         else:
@@ -466,11 +466,11 @@ class _Model:
         """Return the bytes from and to memory: the least, plus what the cache could not keep for
         rounds of tiles that read it again."""
         work = self.work
-        wanted = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
+        requested_bytes = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
         if work.dot is None:  # a second walk over a tile finds what the others left of it
-            alive = self.places * wanted / work.tiles
-            kept = min(1.0, self.device.cache.value / alive) if alive else 1.0
-            return least + (1 - kept) * max(0.0, wanted - least)
+            alive = self.places * requested_bytes / work.tiles
+            share = min(1.0, self.device.cache.value / alive) if alive else 1.0
+            return least + (1 - share) * max(0.0, requested_bytes - least)
         if least <= self.device.cache.value:
             return float(least)
         m, n, k = work.dot
@@ -497,6 +497,6 @@ def require_figures(device: Device, *peaks: str) -> None:
         ("cache bandwidth", device.cache_bandwidth),
         *((f"{peak} peak", device.peaks.get(peak)) for peak in dict.fromkeys(peaks)),
     )
-    missing = [name for name, known in figures if known is None]
+    missing = [name for name, value in figures if value is None]
     if missing:
         raise ValueError(f"the {', '.join(missing)} of {device.title} is unknown: no prediction")

@@ -50,7 +50,7 @@ def band_of(record: Record) -> Band | None:
 
 
 def _band(case: Case, kind: BandKind) -> Band | None:
-    device = _known(case.device)
+    device = _find_device(case.device)
     bands = device.bands if device else ()
     own = (band for band in bands if band.kind is None and case.kernel in band.kernels)
     # a user's kernel may be named like ours
@@ -96,7 +96,7 @@ def expected_s(record: Record) -> tuple[float, float] | None:
     timing = record.timing
     if isinstance(timing, Measured) or timing.interval_s is not None or is_bound(record):
         return None
-    device, least_s = _known(record.case.device), 0.0
+    device, least_s = _find_device(record.case.device), 0.0
     if device and not kind_of(record).startswith(
         "code"
     ):  # a function may read less than its tensors hold
@@ -113,7 +113,7 @@ def error_words(case: Case, timing: Predicted, resources: Resources | None) -> s
 def expected_words(record: Record) -> str:
     """Return the cell under `EXPECTED`: `140 µs to 290 µs`, or `never validated on this device`;
     empty for a measured record."""
-    if record.measured or is_bound(record):
+    if record.is_measured or is_bound(record):
         return ""
     ends = expected_s(record)
     return NEVER if ends is None else " to ".join(map(rough, ends))
@@ -124,13 +124,13 @@ def factor_words(records: Iterable[Record]) -> str:
     beside times and rates: `measured times are 0.66 to 1.4 times the predicted`, or
     `never validated on this device`; the classes of kernels where their bands differ. Empty where
     nothing is predicted."""
-    bands = dict.fromkeys(band_of(r) for r in records if not r.measured and not is_bound(r))
-    known = [band for band in bands if band is not None]
-    if not known:
+    bands = dict.fromkeys(band_of(r) for r in records if not r.is_measured and not is_bound(r))
+    known_bands = [band for band in bands if band is not None]
+    if not known_bands:
         return NEVER if bands else ""
     if len(bands) == 1:
-        return f"measured times are {_range(known[0])} times the predicted"
-    each = [f"{_range(band)} for {band.title}" for band in known]
+        return f"measured times are {_range(known_bands[0])} times the predicted"
+    each = [f"{_range(band)} for {band.title}" for band in known_bands]
     others = [f"others {NEVER}"] if None in bands else []
     return f"measured over predicted: {', '.join(each + others)}"
 
@@ -141,13 +141,13 @@ def devices_words(times: Iterable[tuple[str, str]]) -> list[str]:
     kernels: dict[str, list[str]] = {}
     for device, kernel in times:
         kernels.setdefault(device, []).append(kernel)
-    return [f"{device}: {device_words(device, ', '.join(of))}" for device, of in kernels.items()]
+    return [f"{device}: {device_words(device, ', '.join(own))}" for device, own in kernels.items()]
 
 
 def device_words(name: str, kernels: str = "", model: str = "") -> str:
     """Return the error of predictions for a device in one sentence: of these kernels, which are
     separated by commas as in `Run.kernel`, or of all; by this model, or by any."""
-    device = _known(name)
+    device = _find_device(name)
     if device is None or not device.bands:
         return f"The model was {NEVER}."
     compiled = [band for band in device.bands if band.kind != "estimate"]
@@ -156,8 +156,8 @@ def device_words(name: str, kernels: str = "", model: str = "") -> str:
         compiled = from_code
     elif model:
         compiled = [band for band in compiled if band not in from_code]
-    of = _of(compiled, set(kernels.split(", "))) if kernels else compiled
-    bands = [f"{_range(b)} for {b.title} ({b.times:,} times)" for b in of]
+    chosen = _kernel_bands(compiled, set(kernels.split(", "))) if kernels else compiled
+    bands = [f"{_range(b)} for {b.title} ({b.times:,} times)" for b in chosen]
     if not bands:
         return f"The model was {NEVER}."
     return (
@@ -166,7 +166,7 @@ def device_words(name: str, kernels: str = "", model: str = "") -> str:
     )
 
 
-def _of(bands: Sequence[Band], kernels: set[str]) -> list[Band]:
+def _kernel_bands(bands: Sequence[Band], kernels: set[str]) -> list[Band]:
     """Return the bands of these kernels, and those of kinds if any of them has none of its own."""
     own = [b for b in bands if b.kind is None and kernels & {*b.kernels}]
     if kernels <= {kernel for band in own for kernel in band.kernels}:
@@ -182,5 +182,5 @@ def _range(band: Band) -> str:
     return f"{band.low:.2g} to {band.high:.2g}"
 
 
-def _known(name: str) -> Device | None:
+def _find_device(name: str) -> Device | None:
     return DEVICES.get(name) or UNCOMPILED.get(name)

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from workbench.data.contributed import contributed, device_file
+from workbench.data.contributed import contributed_modules, device_file
 from workbench.spec import Limits, WorkbenchError
 
 KIB = 1024
@@ -146,7 +146,7 @@ class Devices(Mapping[str, Device]):
 
     def __getitem__(self, name: str) -> Device:
         own = name in _names(self.folder)
-        file = self.folder / f"{name}.toml" if own else self._contributed(name)
+        file = self.folder / f"{name}.toml" if own else self._contributed_file(name)
         if file is not None:
             device = read_device(file)
             if (device.backend in COMPILED) == self.compiled:
@@ -154,10 +154,10 @@ class Devices(Mapping[str, Device]):
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        others = contributed("workbench.devices") if self.folder == FOLDER else ()
+        others = contributed_modules("workbench.devices") if self.folder == FOLDER else ()
         return (name for name in sorted({*_names(self.folder), *others}) if name in self)
 
-    def _contributed(self, name: str) -> Path | None:
+    def _contributed_file(self, name: str) -> Path | None:
         return device_file(name) if self.folder == FOLDER else None
 
     def __len__(self) -> int:
@@ -209,7 +209,7 @@ def read_device(path: Path) -> Device:
         shared_reserved=limits.count("shared_reserved_kib", unstated) * KIB,
         clock_hz=top.figure("clock", "Hz"),
         dram=top.figure("dram", "B/s"),
-        cache=top.stated("cache", "B"),
+        cache=top.read_quantity("cache", "B"),
         cache_bandwidth=top.figure("cache_bandwidth", "B/s"),
         peaks=_peaks(top.tables("peaks")),
         matches=top.texts("matches"),
@@ -232,23 +232,23 @@ def _peaks(groups: Sequence[_Table]) -> dict[str, Quantity]:
     peaks: dict[str, Quantity] = {}
     for group in groups:
         source, kind, unit = group.text("source"), group.kind(), group.text("unit")
-        dtypes = [dtype for dtype in DTYPES if dtype in group.left]
+        dtypes = [dtype for dtype in DTYPES if dtype in group.rest]
         if not dtypes:
             raise group.error(f"has no peak: the keys are dtypes, such as {', '.join(DTYPES)}")
         for dtype in dtypes:
             if dtype in peaks:
                 raise group.error(f"states the key {dtype} a second time")
             base = "OP/s" if dtype.startswith("int") else "FLOP/s"
-            value = group.scaled(dtype, unit, base)
+            value = group.scaled_number(dtype, unit, base)
             peaks[dtype] = Quantity(value, base, source, kind)
-        group.known += DTYPES
+        group.keys += DTYPES
         group.end()
     return peaks
 
 
 def _band(table: _Table) -> Band:
     """Return an error band of the model."""
-    kind = table.text("kind") if "kind" in table.left else None
+    kind = table.text("kind") if "kind" in table.rest else None
     if kind is not None and kind not in get_args(BandKind):
         kinds = ", ".join(get_args(BandKind))
         raise table.error(f"must have one of {kinds} for the key kind, not {kind!r}")
@@ -271,50 +271,50 @@ def _band(table: _Table) -> Band:
 class _Table:
     """One table of a device file: each key is consumed once, and none may be left."""
 
-    def __init__(self, where: str, given: object) -> None:
-        self.where, self.known = where, list[str]()
-        if not isinstance(given, dict):
+    def __init__(self, where: str, value: object) -> None:
+        self.where, self.keys = where, list[str]()
+        if not isinstance(value, dict):
             raise self.error("is not a table")
-        self.left: dict[str, Any] = dict(given)
+        self.rest: dict[str, Any] = dict(value)
 
     def error(self, words: str) -> DeviceFileError:
         return DeviceFileError(f"{self.where} {words}.")
 
     def end(self) -> None:
         """Raise DeviceFileError where an unknown key is left."""
-        for key in self.left:
-            near = difflib.get_close_matches(key, self.known, n=1)
+        for key in self.rest:
+            near = difflib.get_close_matches(key, self.keys, n=1)
             raise self.error(f"has the unknown key {key}" + "".join(f"; is it {n}?" for n in near))
 
     def table(self, key: str) -> _Table:
-        return _Table(f"{self.where} [{key}]", self._taken(key))
+        return _Table(f"{self.where} [{key}]", self._take_key(key))
 
     def tables(self, key: str) -> list[_Table]:
-        given = self._taken(key, [])
-        if not isinstance(given, list):
+        value = self._take_key(key, [])
+        if not isinstance(value, list):
             raise self.error(f"must write the key {key} as [[{key}]]")
-        return [_Table(f"{self.where} [[{key}]]", each) for each in given]
+        return [_Table(f"{self.where} [[{key}]]", each) for each in value]
 
     def text(self, key: str) -> str:
-        value = self._taken(key)
+        value = self._take_key(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(f"must have a text for the key {key}, not {value!r}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        value = self._taken(key, [])
+        value = self._take_key(key, [])
         if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
             raise self.error(f"must have a list of texts for the key {key}, not {value!r}")
         return tuple(value)
 
     def count(self, key: str, unstated: Mapping[str, int] | None = None) -> int:
-        value = self._taken(key, (unstated or {}).get(key))
+        value = self._take_key(key, (unstated or {}).get(key))
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.error(f"must have a whole number for the key {key}, not {value!r}")
         return value
 
     def kind(self) -> Kind:
-        value: Kind = self._taken("kind", "datasheet")
+        value: Kind = self._take_key("kind", "datasheet")
         if value not in get_args(Kind):
             kinds = ", ".join(get_args(Kind))
             raise self.error(f"must have one of {kinds} for the key kind, not {value!r}")
@@ -322,27 +322,27 @@ class _Table:
 
     def figure(self, key: str, base: str) -> Quantity | None:
         """Return the figure with its source; None where the file does not state it."""
-        if key in self.left:
-            return self.stated(key, base)
-        self.known.append(key)
+        if key in self.rest:
+            return self.read_quantity(key, base)
+        self.keys.append(key)
         return None
 
-    def stated(self, key: str, base: str) -> Quantity:
+    def read_quantity(self, key: str, base: str) -> Quantity:
         table = self.table(key)
-        value = table.scaled("value", table.text("unit"), base)
+        value = table.scaled_number("value", table.text("unit"), base)
         figure = Quantity(value, base, table.text("source"), table.kind())
         table.end()
         return figure
 
     def number(self, key: str) -> float:
         """Return the number of this key, which is not negative."""
-        value = self._taken(key)
+        value = self._take_key(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
             raise self.error(f"must have a number for the key {key}, not {value!r}")
         return float(value)
 
-    def scaled(self, key: str, unit: str, base: str) -> float:
+    def scaled_number(self, key: str, unit: str, base: str) -> float:
         """Return the number of this key, which is in `unit`, in the unit `base`."""
         value = self.number(key)
         factor, driver = UNITS.get(unit, (0.0, ""))
@@ -352,9 +352,9 @@ class _Table:
         scaled: float = value * factor
         return scaled
 
-    def _taken(self, key: str, otherwise: Any = None) -> Any:
-        self.known.append(key)
-        value = self.left.pop(key, otherwise)
+    def _take_key(self, key: str, otherwise: Any = None) -> Any:
+        self.keys.append(key)
+        value = self.rest.pop(key, otherwise)
         if value is None:
             raise self.error(f"lacks the key {key}")
         return value
@@ -370,14 +370,14 @@ def device_named(name: str) -> Device:
 
     Raises UnknownDevice, which names the nearest ones.
     """
-    return _named(name, DEVICES)
+    return _find_named(name, DEVICES)
 
 
 def backend_of(name: str | None) -> str:
     """Return the backend of the device of this name: "cuda", "hip" or "metal"; "" for None and for
     an unknown device."""
     try:
-        return described(name).backend if name is not None else ""
+        return find_device(name).backend if name is not None else ""
     except UnknownDevice:
         return ""
 
@@ -387,24 +387,24 @@ def metal_device() -> bool:
     return sys.platform == "darwin" and bool(import_module("metal_shim.kernel").metal_device())
 
 
-def described(name: str) -> Device:
+def find_device(name: str) -> Device:
     """Return the device of this name, including those that Triton does not compile for. Raises
     UnknownDevice as `device_named` does."""
-    return _named(name, DEVICES, UNCOMPILED)
+    return _find_named(name, DEVICES, UNCOMPILED)
 
 
-def _named(name: str, *tables: Mapping[str, Device]) -> Device:
+def _find_named(name: str, *tables: Mapping[str, Device]) -> Device:
     plain = re.sub(r"[\s_-]", "", name.lower())
-    for known in tables:
-        if plain in known:
-            return known[plain]
+    for devices in tables:
+        if plain in devices:
+            return devices[plain]
     if plain in UNCOMPILED:
         raise UnknownDevice(
             f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench sweep`, `measure` "
             "and `compare` emulate and predict its Metal kernels, and `workbench experiment "
             "expected` says what it allows"
         )
-    names = [each for known in tables for each in known]
+    names = [each for devices in tables for each in devices]
     near = difflib.get_close_matches(plain, names, n=3, cutoff=0.4)
     hint = f"the nearest are {', '.join(near)}" if near else "and none has a similar name"
     raise UnknownDevice(f"no device is named {name!r}, {hint}; `workbench devices` lists them all")
@@ -416,10 +416,10 @@ def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
     Keys are `dram` and `cache` (B/s) and `compute` (FLOP/s or OP/s of this dtype), each a dict of
     `value`, `unit`, `source` and `kind`. Unknown ceilings have no key.
     """
-    known = {"dram": device.dram, "cache": device.cache_bandwidth}
+    figures = {"dram": device.dram, "cache": device.cache_bandwidth}
     in_parts = parts_peak(device) if dtype == "fp32" else None
-    known["compute"] = in_parts or device.peaks.get(dtype)
-    plain = {name: asdict(q) for name, q in known.items() if q is not None}
+    figures["compute"] = in_parts or device.peaks.get(dtype)
+    plain = {name: asdict(q) for name, q in figures.items() if q is not None}
     if "compute" in plain:
         plain["compute"] |= {"dtype": dtype, **device.peak_state()}
     return plain
@@ -450,8 +450,8 @@ def live() -> Device | None:
     driver = torch.cuda.get_device_properties(torch.cuda.current_device())
     arch = _arch(driver, hip=getattr(torch.version, "hip", None) is not None)
     kin = [d for d in DEVICES.values() if d.limits.arch == arch]
-    known = next((d for d in kin if d.has_name(driver.name)), None)
-    return _refreshed(known, driver) if known else _described(driver, arch)
+    device = next((d for d in kin if d.has_name(driver.name)), None)
+    return _refresh(device, driver) if device else _describe(driver, arch)
 
 
 def _arch(driver: Any, *, hip: bool) -> str:
@@ -461,25 +461,25 @@ def _arch(driver: Any, *, hip: bool) -> str:
     return f"sm_{driver.major}{driver.minor}"
 
 
-def _reported(driver: Any, attribute: str, otherwise: int) -> int:
+def _driver_figure(driver: Any, attribute: str, otherwise: int) -> int:
     """Return a driver's figure, or `otherwise`: torch omits some and HIP reports some as 0."""
     return int(getattr(driver, attribute, 0) or 0) or otherwise
 
 
-def _refreshed(device: Device, driver: Any) -> Device:
+def _refresh(device: Device, driver: Any) -> Device:
     """Return the device with the driver's figures of the present GPU."""
     limits = device.limits
-    cores = _reported(driver, "multi_processor_count", limits.cores)
+    cores = _driver_figure(driver, "multi_processor_count", limits.cores)
     if device.limits.arch.startswith("gfx11") and cores == 2 * device.limits.cores:
         # GPU_ENABLE_WGP_MODE=0 makes HIP count compute units; blocks still run on pairs of them.
         cores = device.limits.cores
-    warp_size = _reported(driver, "warp_size", limits.warp_size)
-    shared = _reported(driver, "shared_memory_per_block_optin", limits.shared_bytes)
+    warp_size = _driver_figure(driver, "warp_size", limits.warp_size)
+    shared = _driver_figure(driver, "shared_memory_per_block_optin", limits.shared_bytes)
     here = replace(limits, cores=cores, warp_size=warp_size, shared_bytes=shared)
     fresh = replace(device, title=driver.name, limits=here)
     if device.backend == "cuda":  # HIP's L2 is not the last level, and its register count differs
-        registers = _reported(driver, "regs_per_multiprocessor", device.registers_per_core)
-        shared = _reported(driver, "shared_memory_per_multiprocessor", device.shared_per_core)
+        registers = _driver_figure(driver, "regs_per_multiprocessor", device.registers_per_core)
+        shared = _driver_figure(driver, "shared_memory_per_multiprocessor", device.shared_per_core)
         fresh = replace(fresh, registers_per_core=registers, shared_per_core=shared)
         fresh = replace(fresh, cache=_l2(driver) or device.cache)
     return fresh if cores == limits.cores else _part(fresh, cores / limits.cores)
@@ -497,18 +497,18 @@ def _part(device: Device, share: float) -> Device:
 
 
 def _l2(driver: Any) -> Quantity | None:
-    size = _reported(driver, "L2_cache_size", 0)
+    size = _driver_figure(driver, "L2_cache_size", 0)
     return Quantity(size, "B", "L2_cache_size as the driver reports it", "driver") if size else None
 
 
-def _described(driver: Any, arch: str) -> Device:
+def _describe(driver: Any, arch: str) -> Device:
     """Return a GPU without a device file, from the driver's figures. Its limits are those of a
     device of the same architecture, where there is one."""
-    kin = _kin(arch) or _unlisted(driver, arch)
+    kin = _kin(arch) or _describe_unlisted(driver, arch)
     cores = int(driver.multi_processor_count)
-    clock_hz = 1e3 * _reported(driver, "clock_rate", 0)
+    clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)
     clock = Quantity(clock_hz, "Hz", "clock_rate as the driver reports it", "driver")
-    shared = _reported(driver, "shared_memory_per_block_optin", kin.limits.shared_bytes)
+    shared = _driver_figure(driver, "shared_memory_per_block_optin", kin.limits.shared_bytes)
     return replace(
         kin,
         name=re.sub(r"[^a-z0-9]+", "-", driver.name.lower()).strip("-"),
@@ -529,12 +529,12 @@ def _kin(arch: str) -> Device | None:
     return next((d for d in DEVICES.values() if d.limits.arch == arch), None)
 
 
-def _unlisted(driver: Any, arch: str) -> Device:
+def _describe_unlisted(driver: Any, arch: str) -> Device:
     """Return a device of an architecture that no file has, as far as the driver describes it."""
     cuda = arch.startswith("sm_")
-    warp_size = _reported(driver, "warp_size", 32 if cuda else 64)
-    warps = max(1, _reported(driver, "max_threads_per_multi_processor", 1024) // warp_size)
-    per_block = _reported(driver, "shared_memory_per_block", 48 * KIB)
+    warp_size = _driver_figure(driver, "warp_size", 32 if cuda else 64)
+    warps = max(1, _driver_figure(driver, "max_threads_per_multi_processor", 1024) // warp_size)
+    per_block = _driver_figure(driver, "shared_memory_per_block", 48 * KIB)
     return Device(
         name="",
         title="",
@@ -542,9 +542,9 @@ def _unlisted(driver: Any, arch: str) -> Device:
         limits=Limits(arch, warp_size, per_block, 255 if cuda else 256, 1024, cores=0),
         warps_per_core=warps,
         blocks_per_core=warps,  # the driver states no limit of its own
-        registers_per_core=_reported(driver, "regs_per_multiprocessor", 65536),
+        registers_per_core=_driver_figure(driver, "regs_per_multiprocessor", 65536),
         register_unit=8 * warp_size,
-        shared_per_core=_reported(driver, "shared_memory_per_multiprocessor", per_block),
+        shared_per_core=_driver_figure(driver, "shared_memory_per_multiprocessor", per_block),
         shared_reserved=KIB if cuda and driver.major >= 8 else 0,
         clock_hz=None,
         dram=None,
@@ -558,7 +558,7 @@ def _unlisted(driver: Any, arch: str) -> Device:
 
 def _memory_bandwidth(driver: Any) -> Quantity | None:
     """Return two transfers a clock over the bus, as CUDA defines its figures; HIP differs."""
-    khz, bits = (_reported(driver, f"memory_{f}", 0) for f in ("clock_rate", "bus_width"))
+    khz, bits = (_driver_figure(driver, f"memory_{f}", 0) for f in ("clock_rate", "bus_width"))
     if not khz or not bits:
         return None
     source = f"computed from {khz / 1e3:.0f} MHz x 2 x {bits} bits as the driver reports"

@@ -43,10 +43,10 @@ def occupancy(device: Device, *, threads: int, registers: int, shared_bytes: int
         )
     warps = -(-threads // device.limits.warp_size)
     fits: dict[Limiter, int] = {
-        "threads": _by_threads(device, threads, warps),
-        "blocks": _by_blocks(device, warps),
-        "registers": _by_registers(device, registers, warps),
-        "shared memory": _by_shared(device, shared_bytes),
+        "threads": _thread_limit(device, threads, warps),
+        "blocks": _block_limit(device, warps),
+        "registers": _register_limit(device, registers, warps),
+        "shared memory": _shared_limit(device, shared_bytes),
     }
     limiter = min(fits, key=lambda resource: fits[resource])
     blocks = fits[limiter]
@@ -67,20 +67,20 @@ def waves(device: Device, programs: int, blocks_per_core: int) -> tuple[float, f
     return programs / places, (places - left_over) / places if left_over else 0.0
 
 
-def _by_threads(device: Device, threads: int, warps: int) -> int:
+def _thread_limit(device: Device, threads: int, warps: int) -> int:
     if threads > device.limits.threads_per_block:
         return 0
     return device.warps_per_core // warps
 
 
-def _by_blocks(device: Device, warps: int) -> int:
+def _block_limit(device: Device, warps: int) -> int:
     # On AMD the limit is the number of barriers, and a block of one wave needs none.
     if device.backend == "hip" and warps == 1:
         return _UNLIMITED
     return device.blocks_per_core
 
 
-def _by_registers(device: Device, registers: int, warps: int) -> int:
+def _register_limit(device: Device, registers: int, warps: int) -> int:
     """Return the limit by registers: each scheduler allocates its part to warps in whole units."""
     if registers == 0:
         return _UNLIMITED
@@ -96,7 +96,7 @@ def _by_registers(device: Device, registers: int, warps: int) -> int:
     return per_scheduler // per_warp * device.schedulers_per_core // warps
 
 
-def _by_shared(device: Device, shared_bytes: int) -> int:
+def _shared_limit(device: Device, shared_bytes: int) -> int:
     if shared_bytes > device.limits.shared_bytes:
         return 0
     taken = _round_up(shared_bytes + device.shared_reserved, device.shared_unit)

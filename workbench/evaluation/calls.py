@@ -75,9 +75,9 @@ def calls_at(named: Sequence[Sizes], hidden: Sequence[Sizes], seed: int) -> tupl
     inputs."""
     chance = random.Random(seed)
     first, second = chance.sample(range(1 << 31), 2)
-    calls = [CheckCall.at(sizes, s) for sizes in (*named, *hidden) for s in (first, second)]
+    calls = [CheckCall.create(sizes, s) for sizes in (*named, *hidden) for s in (first, second)]
     for sizes in (*named[:1], *hidden[:1]):
-        calls += [CheckCall.at(sizes, first)] * (REPEATS - 1)
-    calls += [CheckCall.at(sizes, first, hard=True) for sizes in (*named[-1:], *hidden[-1:])]
+        calls += [CheckCall.create(sizes, first)] * (REPEATS - 1)
+    calls += [CheckCall.create(sizes, first, hard=True) for sizes in (*named[-1:], *hidden[-1:])]
     chance.shuffle(calls)
     return tuple(calls)

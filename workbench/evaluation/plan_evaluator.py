@@ -474,10 +474,10 @@ def plain_layouts(
     kernel: str, dtype: str, every: Sequence[Sizes]
 ) -> tuple[tuple[PlannedView, ...], ...]:
     """Return the layouts of dense inputs of a Spec at these sizes, in the checker."""
-    from workbench.backend.checking import trusted
+    from workbench.backend.checking import import_trusted
     from workbench.measurement import inputs
 
-    spec = trusted(kernel)
+    spec = import_trusted(kernel)
     return tuple(
         tuple(
             PlannedView(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.checking import trusted
+from workbench.backend.checking import import_trusted
 from workbench.catalog.declared import flops_fault, size_fault
 from workbench.evaluation.calls import hidden_sizes, larger_sizes
 from workbench.spec import ITEMSIZE, Spec, WorkbenchError, sizes_text
@@ -66,7 +66,7 @@ def _no_reference(*inputs: Any) -> Any:
 def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: int) -> SpecFacts:
     """Return the facts of a kernel's Spec; `timed` are the sizes to time, by default its first.
     Raises CatalogError or SpecError."""
-    spec = trusted(kernel)
+    spec = import_trusted(kernel)
     if dtype not in spec.tolerance:
         raise SpecError(catalog.name_hint("dtype", dtype, spec.tolerance))
     sizes = dict(spec.bench[0]) if timed is None else dict(timed)

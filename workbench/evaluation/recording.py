@@ -41,7 +41,7 @@ from workbench.evaluation.plan import (
 )
 from workbench.measurement.candidate import Candidate
 from workbench.measurement.observed import HARMLESS
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # the place of the value
@@ -139,7 +139,7 @@ class _PlanRecorder:
             self._memory.add(x)
         operators = _RecordedOperators(self._memory, self._steps)
         with self._launches(), operators:
-            outputs = as_tuple(impl(*inputs, config=config))
+            outputs = output_tuple(impl(*inputs, config=config))
         if odd := [x for x in outputs if not isinstance(x, torch.Tensor)]:
             raise NotReplayable(f"the launch returns a {type(odd[0]).__name__}")
         views = tuple(self._memory.view(x) for x in outputs)
@@ -282,7 +282,7 @@ class _RecordedOperators(TorchDispatchMode):  # type: ignore[misc]  # untyped, a
             self._note_allocation(result, args[_FULL[name]] if name in _FULL else value)
         elif name not in HARMLESS:
             self.computing.append(name)
-            for x in as_tuple(result):
+            for x in output_tuple(result):
                 if isinstance(x, torch.Tensor) and _place(x) not in self._memory.bases:
                     self._note_allocation(x, None)
         return result

@@ -56,8 +56,8 @@ def write_plan(folder: Path, plan: LaunchPlan, of: ReplaySpec) -> tuple[Path, tu
         "\nfrom workbench.evaluation.replay import add_replay\n\n"
         f"replayed = add_replay(__file__, __name__, ({held},))\nreplayed_spec = replayed.spec\n"
     )
-    (folder / PLAN).write_bytes(replies.written(True, plan))
-    (folder / SPEC).write_bytes(replies.written(True, of))
+    (folder / PLAN).write_bytes(replies.write(True, plan))
+    (folder / SPEC).write_bytes(replies.write(True, of))
     path = folder / f"plan_{plan.digest[:12]}.py"
     path.write_text(text, encoding="utf-8")
     return path, names

@@ -43,7 +43,7 @@ def run_some(
 
     impl = load_kernel(kernel).impl(candidate.case.impl, "")
     config = impl.config(**candidate.case.config)
-    problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed)
+    problem = PreparedProblem.make(impl.spec, sizes, dtype, "cpu", seed)
     from workbench.evaluation.gpu_rules import Bounds
 
     chosen, Bounds.is_sampled = _Chosen(seed, every), not every
@@ -72,18 +72,18 @@ def _check_written(outputs: Any, problem: Any) -> tuple[list[Any], float]:
     import torch
 
     from workbench.measurement import reference
-    from workbench.measurement.correctness import _bits, _compared, _poison, broken
+    from workbench.measurement.correctness import _bits, _compare_output, _poison, fault_check
     from workbench.measurement.rules import Fault
 
     if wrong := reference.returned_fault(problem.spec, outputs, problem.expected):
-        return [broken(Fault("form", wrong))], 1.0
+        return [fault_check(Fault("form", wrong))], 1.0
     results, shares = [], []
     for name, actual, expected in zip(problem.spec.outputs, outputs, problem.expected, strict=True):
         poison = torch.empty_like(actual.reshape(-1)[:1])
         _poison(poison)
         written = (_bits(actual) != _bits(poison)).view(actual.shape)
         shares.append(int(written.count_nonzero()) / max(1, written.numel()))
-        results.append(_compared(name, actual[written], expected[written], problem))
+        results.append(_compare_output(name, actual[written], expected[written], problem))
     return results, min(shares)
 
 

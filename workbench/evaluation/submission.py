@@ -51,7 +51,7 @@ class Submission:
     @property
     def candidate(self) -> Candidate:
         """Return the config as workers receive it."""
-        named = Candidate.by_name(self.impl, self.config)
+        named = Candidate.create(self.impl, self.config)
         return replace(named, key=self.title, code=self.code)
 
 

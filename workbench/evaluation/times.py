@@ -92,12 +92,12 @@ def measured_times(
         gpu.begin(problem)
     except RuntimeError as error:
         return fail_rules(Refusal("measure", str(error), own=False)), None
-    first = gpu.timed(submission.candidate, compiled, None).result()
+    first = gpu.time(submission.candidate, compiled, None).result()
     if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
-        first = gpu.timed(submission.candidate, compiled, None, PATIENCE).result()
+        first = gpu.time(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return fail_rules(first), None
-    entrants = [submission.candidate, *(Candidate.by_name(n, {}) for n in submission.libraries)]
+    entrants = [submission.candidate, *(Candidate.create(n, {}) for n in submission.libraries)]
     finals = gpu.final(entrants, [0.0] * len(entrants))
     own = finals[0]
     if isinstance(own, Refusal):

@@ -141,7 +141,7 @@ class VariantResult:
         if not isinstance(self.outcome, Record):
             return None
         low, high = self.interval_s or (None, None)
-        kind: Kind = "measured" if self.outcome.measured else "predicted"
+        kind: Kind = "measured" if self.outcome.is_measured else "predicted"
         return Evidence(name, self.outcome.time_s, "s", kind, low, high, group, target)
 
 

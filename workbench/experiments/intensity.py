@@ -274,7 +274,7 @@ def _sentence(bent: Bend, kind: Kind, at: CeilingSet) -> str:
         return f"{text}. No bandwidth and fp32 peak of this device are known to compare it with."
     memory, compute = pair
     ridge = compute.value / memory.value
-    origin = "measured" if memory.measured else "stated"
+    origin = "measured" if memory.is_measured else "stated"
     if kind == "predicted":
         return f"{text}, where the {origin} ceilings have their ridge at {ridge:.3g}."
     if knee.low <= ridge <= knee.high:

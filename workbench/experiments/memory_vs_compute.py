@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.code.loops import Code
-from workbench.compile.proof import dishonest, loads_of, loads_text, summed
+from workbench.compile.proof import dishonest, loads_of, loads_text, sum_codes
 from workbench.data.record import Evidence, Predicted, Record, Resources
 from workbench.data.units import reading
 from workbench.device import apple_model
@@ -327,7 +327,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     if isinstance(whole.timing, Predicted):
         return [_refusal(wrong, rows) if wrong else _model_verdict(whole.timing, rows)]
     times = times_of(results)
-    fast = _rates(whole, times, _limits(context, summed(read["whole"]).whole.matrix > 0))
+    fast = _rates(whole, times, _limits(context, sum_codes(read["whole"]).whole.matrix > 0))
     rows += [each for each, _ in fast]
     wrong += [*impossible(times), *(reason for _, reason in fast if reason)]
     return [_refusal(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
@@ -361,7 +361,7 @@ def _ceiling_verdict(context: Context, whole: VariantResult, caveats: Sequence[s
             least_s = amount / ceiling.value
             rows.append(Evidence(f"{name}, at its ceiling", least_s, "s", "computed", group=group))
             rows.append(ceiling_row(ceiling, group))
-    if not any(c.measured for c in at.ceilings):
+    if not any(c.is_measured for c in at.ceilings):
         caveats = ["No ceiling was measured on this Mac: workbench ceilings does.", *caveats]
     shown = [each for each in rows if each is not None]
     return Analysis(held.word, f"{impl}: {held.sentence}", shown, (), caveats)
@@ -487,7 +487,7 @@ def _rows(results: Mapping[str, VariantResult]) -> list[Evidence]:
 
 
 def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
-    whole, traffic, arithmetic = (summed(codes[name]) for name in ("whole", *PARTS))
+    whole, traffic, arithmetic = (sum_codes(codes[name]) for name in ("whole", *PARTS))
     place, theirs, its = loads_of(whole, traffic)
     inside, loads = arithmetic.in_loops, f"the kernel's: {loads_text(theirs)}"
     rows = [
@@ -532,7 +532,7 @@ def _limits(context: Context, matrix: bool) -> tuple[float, float]:
     16 bits have twice the rate of fp32, two numbers in one instruction."""
     known = ceilings(context.device, context.ceilings).ceilings
     dram = [c for c in known if c.level == "dram"]
-    measured = [c for c in dram if c.measured]
+    measured = [c for c in dram if c.is_measured]
     # reads, writes and their mixes have a ceiling each: if only one was measured, another may be
     # higher
     best = measured if len(measured) > 1 else dram

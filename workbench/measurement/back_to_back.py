@@ -23,26 +23,26 @@ class BackToBack:
     """An `EnergyLoad`: pieces, each a replay of the graph or one call, with an event behind each
     that says when it is done."""
 
-    def __init__(self, timed: BenchTime) -> None:
+    def __init__(self, entrant: BenchTime) -> None:
         """Take the calls of a timed entrant.
 
         Raises EnergyError where a call changes its inputs: they would have to be restored between
         two calls, and the counter cannot tell the one from the other.
         """
-        if timed.rotation.copies is not None:
+        if entrant.rotation.copies is not None:
             raise EnergyError(
                 "a call of it changes its inputs, and the counter cannot tell its energy from that "
                 "of restoring them; compare times alone"
             )
-        self.estimate_s = timed.estimate_s
-        self.regime = "cold" if timed.rotation.flush is None else "warm"
-        self._piece = timed.graph.replay if timed.graph is not None else timed.rotation.call
-        self._calls = timed.calls
-        self._waits = timed.method == "host"
+        self.estimate_s = entrant.estimate_s
+        self.regime = "cold" if entrant.rotation.flush is None else "warm"
+        self._piece = entrant.graph.replay if entrant.graph is not None else entrant.rotation.call
+        self._calls = entrant.calls
+        self._waits = entrant.method == "host"
         self._most = min(MOST_PIECES, max(2, math.ceil(PENDING_S / self.piece_s)))
         self._free: list[Any] = []
         self._pending: deque[Any] = deque()
-        self._done = 0
+        self._calls_done = 0
 
     @property
     def piece_s(self) -> float:
@@ -54,23 +54,23 @@ class BackToBack:
         if self._waits:  # it is over when it returns, or a capture of it is not possible
             self._piece()
             torch.cuda.current_stream().synchronize()
-            self._done += self._calls
-            return self._done
+            self._calls_done += self._calls
+            return self._calls_done
         self._collect()
         while len(self._pending) < self._most:
             self._piece()
             event = self._free.pop() if self._free else torch.cuda.Event()
             event.record()
             self._pending.append(event)
-        return self._done
+        return self._calls_done
 
     def _collect(self) -> None:
         while self._pending and self._pending[0].query():
             self._free.append(self._pending.popleft())
-            self._done += self._calls
+            self._calls_done += self._calls
 
     def drain(self) -> None:
         """Wait until every piece is done, and count from 0 again."""
         torch.cuda.current_stream().synchronize()
         self._collect()
-        self._done = 0
+        self._calls_done = 0

@@ -95,7 +95,7 @@ class Bench:
     hot_bound_s: float = 0.0  # least seconds of a call on cached data
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
-    _behind: Flush | None = field(init=False, default=None)  # flush that follows a restore
+    _timing_flush: Flush | None = field(init=False, default=None)  # flush that follows a restore
     _working: Working = field(init=False)
     _graphs: Graphs | None = field(init=False, default=None)
 
@@ -130,13 +130,13 @@ class Bench:
         if not impl.mutates:
             return Rotation(impl, config, sets, flush, is_traced=is_traced(impl))
         if cold and flush is None:  # restored data is still in the cache
-            flush = self._behind = self._behind or Flush(self.cache_bytes)
+            flush = self._timing_flush = self._timing_flush or Flush(self.cache_bytes)
         copies = self._working.copies(impl.mutates, 1)
         return Rotation(impl, config, sets, flush, copies, impl.mutates)
 
     def first_time(self, rotation: Rotation) -> float:
         """Return the approximate seconds of one call: the least of three after a warm-up call.
-        Records the host's time to enqueue it, which `measured` stores, and whether the call waits
+        Records the host's time to enqueue it, which `summarise` stores, and whether the call waits
         for the GPU."""
         rotation.restored_call()
         wait()
@@ -171,9 +171,9 @@ class Bench:
         try loads may outlast the hold."""
         early = None
         for _ in range(HELD_TRIES):
-            memory = Poisoned(beside=run_beside)
+            memory = Poisoned(run_aside=run_beside)
             with memory:
-                early = runs_while_held(rotation.call, memory.written, rotation.host_s)
+                early = runs_while_held(rotation.call, memory.is_written, rotation.host_s)
             rotation.forget()
             if early is not None:
                 break
@@ -188,12 +188,12 @@ class Bench:
         rotation.forget()  # outputs that were never written, before their memory is freed
         return names
 
-    def check_timed(self, timed: BenchTime, problems: Sequence[Any]) -> list[tuple[int, Checked]]:
+    def check_calls(self, entrant: BenchTime, problems: Sequence[Any]) -> list[tuple[int, Checked]]:
         """Return the checks of the results of timed calls, each with the index of its problem: of
         three sets, or of fewer where there are no more. Outputs are poisoned, and the timed calls
         run once more. Empty where a call changes its inputs. `problems` are those of even and of
         odd sets; the first timed call may be on either."""
-        rotation = timed.rotation
+        rotation = entrant.rotation
         if rotation.copies is not None:
             return []
         # of a graph with fewer calls than there are sets, those that it writes
@@ -201,11 +201,11 @@ class Bench:
         for at, outputs in checked.items():
             if not poison_outputs(outputs, rotation.sets[at]):
                 return []
-        timed.samples(1 if timed.graph else len(rotation.sets))
+        entrant.samples(1 if entrant.graph else len(rotation.sets))
         torch.cuda.synchronize()
         return [(at % 2, check_outputs(rotation.outputs[at], problems[at % 2])) for at in checked]
 
-    def timed(
+    def choose_method(
         self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
     ) -> BenchTime:
         """Return the sampling method that suits a call of about `estimate_s` seconds. A graph holds
@@ -216,23 +216,23 @@ class Bench:
             return BenchTime("events", rotation, 1, estimate_s, self.clock)
         span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
         # a flush after restores does not mean that the sets are too small by themselves
-        flushed = rotation.flush is not None and rotation.flush is not self._behind
+        flushed = rotation.flush is not None and rotation.flush is not self._timing_flush
         calls = graph_calls(span_s, estimate_s, len(rotation.sets), flushed)
         try:
-            timed = self._captured(rotation, calls, estimate_s)
+            entrant = self._capture_graph(rotation, calls, estimate_s)
         except NotCapturable:
             self._graphs = None
             rotation.forget()  # the failed capture's outputs, which were never written
             return BenchTime("host", rotation, 1, estimate_s, self.clock)
         # The first replay uploads the graph, so it may take longer than those that follow; where
         # two graphs are subtracted, its difference may be anything.
-        seen = timed.samples(1 if timed.restores is None else 2)[-1]
-        if _otherwise(timed, seen, estimate_s):
+        seen = entrant.samples(1 if entrant.restores is None else 2)[-1]
+        if _otherwise(entrant, seen, estimate_s):
             return BenchTime("events", rotation, 1, estimate_s, self.clock)
-        timed.estimate_s = min(estimate_s, seen) if seen > 0 else estimate_s
-        return timed
+        entrant.estimate_s = min(estimate_s, seen) if seen > 0 else estimate_s
+        return entrant
 
-    def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> BenchTime:
+    def _capture_graph(self, rotation: Rotation, calls: int, estimate_s: float) -> BenchTime:
         """Capture as many calls as there is memory for the inputs that they change. Raises
         NotCapturable."""
         if self._graphs is None:
@@ -250,9 +250,9 @@ class Bench:
             restores = capture(calls, copies.restore)
         return BenchTime("graph", rotation, calls, estimate_s, self.clock, graph, restores)
 
-    def measured(
+    def summarise(
         self,
-        timed: BenchTime,
+        entrant: BenchTime,
         windows: Sequence[Window],
         regime: Regime,
         state: State = "boost",
@@ -265,9 +265,9 @@ class Bench:
         The clock is that of the windows, else the sensors'. Raises Impossible where a time is below
         what its regime allows.
         """
-        kept, left_out = clean(windows, self.protocol.throttled)
-        taken = [window.samples_s for window in kept]
-        samples = [s for window in taken for s in window]
+        steady, left_out = clean(windows, self.protocol.throttled)
+        taken_s = [window.samples_s for window in steady]
+        samples = [s for window in taken_s for s in window]
         median = stats.median(samples)
         bound = self.bound_s if regime == "cold" else self.hot_bound_s
         if median < self.protocol.bound * bound:
@@ -275,9 +275,9 @@ class Bench:
                 f"{median * 1e6:.2f} us is below what the device can reach "
                 f"({bound * 1e6:.2f} us): not a time"
             )
-        low, high = stats.windowed_interval(taken)
+        low, high = stats.windowed_interval(taken_s)
         modes = modes_of(samples)
-        clocks = [window.sm_mhz for window in kept if window.sm_mhz is not None]
+        clocks = [window.sm_mhz for window in steady if window.sm_mhz is not None]
         if clocks:
             also["sm_mhz"] = stats.median(clocks)
         return Measured(
@@ -286,17 +286,17 @@ class Bench:
             high_s=high,
             samples_s=tuple(samples),
             regime=regime,
-            method=timed.method,
+            method=entrant.method,
             protocol=self.protocol.id,
-            rounds=len(kept),
+            rounds=len(steady),
             state=state,
-            window_sizes=tuple(len(window) for window in taken),
-            window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
+            window_sizes=tuple(len(window) for window in taken_s),
+            window_mhz=tuple(clocks) if len(clocks) == len(steady) else (),
             left_out=left_out,
             # the first pass, at the boost clock, need not be narrow
-            stable=not modes and (state == "boost" or brief or stable(kept, self.protocol)),
+            stable=not modes and (state == "boost" or brief or stable(steady, self.protocol)),
             modes=modes,
-            host_s=timed.rotation.issued_s,
+            host_s=entrant.rotation.issued_s,
             **also,
         )
 
@@ -329,7 +329,7 @@ class BenchTime:
         """Enqueue samples of about `seconds` in total, at least `least`, and return while they run.
         A call that waits for the GPU is already over by then."""
         count = max(least, math.ceil(seconds / self.sample_s))
-        return StartedSample(self._begun(count, self.clock), self.clock)
+        return StartedSample(self._begin_samples(count, self.clock), self.clock)
 
     def window(self, seconds: float, least: int = 1) -> Window:
         """Take samples of about `seconds` in total, at least `least`, and return their window."""
@@ -338,12 +338,12 @@ class BenchTime:
     def samples(self, count: int) -> list[float]:
         """Return the seconds of a call from each of `count` samples, without reading the SM
         clock."""
-        return self._begun(count, None)()
+        return self._begin_samples(count, None)()
 
-    def _begun(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
+    def _begin_samples(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
         if self.method == "host":
-            taken = host_samples(self.rotation.step(), count, clock)
-            return lambda: taken
+            samples = host_samples(self.rotation.step(), count, clock)
+            return lambda: samples
         if self.graph is None:
             step = self.rotation.issued_step(self.estimate_s)
             return begin_samples(step, count, clock).seconds
@@ -386,12 +386,12 @@ class StartedSample:
         return Window(samples, self.clock.mhz() if self.clock else None)
 
 
-def _otherwise(timed: BenchTime, seen_s: float, estimate_s: float) -> bool:
+def _otherwise(entrant: BenchTime, seen_s: float, estimate_s: float) -> bool:
     """Return whether copies in the graph run slower than by themselves. The driver's own copy of 1
     GB reaches 2.7 TB/s in a graph, on an H200, and 4.2 TB/s when torch issues it."""
-    if seen_s <= OTHERWISE * estimate_s or timed.graph is None or timed.restores is not None:
+    if seen_s <= OTHERWISE * estimate_s or entrant.graph is None or entrant.restores is not None:
         return False
-    return timed.graph.copies > 0
+    return entrant.graph.copies > 0
 
 
 def set_count(problem_bytes: int, span_bytes: float) -> tuple[int, bool]:

@@ -31,8 +31,8 @@ class Candidate:
     predicted_s: float = math.inf  # before compiling; infinite if the model has no prediction
 
     @classmethod
-    def by_name(cls, impl: str, config: Mapping[str, int], version: str | None = None) -> Candidate:
-        """Return a candidate as a worker receives it: the names of Impl and config alone."""
+    def create(cls, impl: str, config: Mapping[str, int], version: str | None = None) -> Candidate:
+        """Return a candidate as a worker receives it: only the names of Impl and config."""
         case = Case("", impl, "", dict(config), {}, "", "")
         return cls(case, "", None, None, version=version)  # type: ignore[arg-type]
 

@@ -185,9 +185,9 @@ class _AmdSmi:
         power = _number(text.get("current_socket_power"))
         if power is None:
             power = _number(text.get("average_socket_power"))
-        held = text.get("throttle_status") is True
+        is_slow = text.get("throttle_status") is True
         return Reading(
-            mhz, _number(text.get("temperature_hotspot")), power, ("throttled",) if held else ()
+            mhz, _number(text.get("temperature_hotspot")), power, ("throttled",) if is_slow else ()
         )
 
     def processes(self) -> list[int] | None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.dsl import CompiledCall
 from workbench.measurement import inputs as inputs_
 from workbench.measurement import reference
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.measurement.rules import Fault, RuleName
 from workbench.spec import Impl, Sizes, Spec, Tolerance
 
@@ -57,18 +57,18 @@ class PreparedProblem:
     )
 
     @staticmethod
-    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
+    def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
         """Return a problem with inputs made on `device` and their float64 reference."""
         inputs = inputs_.make(spec, sizes, dtype, device, seed)
-        return PreparedProblem.given(spec, dtype, inputs, sizes)
+        return PreparedProblem.wrap(spec, dtype, inputs, sizes)
 
     @staticmethod
-    def given(
+    def wrap(
         spec: Spec, dtype: str, inputs: tuple[Any, ...], sizes: Sizes | None = None
     ) -> PreparedProblem:
         """Return the problem of these inputs, with their float64 reference. Raises SpecFault where
         the reference does not give the outputs that the Spec declares."""
-        expected = reference.expected(spec, inputs, sizes)
+        expected = reference.reference_outputs(spec, inputs, sizes)
         return PreparedProblem(spec, dtype, inputs, expected, sizes)
 
 
@@ -86,14 +86,14 @@ def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     Errors of the launch, such as a compiler's or a driver's, are raised."""
     launched = launch(impl, config, problem.inputs)
     if launched.fault:
-        return broken(launched.fault)
+        return fault_check(launched.fault)
     checked = check_outputs(launched.outputs, problem)
     if not checked.wrong and launched.borrowed:
-        return broken(launched.borrowed)
+        return fault_check(launched.borrowed)
     return checked
 
 
-def broken(fault: Fault) -> Checked:
+def fault_check(fault: Fault) -> Checked:
     """Return the check of a result that breaks a rule."""
     return Checked(float("inf"), fault.reason, fault.rule)
 
@@ -112,20 +112,20 @@ def launch(
     """
     memory = Poisoned()
     named = list(zip(impl.spec.inputs, inputs, strict=True))
-    given = [memory.copied(x, n) if n in impl.mutates else x for n, x in named]
+    arguments = [memory.copy(x, n) if n in impl.mutates else x for n, x in named]
     untouched = [(n, x, x.clone()) for n, x in named if n not in impl.mutates]
     with nullcontext() if is_traced(impl) else memory, during:
-        outputs = as_tuple(impl(*given, config=config))
-    if any(x.device.type == "cuda" for x in given):
+        outputs = output_tuple(impl(*arguments, config=config))
+    if any(x.device.type == "cuda" for x in arguments):
         torch.cuda.synchronize()  # of all streams: a result of another one is not late, but wrong
-    changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
-    for _, now, kept in (u for u in untouched if u[0] in changed):
-        _restore(now, kept)  # other configs are checked on the same inputs
+    changed = [n for n, now, original in untouched if not torch.equal(_bits(original), _bits(now))]
+    for _, now, original in (u for u in untouched if u[0] in changed):
+        _restore(now, original)  # other configs are checked on the same inputs
     if (reason := memory.trespass()) is not None:
         return Launched(outputs, Fault("guards", reason))
-    if (reason := _undeclared(changed)) is not None:
+    if (reason := _undeclared_change(changed)) is not None:
         return Launched(outputs, Fault("inputs", reason))
-    return Launched(outputs, None, _borrowed(outputs, inputs, impl))
+    return Launched(outputs, None, _aliasing(outputs, inputs, impl))
 
 
 def is_traced(impl: Impl) -> bool:
@@ -136,7 +136,7 @@ def is_traced(impl: Impl) -> bool:
     return impl.backend == "torch" and isinstance(impl.launch, CompiledCall)
 
 
-def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> Fault | None:
+def _aliasing(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> Fault | None:
     """Return why a kernel's output has no memory of its own, or None. Libraries may return views,
     and an Impl may return inputs that it declares to change."""
     if impl.backend == "torch" or not all(isinstance(x, torch.Tensor) for x in outputs):
@@ -192,19 +192,19 @@ def _weights(count: int, device: Any) -> Any:
     return torch.arange(1, count + 1, device=device) * 0x9E3779B97F4A7C1 | 1
 
 
-def _undeclared(changed: Sequence[str]) -> str | None:
+def _undeclared_change(changed: Sequence[str]) -> str | None:
     if not changed:
         return None
     name = changed[0]
     return f"the launch changed its input {name}; if it means to, declare mutates=({name!r},)"
 
 
-def _restore(now: Any, kept: Any) -> None:
+def _restore(now: Any, original: Any) -> None:
     """Restore values, also where elements share memory, which `copy_` rejects."""
     for axis, stride in enumerate(now.stride()):
         if stride == 0 and now.shape[axis] > 1:
-            now, kept = now.narrow(axis, 0, 1), kept.narrow(axis, 0, 1)
-    now.copy_(kept)
+            now, original = now.narrow(axis, 0, 1), original.narrow(axis, 0, 1)
+    now.copy_(original)
 
 
 def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
@@ -213,19 +213,19 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     spec = problem.spec
     outputs = spec.compared_outputs(outputs)
     if wrong := reference.returned_fault(spec, outputs, problem.expected):
-        return broken(Fault("form", wrong))
-    for known, checked in problem.right:
-        if all(_same_bits(a, b) for a, b in zip(outputs, known, strict=True)):
+        return fault_check(Fault("form", wrong))
+    for right_outputs, checked in problem.right:
+        if all(_same_bits(a, b) for a, b in zip(outputs, right_outputs, strict=True)):
             return checked
     verdicts = [
-        _compared(name, actual, expected, problem)
+        _compare_output(name, actual, expected, problem)
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
     ]
     worst = max(verdicts, key=lambda v: v.error)
     if worst.wrong:
         return worst
     if reason := spec.objection(problem.inputs, problem.sizes, outputs):
-        return broken(Fault("values", reason))
+        return fault_check(Fault("values", reason))
     checked = Checked(worst.error, bits=bits_of(outputs))
     problem.right.insert(0, (tuple(x.clone() for x in outputs), checked))
     del problem.right[KEPT:]
@@ -238,7 +238,7 @@ def _same_bits(a: Any, b: Any) -> bool:
     return bool(torch.equal(_bits(a), _bits(b)))
 
 
-def _compared(name: str, actual: Any, expected: Any, problem: PreparedProblem) -> Checked:
+def _compare_output(name: str, actual: Any, expected: Any, problem: PreparedProblem) -> Checked:
     spec, own = problem.spec, problem.spec.outputs[name].dtype or problem.dtype
     tolerance = spec.tolerance
     if actual.is_floating_point():
@@ -255,10 +255,10 @@ def compare_values(
     sizes: Sizes | None = None,
 ) -> Checked:
     """Return the error of one output, or of some of its elements, against the expected values."""
-    wanted = inputs_.torch_dtype(dtype)
-    if actual.dtype != wanted:
-        reason = f"{name} has dtype {actual.dtype} where {wanted} was expected"
-        return broken(Fault("form", reason))
+    wanted_dtype = inputs_.torch_dtype(dtype)
+    if actual.dtype != wanted_dtype:
+        reason = f"{name} has dtype {actual.dtype} where {wanted_dtype} was expected"
+        return fault_check(Fault("form", reason))
     if not actual.is_floating_point():
         return _compare_exactly(name, actual, expected)
     allowed = tolerance[dtype]
@@ -267,9 +267,9 @@ def compare_values(
     alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
     if bool(alien.any()):
         if (unwritten := _unwritten(name, actual, alien, e)) is not None:
-            return broken(Fault("values", unwritten))
+            return fault_check(Fault("values", unwritten))
         reason = _first(name, alien, a, e, "NaN or infinity out of place")
-        return broken(Fault("values", reason))
+        return fault_check(Fault("values", reason))
     finite = e.isfinite()
     e, a = torch.where(finite, e, 0.0), torch.where(finite, a, 0.0)
     scale = e.square().mean().sqrt() if e.numel() else e.sum()
@@ -278,12 +278,12 @@ def compare_values(
     ratio = error / bound
     worst = float(ratio.max()) if ratio.numel() else 0.0
     if worst <= 1:
-        return _of_all_errors(name, error, e, allowed.rms_at(sizes), worst, _least(actual.dtype))
+        return _check_all_errors(name, error, e, allowed.rms_at(sizes), worst, _least(actual.dtype))
     reason = _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances")
     return Checked(worst, reason, "values")
 
 
-def _of_all_errors(
+def _check_all_errors(
     name: str, error: Any, expected: Any, rms: float | None, worst: float, least: float
 ) -> Checked:
     """Return the check of all errors of an output together, each of which is right. The mean square
@@ -316,8 +316,8 @@ def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
     if not bool(off.any()):
         return Checked(0.0)
     if (unwritten := _unwritten(name, actual, off, expected)) is not None:
-        return broken(Fault("values", unwritten))
-    return broken(Fault("values", _first(name, off, actual, expected, "which must be exact")))
+        return fault_check(Fault("values", unwritten))
+    return fault_check(Fault("values", _first(name, off, actual, expected, "which must be exact")))
 
 
 def _unwritten(name: str, actual: Any, wrong: Any, expected: Any) -> str | None:
@@ -325,11 +325,11 @@ def _unwritten(name: str, actual: Any, wrong: Any, expected: Any) -> str | None:
     do not: the launch writes a part of its output."""
     poison = torch.empty_like(actual.reshape(-1)[:1], memory_format=torch.contiguous_format)
     _poison(poison)
-    held = _bits(actual) == _bits(poison)
-    if bool((wrong & ~held).any()) or bool(held.all()):
+    is_poison = _bits(actual) == _bits(poison)
+    if bool((wrong & ~is_poison).any()) or bool(is_poison.all()):
         return None
     at = tuple(int(i) for i in wrong.nonzero()[0])
-    off, share = 100 * float(wrong.double().mean()), 100 * (1 - float(held.double().mean()))
+    off, share = 100 * float(wrong.double().mean()), 100 * (1 - float(is_poison.double().mean()))
     return (
         f"{name} is wrong in {off:.3g} % of its elements: {name} is written in {share:.3g} % of "
         f"its elements; the first that is not is {list(at)}, where {float(expected[at]):.6g} was "
@@ -359,12 +359,12 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     between guard bands, which reveals elements that a kernel does not write, or writes out of
     bounds."""
 
-    def __init__(self, beside: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def __init__(self, run_aside: Callable[[Callable[[], None]], None] | None = None) -> None:
         """Fill and read memory on the current stream, or by `beside`, which runs a call on another
         stream at once and waits for it (see `graphs.run_beside`)."""
         super().__init__()
-        self._beside = beside
-        self._given: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose
+        self._run_aside = run_aside
+        self._blocks: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -373,11 +373,11 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         if func not in EMPTY or tensor.device.type == "meta" or not tensor.is_contiguous():
             return tensor
         count = tensor.numel()
-        return self._guarded(tensor, GUARD, count, "its output")[GUARD : GUARD + count].view(
+        return self._allocate(tensor, GUARD, count, "its output")[GUARD : GUARD + count].view(
             tensor.shape
         )
 
-    def copied(self, x: Any, name: str) -> Any:
+    def copy(self, x: Any, name: str) -> Any:
         """Return a copy of an input with its strides and alignment, between guard bands."""
         if x.device.type == "meta":
             return x
@@ -385,34 +385,34 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         span = 1 + sum((n - 1) * s for n, s in zip(x.shape, stride, strict=True))
         # same offset from an address divisible by 16, for which Triton compiles other code
         first = GUARD + x.data_ptr() % 16 // x.element_size()
-        flat = self._guarded(x, first, span if x.numel() else 0, f"its input {name}")
+        flat = self._allocate(x, first, span if x.numel() else 0, f"its input {name}")
         return flat.as_strided(x.shape, stride, first).copy_(x)
 
-    def _guarded(self, like: Any, first: int, count: int, whose: str) -> Any:
+    def _allocate(self, like: Any, first: int, count: int, whose: str) -> Any:
         flat = torch.empty(first + count + GUARD, dtype=like.dtype, device=like.device)
-        if self._beside is None:
+        if self._run_aside is None:
             _poison(flat)
         else:
-            self._beside(lambda: _poison(flat))
-        self._given.append((flat, first, count, whose))
+            self._run_aside(lambda: _poison(flat))
+        self._blocks.append((flat, first, count, whose))
         return flat
 
-    def written(self) -> bool:
+    def is_written(self) -> bool:
         """Return whether any of the memory no longer holds what it was filled with."""
-        if self._beside is None or not self._given:
-            return any(not _is_poisoned(flat) for flat, _, _, _ in self._given)
+        if self._run_aside is None or not self._blocks:
+            return any(not _is_poisoned(flat) for flat, _, _, _ in self._blocks)
         result = _pinned_flag()
 
         def read() -> None:
-            flags = [_intact(flat) for flat, _, _, _ in self._given]
+            flags = [_intact(flat) for flat, _, _, _ in self._blocks]
             result.copy_(torch.stack(flags).all(), non_blocking=True)
 
-        self._beside(read)
+        self._run_aside(read)
         return not bool(result)
 
     def trespass(self) -> str | None:
         """Return a sentence on the first write outside the tensors, or None."""
-        for flat, first, count, whose in self._given:
+        for flat, first, count, whose in self._blocks:
             for operand, band in (("before", flat[:first]), ("behind", flat[first + count :])):
                 if not _is_poisoned(band):
                     return f"the launch wrote {operand} the memory of {whose}"

@@ -48,11 +48,11 @@ class NvmlCounter:
             self._gpu = library.nvmlDeviceGetHandleByUUID(uuid)
         except library.NVMLError:  # a slice has a UUID of its own, which is no board's
             raise EnergyError(SLICE) from None
-        if self._sliced():
+        if self._is_sliced():
             raise EnergyError(SLICE)
         self.millijoules()
 
-    def _sliced(self) -> bool:
+    def _is_sliced(self) -> bool:
         try:
             now, _ = self._library.nvmlDeviceGetMigMode(self._gpu)
         except self._library.NVMLError:  # GPUs without MIG

@@ -16,7 +16,7 @@ from workbench.measurement.clocks import Clocks
 from workbench.measurement.functions import MOST_MEMORY, Call, Make, TimedGpu
 from workbench.measurement.probe import sm_clock
 from workbench.measurement.protocol import Protocol
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.measurement.rotation import Rotation
 from workbench.measurement.rounds import Window
 from workbench.measurement.stream import Flush
@@ -30,7 +30,7 @@ class CallBench(Bench):
         """Take the bytes of the last-level cache, the protocol and the reader of the SM clock."""
         self.cache_bytes, self.protocol, self.clock = cache_bytes, protocol, clock
         self.bound_s = self.hot_bound_s = 0.0
-        self._behind = self._graphs = None
+        self._timing_flush = self._graphs = None
 
 
 class GpuTimer:
@@ -48,13 +48,13 @@ class GpuTimer:
         gc.collect()
         before = torch.cuda.memory_allocated()
         first = make(0)
-        held = torch.cuda.memory_allocated() - before
-        if held <= 0:  # its inputs are there already, the same in each set
+        set_bytes = torch.cuda.memory_allocated() - before
+        if set_bytes <= 0:  # its inputs are there already, the same in each set
             return [first], True
         count, flushed = set_count(
-            held // owners, self.rules.cache_multiple * self._bench.cache_bytes
+            set_bytes // owners, self.rules.cache_multiple * self._bench.cache_bytes
         )
-        room = int(MOST_MEMORY * torch.cuda.mem_get_info()[0] / held)
+        room = int(MOST_MEMORY * torch.cuda.mem_get_info()[0] / set_bytes)
         if room + 1 < count:
             count, flushed = room + 1, True
         return [first, *(make(number) for number in range(1, count))], flushed
@@ -64,7 +64,7 @@ class GpuTimer:
         of their dtype."""
         try:
             torch.testing.assert_close(
-                as_tuple(result), as_tuple(expected), check_stride=False, equal_nan=True
+                output_tuple(result), output_tuple(expected), check_stride=False, equal_nan=True
             )
         except (AssertionError, TypeError) as error:
             return first_sentence(error).removeprefix("AssertionError: ")
@@ -75,15 +75,15 @@ class GpuTimer:
         if flushed and self._flush is None:
             self._flush = Flush(self._bench.cache_bytes)
         sets = [(call,) for call in calls]
-        rotation = Rotation(_launched, None, sets, self._flush if flushed else None)
-        return self._bench.timed(rotation, self._bench.first_time(rotation))
+        rotation = Rotation(_launch_call, None, sets, self._flush if flushed else None)
+        return self._bench.choose_method(rotation, self._bench.first_time(rotation))
 
-    def measured(
+    def summarise(
         self, entrant: Any, windows: Sequence[Window], bound_s: float, also: Mapping[str, Any]
     ) -> Measured:
         """Return the time from windows; see `Timer`."""
         self._bench.bound_s = bound_s
-        timing = self._bench.measured(entrant, windows, "cold", "sustained", **also)
+        timing = self._bench.summarise(entrant, windows, "cold", "sustained", **also)
         entrant.rotation.forget()
         return timing
 
@@ -96,7 +96,7 @@ class GpuTimer:
         return self._sensors.summary(readings)
 
 
-def _launched(call: Call, *, config: None) -> Any:
+def _launch_call(call: Call, *, config: None) -> Any:
     return call()
 
 

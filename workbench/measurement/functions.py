@@ -42,7 +42,7 @@ class Timer(Protocol):
     def entrant(self, calls: Sequence[Call], flushed: bool) -> Entrant:
         """Return these calls as an entrant; its `estimate_s` is the time of one call."""
 
-    def measured(
+    def summarise(
         self, entrant: Any, windows: Sequence[Window], bound_s: float, also: Mapping[str, Any]
     ) -> Measured:
         """Return the time from windows of samples. Raises where it is below `bound_s`."""
@@ -83,7 +83,7 @@ def time_functions(
     """
     sets, flushed = timer.sets(make, owners)
     names = list(sets[0])
-    refused = _checked(timer, sets[0]) if check else {}
+    refused = _refused_providers(timer, sets[0]) if check else {}
     entrants: dict[str, Any] = {}
     for name in names:
         if name not in refused:
@@ -91,12 +91,12 @@ def time_functions(
                 entrants[name] = timer.entrant([each[name] for each in sets], flushed)
             except Exception as error:
                 refused[name] = Refused("launch", first_sentence(error))
-    windows, also = _played(timer, entrants, now)
+    windows, also = _play_rounds(timer, entrants, now)
     results: dict[str, Measured | Refused] = {}
     for name in names:
         try:
             taken = windows[name] if name not in refused else []
-            results[name] = refused.get(name) or timer.measured(
+            results[name] = refused.get(name) or timer.summarise(
                 entrants[name], taken, bound_s, also
             )
         except Exception as error:
@@ -104,7 +104,7 @@ def time_functions(
     return results
 
 
-def _checked(timer: Timer, calls: Mapping[str, Call]) -> dict[str, Refused]:
+def _refused_providers(timer: Timer, calls: Mapping[str, Call]) -> dict[str, Refused]:
     """Return the providers whose result is not that of the first one, or that fail."""
     refused: dict[str, Refused] = {}
     (first, *_) = calls
@@ -121,7 +121,7 @@ def _checked(timer: Timer, calls: Mapping[str, Call]) -> dict[str, Refused]:
     return refused
 
 
-def _played(
+def _play_rounds(
     timer: Timer, entrants: Mapping[str, Any], now: Now
 ) -> tuple[Mapping[str, list[Window]], Mapping[str, Any]]:
     """Return windows of all entrants in turns after the clock has settled, and the sensors

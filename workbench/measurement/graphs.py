@@ -77,7 +77,7 @@ class DriverGraphs:
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
         """Return a graph of `calls` calls. Raises NotCapturable."""
         try:
-            return DriverGraph(self._captured(calls, call), self._pool)
+            return DriverGraph(self._capture_calls(calls, call), self._pool)
         except Exception as error:
             if DRAWS in str(error):
                 return TorchGraphs().capture(calls, call)
@@ -94,28 +94,28 @@ class DriverGraphs:
         """Return the kernels of one call with their shapes, in order; None where no graph can hold
         it."""
         try:
-            captured = self._captured(1, call)
+            graph = self._capture_calls(1, call)
         except Exception:  # a call that is not capturable has no graph to count in
             return None
         try:
-            return node_names(captured)
+            return node_names(graph)
         finally:
-            _driver().cuGraphDestroy(captured)
+            _driver().cuGraphDestroy(graph)
 
-    def _captured(self, calls: int, call: Callable[[], Any]) -> ctypes.c_void_p:
+    def _capture_calls(self, calls: int, call: Callable[[], Any]) -> ctypes.c_void_p:
         """Return the driver's graph of these calls; the caller destroys it."""
-        stream, captured = ctypes.c_void_p(_stream().cuda_stream), ctypes.c_void_p()
+        stream, graph = ctypes.c_void_p(_stream().cuda_stream), ctypes.c_void_p()
         with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(_stream()):
             _ask("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
             try:
                 for _ in range(calls):
                     call()
             except BaseException:
-                _driver().cuStreamEndCapture(stream, ctypes.byref(captured))
-                _driver().cuGraphDestroy(captured)
+                _driver().cuStreamEndCapture(stream, ctypes.byref(graph))
+                _driver().cuGraphDestroy(graph)
                 raise
-            _ask("cuStreamEndCapture", stream, ctypes.byref(captured))
-        return captured
+            _ask("cuStreamEndCapture", stream, ctypes.byref(graph))
+        return graph
 
 
 def run_beside(call: Callable[[], None]) -> None:
@@ -127,14 +127,14 @@ def run_beside(call: Callable[[], None]) -> None:
             call()
         second.synchronize()
         return
-    graph = _beside().capture(1, call)
+    graph = _driver_graphs().capture(1, call)
     with torch.cuda.stream(second):
         graph.replay()
     second.synchronize()
 
 
 @cache
-def _beside() -> DriverGraphs:
+def _driver_graphs() -> DriverGraphs:
     """Return what captures such graphs. Its memory is kept: to return it waits for the GPU."""
     return DriverGraphs()
 
@@ -142,17 +142,17 @@ def _beside() -> DriverGraphs:
 class DriverGraph:
     """An instantiated graph that CUDA's driver captured."""
 
-    def __init__(self, captured: ctypes.c_void_p, pool: torch.cuda.MemPool) -> None:
+    def __init__(self, graph: ctypes.c_void_p, pool: torch.cuda.MemPool) -> None:
         """Take ownership of the captured graph; memory that its calls allocated stays in `pool`.
         Raises RuntimeError where it cannot be instantiated."""
         self._pool = pool
-        self.copies = _nodes(captured, *COPIES)
+        self.copies = _nodes(graph, *COPIES)
         self._ready = ctypes.c_void_p()
         ready, flags = ctypes.byref(self._ready), ctypes.c_ulonglong(0)
         try:
-            _ask("cuGraphInstantiateWithFlags", ready, captured, flags)
+            _ask("cuGraphInstantiateWithFlags", ready, graph, flags)
         finally:
-            _driver().cuGraphDestroy(captured)
+            _driver().cuGraphDestroy(graph)
 
     def replay(self) -> None:
         """Enqueue the calls on torch's current stream. Raises RuntimeError where the driver
@@ -281,9 +281,9 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _ask(name: str, *given: Any) -> None:
+def _ask(name: str, *arguments: Any) -> None:
     """Call the driver. Raises RuntimeError with the driver's message."""
-    error = getattr(_driver(), name)(*given)
+    error = getattr(_driver(), name)(*arguments)
     if error:
         words = ctypes.c_char_p()
         _driver().cuGetErrorString(error, ctypes.byref(words))

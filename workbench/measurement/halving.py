@@ -42,5 +42,5 @@ def survivors(left: list[K], windows: Mapping[K, list[Window]], most: int) -> li
     ranked = sorted(left, key=medians.__getitem__)
     bounds = {key: stats.windowed_interval([w.samples_s for w in windows[key]]) for key in ranked}
     high = bounds[ranked[0]][1]
-    kept = {key for key in ranked[:most] if bounds[key][0] <= high}
-    return [key for key in left if key in kept]
+    best = {key for key in ranked[:most] if bounds[key][0] <= high}
+    return [key for key in left if key in best]

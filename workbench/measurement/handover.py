@@ -18,12 +18,12 @@ import torch
 from workbench.measurement.correctness import (
     Checked,
     PreparedProblem,
-    broken,
     check_outputs,
+    fault_check,
     launch,
 )
 from workbench.measurement.observed import Observed, observing
-from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
+from workbench.measurement.packed import Packed, Unpackable, pack_tensor, unpack_tensor
 from workbench.measurement.reference import form_fault
 from workbench.measurement.rules import Fault
 from workbench.spec import Impl, Sizes, Spec
@@ -57,36 +57,36 @@ class CallResult:
     operators: tuple[str, ...]
 
 
-def given(spec: Spec, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> Given:
+def pack(spec: Spec, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> Given:
     """Return the inputs of one call as values."""
-    return Given(dict(sizes), tuple(packed(x) for x in inputs))
+    return Given(dict(sizes), tuple(pack_tensor(x) for x in inputs))
 
 
-def returned(impl: Impl, config: Any, call: Given) -> Returned:
+def launch_on_inputs(impl: Impl, config: Any, call: Given) -> Returned:
     """Launch on these inputs, in poisoned memory, and return the outputs as values. Errors of the
     launch are raised."""
-    inputs = [_placed(i, unpacked(x)) for i, x in enumerate(call.inputs)]
-    seen, before = Observed(), _running()
-    launched = launch(impl, config, inputs, observing(seen))
-    launches, computing = tuple(seen.launches), seen.computing
+    inputs = [_place_input(i, unpack_tensor(x)) for i, x in enumerate(call.inputs)]
+    observed, before = Observed(), _running()
+    launched = launch(impl, config, inputs, observing(observed))
+    launches, computing = tuple(observed.launches), observed.computing
     fault = launched.fault or _form(impl, launched.outputs) or _left_behind(before)
     if fault:
         return Returned((), fault, None, launches, computing)
-    outputs = tuple(packed(x) for x in launched.outputs)
+    outputs = tuple(pack_tensor(x) for x in launched.outputs)
     return Returned(outputs, None, launched.borrowed, launches, computing)
 
 
 _places: dict[Any, torch.Tensor] = {}  # memory of inputs, by place in the Spec and layout
 
 
-def _placed(index: int, x: torch.Tensor) -> torch.Tensor:
+def _place_input(index: int, x: torch.Tensor) -> torch.Tensor:
     """Return an input in the memory of the last one of its layout: a launcher that remembers
     results by address then gives those of other values."""
     layout = (index, x.dtype, tuple(x.shape), tuple(x.stride()))
     if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
         return x  # elements that share memory cannot be copied into
-    held = _places.setdefault(layout, x)
-    return held if held is x else held.copy_(x)
+    place = _places.setdefault(layout, x)
+    return place if place is x else place.copy_(x)
 
 
 def _form(impl: Impl, outputs: Sequence[Any]) -> Fault | None:
@@ -110,17 +110,17 @@ def _left_behind(before: tuple[int, int]) -> Fault | None:
     return None
 
 
-def checked(problem: PreparedProblem, result: Returned) -> Checked:
+def compare(problem: PreparedProblem, result: Returned) -> Checked:
     """Compare what another process returned with the reference. No part of it is trusted."""
     if result.fault:
-        return broken(result.fault)
+        return fault_check(result.fault)
     try:
-        outputs = [unpacked(x) for x in result.outputs]
+        outputs = [unpack_tensor(x) for x in result.outputs]
     except Unpackable as error:
-        return broken(Fault("form", f"what the launch returned is not a tensor: {error}"))
+        return fault_check(Fault("form", f"what the launch returned is not a tensor: {error}"))
     verdict = check_outputs(outputs, problem)
     if not verdict.wrong and result.borrowed:
-        return broken(result.borrowed)
+        return fault_check(result.borrowed)
     if not verdict.wrong and not result.launches:
-        return broken(Fault("launches", "the launch runs no Triton kernel"))
+        return fault_check(Fault("launches", "the launch runs no Triton kernel"))
     return verdict

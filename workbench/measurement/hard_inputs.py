@@ -14,7 +14,7 @@ import torch
 
 from workbench.measurement import inputs as inputs_
 from workbench.measurement.correctness import PreparedProblem
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.spec import ITEMSIZE, Sizes, Spec
 
 SHARE = 0.02  # of the elements, for each kind of value
@@ -32,7 +32,7 @@ def hard_problem(
     it. Without an input that may hold them, the inputs are the usual ones."""
     usual = inputs_.make(spec, sizes, dtype, device, seed)
     chance = torch.Generator(device=device).manual_seed(seed ^ 0x5EED)
-    problem = PreparedProblem.given(spec, dtype, usual, sizes)
+    problem = PreparedProblem.wrap(spec, dtype, usual, sizes)
     if not all(e.is_floating_point() for e in problem.expected):
         return problem  # a decision may turn on the last bit
     gentle = ITEMSIZE[dtype] == 1 or any(
@@ -40,21 +40,21 @@ def hard_problem(
     )
     for scale in GENTLE if gentle else SCALES:
         mixed = tuple(
-            _mixed(x, scale, chance) if tensor.make is None else x
+            _mix_values(x, scale, chance) if tensor.make is None else x
             for tensor, x in zip(spec.inputs.values(), usual, strict=True)
         )
-        hard = PreparedProblem.given(spec, dtype, mixed, sizes)
+        hard = PreparedProblem.wrap(spec, dtype, mixed, sizes)
         if is_well_conditioned(hard):
             problem = hard
             break
     if spec.nonfinite:
         named = zip(spec.inputs, problem.inputs, strict=True)
-        odd = tuple(_with_nonfinite(x, chance) if n in spec.nonfinite else x for n, x in named)
-        problem = PreparedProblem.given(spec, dtype, odd, sizes)
+        odd = tuple(_add_nonfinite(x, chance) if n in spec.nonfinite else x for n, x in named)
+        problem = PreparedProblem.wrap(spec, dtype, odd, sizes)
     return problem
 
 
-def _mixed(x: Any, scale: float, chance: torch.Generator) -> Any:
+def _mix_values(x: Any, scale: float, chance: torch.Generator) -> Any:
     """Return a copy in which some elements are outliers, zeros or subnormals of its dtype."""
     if not x.is_floating_point():
         return x
@@ -66,7 +66,7 @@ def _mixed(x: Any, scale: float, chance: torch.Generator) -> Any:
     return values.to(x.dtype)
 
 
-def _with_nonfinite(x: Any, chance: torch.Generator) -> Any:
+def _add_nonfinite(x: Any, chance: torch.Generator) -> Any:
     """Return a copy with a NaN and both infinities, as far as it has room beside other values."""
     result = x.clone()
     if x.numel() >= 64:
@@ -79,21 +79,21 @@ def _with_nonfinite(x: Any, chance: torch.Generator) -> Any:
 def is_well_conditioned(problem: PreparedProblem) -> bool:
     """Return whether the reference in fp32 lies well within the tolerance, with subnormals and
     without them, as many GPUs compute. Then a right kernel does, too."""
-    flushed = tuple(map(_flushed, problem.inputs))
-    return all(_is_near(problem, given) for given in (problem.inputs, flushed))
+    flushed = tuple(map(_flush_subnormals, problem.inputs))
+    return all(_is_near(problem, inputs) for inputs in (problem.inputs, flushed))
 
 
-def _flushed(x: Any) -> Any:
+def _flush_subnormals(x: Any) -> Any:
     if not x.is_floating_point() or x.element_size() == 1:
         return x
     return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, torch.zeros_like(x), x)
 
 
-def _is_near(problem: PreparedProblem, given: Sequence[Any]) -> bool:
+def _is_near(problem: PreparedProblem, inputs: Sequence[Any]) -> bool:
     spec = problem.spec
-    narrow = [x.float() if x.is_floating_point() else x for x in given]
+    narrow = [x.float() if x.is_floating_point() else x for x in inputs]
     try:
-        outputs = as_tuple(spec.reference(*narrow))
+        outputs = output_tuple(spec.reference(*narrow))
     except Exception:  # it takes no fp32
         return False
     for name, rough, e in zip(spec.outputs, outputs, problem.expected, strict=True):

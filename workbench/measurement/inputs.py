@@ -49,13 +49,13 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
         shape, kind = tensor.shape(sizes), torch_dtype(tensor.dtype or dtype)
         if tensor.make is not None:
             whose = f"`make` of the input {name} of the Spec {spec.name} at {sizes_text(sizes)}"
-            tensors.append(_created(whose, tensor.make, shape, kind, device, generator))
+            tensors.append(_create_inputs(whose, tensor.make, shape, kind, device, generator))
         else:
             tensors.append(torch.randn(shape, generator=generator, device=device).to(kind))
     return tuple(tensors)
 
 
-def _created(
+def _create_inputs(
     whose: str, make: Callable[..., Any], shape: tuple[int, ...], dtype: Any, device: str, seed: Any
 ) -> Any:
     """Call a maker, and hold what it gives to what it was called with."""
@@ -72,16 +72,16 @@ def _created(
         ) from error
     fault = f"returned {short(result)}, not a tensor"
     if isinstance(result, torch.Tensor):
-        wanted = {"shape": shape, "dtype": dtype, "device": torch.device(device).type}
-        given = {
+        request = {"shape": shape, "dtype": dtype, "device": torch.device(device).type}
+        result_facts = {
             "shape": tuple(result.shape),
             "dtype": result.dtype,
             "device": result.device.type,
         }
-        odd = next((what for what, value in given.items() if value != wanted[what]), None)
+        odd = next((what for what, value in result_facts.items() if value != request[what]), None)
         if odd is None:
             return result
-        fault = f"gave a tensor of {odd} {given[odd]} where {wanted[odd]} was asked for"
+        fault = f"gave a tensor of {odd} {result_facts[odd]} where {request[odd]} was asked for"
     raise SpecFault(f"{whose} {fault}; correct the Spec: no kernel was tried.")
 
 

@@ -78,9 +78,9 @@ class WarmUp:
 def chain_length(call_s: float, rules: MetalProtocol) -> int:
     """Return the calls of one chain: as many as last `chain_s`, for a short call from `least_calls`
     to `most_calls`, for a long one as few as one."""
-    wanted = math.ceil(rules.chain_s / max(call_s, 1e-9))
+    calls = math.ceil(rules.chain_s / max(call_s, 1e-9))
     least = rules.least_calls if call_s < rules.short_s else 1
-    return min(max(wanted, least), rules.most_calls)
+    return min(max(calls, least), rules.most_calls)
 
 
 def warm_up(call: TimedCall, rules: MetalProtocol) -> WarmUp:
@@ -115,7 +115,7 @@ class MetalEntrant:
     samples: int = 1
 
     @classmethod
-    def warmed(cls, call: TimedCall, empty: TimedCall, rules: MetalProtocol) -> MetalEntrant:
+    def warm_up(cls, call: TimedCall, empty: TimedCall, rules: MetalProtocol) -> MetalEntrant:
         """Return the call after its warm-up. Raises Untimed where its chain lasts less than
         `least_share` times as long as the empty one: encoding on the host may be all of it."""
         entrant = cls(call, empty, warm_up(call, rules))

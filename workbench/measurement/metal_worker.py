@@ -32,7 +32,7 @@ from workbench.measurement.metal_timing import (
     TimedCall,
     measured_time,
 )
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.measurement.rounds import Window
 from workbench.spec import Impl, Sizes, Spec, SpecFault
 
@@ -43,10 +43,10 @@ MLX = "metal_shim.mlx_backend"
 
 
 class MetalDriver(Interface):
-    """Prepares calls on a device and tells its time. `checked` says where results come from."""
+    """Prepares calls on a device and tells its time. `checked_by` says where results come from."""
 
     @property
-    def checked(self) -> CheckedBy:
+    def checked_by(self) -> CheckedBy:
         """Return "gpu", or "rehearsal" where none took part."""
 
     def now(self) -> float:
@@ -94,14 +94,14 @@ class MetalPair:
     verdict: Verdict | None
 
 
-def resolved(task: MetalTask) -> tuple[Spec, Impl, Any]:
+def resolve_task(task: MetalTask) -> tuple[Spec, Impl, Any]:
     """Return the Spec, Impl and config of a task. MLX's own version is no Impl of the file."""
-    known, case = load_kernel(task.kernel, task.candidate.version), task.candidate.case
+    kernel, case = load_kernel(task.kernel, task.candidate.version), task.candidate.case
     if case.backend == "mlx":
-        impl = import_module("metal_shim.operations").mlx_impl(known.spec)
-        return known.spec, impl, impl.config()
-    impl = known.impl(case.impl, task.candidate.code)
-    return known.spec, impl, impl.config(**case.config)
+        impl = import_module("metal_shim.operations").mlx_impl(kernel.spec)
+        return kernel.spec, impl, impl.config()
+    impl = kernel.impl(case.impl, task.candidate.code)
+    return kernel.spec, impl, impl.config(**case.config)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _compile_s(call: Callable[[], Any], now: Callable[[], float]) -> float:
 
 
 def _check(task: MetalTask, driver: MetalDriver, seed: int) -> CheckedTask | Refusal:
-    spec, impl, config = resolved(task)
+    spec, impl, config = resolve_task(task)
     at = (config, task.device.limits, task.dtype)
     sizes = [s for s in spec.check if impl.rejection_reason(*at, s) is None]
     small = spec.flops(**task.sizes) <= CHECKED_FLOPS
@@ -149,7 +149,7 @@ def _check(task: MetalTask, driver: MetalDriver, seed: int) -> CheckedTask | Ref
     compile_s = 0.0
     for each in sizes:
         try:
-            problem = PreparedProblem.of(spec, each, task.dtype, "cpu", seed)
+            problem = PreparedProblem.make(spec, each, task.dtype, "cpu", seed)
             with user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S):
                 if not results and not impl.mutates:
                     call = partial(impl, *problem.inputs, config=config)
@@ -162,7 +162,7 @@ def _check(task: MetalTask, driver: MetalDriver, seed: int) -> CheckedTask | Ref
         if results[-1].wrong:
             return Refusal("check", f"at {dict(each)} {results[-1].wrong}", rule=results[-1].rule)
     worst = max(results, key=lambda checked: checked.error)
-    return CheckedTask(worst, compile_s, driver.checked)
+    return CheckedTask(worst, compile_s, driver.checked_by)
 
 
 def measure_tasks(
@@ -191,19 +191,19 @@ def measure_tasks(
         turns = replace(rules, rounds=2, least_rounds=2, most_rounds=most_rounds)
     for at, taken in rounds.play(entrants, turns, now=driver.now).items():
         brief = most_rounds is not None
-        results[at] = _timed(tasks[at], checks[at], entrants[at], taken, rules, seed, brief)
+        results[at] = _time_call(tasks[at], checks[at], entrants[at], taken, rules, seed, brief)
     return [results[at] for at in range(len(tasks))]
 
 
 def _entrant(task: MetalTask, rules: MetalProtocol, driver: MetalDriver) -> MetalEntrant | Refusal:
     """Return a warm call of a task, or why there is none."""
-    spec, impl, config = resolved(task)
+    spec, impl, config = resolve_task(task)
     cold = rules.cold_bytes if task.regime == "cold" else 0
     try:
-        given = inputs.make(spec, task.sizes, task.dtype, "cpu", secrets.randbits(31))
+        arguments = inputs.make(spec, task.sizes, task.dtype, "cpu", secrets.randbits(31))
         with user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S):
-            call = driver.prepare(impl, config, given, cold)
-        return MetalEntrant.warmed(call, driver.empty(), rules)
+            call = driver.prepare(impl, config, arguments, cold)
+        return MetalEntrant.warm_up(call, driver.empty(), rules)
     except (SpecFault, SourceChanged):
         raise
     except Untimed as error:
@@ -212,7 +212,7 @@ def _entrant(task: MetalTask, rules: MetalProtocol, driver: MetalDriver) -> Meta
         return Refusal("launch", first_sentence(error))
 
 
-def _timed(
+def _time_call(
     task: MetalTask,
     checked: CheckedTask,
     entrant: MetalEntrant,
@@ -263,7 +263,7 @@ def compare_tasks(
     played = rounds.compare(first, again, second, rules, requested_threshold, driver.now)
     ends = ((left, checks[0], first, played.left), (right, checks[1], second, played.right))
     timed = [
-        _timed(task, c, entrant, windows, rules, seed)
+        _time_call(task, c, entrant, windows, rules, seed)
         for task, c, entrant, windows in ends
         if isinstance(c, CheckedTask)
     ]
@@ -292,7 +292,7 @@ def check_kernel(
             break
         number += 1
         try:
-            problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu", seed)
+            problem = PreparedProblem.make(case.impl.spec, case.sizes, case.dtype, "cpu", seed)
             checked = check(case.impl, case.config, problem)
             worst = max(worst, checked.error)
             reason = checked.wrong
@@ -307,16 +307,16 @@ def check_kernel(
 def emulator_difference(task: MetalTask, driver: MetalDriver | None, seed: int) -> float:
     """Return the largest difference, in units of the tolerance, between the emulator and the device
     on the same inputs, at the largest size to check that the config takes."""
-    spec, impl, config = resolved(task)
+    spec, impl, config = resolve_task(task)
     at = (config, task.device.limits, task.dtype)
     sizes = max(
         (s for s in spec.check if impl.rejection_reason(*at, s) is None),
         key=lambda s: spec.bytes(s, task.dtype),
     )
-    given = inputs.make(spec, sizes, task.dtype, "cpu", seed)
+    arguments = inputs.make(spec, sizes, task.dtype, "cpu", seed)
     emulator = import_module("metal_shim.emulate")
     with emulator.emulation(emulator.EmulationOptions()):
-        emulated = as_tuple(impl(*given, config=config))
+        emulated = output_tuple(impl(*arguments, config=config))
     expected = tuple(x.double() if x.is_floating_point() else x for x in emulated)
-    problem = PreparedProblem(spec, task.dtype, given, expected)
-    return check_outputs(as_tuple(impl(*given, config=config)), problem).error
+    problem = PreparedProblem(spec, task.dtype, arguments, expected)
+    return check_outputs(output_tuple(impl(*arguments, config=config)), problem).error

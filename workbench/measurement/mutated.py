@@ -27,9 +27,9 @@ class Copies:
         self.host_s = result.host_s
 
     @staticmethod
-    def of(values: Mapping[int, Any], count: int) -> Copies:
+    def create(values: Mapping[int, Any], count: int) -> Copies:
         """Return `count` copies of the inputs at these indices."""
-        return Copies([(place, x, stacked(x, count)) for place, x in values.items()])
+        return Copies([(place, x, stack_copies(x, count)) for place, x in values.items()])
 
     def first(self, count: int) -> Copies:
         """Return the first `count` copies, in the same memory."""
@@ -40,12 +40,12 @@ class Copies:
         for _, x, stack in self._parts:
             stack.copy_(x)
 
-    def given(self, inputs: Sequence[Any], turn: int) -> tuple[Any, ...]:
+    def call_inputs(self, inputs: Sequence[Any], turn: int) -> tuple[Any, ...]:
         """Return the inputs of call number `turn`, with copies of those that it changes."""
-        created = list(inputs)
+        arguments = list(inputs)
         for place, views in self._views:
-            created[place] = views[turn % self.count]
-        return tuple(created)
+            arguments[place] = views[turn % self.count]
+        return tuple(arguments)
 
 
 class Working:
@@ -54,33 +54,33 @@ class Working:
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._inputs = inputs
-        self._created: dict[tuple[frozenset[str], int], Copies] = {}
+        self._copies: dict[tuple[frozenset[str], int], Copies] = {}
         self._largest: dict[frozenset[str], Copies] = {}
 
-    def copies(self, mutates: Sequence[str], wanted: int) -> Copies:
-        """Return `wanted` copies of these inputs, or as many as half of the free memory holds; at
+    def copies(self, mutates: Sequence[str], most: int) -> Copies:
+        """Return `most` copies of these inputs, or as many as half of the free memory holds; at
         least one."""
         names = frozenset(mutates)
         places = {i: x for i, (n, x) in enumerate(self._inputs.items()) if n in names}
         largest = self._largest.get(names)
-        if largest is None or largest.count < wanted:
+        if largest is None or largest.count < most:
             fitting = (
                 free_bytes()
                 // 2
                 // max(1, sum(_step(x) * x.element_size() for x in places.values()))
             )
-            room = 1 << (wanted - 1).bit_length()  # so that few sizes are ever allocated
+            room = 1 << (most - 1).bit_length()  # so that few sizes are ever allocated
             count = max(1, min(room, fitting))
             if largest is None or count > largest.count:
-                largest = self._largest[names] = Copies.of(places, count)
-                self._created = {k: c for k, c in self._created.items() if k[0] != names}
-        count = min(wanted, largest.count)
-        if (names, count) not in self._created:
-            self._created[names, count] = largest.first(count)
-        return self._created[names, count]
+                largest = self._largest[names] = Copies.create(places, count)
+                self._copies = {k: c for k, c in self._copies.items() if k[0] != names}
+        count = min(most, largest.count)
+        if (names, count) not in self._copies:
+            self._copies[names, count] = largest.first(count)
+        return self._copies[names, count]
 
 
-def stacked(x: Any, count: int) -> Any:
+def stack_copies(x: Any, count: int) -> Any:
     """Return memory for `count` tensors like `x`, each aligned: shape (count, *x.shape)."""
     like = torch.empty_like(x)  # dense, in the order of the axes of `x`
     step = _step(x)

@@ -79,7 +79,7 @@ def _watch_interpreter(mode: _Operators) -> Callable[[], None]:
 
     real = GridExecutor.__call__
 
-    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def record_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         mode.observed.launches.append(self.fn.__name__)
         mode.launching += 1
         try:
@@ -87,7 +87,7 @@ def _watch_interpreter(mode: _Operators) -> Callable[[], None]:
         finally:
             mode.launching -= 1
 
-    GridExecutor.__call__ = launched
+    GridExecutor.__call__ = record_launch
 
     def restore() -> None:
         GridExecutor.__call__ = real

@@ -22,14 +22,14 @@ class Unpackable(ValueError):
     """Values do not describe a tensor: their bytes, shape and strides contradict each other."""
 
 
-def packed(x: torch.Tensor) -> Packed:
+def pack_tensor(x: torch.Tensor) -> Packed:
     """Return a strided tensor on the CPU as values."""
     flat = x.detach().as_strided((_span(tuple(x.shape), x.stride()),), (1,))
     data = flat.view(torch.uint8).numpy().tobytes()
     return Packed(str(x.dtype).removeprefix("torch."), tuple(x.shape), tuple(x.stride()), data)
 
 
-def unpacked(values: Packed) -> torch.Tensor:
+def unpack_tensor(values: Packed) -> torch.Tensor:
     """Return a new tensor with these values, on the CPU. Raises Unpackable: the values may come
     from a process that runs the code under test."""
     dtype = getattr(torch, str(values.dtype), None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from workbench.data.locks import Lock, held
+from workbench.data.locks import Lock, hold_lock
 from workbench.measurement.protocol import Protocol
 
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
@@ -35,29 +35,27 @@ def gpu_lock(
     gpu: str, on_wait: Callable[[str], None], timeout_s: float | None = None
 ) -> AbstractContextManager[None]:
     """Return a context manager that holds one GPU against other runs of the workbench. `gpu` is a
-    name from `lock_name`; the rest is as in `data.locks.held`."""
-    return held(Lock("gpu", gpu, "the GPU"), on_wait, timeout_s)
+    name from `lock_name`; the rest is as in `data.locks.hold_lock`."""
+    return hold_lock(Lock("gpu", gpu, "the GPU"), on_wait, timeout_s)
 
 
-def foreign(listed: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:
+def foreign(pids: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:
     """Return the number of processes listed by the driver on a GPU that are not ours.
 
     `own` are our processes that have opened the GPU. In a container the driver may list them by the
     host's numbers, which `exists` does not know: as many of those as we miss are ours.
     """
-    seen = set(listed)
+    seen = set(pids)
     others = {pid for pid in seen - set(own) if exists(pid)}
     hidden = {pid for pid in seen - set(own) if not exists(pid)}
     missed = len(set(own) - seen)
     return len(others) + max(0, len(hidden) - missed)
 
 
-def others_on_gpu(listed: Sequence[int] | None, own: Collection[int]) -> int | None:
-    """Return `foreign` for this machine; None where `listed`, from `Clocks.processes()`, is
+def others_on_gpu(pids: Sequence[int] | None, own: Collection[int]) -> int | None:
+    """Return `foreign` for this machine; None where `pids`, from `Clocks.processes()`, is
     None."""
-    return (
-        None if listed is None else foreign(listed, own, lambda pid: Path(f"/proc/{pid}").exists())
-    )
+    return None if pids is None else foreign(pids, own, lambda pid: Path(f"/proc/{pid}").exists())
 
 
 def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
@@ -82,9 +80,9 @@ def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
         sizes = {"N": count}
         bench = Bench(spec, sizes, "bf16", cache_bytes, 0.0, protocol)
         rotation = bench.calls(impl, impl.config(), "cold" if count > 1 else "hot")
-        timed = bench.timed(rotation, bench.first_time(rotation))
+        entrant = bench.choose_method(rotation, bench.first_time(rotation))
         windows = COPY_WINDOWS if name == "dram" else 1
-        samples = [timed.window(SELF_TEST_S, least=10).samples_s for _ in range(windows)]
+        samples = [entrant.window(SELF_TEST_S, least=10).samples_s for _ in range(windows)]
         seconds = min(map(stats.median, samples))
         results[name] = spec.bytes(sizes, "bf16") / seconds if count > 1 else seconds
     return results
@@ -107,9 +105,9 @@ def references(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
     impl = catalog.impl_of(spec, "torch")
     bench = Bench(spec, sizes, "bf16", cache_bytes, 0.0, protocol)
     rotation = bench.calls(impl, impl.config(), "cold")
-    timed = bench.timed(rotation, bench.first_time(rotation))
-    timed.window(PRODUCT_WARM_S, least=10)
-    seconds = stats.median(timed.window(PRODUCT_S, least=10).samples_s)
+    entrant = bench.choose_method(rotation, bench.first_time(rotation))
+    entrant.window(PRODUCT_WARM_S, least=10)
+    seconds = stats.median(entrant.window(PRODUCT_S, least=10).samples_s)
     return {"copy": copied, "product": spec.flops(**sizes) / seconds}
 
 

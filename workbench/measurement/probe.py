@@ -128,10 +128,10 @@ class Probe:
         self._hip = backend == "hip"
         # two windows may be pending: one is read while the next one runs
         self._slots = torch.zeros(2, 2, FIELDS, dtype=torch.int64, device="cuda")
-        self._at = [tuple(pair) for pair in self._slots]
+        self._rows = [tuple(pair) for pair in self._slots]
         self._counts = torch.zeros(2, 2, FIELDS, dtype=torch.int64, pin_memory=True)
-        self._done = [torch.cuda.Event(), torch.cuda.Event()]
-        self._begun = self._read = 0  # windows so far
+        self._end_events = [torch.cuda.Event(), torch.cuda.Event()]
+        self._windows_begun = self._windows_read = 0  # windows so far
         self.begin()
         self.end()
         if self.mhz() is None:
@@ -143,23 +143,23 @@ class Probe:
 
     def begin(self) -> None:
         """Enqueue the first run."""
-        self._run(self._at[self._begun % 2][0])
+        self._run(self._rows[self._windows_begun % 2][0])
 
     def end(self) -> None:
         """Enqueue the second run, and the copy of both readings to the host."""
-        bank = self._begun % 2
-        self._run(self._at[bank][1])
+        bank = self._windows_begun % 2
+        self._run(self._rows[bank][1])
         self._counts[bank].copy_(self._slots[bank], non_blocking=True)
-        self._done[bank].record()
-        self._begun += 1
+        self._end_events[bank].record()
+        self._windows_begun += 1
 
     def mhz(self) -> float | None:
         """Return the clock in MHz of the oldest ended window that was not yet requested. Waits for
         that window, and for no later work. A window is dropped once two more have ended."""
-        self._read = max(self._read, self._begun - 2)
-        bank = self._read % 2
-        self._read += 1
-        self._done[bank].synchronize()
+        self._windows_read = max(self._windows_read, self._windows_begun - 2)
+        bank = self._windows_read % 2
+        self._windows_read += 1
+        self._end_events[bank].synchronize()
         before, after = (Ticks(*row[:5]) for row in self._counts[bank].tolist())
         return window_mhz(before, after, self._tick_ns)
 

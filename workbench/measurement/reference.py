@@ -27,12 +27,12 @@ from workbench.spec import (
 WIDE = torch.float64  # of every reference
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
+def output_tuple(value: Any) -> tuple[Any, ...]:
     """Return a launcher's outputs, one tensor or several, as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def expected(
+def reference_outputs(
     spec: Spec, inputs: Sequence[Any], sizes: Sizes | None = None
 ) -> tuple[torch.Tensor, ...]:
     """Return the float64 reference of these inputs. Without `sizes` they are taken from the shapes
@@ -41,7 +41,7 @@ def expected(
     Raises SpecFault where the reference raises, changes an input, or gives outputs of another
     number, type, shape, dtype or device than the Spec declares.
     """
-    sizes = _known(spec, inputs) if sizes is None else sizes
+    sizes = _sizes(spec, inputs) if sizes is None else sizes
     where = f"the reference of the Spec {spec.name} " + (
         f"at {sizes_text(sizes)} " if sizes else ""
     )
@@ -49,39 +49,37 @@ def expected(
     before = [x._version for x in wide]
     try:
         with user_code(where.strip()):
-            outputs = as_tuple(spec.reference(*wide))
+            outputs = output_tuple(spec.reference(*wide))
     except (torch.OutOfMemoryError, WorkbenchError):
         raise
     except Exception as error:
         raise SpecFault(
-            f"{_begun(where)}fails ({first_sentence(error)}); correct the reference: "
+            f"{_capitalise(where)}fails ({first_sentence(error)}); correct the reference: "
             "no kernel was tried."
         ) from error
     changed = [n for n, x, v in zip(spec.inputs, wide, before, strict=True) if x._version != v]
     fault = f"changes its input {changed[0]} in place" if changed else None
     fault = fault or _count_fault(spec, outputs) or _output_fault(spec, outputs, sizes, wide)
     if fault:
-        raise SpecFault(f"{_begun(where)}{fault}; correct the Spec: no kernel was tried.")
+        raise SpecFault(f"{_capitalise(where)}{fault}; correct the Spec: no kernel was tried.")
     # a launch may change what it is given, so nothing expected may lie in the same memory
-    held = {x.untyped_storage().data_ptr() for x in inputs}
-    own = (o.clone() if o.untyped_storage().data_ptr() in held else o for o in outputs)
+    storages = {x.untyped_storage().data_ptr() for x in inputs}
+    own = (o.clone() if o.untyped_storage().data_ptr() in storages else o for o in outputs)
     return tuple(o.detach() for o in own)
 
 
-def returned_fault(
-    spec: Spec, outputs: Sequence[Any], wanted: Sequence[torch.Tensor]
-) -> str | None:
+def returned_fault(spec: Spec, outputs: Sequence[Any], exact: Sequence[torch.Tensor]) -> str | None:
     """Return in one sentence how the outputs of a launch differ from those that the Spec declares
     in number, type, shape or device, or None."""
     if fault := _count_fault(spec, outputs):
         return f"the launch {fault}"
-    for (name, tensor), actual, right in zip(spec.outputs.items(), outputs, wanted, strict=True):
+    for (name, tensor), actual, right in zip(spec.outputs.items(), outputs, exact, strict=True):
         if actual.shape != right.shape:
             return (
                 f"{name} has shape {tuple(actual.shape)} where {tuple(right.shape)} was expected "
                 f"(the Spec's axes {short(tensor.axes)})"
             )
-    return form_fault(spec, outputs, wanted[0].device) if wanted else None
+    return form_fault(spec, outputs, exact[0].device) if exact else None
 
 
 def form_fault(spec: Spec, outputs: Sequence[Any], device: torch.device) -> str | None:
@@ -97,11 +95,11 @@ def form_fault(spec: Spec, outputs: Sequence[Any], device: torch.device) -> str 
     return None
 
 
-def _begun(sentence: str) -> str:
+def _capitalise(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _known(spec: Spec, inputs: Sequence[Any]) -> dict[str, int]:
+def _sizes(spec: Spec, inputs: Sequence[Any]) -> dict[str, int]:
     """Return the sizes that the shapes of the inputs determine."""
     sizes: dict[str, int] = {}
     for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
@@ -126,11 +124,11 @@ def _output_fault(
     spec: Spec, outputs: Sequence[Any], sizes: Sizes, inputs: Sequence[Any]
 ) -> str | None:
     for (name, tensor), output in zip(spec.outputs.items(), outputs, strict=True):
-        shape, given = _shape(tensor, sizes), tuple(output.shape)
-        if shape is not None and given != shape:
+        shape, real = _shape(tensor, sizes), tuple(output.shape)
+        if shape is not None and real != shape:
             return (
-                f"gives {name} the shape {given}, where its axes {short(tensor.axes)} say {shape}; "
-                f"return {shape}, or write the axes of {given} in `outputs`"
+                f"gives {name} the shape {real}, where its axes {short(tensor.axes)} say {shape}; "
+                f"return {shape}, or write the axes of {real} in `outputs`"
             )
         if output.is_complex() or output.layout is not torch.strided:
             return f"gives {name} as {output.dtype} in the layout {output.layout}, not as numbers"

@@ -24,7 +24,7 @@ class RehearsalDriver:
     """Implements `MetalDriver`; its clock goes on by what each call is said to take."""
 
     elapsed_s: float = 0.0
-    checked: Checked = "rehearsal"
+    checked_by: Checked = "rehearsal"
 
     def now(self) -> float:
         """Return the seconds that have gone by on this clock."""

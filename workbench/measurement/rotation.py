@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from workbench.measurement.mutated import Copies
-from workbench.measurement.reference import as_tuple
+from workbench.measurement.reference import output_tuple
 from workbench.measurement.stream import (
     FirstCall,
     Flush,
@@ -41,35 +41,35 @@ class Rotation:
     waits: bool = False  # a call returns only when the GPU is done
     is_traced: bool = False  # code of torch.compile, as `correctness.is_traced` says
     _turn: int = 0
-    _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    _issued: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))
+    _kept_outputs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    _issue_times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))
 
     def call(self) -> None:
         """Call the Impl on the next set."""
         at = self._turn % len(self.sets)
-        given = self.sets[at]
+        inputs = self.sets[at]
         if self.copies is not None:
-            given = self.copies.given(given, self._turn)
-        self._kept[at] = as_tuple(self.impl(*given, config=self.config))
+            inputs = self.copies.call_inputs(inputs, self._turn)
+        self._kept_outputs[at] = output_tuple(self.impl(*inputs, config=self.config))
         self._turn += 1
 
     def issue(self) -> None:
         """Call the Impl on the next set, and record the host seconds that this takes: under 0.2 us
         more, so it is not used where the host's clock takes the time of a call."""
-        self._issued.append(issue_s(self.call))
+        self._issue_times.append(issue_s(self.call))
 
     @property
     def issued_s(self) -> float | None:
         """Host seconds to issue one call, the median of those by `issue`; None before the first.
         Of a call that waits for the GPU, the seconds until it returns."""
-        return median(self._issued) if self._issued else None
+        return median(self._issue_times) if self._issue_times else None
 
     def learn_issue(self, device_s: float) -> None:
         """Record the host seconds to issue a call of about `device_s`, from a few calls on the
         first set, each on an idle device, whose queue is empty. The one before them allocates the
         memory that those after it reuse: an allocation by the driver takes as long as many
         launches."""
-        self._issued.clear()
+        self._issue_times.clear()
         turn = self._turn
         for number in range(1 + max(1, min(MOST_ISSUED, int(ISSUE_S / max(device_s, 1e-9))))):
             self._turn = 0
@@ -104,11 +104,11 @@ class Rotation:
     @property
     def outputs(self) -> dict[int, tuple[Any, ...]]:
         """The outputs of the last call on each set since `forget`, by the set's number."""
-        return self._kept
+        return self._kept_outputs
 
     def forget(self) -> None:
         """Release all outputs."""
-        self._kept.clear()
+        self._kept_outputs.clear()
 
     def turn_over(self) -> None:
         """Restore the inputs that the next calls change, and flush after that; without a restore,

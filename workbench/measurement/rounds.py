@@ -59,12 +59,12 @@ def stream(
     running: tuple[K, Started] | None = None
     last = now()
     for key, entrant in entrants:
-        begun = key, entrant.begin(seconds)
+        started = key, entrant.begin(seconds)
         if running is not None:
             window, end = running[1].window(), now()
             yield running[0], _lasting(window, last, end)
             last = end
-        running = begun
+        running = started
     if running is not None:
         yield running[0], _lasting(running[1].window(), last, now())
 
@@ -139,7 +139,7 @@ def play(
     return windows
 
 
-def rested(
+def rested_windows(
     entrants: Mapping[K, Entrant], rules: BoostRules, rest: Callable[[float], None] = time.sleep
 ) -> dict[K, list[Window]]:
     """Return windows of all entrants in turn, each after a pause in which the clock recovers: times
@@ -194,9 +194,9 @@ def clean(windows: Sequence[Window], share: float = 0.75) -> tuple[list[Window],
     """Return the windows without those below `share` of the run's own median clock, and the number
     of samples left out. A window of unknown clock is kept, and so is every outlier."""
     fine = _fine(windows, share)
-    kept = [window for window, good in zip(windows, fine, strict=True) if good]
+    steady = [window for window, good in zip(windows, fine, strict=True) if good]
     left_out = sum(len(w.samples_s) for w, good in zip(windows, fine, strict=True) if not good)
-    return kept, left_out
+    return steady, left_out
 
 
 def _fine(windows: Sequence[Window], share: float) -> list[bool]:
@@ -235,27 +235,27 @@ def compare(
         protocol.requested_threshold if requested_threshold is None else requested_threshold
     )
     entrants = (left, again, right)
-    taken: tuple[list[Window], list[Window], list[Window]] = ([], [], [])
+    windows: tuple[list[Window], list[Window], list[Window]] = ([], [], [])
     # fewer pairs of rounds than this have no interval of that confidence, however slow the kernel
     fewest = 2 * stats.least_for(verdict.confidence_of(protocol.looks))
     settle(left, protocol, now)
     end = now() + protocol.compare_s
     for look in range(protocol.looks):
-        rounds = range(len(taken[0]), protocol.compare_rounds * 2**look)
+        rounds = range(len(windows[0]), protocol.compare_rounds * 2**look)
         turns = (
             (entrant, entrants[entrant])
             for at in takewhile(lambda at: at % 2 or at < fewest or now() < end, rounds)
             for entrant in ORDERS[at % 6]
         )
         for entrant, window in stream(turns, protocol.compare_window_s, now):
-            taken[entrant].append(window)
-        result = decide(*taken, protocol, requested_threshold)
-        if now() >= end or _decided(result):
+            windows[entrant].append(window)
+        result = decide(*windows, protocol, requested_threshold)
+        if now() >= end or _is_final(result):
             break
-    return PairTimes(*taken, result)
+    return PairTimes(*windows, result)
 
 
-def _decided(result: Verdict) -> bool:
+def _is_final(result: Verdict) -> bool:
     """Return whether the verdict is final. SAME within a noise floor above the requested threshold
     may improve with more rounds."""
     if result.word == "SAME":

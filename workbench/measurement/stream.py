@@ -43,14 +43,14 @@ class TimerStep:
 class Samples:
     """Samples that are enqueued and may not have run yet."""
 
-    def __init__(self, pairs: Sequence[tuple[Any, Any]], before: list[float]) -> None:
-        self._pairs, self._before = pairs, before
+    def __init__(self, pairs: Sequence[tuple[Any, Any]], seconds_before: list[float]) -> None:
+        self._pairs, self._seconds_before = pairs, seconds_before
 
     def seconds(self) -> list[float]:
         """Return the seconds of each sample; waits for the last of them and for no later work."""
         if self._pairs:
             self._pairs[-1][1].synchronize()
-        return self._before + [start.elapsed_time(end) * 1e-3 for start, end in self._pairs]
+        return self._seconds_before + [start.elapsed_time(end) * 1e-3 for start, end in self._pairs]
 
 
 def begin_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> Samples:
@@ -132,13 +132,13 @@ def first_call(step: TimerStep) -> FirstCall:
     for seconds in (5e-4, LONGEST_DELAY_S):
         if step.flush is not None:
             step.flush()
-        held, (start, end) = _plain_mark(), marks(0)
+        mark, (start, end) = _plain_mark(), marks(0)
         delay(seconds)
-        held.record()
+        mark.record()
         started = time.perf_counter()
         start.record()
         step.call()
-        waits = bool(held.query())
+        waits = bool(mark.query())
         end.record()
         host_s = time.perf_counter() - started
         wait()
@@ -181,13 +181,13 @@ def runs_while_held(
     """Return whether `seen` comes true while the current stream is held before the call: its work
     then runs on another stream, without waiting for this one. `seen` reads memory of the device
     beside this stream. Returns None where the hold ended first, which proves nothing."""
-    held = _plain_mark()
+    mark = _plain_mark()
     wait()
     delay(HELD_S + 4 * host_s)
-    held.record()
+    mark.record()
     call()
     result = seen()
-    proved = not held.query()
+    proved = not mark.query()
     wait()
     return result if proved else None
 

@@ -32,11 +32,11 @@ _BUILTINS = ("abs", "all", "any", "float", "getattr", "isinstance", "max", "min"
 class Snapshot:
     """The functions of some modules and classes, by `owner.name`."""
 
-    known: Mapping[str, tuple[Any, str, Any]]  # owner, attribute, value
+    functions: Mapping[str, tuple[Any, str, Any]]  # owner, attribute, value
 
-    def changed(self) -> str | None:
+    def replaced_function(self) -> str | None:
         """Return the name of the first function that was replaced, or None."""
-        for title, (owner, name, value) in self.known.items():
+        for title, (owner, name, value) in self.functions.items():
             if owner.__dict__.get(name) is not value:
                 return title
         shadows = _INHERITED & vars(torch.Tensor).keys()
@@ -65,16 +65,16 @@ def snapshot() -> Snapshot:
             if isinstance(value, type) and value.__module__ == module.__name__
         ),
     ]
-    known = {
+    functions = {
         f"{title}.{name}": (owner, name, value)
         for title, owner in owners
         for name, value in list(vars(owner).items())
         if _is_function(owner, name, value)
     }
-    known |= {f"torch.{n}": (torch, n, getattr(torch, n)) for n in _TORCH}
-    known |= {f"torch.cuda.{n}": (torch.cuda, n, getattr(torch.cuda, n)) for n in _CUDA}
-    known |= {f"builtins.{n}": (builtins, n, getattr(builtins, n)) for n in _BUILTINS}
-    return Snapshot(known)
+    functions |= {f"torch.{n}": (torch, n, getattr(torch, n)) for n in _TORCH}
+    functions |= {f"torch.cuda.{n}": (torch.cuda, n, getattr(torch.cuda, n)) for n in _CUDA}
+    functions |= {f"builtins.{n}": (builtins, n, getattr(builtins, n)) for n in _BUILTINS}
+    return Snapshot(functions)
 
 
 def _is_function(owner: Any, name: str, value: Any) -> bool:

@@ -56,7 +56,7 @@ def host_copies() -> list[Copied]:
         raise RuntimeError("torch sees no GPU in the process that copies")
     entrants = _entrants()
     taken = rounds.play(entrants, RULES)
-    return [_copied(key, entrant, taken[key]) for key, entrant in entrants.items()]
+    return [_copy_result(key, entrant, taken[key]) for key, entrant in entrants.items()]
 
 
 @cache
@@ -69,7 +69,7 @@ def _entrants() -> dict[tuple[Direction, bool, int], _Copy]:
     sent = noise.view(torch.uint8)
     directions: tuple[Direction, ...] = ("h2d", "d2h")
     entrants = {
-        (direction, pinned, size): _Copy.of(direction, pinned, sent[:size])
+        (direction, pinned, size): _Copy.create(direction, pinned, sent[:size])
         for size in SIZES
         for pinned in (True, False)
         for direction in directions
@@ -79,17 +79,17 @@ def _entrants() -> dict[tuple[Direction, bool, int], _Copy]:
     return entrants
 
 
-def _copied(key: tuple[Any, bool, int], entrant: _Copy, windows: list[Window]) -> Copied:
+def _copy_result(key: tuple[Any, bool, int], entrant: _Copy, windows: list[Window]) -> Copied:
     direction, pinned, size = key
-    right = entrant.arrived()
-    return Copied(direction, pinned, size, measured(windows) if right else None, right)
+    right = entrant.has_arrived()
+    return Copied(direction, pinned, size, summarise(windows) if right else None, right)
 
 
-def measured(windows: list[Window]) -> Measured:
+def summarise(windows: list[Window]) -> Measured:
     """Return windows of the host's clock as a result, in seconds."""
-    kept = [w.samples_s for w in windows]
-    samples = tuple(s for window in kept for s in window)
-    low, high = stats.windowed_interval(kept)
+    by_window = [w.samples_s for w in windows]
+    samples = tuple(s for window in by_window for s in window)
+    low, high = stats.windowed_interval(by_window)
     return Measured(
         stats.median(samples),
         low,
@@ -98,8 +98,8 @@ def measured(windows: list[Window]) -> Measured:
         "hot",
         "host",
         RULES.id,
-        len(kept),
-        window_sizes=tuple(len(window) for window in kept),
+        len(by_window),
+        window_sizes=tuple(len(window) for window in by_window),
     )
 
 
@@ -112,7 +112,7 @@ class _Copy:
     estimate_s: float = 1e-4
 
     @staticmethod
-    def of(direction: str, pinned: bool, sent: Any) -> _Copy:
+    def create(direction: str, pinned: bool, sent: Any) -> _Copy:
         """Return a copy of these bytes between memory of host and device."""
         import torch
 
@@ -134,7 +134,7 @@ class _Copy:
     def _copy(self) -> None:
         self.target.copy_(self.source, non_blocking=True)
 
-    def arrived(self) -> bool:
+    def has_arrived(self) -> bool:
         """Return whether the target equals the source."""
         import torch
 
@@ -152,7 +152,7 @@ class _Taken:
         return self.taken
 
 
-def by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
+def group_by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
     """Return the copies of each kind by its name, the smallest first."""
     results: dict[str, list[Copied]] = {}
     for copy in sorted(copies, key=lambda c: c.bytes):

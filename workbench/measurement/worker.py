@@ -121,7 +121,7 @@ class _State:
 
 
 _now: _State | None = None
-_before: Snapshot | None = None  # the functions that the check relies on, before user code ran
+_snapshot: Snapshot | None = None  # the functions that the check relies on, before user code ran
 
 
 def _state() -> _State:
@@ -159,14 +159,14 @@ def warm() -> None:
 
     from workbench.measurement.tamper import snapshot
 
-    global _before
-    _before = snapshot()
+    global _snapshot
+    _snapshot = snapshot()
 
-    def opened() -> None:
+    def open_context() -> None:
         if torch.cuda.is_available():
             torch.zeros(1, device="cuda")
 
-    opening = threading.Thread(target=opened)
+    opening = threading.Thread(target=open_context)
     opening.start()
     key_of_triton()  # where it is not known, half a second, which the first launch would take
     opening.join()
@@ -223,11 +223,11 @@ def compile_libraries(job: MeasureJob, share: int, of: int) -> None:
     compilable = [i for i in spec.impls if i.name in names and hasattr(i.launch, "compile_only")]
     if compilable:
         _set_precision()
-        given = inputs.make(spec, job.sizes, job.dtype, "cuda", job.seed)
+        arguments = inputs.make(spec, job.sizes, job.dtype, "cuda", job.seed)
         for impl in compilable:
             with suppress(Exception):
-                impl.launch.compile_only(*given)  # type: ignore[attr-defined]
-        del given
+                impl.launch.compile_only(*arguments)  # type: ignore[attr-defined]
+        del arguments
         torch.cuda.empty_cache()
 
 
@@ -236,10 +236,10 @@ def begin(job: MeasureJob) -> None:
     large."""
     global _now
     _now = None  # frees the last problem's memory
-    _now = _prepared(job)
+    _now = _prepare_state(job)
 
 
-def _prepared(job: MeasureJob) -> _State:
+def _prepare_state(job: MeasureJob) -> _State:
     import torch
 
     from workbench.measurement.bench import Bench
@@ -261,7 +261,7 @@ def _prepared(job: MeasureJob) -> _State:
     cache = cache_bytes(device)
     clock, seeds = sm_clock(sensors), (job.seed, job.seed + 1)
     bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds, hot_bound)
-    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs, job.sizes)}
+    problems = {0: PreparedProblem.wrap(spec, job.dtype, bench.first_inputs, job.sizes)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
 
@@ -302,7 +302,7 @@ def references() -> dict[str, float]:
     return preflight.references(cache_bytes(device), Protocol())
 
 
-def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
+def account_seconds(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
     """Return the task wrapped, so that it returns its result and its seconds by activity."""
 
     @wraps(task)
@@ -326,13 +326,13 @@ def _checking() -> Iterator[None]:
         state.spent = replace(state.spent, check=check)
 
 
-def _took(timed: Any, windows: Sequence[Window]) -> None:
+def _took(entrant: Any, windows: Sequence[Window]) -> None:
     state = _state()
-    took = state.spent.timed + timed.calls * sum(sum(w.samples_s) for w in windows)
+    took = state.spent.timed + entrant.calls * sum(sum(w.samples_s) for w in windows)
     state.spent = replace(state.spent, timed=took)
 
 
-@accounted
+@account_seconds
 def first_pass(
     candidate: Candidate, best_s: float | None, kernel: str | None = None
 ) -> Timed | Refusal:
@@ -341,39 +341,39 @@ def first_pass(
     try:
         return _first_pass(candidate, best_s, kernel)
     except BaseException as error:
-        return _failed(error, "launch")
+        return _error_refusal(error, "launch")
 
 
 def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) -> Timed | Refusal:
     from workbench.measurement.bench import Impossible
 
-    checked = _checked(candidate)
+    checked = _verify(candidate)
     if isinstance(checked, Refusal):
         return checked
     bench, protocol = _state().bench, _state().job.protocol
     rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
-    if reason := _unlike_compiled(candidate, rotation, kernel):
+    if reason := _check_kernels(candidate, rotation, kernel):
         return Refusal("check", reason, rule="launches")
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
-            timed = bench.timed(rotation, first, protocol.first_pass_graph_s)
+            timed = bench.choose_method(rotation, first, protocol.first_pass_graph_s)
             least = 1 if slow else protocol.first_pass_samples
             window = timed.window(0.0 if slow else protocol.first_pass_s, least)
             _took(timed, [window])
-            return _timed(bench.measured(timed, [window], "cold"), checked)
+            return _timed_result(bench.summarise(timed, [window], "cold"), checked)
         except Impossible as impossible:
             if attempt == 2:
                 return Refusal("measure", str(impossible), rule="floor")
     raise AssertionError("unreachable")
 
 
-def _timed(timing: Measured, checked: Checked, repeats: bool | None = None) -> Timed:
+def _timed_result(timing: Measured, checked: Checked, repeats: bool | None = None) -> Timed:
     return Timed(timing, checked.error, "gpu", checked.bits, _state().job.seed, repeats)
 
 
-def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
+def _check_kernels(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
     """Store the kernels of one call, with which those of its duplicates must agree. Returns why
     they are not those that were compiled, or None."""
     launches = _state().bench.launches(rotation)
@@ -387,7 +387,7 @@ def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) ->
     return f"a call launches {launched} on its own stream, and not the compiled kernel `{kernel}`"
 
 
-@accounted
+@account_seconds
 def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     """Check a config whose machine code is that of the config with the key `leader`.
 
@@ -395,21 +395,21 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     Refusal where it is wrong, and None where its launches differ or are unknown: it needs a time of
     its own.
     """
-    checked = _checked(candidate)
+    checked = _verify(candidate)
     if isinstance(checked, Refusal):
         return checked
     try:
         bench = _state().bench
         launches = bench.launches(bench.calls(*resolve(candidate)))
     except BaseException as error:
-        return _failed(error, "launch")
-    known = _state().launches.get(leader)
-    if launches is None or launches != known:
+        return _error_refusal(error, "launch")
+    kernels = _state().launches.get(leader)
+    if launches is None or launches != kernels:
         return None
     return Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)
 
 
-@accounted
+@account_seconds
 def halve_candidates(
     candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
 ) -> list[Timed | Refusal]:
@@ -426,12 +426,12 @@ def halve_candidates(
     for i, taken in windows.items():
         _took(entrants[i], taken)
     return [
-        failed[i] if i in failed else _with_time(unchecked, entrants[i], windows[i], "boost", {})
+        failed[i] if i in failed else _add_time(unchecked, entrants[i], windows[i], "boost", {})
         for i in range(len(candidates))
     ]
 
 
-@accounted
+@account_seconds
 def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[Timed | Refusal]:
     """Return times of all candidates against each other.
 
@@ -442,21 +442,21 @@ def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[T
     try:
         return _final(candidates, estimates)
     except BaseException as error:
-        return [_failed(error, "measure") for _ in candidates]
+        return [_error_refusal(error, "measure") for _ in candidates]
 
 
 def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[Timed | Refusal]:
-    checks = [_checked(candidate) for candidate in candidates]
+    checks = [_verify(candidate) for candidate in candidates]
     failed = {i: c for i, c in enumerate(checks) if isinstance(c, Refusal)}
     right = [i for i in range(len(candidates)) if i not in failed]
     entrants, unable = _entrants(candidates, estimates, only=right)
     failed |= unable
     protocol, far = _state().job.protocol, _far(candidates, entrants)
     near = {i: e for i, e in entrants.items() if i not in far}
-    windows, also = _played(near, near=protocol.near)
+    windows, also = _play_rounds(near, near=protocol.near)
     few = protocol.far_rounds
     brief = replace(protocol, settle_s=0.0, rounds=few, most_rounds=few)  # the clock has settled
-    windows |= _played({i: entrants[i] for i in far}, brief)[0]
+    windows |= _play_rounds({i: entrants[i] for i in far}, brief)[0]
     results: list[Timed | Refusal] = []
     for i, candidate in enumerate(candidates):
         first = checks[i]
@@ -467,14 +467,14 @@ def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[
         if isinstance(last, Refusal):
             results.append(last)
         else:
-            more = {**also, "brief": i in far or _behind(windows, i) > protocol.near}
+            more = {**also, "brief": i in far or _slowdown_share(windows, i) > protocol.near}
             results.append(
-                _with_time(last, entrants[i], windows[i], "sustained", more, repeats=repeats)
+                _add_time(last, entrants[i], windows[i], "sustained", more, repeats=repeats)
             )
     return results
 
 
-def _behind(windows: Mapping[int, Sequence[Window]], i: int) -> float:
+def _slowdown_share(windows: Mapping[int, Sequence[Window]], i: int) -> float:
     """Return by which share an entrant is slower than the fastest."""
     medians = {n: median([s for w in taken for s in w.samples_s]) for n, taken in windows.items()}
     return medians[i] / min(medians.values()) - 1
@@ -494,14 +494,14 @@ def _checked_again(
     """Check the results of timed calls and, after the last of them, a call on other values. Returns
     the larger error with the bits of `first`, and whether all bits were the same."""
     state = _state()
-    second = _checked(candidate, seed=1)
+    second = _verify(candidate, seed=1)
     if isinstance(second, Refusal):
         return second, None
     with _checking():
         try:
-            timed = state.bench.check_timed(entrant, [state.problems[0], state.problems[1]])
+            timed = state.bench.check_calls(entrant, [state.problems[0], state.problems[1]])
         except BaseException as error:
-            return _failed(error, "measure"), None
+            return _error_refusal(error, "measure"), None
     if wrong := next((c.wrong for _, c in timed if c.wrong), None):
         return Refusal("check", f"in timed calls, {wrong}", rule="timed"), None
     worst = max((first, second, *(c for _, c in timed)), key=lambda c: c.error)
@@ -525,13 +525,13 @@ def _entrants(
         try:
             rotation = bench.calls(*resolve(candidate))
             first = bench.first_time(rotation)
-            entrants[i] = bench.timed(rotation, estimate or first)
+            entrants[i] = bench.choose_method(rotation, estimate or first)
         except BaseException as error:
-            failed[i] = _failed(error, "measure")
+            failed[i] = _error_refusal(error, "measure")
     return entrants, failed
 
 
-def _played(
+def _play_rounds(
     entrants: Mapping[int, Any],
     protocol: Protocol | None = None,
     busiest: Any = None,
@@ -547,20 +547,20 @@ def _played(
     rounds.settle(busiest or min(entrants.values(), key=lambda a: a.estimate_s), protocol)
     others = [_processes(state.sensors)]
 
-    def after_round() -> None:
+    def note_readings() -> None:
         readings.append(state.sensors.read())
         others.append(_processes(state.sensors))
 
-    windows = rounds.play(entrants, protocol, after_round, near=near)
+    windows = rounds.play(entrants, protocol, note_readings, near=near)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     came = max(0, max(others) - others[0])
     return windows, {**state.sensors.summary(readings), "others_on_gpu": came}
 
 
-def _rested(entrants: Mapping[int, Any]) -> dict[int, list[Window]]:
+def _rest_windows(entrants: Mapping[int, Any]) -> dict[int, list[Window]]:
     """Return windows of each entrant in the state boost."""
-    windows = rounds.rested(entrants, BOOST)
+    windows = rounds.rested_windows(entrants, BOOST)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     return windows
@@ -580,7 +580,7 @@ def _heaviest(entrants: Mapping[int, Any]) -> Any:
     return max(alone, key=lambda entrant: entrant.estimate_s, default=None)
 
 
-def _with_time(
+def _add_time(
     checked: Checked,
     entrant: Any,
     windows: Sequence[Window],
@@ -591,13 +591,13 @@ def _with_time(
 ) -> Timed | Refusal:
     """Return a checked result with its time; an impossible time fails only this config."""
     try:
-        timing = _state().bench.measured(entrant, windows, regime, state, **also)
-        return _timed(timing, checked, repeats)
+        timing = _state().bench.summarise(entrant, windows, regime, state, **also)
+        return _timed_result(timing, checked, repeats)
     except BaseException as impossible:
-        return _failed(impossible, "measure")
+        return _error_refusal(impossible, "measure")
 
 
-def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
+def _verify(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
     """Return the check of a candidate's result, or why it is wrong. A library baseline is checked
     like the rest. The values are those of the second set of inputs where `seed` is 1."""
     from workbench.measurement.correctness import PreparedProblem, check
@@ -607,13 +607,13 @@ def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
         try:
             if seed not in state.problems:
                 inputs = state.bench.second_inputs
-                state.problems[seed] = PreparedProblem.given(
+                state.problems[seed] = PreparedProblem.wrap(
                     state.spec, state.job.dtype, inputs, state.job.sizes
                 )
             checked = check(*resolve(candidate), state.problems[seed])
         except BaseException as error:
-            return _failed(error, "launch")
-    if _before is not None and (name := _before.changed()) is not None:
+            return _error_refusal(error, "launch")
+    if _snapshot is not None and (name := _snapshot.replaced_function()) is not None:
         reason = f"the kernel's code replaced {name}, on which checks and times rely"
         return Refusal("check", reason, poisoned=True, rule="functions")
     return Refusal("check", checked.wrong, rule=checked.rule) if checked.wrong else checked
@@ -622,7 +622,7 @@ def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
 HOT_ROUNDS = 12
 
 
-@accounted
+@account_seconds
 def hot(candidate: Candidate) -> Timed | Refusal:
     """Return the time of calls back to back on the same buffers, which the cache may hold.
 
@@ -634,26 +634,26 @@ def hot(candidate: Candidate) -> Timed | Refusal:
         entrants = {}
         for i, regime in enumerate(("cold", "hot")):
             rotation = bench.calls(*resolve(candidate), regime)
-            entrants[i] = bench.timed(rotation, bench.first_time(rotation))
+            entrants[i] = bench.choose_method(rotation, bench.first_time(rotation))
         # after a final, in which the clock has settled; nothing is ranked by this time
         brief = replace(_state().job.protocol, settle_s=0.0, rounds=HOT_ROUNDS)
-        windows, also = _played(entrants, brief)
-        timing = bench.measured(entrants[1], windows[1], "hot", "sustained", **also)
+        windows, also = _play_rounds(entrants, brief)
+        timing = bench.summarise(entrants[1], windows[1], "hot", "sustained", **also)
         return Timed(timing, 0.0, "gpu")
     except BaseException as error:
-        return _failed(error, "measure")
+        return _error_refusal(error, "measure")
 
 
-@accounted
+@account_seconds
 def compare(left: Candidate, right: Candidate, requested_threshold: float) -> PairTime:
     """Return the times and verdict of `right` against `left`.
 
     Is it slower by more than `requested_threshold` (0.01 is one percent)? Both are checked first;
     `left` takes part twice, which measures the noise floor beside the two.
     """
-    checks = _checked(left), _checked(right)
+    checks = _verify(left), _verify(right)
     if isinstance(checks[0], Refusal) or isinstance(checks[1], Refusal):
-        return PairTime(_refused(checks[0]), _refused(checks[1]))
+        return PairTime(_refusal_of(checks[0]), _refusal_of(checks[1]))
     entrants, failed = _entrants([left, left, right], [0.0] * 3)
     if failed:
         return PairTime(failed.get(0) or failed.get(1), failed.get(2))
@@ -677,10 +677,10 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
             timed.append(
                 last
                 if isinstance(last, Refusal)
-                else _with_time(last, entrant, taken, "sustained", also, repeats=repeats)
+                else _add_time(last, entrant, taken, "sustained", also, repeats=repeats)
             )
     except BaseException as error:
-        return PairTime(None, _failed(error, "measure"))
+        return PairTime(None, _error_refusal(error, "measure"))
     verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
 
@@ -688,7 +688,7 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
 def open_alone(candidate: Candidate) -> Refusal | None:
     """Check a candidate and keep it as the one that `window_alone` times. Returns why it has no
     time, or None."""
-    checked = _checked(candidate)
+    checked = _verify(candidate)
     if isinstance(checked, Refusal):
         return checked
     entrants, failed = _entrants([candidate], [0.0])
@@ -700,32 +700,32 @@ def open_alone(candidate: Candidate) -> Refusal | None:
 
 def window_alone(seconds: float, least: int) -> Window:
     """Return a window of about `seconds` of the open candidate, with nothing left on the GPU."""
-    alone = _opened()
+    alone = _open_candidate()
     alone.windows.append(alone.entrant.begin(seconds, least).window())
     return alone.windows[-1]
 
 
-def close_alone(kept: int | None = None) -> Timed | Refusal:
-    """Check the results of timed calls of the open candidate. Returns its time in the last `kept`
+def close_alone(count: int | None = None) -> Timed | Refusal:
+    """Check the results of timed calls of the open candidate. Returns its time in the last `count`
     windows, all of them by default, or why it has none after all, such as a wrong result or windows
     that are shorter than possible."""
-    alone = _opened()
+    alone = _open_candidate()
     _state().alone = None
     last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
     if isinstance(last, Refusal):
         return last
-    windows = alone.windows if kept is None else alone.windows[-kept:]
-    return _with_time(last, alone.entrant, windows, "sustained", {})
+    windows = alone.windows if count is None else alone.windows[-count:]
+    return _add_time(last, alone.entrant, windows, "sustained", {})
 
 
-def _opened() -> _Alone:
+def _open_candidate() -> _Alone:
     alone = _state().alone
     if alone is None:
         raise RuntimeError("the measuring process has no open candidate")
     return alone
 
 
-@accounted
+@account_seconds
 def energy(candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
     """Return the energy of one call of each candidate, from `windows` windows in turns, or one
     sentence that says why it has none. Taken after all times, which it does not change."""
@@ -751,16 +751,16 @@ def energy(candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
     except EnergyError as error:
         return [reasons.get(i, str(error)) for i in range(len(candidates))]
     except BaseException as error:
-        reason = _failed(error, "measure").reason
+        reason = _error_refusal(error, "measure").reason
         return [reasons.get(i, reason) for i in range(len(candidates))]
     return [taken[i] if i in taken else reasons[i] for i in range(len(candidates))]
 
 
-def _refused(checked: Checked | Refusal) -> Refusal | None:
+def _refusal_of(checked: Checked | Refusal) -> Refusal | None:
     return checked if isinstance(checked, Refusal) else None
 
 
-@accounted
+@account_seconds
 def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     """Return the times of tasks of different problems, measured against each other.
 
@@ -775,14 +775,14 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     try:
         poison = tasks.open()
         if poison is not None:  # the others cannot be timed either
-            return tasks.without_times(poison)
+            return tasks.refuse_tasks(poison)
         try:
             taken = tasks.take()
         except BaseException as cause:  # it is unknown which task caused it
-            refusal = _failed(cause, "measure")
+            refusal = _error_refusal(cause, "measure")
             if refusal.poisoned:  # the parent identifies it, as when the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({refusal.reason})") from cause
-            return tasks.without_times(refusal)
+            return tasks.refuse_tasks(refusal)
         return tasks.close(taken)
     finally:
         _enter(own)
@@ -811,14 +811,14 @@ class _Interleaved:
         responds, at which it stops, or None."""
         for i, part in enumerate(self.parts):
             try:
-                with _at(_known(self.states, part.job)):
-                    checked = _checked(part.candidate)
+                with _switch_problem(_problem_state(self.states, part.job)):
+                    checked = _verify(part.candidate)
                     if isinstance(checked, Refusal):
                         self.failed[i] = checked
                     else:
                         self.entrants[i], self.counts[i] = _entrant(part)
             except BaseException as unable:
-                self.failed[i] = _failed(unable, "measure")
+                self.failed[i] = _error_refusal(unable, "measure")
             if i in self.failed and self.failed[i].poisoned:
                 return self.failed[i]
         return None
@@ -826,8 +826,8 @@ class _Interleaved:
     def take(self) -> _InterleavedWindows:
         """Return the windows of all that can be timed."""
         parts, entrants = self.parts, self.entrants
-        rested = _rested({i: e for i, e in entrants.items() if parts[i].boost})
-        windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
+        rested = _rest_windows({i: e for i, e in entrants.items() if parts[i].boost})
+        windows, also = _play_rounds(entrants, parts[0].job.protocol, _heaviest(entrants))
         return _InterleavedWindows(windows, rested, also)
 
     def close(self, taken: _InterleavedWindows) -> list[TaskTime]:
@@ -835,7 +835,7 @@ class _Interleaved:
         the GPU none has a time."""
         results: list[TaskTime] = []
         for i in range(len(self.parts)):
-            time, boost = self._closed(i, taken)
+            time, boost = self._close_task(i, taken)
             results.append(TaskTime(time, *self.counts.get(i, (None, None)), boost))
             if isinstance(time, Refusal) and time.poisoned:
                 rest = range(len(results), len(self.parts))
@@ -843,39 +843,39 @@ class _Interleaved:
                 break
         return results
 
-    def _closed(
+    def _close_task(
         self, i: int, taken: _InterleavedWindows
     ) -> tuple[Timed | Refusal, Timed | Refusal | None]:
         """Return the time of a task, or why it has none, and its time after pauses."""
         if i not in self.entrants:
             return self.failed[i], None
         part, entrant = self.parts[i], self.entrants[i]
-        with _at(_known(self.states, part.job)):
-            checked = _checked(part.candidate, seed=1)
+        with _switch_problem(_problem_state(self.states, part.job)):
+            checked = _verify(part.candidate, seed=1)
             if isinstance(checked, Refusal):
                 return checked, None
-            time = _with_time(
+            time = _add_time(
                 checked, entrant, taken.rounds[i], "sustained", taken.also, part.regime
             )
             if i not in taken.rested:
                 return time, None
-            return time, _with_time(checked, entrant, taken.rested[i], "boost", {}, part.regime)
+            return time, _add_time(checked, entrant, taken.rested[i], "boost", {}, part.regime)
 
-    def without_times(self, refusal: Refusal) -> list[TaskTime]:
+    def refuse_tasks(self, refusal: Refusal) -> list[TaskTime]:
         """Return each task without a time: for its own reason, or for this one."""
         return [TaskTime(self.failed.get(i, refusal)) for i in range(len(self.parts))]
 
 
-def _known(states: dict[Any, _State], job: MeasureJob) -> _State:
+def _problem_state(states: dict[Any, _State], job: MeasureJob) -> _State:
     """Return the state of a problem, made where it does not exist yet."""
     key = (job.kernel, *job.sizes.items(), job.dtype)
     if key not in states:
-        states[key] = _prepared(job)
+        states[key] = _prepare_state(job)
     return states[key]
 
 
 @contextmanager
-def _at(state: _State) -> Iterator[None]:
+def _switch_problem(state: _State) -> Iterator[None]:
     """Run the block on another problem; its seconds count for the task."""
     before = _state()
     _enter(state)
@@ -909,7 +909,7 @@ def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
         # the device alone may take a tenth of that, which would make windows ten times too long
         first = min(host_samples(rotation.step(), 2))
         return BenchTime("host", rotation, 1, first, bench.clock), (kernels, peak)
-    return bench.timed(rotation, first), (kernels, peak)
+    return bench.choose_method(rotation, first), (kernels, peak)
 
 
 def resolve(candidate: Candidate) -> tuple[Impl, Any]:
@@ -924,17 +924,17 @@ def resolve(candidate: Candidate) -> tuple[Impl, Any]:
     return impl, impl.config(**candidate.case.config)
 
 
-def _failed(error: BaseException, stage: Stage) -> Refusal:
+def _error_refusal(error: BaseException, stage: Stage) -> Refusal:
     if isinstance(error, (SourceChanged, SpecFault)):  # nothing more can be measured
         raise error
     if type(error).__name__ == "OutOfMemoryError":
         import torch
 
         torch.cuda.empty_cache()
-        return Refusal("measure", _out_of_memory(str(error)))
+        return Refusal("measure", _memory_sentence(str(error)))
     if isinstance(error, Untimed):
         return Refusal("check", str(error), rule="streams" if _is_unjoined(error) else None)
-    lost = _lost()
+    lost = _is_gpu_lost()
     return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
 
 
@@ -944,7 +944,7 @@ def _is_unjoined(error: Untimed) -> bool:
     return isinstance(error, NotJoined)
 
 
-def _out_of_memory(text: str) -> str:
+def _memory_sentence(text: str) -> str:
     """Return a sentence on a failed allocation: how much was requested, and what was there."""
     import torch
 
@@ -957,7 +957,7 @@ def _out_of_memory(text: str) -> str:
     )
 
 
-def _lost() -> bool:
+def _is_gpu_lost() -> bool:
     """Return whether the GPU no longer responds to this process: after an illegal or misaligned
     access or an assertion, every further call fails."""
     import torch

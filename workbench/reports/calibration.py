@@ -62,7 +62,7 @@ class CalibratedPart:
 
 def part_of(known: Calibration, kernel: str, dtype: str, device: Device) -> CalibratedPart:
     """Return a kernel of a calibration, checked at the sizes that it holds back."""
-    times = known.of(kernel, dtype)
+    times = known.times_of(kernel, dtype)
     spec, used = catalog.spec_of(kernel), [t for t in times if not t.held]
     held, errors = held_sizes(spec, dtype, device, times), error_range(spec, device, times)
     return CalibratedPart(kernel, dtype, len(sizes_in(used)), len(used), errors, held)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Failure, Measured, Outcome, Record, Run, grouped
+from workbench.data.record import Failure, Measured, Outcome, Record, Run, group_by
 from workbench.data.units import span_text, text_of, unit_of
 from workbench.device.ceilings import ALIKE, MEASURED, state_of, stem_of
 from workbench.reports import render
@@ -82,7 +82,7 @@ def pairs_of(ceilings: Mapping[str, Plain]) -> list[StatePair]:
     """Return the measured ceilings by what they limit, in the order of first appearance."""
     named = [(stem_of(n), c) for n, c in ceilings.items() if n.endswith(MEASURED)]
     pairs = []
-    for group in grouped(named, lambda pair: pair[0]).values():
+    for group in group_by(named, lambda pair: pair[0]).values():
         known = {c.get("state") == "boost": c for _, c in group}
         pairs.append(StatePair(known.get(False), known.get(True)))
     return pairs
@@ -387,7 +387,7 @@ def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     if not timings:
         return []
     methods = ", ".join(dict.fromkeys(t.method for t in timings))
-    clocks = grouped((t for t in timings if t.sm_mhz), lambda t: t.state)
+    clocks = group_by((t for t in timings if t.sm_mhz), lambda t: t.state)
     spans = {s: [t.sm_mhz or 0.0 for t in some] for s, some in sorted(clocks.items())}
     each = [f"{s} {min(mhz):.0f} to {max(mhz):.0f} MHz" for s, mhz in spans.items()]
     clock = [("SM clock", "; ".join(each))] if each else []

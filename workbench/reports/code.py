@@ -12,7 +12,7 @@ from workbench.code.code_reading import MachineCode, register_name
 from workbench.code.kinds import group_of, group_text
 from workbench.code.listing import Instruction, SourceLine
 from workbench.code.mix import Mix
-from workbench.data.units import counted, percent
+from workbench.data.units import amount, percent
 from workbench.reports import render
 from workbench.reports.figures.code import block_depths, block_text, flow_svg, live_svg, place_text
 
@@ -188,7 +188,7 @@ def partition_sentence(code: MachineCode) -> str:
     known = code.partitions
     if known is None:
         return "The kernel is not warp-specialised: no jump leads to parts with different roles."
-    overlap = "; ".join(f"{a} and {b} share {counted(n, 'block')}" for a, b, n in known.overlaps)
+    overlap = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in known.overlaps)
     shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in known.shared_barriers)
     first = f"Partitions overlap: {overlap}." if overlap else "No two partitions share a block."
     return f"{first} Shared mbarriers: {shared}." if shared else f"{first} No mbarrier is shared."
@@ -235,7 +235,7 @@ def comparison_sentence(result: CodeComparison, against: str) -> str:
     of = result.equal_blocks + len(result.blocks)
     have = "has" if result.equal_blocks == 1 else "have"
     return (
-        f"{result.equal_blocks} of {counted(of, 'block')} {have} the same opcodes as in {against}."
+        f"{result.equal_blocks} of {amount(of, 'block')} {have} the same opcodes as in {against}."
     )
 
 

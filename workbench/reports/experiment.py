@@ -18,7 +18,7 @@ from workbench.data.record import (
     Outcome,
     Record,
     Run,
-    grouped,
+    group_by,
 )
 from workbench.data.units import reading, span_text, text_of, unit_of
 from workbench.device.apple_model import EMULATED, MODEL
@@ -115,7 +115,7 @@ def variant_row(record: Record, run: Run) -> list[str]:
     """Return the cells under `VARIANTS`."""
     case, timing = record.case, record.timing
     scale, unit = unit_of(record.time_s)
-    tilde = "" if record.measured else "~"
+    tilde = "" if record.is_measured else "~"
     sized = ", ".join(filter(None, (sizes_text(case.sizes, " "), case.dtype)))
     between = ""
     if isinstance(timing, Measured):
@@ -145,7 +145,7 @@ def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
 
 def groups_of(evidence: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     """Return the evidence by group, in the order of first appearance."""
-    return list(grouped(evidence, lambda each: each.group).items())
+    return list(group_by(evidence, lambda each: each.group).items())
 
 
 def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:

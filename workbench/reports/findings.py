@@ -162,7 +162,7 @@ def _time_row(record: Record) -> list[str]:
     if isinstance(timing, Measured):
         between = f"{reading(timing.low_s, 's')} to {reading(timing.high_s, 's')}"
     about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
-    time = ("" if record.measured else "~") + reading(record.time_s, "s")
+    time = ("" if record.is_measured else "~") + reading(record.time_s, "s")
     return [code(case.kernel), *map(text, (case.label, about, regime_of(record), time, between))]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from workbench.data.clock import slug
 from workbench.data.record import Ratio
-from workbench.data.units import counted, duration, rough, span_text, text_of, unit_of
+from workbench.data.units import amount, duration, rough, span_text, text_of, unit_of
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.reports.figures.history import sparkline
@@ -275,7 +275,7 @@ def _trend(series: HistorySeries, branch: str) -> tuple[str, str]:
         return f"{change_text(change)} at {at}", change.direction
     clean = sum(not series.points[n].name.dirty for n in view.places)
     if clean < 2 * LEAST_POINTS:
-        return f"{counted(clean, 'commit')}; a step needs {2 * LEAST_POINTS}", "few"
+        return f"{amount(clean, 'commit')}; a step needs {2 * LEAST_POINTS}", "few"
     return f"no step in {clean} commits", "steady"
 
 

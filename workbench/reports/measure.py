@@ -108,7 +108,7 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     if run.predicted:
         unranked = any(interval_of(r) for g in groups for r in g.records)
         order = "; times whose intervals overlap are not ranked" if unranked else ""
-        bands = {band_words(r): None for g in groups for r in g.records if not r.measured}
+        bands = {band_words(r): None for g in groups for r in g.records if not r.is_measured}
         error = "; ".join(bands)
         return f"Predicted for {run.device}: {run.kernel} at {many}{order}; {error}."
     if not ratios:
@@ -144,7 +144,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
         spread = ["predicted", "", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
     else:
         spread = [t.regime, "", *spread_cells(t, scale, unit)]
-    tilde = "" if record.measured else "~"
+    tilde = "" if record.is_measured else "~"
     speed = tilde + rate(record, ridge_of(group.run))
     speed = "" if span or not (record.bytes or record.flops) else speed
     share = tilde + whole_percent(ceiling[0]) if ceiling else ""
@@ -190,7 +190,7 @@ def nonempty_columns(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> li
 
 def head_words(head: str, group: Group) -> str:
     """Return a head as it is shown: a predicted time is not a median."""
-    predicted = head == "median" and not any(r.measured for r in group.records)
+    predicted = head == "median" and not any(r.is_measured for r in group.records)
     return "predicted" if predicted else head
 
 
@@ -213,8 +213,8 @@ def result_line(group: Group) -> str:
         return f"{group.run.kernel}, {group.name}: predicted and not ranked: {each}"
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
-    tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
-    error = "" if best.measured else f" ({factor_words([best])})"
+    tilde, kind = ("", "measured") if best.is_measured else ("~", "predicted")
+    error = "" if best.is_measured else f" ({factor_words([best])})"
     time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}{error}"
     against = group.library_ratio(best)
     ratio = f", {against:.3f}x the speed of the best baseline" if against else ""

@@ -16,7 +16,7 @@ import workbench
 from workbench.code.code_pair import MEANINGS, ORDER, CodePair
 from workbench.data.exits import COULD_NOT_RUN, FAILED, INTERRUPTED, PASSED, UNDECIDED
 from workbench.data.impl_check import ImplCheck, worst_first
-from workbench.data.units import counted, quantity
+from workbench.data.units import amount, quantity
 from workbench.reports import compare
 from workbench.reports.compare import Compared
 from workbench.reports.versions import (
@@ -97,7 +97,7 @@ def _check_sections(checks: Sequence[ImplCheck]) -> Iterator[str]:
     if more:
         lines.append(f"- {more} more")
     if right := len(checks) - len(others):
-        lines.append(f"- right: {counted(right, 'changed Impl')} at the sizes to check")
+        lines.append(f"- right: {amount(right, 'changed Impl')} at the sizes to check")
     if lines:
         yield "\n".join(lines)
 
@@ -227,5 +227,5 @@ def _left_out(every: Sequence[tuple[str, str]]) -> str:
     lines = [f"- {escape_markdown(what)}: {escape_markdown(reason)}" for what, reason in every]
     kept, more = _fitting(lines, LIST_ROOM)
     if more:
-        kept.append(f"- and {counted(more, 'more kernel')}")
+        kept.append(f"- and {amount(more, 'more kernel')}")
     return "Not compared:\n\n" + "\n".join(kept)

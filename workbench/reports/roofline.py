@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, grouped
+from workbench.data.record import Measured, group_by
 from workbench.data.units import (
-    counted,
+    amount,
     duration,
     four_digits,
     microseconds,
@@ -101,7 +101,7 @@ def page(sheet: Sheet) -> str:
 def _is_emulated(sheet: Sheet) -> bool:
     """Return whether every point is a prediction of a Metal kernel."""
     records = [point.record for point in sheet.points]
-    return bool(records) and all(r.case.backend == "metal" and not r.measured for r in records)
+    return bool(records) and all(r.case.backend == "metal" and not r.is_measured for r in records)
 
 
 def sentence(sheet: Sheet) -> str:
@@ -112,8 +112,8 @@ def sentence(sheet: Sheet) -> str:
     order = Counter(p.held.word for p in best).most_common()
     each = [f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order]
     if all(p.load.span_s for p in best):
-        return f"{counted(len(best), 'problem')}, each predicted as an interval, so none is ranked."
-    start = f"{counted(len(best), 'problem')}: {', '.join(each)}"
+        return f"{amount(len(best), 'problem')}, each predicted as an interval, so none is ranked."
+    start = f"{amount(len(best), 'problem')}: {', '.join(each)}"
     able = [p for p in best if p.held.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
     if not able:
@@ -150,7 +150,7 @@ def _scope(sheet: Sheet) -> list[tuple[str, str]]:
         shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
     if sheet.apart:
         text = (
-            f"{counted(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+            f"{amount(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
         )
         shown.append(("Left out", text))
     return shown
@@ -172,7 +172,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     dtypes |= {p.record.case.dtype for p in points}
     kinds = [kind for kind in _KINDS if any(p.regime == kind for p in points)]
     names = {True: ("O-measured", "measured (solid)"), False: ("O-stated", "stated (dashed)")}
-    there = {n.ceiling.measured for n in scene.lines}
+    there = {n.ceiling.is_measured for n in scene.lines}
     origins = [switch for measured, switch in names.items() if measured in there]
     profiled = {t.level for p in points for t in p.traffic}
     paired = {n.ceiling.state for n in scene.lines if n.paired}
@@ -218,8 +218,8 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
             "low": "" if c.low is None else quantity(c.low, c.unit),
             "high": "" if c.high is None else quantity(c.high, c.unit),
             "ridge": _ridge(c, ceiling_set),
-            "source": c.source + (f"; {c.run}" if c.run and c.measured else ""),
-            "drawn": "drawn" if c in ceiling_set.drawn() else "",
+            "source": c.source + (f"; {c.run}" if c.run and c.is_measured else ""),
+            "drawn": "drawn" if c in ceiling_set.lines() else "",
         }
         for ceiling_set in sheet.ceilings.values()
         for c in sorted(ceiling_set.ceilings, key=_table_order)
@@ -228,7 +228,7 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
 
 def _table_order(c: Ceiling) -> tuple[int, str, str, bool, str]:
     """Return the order of a ceiling in the table: both states of one limit lie together."""
-    return list(LEVELS).index(c.level), c.dtype, c.stem, not c.measured, c.name
+    return list(LEVELS).index(c.level), c.dtype, c.stem, not c.is_measured, c.name
 
 
 def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
@@ -240,7 +240,7 @@ def _kernel_diagnoses(sheet: Sheet) -> list[dict[str, str]]:
     """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
     kernels = [(p.device, p.record.case.kernel) for p in sheet.points]
     text = []
-    for (device, kernel), numbers in grouped(bests(sheet), lambda n: kernels[n]).items():
+    for (device, kernel), numbers in group_by(bests(sheet), lambda n: kernels[n]).items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
         row = max(cold, key=lambda n: _weight(sheet.points[n]))
         most = sheet.points[row]
@@ -272,9 +272,9 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
 def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
     """Return a row for each ceiling that both have from the same kind of source."""
     lines = []
-    theirs = {(d.level, d.dtype, d.measured, d.state): d for d in reversed(other.drawn())}
-    for c in one.drawn():
-        if d := theirs.get((c.level, c.dtype, c.measured, c.state)):
+    theirs = {(d.level, d.dtype, d.is_measured, d.state): d for d in reversed(other.lines())}
+    for c in one.lines():
+        if d := theirs.get((c.level, c.dtype, c.is_measured, c.state)):
             origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
             origin += f", {clock_words(c.state)}" if c.state else ""
             values = [quantity(each.value, each.unit) for each in (c, d)]

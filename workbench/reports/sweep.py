@@ -20,9 +20,9 @@ from workbench.data.record import (
     Record,
     Resources,
     Run,
-    grouped,
+    group_by,
 )
-from workbench.data.units import counted, rough, unit_of, whole_percent
+from workbench.data.units import amount, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.device.error_band import NEVER, expected_s, expected_words, factor_words
@@ -270,7 +270,7 @@ def _facts(
     unit = board.unit[1]
     if not result.ranked:
         return _class_facts(result)
-    about = "" if winner.measured else "~"
+    about = "" if winner.is_measured else "~"
     basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
     facts = [
         (f"{about}{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
@@ -300,8 +300,8 @@ def _share_words(winner: Record, nearest: tuple[float, str, bool]) -> str:
     """Return the name of a ceiling, with the shares of it that a measured time would reach where
     the winner's is predicted."""
     share, name, _ = nearest
-    if winner.measured or (ends := expected_s(winner)) is None:
-        return name if winner.measured else f"{name}; {NEVER}"
+    if winner.is_measured or (ends := expected_s(winner)) is None:
+        return name if winner.is_measured else f"{name}; {NEVER}"
     low, high = (whole_percent(share * winner.time_s / end) for end in reversed(ends))
     reached = f"{low} or more" if share * winner.time_s > ends[0] else f"{low} to {high}"
     return f"{name}; {reached} if measured"
@@ -381,14 +381,14 @@ def _doubts(winner: Record | None) -> list[str]:
         text.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
     if timing.left_out:
         text.append(
-            f"{counted(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual "
+            f"{amount(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual "
             "clock are left out."
         )
     return text
 
 
 def _counts(result: Selection) -> str:
-    words = counted(result.configs, "config")
+    words = amount(result.configs, "config")
     if result.binaries:
         words += f", {result.binaries} distinct "
         words += "binary" if result.binaries == 1 else "binaries"
@@ -420,7 +420,7 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
         ("Method", f"{timing.method}: {_METHODS[timing.method]}"),
         ("Protocol", timing.protocol),
-        ("Winner's samples", f"{len(timing.samples_s)} in {counted(timing.rounds, 'window')}"),
+        ("Winner's samples", f"{len(timing.samples_s)} in {amount(timing.rounds, 'window')}"),
         ("SM clock", _unit_text(timing.sm_mhz, "MHz")),
         ("Temperature", _unit_text(timing.temperature_c, "°C")),
         ("Power", _unit_text(timing.power_w, "W")),
@@ -512,7 +512,7 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
 def _varied_fields(run: Run, swept: Sequence[Outcome]) -> list[str]:
     """Return the fields that took several values: requested ones first, then tuned ones, and
     `block_m`, `block_n` before all."""
-    values = grouped((field for o in swept for field in o.case.config.items()), lambda f: f[0])
+    values = group_by((field for o in swept for field in o.case.config.items()), lambda f: f[0])
     moving = [name for name, seen in values.items() if len({*seen}) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
     wanted = [f for f in moving if knobs.get(f) in run.vary]
@@ -561,7 +561,7 @@ def _ceiling_words(run: Run, winner: Record | None) -> str:
     if winner is None or nearest is None or interval_of(winner):
         return ""
     share, name, memory = nearest
-    verb = "is predicted to reach" if not winner.measured else "reaches"
+    verb = "is predicted to reach" if not winner.is_measured else "reaches"
     words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling, {name}"
     others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
     words += "".join(f", and {whole_percent(s)} of {n}" for s, n in others)

@@ -332,11 +332,9 @@ def _is_of_the_host(profiles: Sequence[Profile], summary: TraceSummary | None) -
 
 def _plain(record: Record) -> tuple[str, str, str]:
     """Return a config that was timed without a profiler, its time, and the kind of the time."""
-    device = record.case.device
-    kind = (
-        f"measured on {device}" if record.measured else f"predicted for {device}, no GPU took part"
-    )
-    tilde = "" if record.measured else "~"
+    on = record.case.device
+    kind = f"measured on {on}" if record.is_measured else f"predicted for {on}, no GPU took part"
+    tilde = "" if record.is_measured else "~"
     return f"{record.case.kernel} {record.case.label}", tilde + _time(record.time_s), kind
 
 

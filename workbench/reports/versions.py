@@ -13,7 +13,7 @@ from workbench.data.clock import epoch_of
 from workbench.data.compiled_code import CodeVersions, CompiledCode
 from workbench.data.impl_check import WORDS, worst_first
 from workbench.data.record import Comparison, Outcome, Resources, Run
-from workbench.data.units import counted, quantity
+from workbench.data.units import amount, quantity
 from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import label, sizes_text
@@ -99,18 +99,18 @@ def conclusion(changes: CodeChanges) -> str:
     """Return the result in two or three sentences."""
     pairs, versions = changes.pairs, changes.versions
     counts = Counter(pair.word for pair in pairs)
-    devices = counted(len({pair.case.device for pair in pairs}), "device")
+    devices = amount(len({pair.case.device for pair in pairs}), "device")
     words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
     each = "commit" if changes.run.engine == "bisect" else "config"
-    text = f"{counted(len(pairs), each)} on {devices}, {versions.before} to {versions.after}"
+    text = f"{amount(len(pairs), each)} on {devices}, {versions.before} to {versions.after}"
     text += f": {words}." if words else ": nothing to compare."
     if versions.unchanged:
         verb = "was" if versions.unchanged == 1 else "were"
-        text += f" {counted(versions.unchanged, 'config')} of the same source {verb} not compiled."
+        text += f" {amount(versions.unchanged, 'config')} of the same source {verb} not compiled."
     if again := tune_again(pairs):
-        text += f" {counted(len(again), 'tuned config')} must be tuned again."
+        text += f" {amount(len(again), 'tuned config')} must be tuned again."
     if changes.interrupted and len(pairs) == versions.configs and each == "config":
-        known = counted(sum(pair.measured is not None for pair in pairs), "verdict")
+        known = amount(sum(pair.measured is not None for pair in pairs), "verdict")
         text += f" The measurement was stopped; {known} so far."
     elif changes.interrupted:
         so_far = f"{len(pairs)} of {versions.configs}" if versions.configs else f"{len(pairs)}"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from workbench.data.interrupts import Interrupts
-from workbench.data.temporary import lock_of_dead, locked
+from workbench.data.temporary import lock_folder, lock_of_dead
 from workbench.spec import WorkbenchError
 
 WORKING = "WORKING"  # the files of the work tree, instead of a revision
@@ -146,7 +146,7 @@ class Worktrees:
             if self._folder is None:
                 _remove_leftovers(self.repository.root)
                 self._folder = Path(mkdtemp(prefix=FOLDER)).resolve()
-                self._lock = locked(self._folder)
+                self._lock = lock_folder(self._folder)
             path = self._folder / commit[:12]
             self._created[commit] = path  # before git begins, so that it is removed in any case
             # no hooks: a post-checkout hook may write anywhere

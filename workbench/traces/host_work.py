@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from workbench.data.intervals import (
     Intervals,
-    clipped,
+    clip,
     difference,
     intersection,
     intervals,
@@ -28,18 +28,18 @@ LONGEST = 10  # gaps that are looked into
 def operations_of(table: Activities, launches: Sequence[int], numbers: Iterable[int]) -> list[int]:
     """Return, for each activity of `numbers`, the innermost host operation in which it was
     launched, by thread; -1 where the file has none."""
-    wanted = list(numbers)
+    indices = list(numbers)
     threads: dict[tuple[int, int], list[int]] = {}
-    for index in table.of_kind(ActivityKind.OP):
+    for index in table.select(ActivityKind.OP):
         threads.setdefault(_thread(table, index), []).append(index)
     calls: dict[tuple[int, int], list[int]] = {}
-    for call in {launches[i] for i in wanted if launches[i] >= 0}:
+    for call in {launches[i] for i in indices if launches[i] >= 0}:
         if (where := _thread(table, call)) in threads:
             calls.setdefault(where, []).append(call)
     parents: dict[int, int] = {}
-    for where, of_thread in calls.items():
-        parents.update(_innermost(table, of_thread, threads[where]))
-    return [parents.get(launches[i], -1) for i in wanted]
+    for where, thread_calls in calls.items():
+        parents.update(_innermost(table, thread_calls, threads[where]))
+    return [parents.get(launches[i], -1) for i in indices]
 
 
 def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:
@@ -50,7 +50,7 @@ def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Int
     inside = operations_of(table, launches, copies)
     hosts = {o if o >= 0 else launches[i] for i, o in zip(copies, inside, strict=True)}
     spans = union((table.starts[i], table.ends[i]) for i in hosts)
-    return clipped(spans, times.start, times.end)
+    return clip(spans, times.start, times.end)
 
 
 def copy_waits(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:
@@ -125,7 +125,7 @@ def longest_gaps(
 
 
 def _name(table: Activities, index: int) -> str:
-    return "" if index < 0 else table.names.known[table.name_numbers[index]]
+    return "" if index < 0 else table.names.entries[table.name_numbers[index]]
 
 
 def _host_work(
@@ -136,7 +136,7 @@ def _host_work(
     best: list[tuple[tuple[float, ...], int, float]] = [((0.0,), -1, 0.0) for _ in gaps]
     order = sorted(range(len(gaps)), key=lambda n: gaps[n].start)
     ends = [gaps[n].end for n in order]
-    for index in table.of_kind(*HOST):
+    for index in table.select(*HOST):
         start, end = table.starts[index], table.ends[index]
         if not times.is_of(table, index):
             continue
@@ -173,23 +173,23 @@ def range_rows(trace: Trace, times: DeviceTimes | None, launches: Sequence[int])
     of the host alone."""
     table = trace.activities
     groups: dict[str, list[int]] = {}
-    for index in table.of_kind(ActivityKind.RANGE):
+    for index in table.select(ActivityKind.RANGE):
         if times is None or times.is_of(table, index):
             groups.setdefault(range_name(_name(table, index)), []).append(index)
     moments = _launch_moments(table, times, launches) if times else None
-    return [_range_row(name, table, of, moments) for name, of in groups.items()]
+    return [_range_row(name, table, indices, moments) for name, indices in groups.items()]
 
 
 def _range_row(
-    name: str, table: Activities, of: Sequence[int], moments: Sequence[tuple[int, int]] | None
+    name: str, table: Activities, indices: Sequence[int], moments: Sequence[tuple[int, int]] | None
 ) -> RangeRow:
-    ordered = sorted(of, key=lambda i: table.starts[i])
+    ordered = sorted(indices, key=lambda i: table.starts[i])
     each = _work_by_range(table, ordered, moments) if moments is not None else []
     lengths = _range_lengths(table, ordered, each)
     unions = [intervals(sorted((table.starts[i], table.ends[i]) for i in work)) for work in each]
     return RangeRow(
         name,
-        len(of),
+        len(indices),
         statistics.median(lengths),
         min(lengths),
         max(lengths),
@@ -257,28 +257,28 @@ def operation_rows(trace: Trace) -> list[OperationRow]:
     """Return one row for each name of host operations, the most time of their own first."""
     table = trace.activities
     threads: dict[tuple[int, int], list[int]] = {}
-    for index in table.of_kind(ActivityKind.OP):
+    for index in table.select(ActivityKind.OP):
         threads.setdefault(_thread(table, index), []).append(index)
     sums: dict[int, list[int]] = {}
-    for of_thread in threads.values():
-        for index, own, outermost in _own_times(table, of_thread):
+    for indices in threads.values():
+        for index, own, outermost in _own_times(table, indices):
             row = sums.setdefault(table.name_numbers[index], [0, 0, 0])
             row[2] += own
             if outermost:
                 row[0] += 1
                 row[1] += table.ends[index] - table.starts[index]
-    rows = [OperationRow(table.names.known[n], *row) for n, row in sums.items()]
+    rows = [OperationRow(table.names.entries[n], *row) for n, row in sums.items()]
     return sorted(rows, key=lambda row: (-row.own_ns, row.name))
 
 
-def _own_times(table: Activities, of_thread: list[int]) -> Iterator[tuple[int, int, bool]]:
+def _own_times(table: Activities, indices: list[int]) -> Iterator[tuple[int, int, bool]]:
     """Yield each operation of a thread with its time less that of those directly inside it, and
     whether it is in none of its own name."""
     inside: dict[int, int] = {}
     nested: set[int] = set()
     stack: list[int] = []
     names = table.name_numbers
-    for index in sorted(of_thread, key=lambda i: (table.starts[i], -table.ends[i])):
+    for index in sorted(indices, key=lambda i: (table.starts[i], -table.ends[i])):
         while stack and table.ends[stack[-1]] <= table.starts[index]:
             stack.pop()
         if stack:
@@ -286,6 +286,6 @@ def _own_times(table: Activities, of_thread: list[int]) -> Iterator[tuple[int, i
         if any(names[other] == names[index] for other in stack):
             nested.add(index)
         stack.append(index)
-    for index in of_thread:
+    for index in indices:
         spent = table.ends[index] - table.starts[index]
         yield index, max(0, spent - inside.get(index, 0)), index not in nested

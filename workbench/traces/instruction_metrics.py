@@ -242,7 +242,7 @@ def _tmem_waits(code: Sequence[Executed]) -> Iterator[int]:
         read = [loads[r] for r in _registers(sources) if r in loads]
         if op.stem == "LDTM" or (op.stem == "NOP" and before == "LDTM") or (read and max(read)[1]):
             yield op.row
-        for register in _written(op, target):
+        for register in _written_registers(op, target):
             if op.stem in LOADS:
                 loads[register] = place, op.stem == "LDTM"
             else:
@@ -254,7 +254,7 @@ def _registers(text: str) -> list[int]:
     return [int(number) for number in REGISTER.findall(text)]
 
 
-def _written(op: Executed, target: str) -> Sequence[int]:
+def _written_registers(op: Executed, target: str) -> Sequence[int]:
     """Return the registers that an instruction writes: the one that it names, or all of an LDTM."""
     first = _registers(target)[:1]
     if op.stem != "LDTM" or not first or not (match := REGISTERS.search(op.opcode)):

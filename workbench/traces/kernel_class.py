@@ -98,8 +98,8 @@ def class_rows(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> lis
     for index, operation in zip(times.order, operations, strict=True):
         if table.kinds[index] != ActivityKind.KERNEL:
             continue
-        name = table.names.known[table.name_numbers[index]]
-        by = "" if operation < 0 else table.names.known[table.name_numbers[operation]]
+        name = table.names.entries[table.name_numbers[index]]
+        by = "" if operation < 0 else table.names.entries[table.name_numbers[operation]]
         kind = class_of(name, by)
         counts[kind.name] = counts.get(kind.name, 0) + 1
         spent = rules.setdefault(kind.name, {})

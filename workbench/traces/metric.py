@@ -93,7 +93,7 @@ def stall_counter(reason: str) -> str:
     return STALL_COUNTERS[0].format(reason)
 
 
-def _elapsed(unit: str) -> Formula:
+def _usage(unit: str) -> Formula:
     return _percent(f"{unit}.avg.pct_of_peak_sustained_elapsed")
 
 
@@ -102,12 +102,12 @@ METRICS: tuple[Metric, ...] = (
         Formula(NCU, ("gpu__time_duration.sum",), lambda ns: ns / 1e9),
     )),
     Metric("compute_throughput", "compute throughput", "1", "higher",
-           (_elapsed("sm__throughput"),)),
+           (_usage("sm__throughput"),)),
     Metric("memory_throughput", "memory throughput", "1", "higher",
-           (_elapsed("gpu__compute_memory_throughput"),)),
+           (_usage("gpu__compute_memory_throughput"),)),
     Metric("dram_throughput", "DRAM throughput", "1", "higher",
-           (_elapsed("gpu__dram_throughput"),)),
-    Metric("l2_throughput", "L2 throughput", "1", "higher", (_elapsed("lts__throughput"),)),
+           (_usage("gpu__dram_throughput"),)),
+    Metric("l2_throughput", "L2 throughput", "1", "higher", (_usage("lts__throughput"),)),
     Metric("l1_throughput", "L1 throughput", "1", "higher",
            (_percent("l1tex__throughput.avg.pct_of_peak_sustained_active"),)),
     Metric("dram_read_bytes", "DRAM bytes read", "B", "lower",
@@ -356,7 +356,7 @@ def limiter(counters: Mapping[str, float]) -> Sequence[str]:
     return [name.removeprefix(start) for name, value in limits.items() if value == least]
 
 
-def refused(dispatch: Dispatch) -> list[CounterValue]:
+def refusals(dispatch: Dispatch) -> list[CounterValue]:
     """Return the counters that the tool refused."""
     return [counter for counter in dispatch.counters.values() if counter.state == "refused"]
 

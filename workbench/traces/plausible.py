@@ -37,8 +37,8 @@ def drop_impossible(trace: Trace) -> None:
     kernel of their stream. Each is counted in `trace.tally`."""
     table, tally = trace.activities, trace.tally
     by_noun = {
-        DEVICE: list(table.of_kind(*WORK)),
-        HOST: list(table.of_kind(*(kind for kind in ActivityKind if kind not in WORK))),
+        DEVICE: list(table.select(*WORK)),
+        HOST: list(table.select(*(kind for kind in ActivityKind if kind not in WORK))),
     }
     for noun, numbers in by_noun.items():
         unreadable = sum(count for (kind, _), count in tally.bad.items() if kind == noun)
@@ -154,9 +154,9 @@ def _cut_overruns(trace: Trace) -> None:
 def _neighbours(table: Activities) -> Iterator[tuple[int, int]]:
     """Yield each kernel with the next one of its stream."""
     lanes: dict[tuple[int, int, int], list[int]] = {}
-    for i in table.of_kind(ActivityKind.KERNEL):
+    for i in table.select(ActivityKind.KERNEL):
         lane = table.device_numbers[i], table.process_numbers[i], table.lane_numbers[i]
         lanes.setdefault(lane, []).append(i)
-    for of_lane in lanes.values():
-        of_lane.sort(key=lambda i: (table.starts[i], table.ends[i]))
-        yield from pairwise(of_lane)
+    for lane_indices in lanes.values():
+        lane_indices.sort(key=lambda i: (table.starts[i], table.ends[i]))
+        yield from pairwise(lane_indices)

@@ -46,7 +46,7 @@ def repeats(trace: Trace, times: DeviceTimes) -> list[Repeat]:
         gaps = [g for g in times.gaps if g.start >= start and g.end <= end]
         result.append(
             Repeat(
-                tuple(table.names.known[n] for n in names[first : first + period]),
+                tuple(table.names.entries[n] for n in names[first : first + period]),
                 count,
                 start,
                 end,
@@ -63,7 +63,7 @@ def _runs(names: Sequence[int]) -> list[tuple[int, int, int]]:
     name alone is not a sequence."""
     results: list[tuple[int, int, int]] = []
     for period in _periods(names):
-        results += _of_period(names, period)
+        results += _runs_of_period(names, period)
     # the most kernels first; of equal ones the shortest period, which is the sequence itself
     results.sort(key=lambda run: (-run[1] * run[2], run[1], run[0]))
     taken = bytearray(len(names))
@@ -89,7 +89,7 @@ def _periods(names: Sequence[int]) -> list[int]:
     return sorted(period for period, _ in likely if period >= SHORTEST)
 
 
-def _of_period(names: Sequence[int], period: int) -> list[tuple[int, int, int]]:
+def _runs_of_period(names: Sequence[int], period: int) -> list[tuple[int, int, int]]:
     """Return the runs in which each kernel is the one `period` places before it."""
     result = []
     begin = None

@@ -88,7 +88,7 @@ def rule_metrics(
         values["programs"] = float(math.prod(dispatch.geometry.grid))
     values["product"] = float(is_product(dispatch.name))
     values = _matrix_flop(counters) | instruction_metrics(dispatch) | values | dict(plain or {})
-    return values | _derived(values)
+    return values | _derive_metrics(values)
 
 
 def is_product(name: str) -> bool:
@@ -110,7 +110,7 @@ def _matrix_flop(counters: Mapping[str, float]) -> dict[str, float]:
     return {"matrix_flop": math.fsum(known)} if known else {}
 
 
-def _derived(values: Mapping[str, float]) -> dict[str, float]:
+def _derive_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return what follows from two sources: DRAM bytes over the least, and excess sectors where
     instructions alone tell them."""
     result: dict[str, float] = {}
@@ -141,7 +141,7 @@ def call_metrics(
             if all(name in each for each in launches)
         }
     values |= plain
-    return values | _derived(values)
+    return values | _derive_metrics(values)
 
 
 def calls_of(launches: Sequence[Mapping[str, float]]) -> list[Sequence[Mapping[str, float]]]:
@@ -178,11 +178,11 @@ def stored_metrics(
 ) -> tuple[Evidence, ...]:
     """Return the metrics of a dispatch as they are stored: those of counters in their own units,
     stalls in cycles where the counters tell them, and what rules need beside them."""
-    known = metric_values(dispatch, tool)
-    stored = [Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in known.values()]
-    has_stalls = any(name.startswith(STALL) for name in known)
+    metrics = metric_values(dispatch, tool)
+    stored = [Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in metrics.values()]
+    has_stalls = any(name.startswith(STALL) for name in metrics)
     for name, value in rule_metrics(dispatch, tool, plain).items():
-        if name in known or name == "duration" or (has_stalls and name.startswith(STALL)):
+        if name in metrics or name == "duration" or (has_stalls and name.startswith(STALL)):
             continue
         unit, kind, _ = _other(name)
         stored.append(Evidence(name, value, unit, kind))

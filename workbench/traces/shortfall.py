@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.data.record_tally import RATED
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.timeline import range_name
 from workbench.traces.trace import WORK, Activities, ActivityKind, Trace, is_launch
 
@@ -40,7 +40,7 @@ def shortfalls(trace: Trace, launches: Sequence[int]) -> list[Shortfall]:
     complete."""
     tally = trace.tally
     result = [
-        Shortfall(f"{counted(count, 'record')} of {name} may be work of a device, not read",
+        Shortfall(f"{amount(count, 'record')} of {name} may be work of a device, not read",
                   tally.remedies[name], True)
         for name, count in tally.unread.items()
     ]  # fmt: skip
@@ -57,10 +57,10 @@ def _launches_without_work(trace: Trace) -> Shortfall | None:
     """Return the launches and replays whose kernels are not in the file."""
     table = trace.activities
     lost = {(table.processes[p], c) for p, c in trace.tally.lost if p in table.processes}
-    done = {(table.process_numbers[i], table.correlations[i]) for i in table.of_kind(*WORK)} | lost
-    known = {n for n, name in enumerate(table.names.known) if is_launch(name)}
+    done = {(table.process_numbers[i], table.correlations[i]) for i in table.select(*WORK)} | lost
+    known = {n for n, name in enumerate(table.names.entries) if is_launch(name)}
     calls = [
-        i for i in table.of_kind(ActivityKind.CALL)
+        i for i in table.select(ActivityKind.CALL)
         if table.name_numbers[i] in known and table.correlations[i] >= 0
     ]  # fmt: skip
     empty = [i for i in calls if (table.process_numbers[i], table.correlations[i]) not in done]
@@ -68,10 +68,10 @@ def _launches_without_work(trace: Trace) -> Shortfall | None:
     empty = [i for i in empty if i not in outer]
     if not empty:
         return None
-    names = Counter(table.names.known[table.name_numbers[i]] for i in empty)
+    names = Counter(table.names.entries[table.name_numbers[i]] for i in empty)
     listed = ", ".join(f"{name} {count:,}" for name, count in names.most_common(3))
     remedy = GRAPHS if any("Graph" in name for name in names) else AGAIN
-    if not any(True for _ in table.of_kind(*WORK)):
+    if not any(True for _ in table.select(*WORK)):
         remedy = "read the file of its kernels together with it, or record them"
     steps = _steps_without_kernels(table)
     return Shortfall(
@@ -82,7 +82,7 @@ def _launches_without_work(trace: Trace) -> Shortfall | None:
 
 def _early_kernels(table: Activities, launches: Sequence[int]) -> Shortfall | None:
     """Return the kernels that begin before the call that launched them does (kineto issue 1380)."""
-    launched = [i for i in table.of_kind(ActivityKind.KERNEL) if launches[i] >= 0]
+    launched = [i for i in table.select(ActivityKind.KERNEL) if launches[i] >= 0]
     early = sum(table.starts[i] < table.starts[launches[i]] for i in launched)
     if early <= RATED * len(launched):
         return None
@@ -112,15 +112,15 @@ def _holders(table: Activities, calls: Sequence[int], empty: set[int]) -> set[in
 
 def _steps_without_kernels(table: Activities) -> str:
     """Return how many of the numbered ranges launched no work of the file; empty where all did."""
-    done = {(table.process_numbers[i], table.correlations[i]) for i in table.of_kind(*WORK)}
+    done = {(table.process_numbers[i], table.correlations[i]) for i in table.select(*WORK)}
     spans = [
         (table.starts[i], table.ends[i], range_name(name))
-        for i in table.of_kind(ActivityKind.RANGE)
-        if "#" in range_name(name := table.names.known[table.name_numbers[i]])
+        for i in table.select(ActivityKind.RANGE)
+        if "#" in range_name(name := table.names.entries[table.name_numbers[i]])
     ]
     times = sorted(
         table.starts[i]
-        for i in table.of_kind(ActivityKind.CALL)
+        for i in table.select(ActivityKind.CALL)
         if (table.process_numbers[i], table.correlations[i]) in done
     )
     without = [span for span in spans if bisect_left(times, span[0]) == bisect_left(times, span[1])]
@@ -137,5 +137,5 @@ def lone_kernel(table: Activities, kernels: Sequence[int]) -> str:
     if len(kernels) < 10 or share <= 0.9:
         return ""
     longest = kernels[lengths.index(max(lengths))]
-    name = table.names.known[table.name_numbers[longest]]
+    name = table.names.entries[table.name_numbers[longest]]
     return f"one launch of {name[:60]} holds {100 * share:.1f} % of the kernel time of its device"

@@ -15,7 +15,7 @@ from typing import Literal
 
 from workbench.data.intervals import (
     Intervals,
-    clipped,
+    clip,
     difference,
     gaps,
     intersection,
@@ -148,8 +148,8 @@ class DeviceTimes:
 def devices(trace: Trace) -> list[str]:
     """Return the devices that have work on the timeline."""
     table = trace.activities
-    numbers = {table.device_numbers[i] for i in table.of_kind(*WORK)}
-    return sorted(table.devices.known[number] for number in numbers)
+    numbers = {table.device_numbers[i] for i in table.select(*WORK)}
+    return sorted(table.devices.entries[number] for number in numbers)
 
 
 def device_times(
@@ -172,8 +172,8 @@ def device_times(
     """
     table = trace.activities
     launches = table.launches() if launches is None else launches
-    known = table.devices.known.index(device) if device in table.devices.known else -1
-    numbers = [i for i in table.of_kind(*WORK) if table.device_numbers[i] == known]
+    device_number = table.devices.entries.index(device) if device in table.devices.entries else -1
+    numbers = [i for i in table.select(*WORK) if table.device_numbers[i] == device_number]
     kernels = [i for i in numbers if table.kinds[i] == ActivityKind.KERNEL]
     launched = sum(launches[i] >= 0 for i in kernels)
     chosen = numbers
@@ -182,26 +182,26 @@ def device_times(
         chosen = [i for i in numbers if launches[i] >= 0 or table.starts[i] >= first]
     left_out = len(numbers) - len(chosen)
     if within is not None:
-        chosen = _inside(table, chosen, launches, within)
+        chosen = _select_inside(table, chosen, launches, within)
     if not chosen:
         raise ValueError(f"device {device} has no work")
     chosen.sort(key=lambda i: (table.starts[i], table.ends[i]))
     return _times(trace, device, chosen, launches, launched, left_out)
 
 
-def _inside(
+def _select_inside(
     table: Activities, chosen: list[int], launches: array[int], within: Intervals
 ) -> list[int]:
     """Return the activities that were launched in host ranges, or began in them."""
     from bisect import bisect_right
 
-    def inside(index: int) -> bool:
+    def is_inside(index: int) -> bool:
         at = launches[index]
         time = table.starts[at if at >= 0 else index]
         place = bisect_right(within.starts, time) - 1
         return place >= 0 and time < within.ends[place]
 
-    return [index for index in chosen if inside(index)]
+    return [index for index in chosen if is_inside(index)]
 
 
 def _times(
@@ -214,7 +214,7 @@ def _times(
 ) -> DeviceTimes:
     table = trace.activities
 
-    def over(kind: ActivityKind | None) -> Intervals:
+    def kind_intervals(kind: ActivityKind | None) -> Intervals:
         return intervals(
             (table.starts[i], table.ends[i])
             for i in order
@@ -225,13 +225,13 @@ def _times(
     copies = [i for i in order if table.kinds[i] == ActivityKind.COPY]
     moved = [table.bytes[i] for i in copies if table.bytes[i] >= 0]
     step = clock_step(table)
-    busy = over(None)
+    busy = kind_intervals(None)
     # busy and idle time make up the window: work without a length has no part in it
     start, end = (busy.starts[0], busy.ends[-1]) if busy.starts else (table.starts[order[0]],) * 2
     hosts = _hosts(table, order)
     waits = union(
         (table.starts[i], table.ends[i])
-        for i in table.of_kind(ActivityKind.SYNC)
+        for i in table.select(ActivityKind.SYNC)
         if not hosts or table.process_numbers[i] in hosts
     )
     return DeviceTimes(
@@ -240,14 +240,14 @@ def _times(
         start=start,
         end=end,
         busy=busy,
-        kernels=over(ActivityKind.KERNEL),
+        kernels=kind_intervals(ActivityKind.KERNEL),
         gaps=tuple(_gaps(table, order, busy, launches, step)),
-        sync=clipped(waits, start, end),
+        sync=clip(waits, start, end),
         step=step,
         kernel_count=len(kernels),
         kernel_sum=sum(table.ends[i] - table.starts[i] for i in kernels),
         copied_bytes=sum(moved) if moved else None,
-        copies=over(ActivityKind.COPY),
+        copies=kind_intervals(ActivityKind.COPY),
         copy_count=len(copies),
         launched=launched,
         left_out=left_out,
@@ -259,7 +259,7 @@ def _hosts(table: Activities, order: Sequence[int]) -> frozenset[int]:
     """Return the processes that used a device; empty where no other activity names one of them."""
     work = frozenset(table.process_numbers[i] for i in order)
     others = set(ActivityKind) - set(WORK)
-    return work if any(table.process_numbers[i] in work for i in table.of_kind(*others)) else (
+    return work if any(table.process_numbers[i] in work for i in table.select(*others)) else (
         frozenset()
     )  # fmt: skip
 
@@ -339,13 +339,13 @@ def named_ranges(trace: Trace, name: str) -> Intervals:
     """Return the union of the host ranges and operations of a name; `ProfilerStep#` is the name of
     all steps."""
     table = trace.activities
-    wanted = {
+    numbers = {
         number
-        for number, known in enumerate(table.names.known)
+        for number, known in enumerate(table.names.entries)
         if name in (known, range_name(known))
     }
     return union(
         (table.starts[i], table.ends[i])
-        for i in table.of_kind(ActivityKind.RANGE, ActivityKind.OP)
-        if table.name_numbers[i] in wanted
+        for i in table.select(ActivityKind.RANGE, ActivityKind.OP)
+        if table.name_numbers[i] in numbers
     )

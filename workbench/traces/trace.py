@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from workbench.data.record_tally import RecordTally
-from workbench.data.units import counted
+from workbench.data.units import amount
 
 
 class ActivityKind(IntEnum):
@@ -80,23 +80,23 @@ class Activity(NamedTuple):
 
 
 class NameTable(dict[Any, int]):
-    """Numbers of values, each value stored once; to ask for an unknown one adds it. `known` holds
+    """Numbers of values, each value stored once; to ask for an unknown one adds it. `entries` holds
     the values in order of their numbers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: list[Any] = []
+        self.entries: list[Any] = []
 
     def __missing__(self, value: Any) -> int:
-        number = self[value] = len(self.known)
-        self.known.append(value)
+        number = self[value] = len(self.entries)
+        self.entries.append(value)
         return number
 
     def rename(self, change: Callable[[Any], Any]) -> None:
         """Replace each value by what `change` returns for it, which must differ for each."""
-        self.known = [change(value) for value in self.known]
+        self.entries = [change(value) for value in self.entries]
         self.clear()
-        self.update({value: number for number, value in enumerate(self.known)})
+        self.update({value: number for number, value in enumerate(self.entries)})
 
 
 NOWHERE = Geometry()
@@ -168,35 +168,35 @@ class Activities(Sequence[Activity]):
         """Return one activity by its number."""
         return Activity(
             ActivityKind(self.kinds[index]),
-            self.names.known[self.name_numbers[index]],
+            self.names.entries[self.name_numbers[index]],
             self.starts[index],
             self.ends[index],
-            self.devices.known[self.device_numbers[index]],
-            self.lanes.known[self.lane_numbers[index]],
-            self.processes.known[self.process_numbers[index]],
+            self.devices.entries[self.device_numbers[index]],
+            self.lanes.entries[self.lane_numbers[index]],
+            self.processes.entries[self.process_numbers[index]],
             self.correlations[index],
-            self.geometries.known[self.geometry_numbers[index]],
+            self.geometries.entries[self.geometry_numbers[index]],
             self.bytes[index],
         )
 
     def __iter__(self) -> Iterator[Activity]:
         return (self[index] for index in range(len(self)))
 
-    def of_kind(self, *kinds: ActivityKind) -> Iterator[int]:
+    def select(self, *kinds: ActivityKind) -> Iterator[int]:
         """Yield the numbers of the activities of some kinds, in the order of the file."""
-        wanted = frozenset(map(int, kinds))
-        return (index for index, kind in enumerate(self.kinds) if kind in wanted)
+        kind_numbers = frozenset(map(int, kinds))
+        return (index for index, kind in enumerate(self.kinds) if kind in kind_numbers)
 
     def launches(self) -> array[int]:
         """Return, for each activity, the number of the call that launched it; -1 where none is in
         the file. Many may share one call, as those of a graph do."""
         calls: dict[tuple[int, int], int] = {}
-        for index in self.of_kind(ActivityKind.CALL, ActivityKind.SYNC):
+        for index in self.select(ActivityKind.CALL, ActivityKind.SYNC):
             if self.correlations[index] >= 0:
                 key = (self.process_numbers[index], self.correlations[index])
                 calls.setdefault(key, index)
         result = array("q", [-1]) * len(self)
-        for index in self.of_kind(*WORK):
+        for index in self.select(*WORK):
             key = (self.process_numbers[index], self.correlations[index])
             result[index] = calls.get(key, -1)
         return result
@@ -311,10 +311,10 @@ class CheckerResult:
         """What the summary line counts: `0 errors, 1 warning`; without one, what was printed."""
         if self.errors is None:
             printed = self._printed_errors
-            words = f"{counted(printed, 'error')} printed, " if printed else ""
+            words = f"{amount(printed, 'error')} printed, " if printed else ""
             return f"{words}no summary line"
-        warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
-        return counted(self.errors, "error") + warnings
+        warnings = f", {amount(self.warnings, 'warning')}" if self.warnings else ""
+        return amount(self.errors, "error") + warnings
 
     @property
     def _printed_errors(self) -> int:
@@ -356,9 +356,9 @@ class Trace:
         for word, vendor in VENDORS:
             if word in names:
                 return vendor
-        if any(name.startswith("hip") for name in self.activities.names.known):
+        if any(name.startswith("hip") for name in self.activities.names.entries):
             return "amd"
-        if any(name.startswith("cuda") for name in self.activities.names.known):
+        if any(name.startswith("cuda") for name in self.activities.names.entries):
             return "nvidia"
         return ""
 
@@ -373,36 +373,36 @@ class Trace:
         """Put a title before the names of processes and devices: each recording calls its first
         device 0, and counts its correlation ids from 1."""
 
-        def titled(name: str) -> str:
+        def full_title(name: str) -> str:
             return f"{title}, {name}" if name else ""
 
-        self.devices = {titled(name): facts for name, facts in self.devices.items()}
-        self.activities.devices.rename(titled)
+        self.devices = {full_title(name): facts for name, facts in self.devices.items()}
+        self.activities.devices.rename(full_title)
         self.activities.processes.rename(lambda name: f"{title}, {name}" if name else title)
         self.tally.lost = {
             (f"{title}, {name}" if name else title, n) for name, n in self.tally.lost
         }
         for dispatch in self.dispatches:
-            dispatch.device = titled(dispatch.device)
-        self.totals = [replace(total, device=titled(total.device)) for total in self.totals]
+            dispatch.device = full_title(dispatch.device)
+        self.totals = [replace(total, device=full_title(total.device)) for total in self.totals]
 
     def part_devices_by_process(self, note: str = "") -> None:
         """Give each process a device of its own where several use one ordinal, which names a
         device within its process only. A note says so, `note` if one is given."""
         table = self.activities
         users: dict[int, set[int]] = {}
-        for i in table.of_kind(*WORK):
+        for i in table.select(*WORK):
             users.setdefault(table.device_numbers[i], set()).add(table.process_numbers[i])
         shared = {number for number, processes in users.items() if len(processes) > 1}
         if not shared:
             return
-        for i in table.of_kind(*WORK):
+        for i in table.select(*WORK):
             if (number := table.device_numbers[i]) in shared:
-                ordinal = table.devices.known[number]
-                name = f"{table.processes.known[table.process_numbers[i]]}, {ordinal}"
+                ordinal = table.devices.entries[number]
+                name = f"{table.processes.entries[table.process_numbers[i]]}, {ordinal}"
                 self.devices.setdefault(name, self.devices.get(ordinal, {}))
                 table.device_numbers[i] = table.devices[name]
-        ordinals = sorted(table.devices.known[number] for number in shared)
+        ordinals = sorted(table.devices.entries[number] for number in shared)
         for ordinal in ordinals:
             self.devices.pop(ordinal, None)
         self.notes.append(
@@ -425,7 +425,7 @@ class Trace:
         self.notes += [note for note in other.notes if note not in self.notes]
         self._join_dispatches(other.dispatches)
         if other.checker is not None:
-            self.checker = _joined(self.checker, other.checker)
+            self.checker = _join_results(self.checker, other.checker)
 
     def _join_dispatches(self, others: Sequence[Dispatch]) -> None:
         if _is_source_page(others) and _same_kernels(self.dispatches, others):
@@ -437,9 +437,9 @@ class Trace:
                 other.instructions = other.instructions or page.instructions
             self.dispatches = list(others)
             return
-        known = {(d.id, d.name): d for d in self.dispatches if d.id}
+        dispatches = {(d.id, d.name): d for d in self.dispatches if d.id}
         for new in others:
-            old = known.get((new.id, new.name))
+            old = dispatches.get((new.id, new.name))
             if old is None:
                 self.dispatches.append(new)
                 continue
@@ -478,19 +478,19 @@ VENDORS = (
 )
 
 
-def _joined(known: CheckerResult | None, more: CheckerResult) -> CheckerResult:
+def _join_results(result: CheckerResult | None, more: CheckerResult) -> CheckerResult:
     """Return the result of a log and an XML file of one run: the log has the summary."""
-    if known is None:
+    if result is None:
         return more
-    records = max(known.records, more.records, key=len)
-    both = known.errors is not None and more.errors is not None
-    errors = (known.errors or 0) + (more.errors or 0) if both else known.errors
+    records = max(result.records, more.records, key=len)
+    both = result.errors is not None and more.errors is not None
+    errors = (result.errors or 0) + (more.errors or 0) if both else result.errors
     return CheckerResult(
-        known.tool or more.tool,
-        records if not both else known.records + more.records,
+        result.tool or more.tool,
+        records if not both else result.records + more.records,
         errors if errors is not None else more.errors,
-        known.not_printed + more.not_printed,
-        known.warnings + more.warnings,
+        result.not_printed + more.not_printed,
+        result.warnings + more.warnings,
     )
 
 
@@ -498,7 +498,7 @@ def clock_step(activities: Activities) -> int | None:
     """Return the least positive difference between starts and ends of a device's activities, in
     ns; None where there are fewer than two times."""
     times = sorted(
-        {t for i in activities.of_kind(*WORK) for t in (activities.starts[i], activities.ends[i])}
+        {t for i in activities.select(*WORK) for t in (activities.starts[i], activities.ends[i])}
     )
     return min((b - a for a, b in pairwise(times)), default=None)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.data.record import Evidence, Finding, Profile
-from workbench.data.units import counted, percent, reading
+from workbench.data.units import amount, percent, reading
 
 Word = Literal["SLOW", "FAST", "SAME", "INCONCLUSIVE"]
 Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
@@ -94,7 +94,7 @@ class TraceComparison:
     metrics: tuple[tuple[str, tuple[FigureChange, ...]], ...]  # by kernel, the largest change first
 
 
-def compared(before: TraceOperand, after: TraceOperand, threshold: float) -> TraceComparison:
+def compare(before: TraceOperand, after: TraceOperand, threshold: float) -> TraceComparison:
     """Return the comparison of two traces; differences up to `threshold`, a share, do not count."""
     kernels = tuple(
         sorted(
@@ -107,7 +107,7 @@ def compared(before: TraceOperand, after: TraceOperand, threshold: float) -> Tra
     for old, new in zip(before.devices, after.devices, strict=False):
         figures = tuple(_figures(_evidence(old, False), _evidence(new, False)))
         ranges = tuple(_figures(_evidence(old, True), _evidence(new, True)))
-        word, reason = _unlike(before, after, kernels, ranges) or _verdict(
+        word, reason = _no_verdict(before, after, kernels, ranges) or _verdict(
             figures, ranges, kernels, threshold
         )
         about = f"{old.evidence[0].group}: " if several and old.evidence else ""
@@ -151,8 +151,8 @@ def _kernels(
 ) -> Iterator[KernelChange]:
     """Yield the kernels of both traces, joined by their normal names, those of one name in the
     order of the file."""
-    rest = _by_name(after)
-    for (name, _), mine in _by_name(before).items():
+    rest = _group_by_name(after)
+    for (name, _), mine in _group_by_name(before).items():
         others = rest.pop((name, _), [])
         for n, old in enumerate(mine):
             new = others[n] if n < len(others) else None
@@ -166,8 +166,8 @@ def _kernels(
             yield KernelChange(name, None, extra, "new")
 
 
-def _by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
-    """Return profiles by name, those of single launches apart, in the order of their launch."""
+def _group_by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
+    """Return profiles by name, in order of launch; single launches have their own group."""
     result: dict[tuple[str, str], list[Profile]] = {}
     for profile in sorted(profiles, key=_launch):
         key = normal_name(profile.name), "launch" if profile.launch else ""
@@ -249,7 +249,7 @@ def _apart(change: FigureChange) -> float:
 # The word
 
 
-def _unlike(
+def _no_verdict(
     before: TraceOperand,
     after: TraceOperand,
     kernels: Sequence[KernelChange],
@@ -295,11 +295,11 @@ def _verdict(
     a spread; else from the window, or from the launches."""
     steps = _steps(ranges) or list(ranges[:1])
     if steps:
-        return _of_steps(steps[0], threshold)
+        return _steps_verdict(steps[0], threshold)
     total = next((f for f in figures if f.name == "total time"), None)
     if total is None or total.ratio is None:
         return "INCONCLUSIVE", NOTHING
-    return _of_window(total, kernels, max(threshold, SPREAD))
+    return _window_verdict(total, kernels, max(threshold, SPREAD))
 
 
 def _steps(ranges: Sequence[FigureChange]) -> list[FigureChange]:
@@ -307,7 +307,7 @@ def _steps(ranges: Sequence[FigureChange]) -> list[FigureChange]:
     return [each for each in ranges if "#" in each.name and each.before.unit == "s"]
 
 
-def _of_steps(step: FigureChange, threshold: float) -> tuple[Word, str]:
+def _steps_verdict(step: FigureChange, threshold: float) -> tuple[Word, str]:
     old, new = step.before, step.after
     ratio = step.ratio or 1.0
     about = (
@@ -316,18 +316,18 @@ def _of_steps(step: FigureChange, threshold: float) -> tuple[Word, str]:
     )
     if abs(ratio - 1) <= threshold:
         return "SAME", f"{about}: within the threshold of {percent(threshold)}"
-    if _within(new.value, old) and _within(old.value, new):
+    if _is_within(new.value, old) and _is_within(old.value, new):
         return "SAME", f"{about}: within the spread of the steps"
     return "SLOW" if ratio > 1 else "FAST", f"{about}: beyond the spread of the steps"
 
 
-def _within(value: float, spread: Evidence) -> bool:
+def _is_within(value: float, spread: Evidence) -> bool:
     low = spread.value if spread.low is None else spread.low
     high = spread.value if spread.high is None else spread.high
     return low <= value <= high
 
 
-def _of_window(
+def _window_verdict(
     total: FigureChange, kernels: Sequence[KernelChange], limit: float
 ) -> tuple[Word, str]:
     ratio = total.ratio or 1.0
@@ -342,8 +342,8 @@ def _of_window(
     moved = [k for k in kernels if k.word == way]
     word: Word = "SLOW" if ratio > 1 else "FAST"
     if moved or changed:
-        parts = [f"{counted(len(moved), 'kernel')} {moved[0].word}"] if moved else []
-        parts += [f"{counted(len(changed), 'kernel')} in one of the two alone"] if changed else []
+        parts = [f"{amount(len(moved), 'kernel')} {moved[0].word}"] if moved else []
+        parts += [f"{amount(len(changed), 'kernel')} in one of the two alone"] if changed else []
         return word, f"{about}, with {' and '.join(parts)}"
     if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
         return word, f"{about}; no kernel is {way}, so it is idle time"

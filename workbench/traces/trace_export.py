@@ -41,14 +41,14 @@ def kernels_csv(trace: Trace, rows: Sequence[KernelRow]) -> str:
                              f"{row.mean_ns:.15g}", least, most])  # fmt: skip
         return out.getvalue()
     values = [metric_values(d, trace.tool) for d in counted]
-    names = list(dict.fromkeys(name for known in values for name in known))
-    units = {name: known[name].metric.unit for known in values for name in known}
+    names = list(dict.fromkeys(name for metrics in values for name in metrics))
+    units = {name: metrics[name].metric.unit for metrics in values for name in metrics}
     others = [] if names else list(dict.fromkeys(name for d in counted for name in d.counters))
     heads = [f"{name} ({units[name]})" for name in names] + [cell(name) for name in others]
     writer.writerow(["kernel", "id", "device", "grid", "block", "duration_ns", *heads])
-    for dispatch, known in zip(counted, values, strict=True):
+    for dispatch, metrics in zip(counted, values, strict=True):
         counters = counters_of(dispatch)
-        cells = [f"{known[name].value:.9g}" if name in known else "" for name in names]
+        cells = [f"{metrics[name].value:.9g}" if name in metrics else "" for name in names]
         cells += [f"{counters[name]:.9g}" if name in counters else "" for name in others]
         writer.writerow([*_launch(dispatch), *cells])
     return out.getvalue()
@@ -61,7 +61,7 @@ def _launch(dispatch: Dispatch) -> list[str]:
     return [cell(dispatch.name), cell(dispatch.id), cell(dispatch.device), *texts, spent]
 
 
-def as_json(summary: TraceSummary) -> dict[str, Any]:
+def summary_json(summary: TraceSummary) -> dict[str, Any]:
     """Return a trace as plain data: files, devices, KPIs by device, kernels, classes, repeated
     sequences, ranges, longest gaps, dispatches with metrics and counters, totals, the checker's
     result, and notes. Times are in ns where a name ends so, else in the unit beside them."""
@@ -74,7 +74,7 @@ def as_json(summary: TraceSummary) -> dict[str, Any]:
         "files": [asdict(file) for file in trace.files],
         "vendor": trace.vendor,
         "devices": trace.devices,
-        "kpis": {device: [asdict(kpi) for kpi in known] for device, known in summary.kpis.items()},
+        "kpis": {device: [asdict(kpi) for kpi in kpis] for device, kpis in summary.kpis.items()},
         "kernels": [asdict(row) for row in summary.rows],
         "timelines": {each.device: _timeline(each) for each in summary.devices},
         "operations": [asdict(row) for row in summary.operations],
@@ -177,12 +177,12 @@ def _events(
     def lane(process: int, name: str) -> Iterator[dict[str, Any]]:
         if (process, name) not in lanes:
             lanes[process, name] = len(lanes) + 1
-            yield _named("thread_name", process, lanes[process, name], name)
+            yield _name_event("thread_name", process, lanes[process, name], name)
 
-    yield _named("process_name", HOST, 0, "host")
+    yield _name_event("process_name", HOST, 0, "host")
     shown: set[int] = set()
     for process, times in enumerate(chosen, 1):
-        yield _named("process_name", process, 0, f"device {times.device}")
+        yield _name_event("process_name", process, 0, f"device {times.device}")
         yield from lane(process, "idle by cause")
         for gap in times.gaps:
             where = process, lanes[process, "idle by cause"]
@@ -204,7 +204,7 @@ def _events(
                        "ts": (activity.start - base) / 1000}  # fmt: skip
                 for arrow in (begin, end):
                     yield {"name": "launch", "cat": "launch", "id": index, **arrow}
-    for index in sorted(shown | set(table.of_kind(ActivityKind.SYNC))):
+    for index in sorted(shown | set(table.select(ActivityKind.SYNC))):
         activity = table[index]
         host = f"thread {activity.lane}"
         yield from lane(HOST, host)
@@ -220,14 +220,14 @@ def _findings(
     process = len(chosen) + 1
     length = max((times.window for times in chosen), default=0)
     if findings:
-        yield _named("process_name", process, 0, "findings")
+        yield _name_event("process_name", process, 0, "findings")
     for lane, finding in enumerate(findings, 1):
-        yield _named("thread_name", process, lane, finding.rule or "result")
+        yield _name_event("thread_name", process, lane, finding.rule or "result")
         facts = {"sentence": finding.sentence, "advice": finding.advice}
         yield _box(finding.word, (process, lane), 0, length, facts)
 
 
-def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
 

@@ -65,7 +65,7 @@ def _all_kpis(
         *_gap_kpis(times),
         TraceKpi(
             "launch efficiency", times.launch_efficiency, "1", "> 70 %",
-            _met(times.launch_efficiency > 0.7), "share of the window in which a kernel ran",
+            _yes_no(times.launch_efficiency > 0.7), "share of the window in which a kernel ran",
         ),
         *_idle_kpis(times),
         *_sync_kpis(trace, times),
@@ -81,16 +81,16 @@ def _gemm_share(times: DeviceTimes, classes: Sequence[ClassRow]) -> list[TraceKp
     if not times.kernel_sum:
         return []
     share = spent / times.kernel_sum
-    return [TraceKpi("GEMM share", share, "1", "< 60 %", _met(share < 0.6), "of kernel time")]
+    return [TraceKpi("GEMM share", share, "1", "< 60 %", _yes_no(share < 0.6), "of kernel time")]
 
 
-def _met(holds: bool) -> str:
+def _yes_no(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
 def _utilisation(times: DeviceTimes) -> TraceKpi:
     share = times.utilisation
-    met = "bad" if share < 0.3 else _met(share > 0.8)
+    met = "bad" if share < 0.3 else _yes_no(share > 0.8)
     return TraceKpi("GPU utilisation", share, "1", "> 80 %", met)
 
 
@@ -103,7 +103,7 @@ def _gap_kpis(times: DeviceTimes) -> list[TraceKpi]:
     mean, median, high = statistics_of
     step = times.step or 0
     note = f"below the clock step of {step} ns" if mean < step else ""
-    held = _met(mean < max(SHORT_NS, step))
+    held = _yes_no(mean < max(SHORT_NS, step))
     return [
         TraceKpi("mean gap", mean / 1e9, "s", "< 1 µs", held, note),
         TraceKpi("median gap", median / 1e9, "s"),
@@ -129,7 +129,7 @@ def _idle_kpis(times: DeviceTimes) -> list[TraceKpi]:
 
 def _sync_kpis(trace: Trace, times: DeviceTimes) -> list[TraceKpi]:
     """Return wall and exposed synchronisation as shares of the window."""
-    if not any(True for _ in trace.activities.of_kind(ActivityKind.CALL, ActivityKind.SYNC)):
+    if not any(True for _ in trace.activities.select(ActivityKind.CALL, ActivityKind.SYNC)):
         note = "the file has no call of the runtime"
         return [TraceKpi("synchronisation", None, "1", "< 5 %", "", note)]
     window = times.window or 1
@@ -137,8 +137,8 @@ def _sync_kpis(trace: Trace, times: DeviceTimes) -> list[TraceKpi]:
     steps = times.sync_exposed.length - times.sync_unqueued.length
     note = f"{duration(steps / 1e9)} of it between queued kernels" if steps else ""
     return [
-        TraceKpi("synchronisation, wall", wall, "1", "< 5 %", _met(wall < 0.05)),
-        TraceKpi("synchronisation, exposed", exposed, "1", "< 5 %", _met(exposed < 0.05), note),
+        TraceKpi("synchronisation, wall", wall, "1", "< 5 %", _yes_no(wall < 0.05)),
+        TraceKpi("synchronisation, exposed", exposed, "1", "< 5 %", _yes_no(exposed < 0.05), note),
     ]
 
 
@@ -154,7 +154,7 @@ def _copy_kpis(times: DeviceTimes) -> list[TraceKpi]:
             TraceKpi("bandwidth of copies", rate, "B/s"),
         ]
     share = times.copies_exposed.length / (times.window or 1)
-    return [*result, TraceKpi("copies, exposed", share, "1", "< 5 %", _met(share < 0.05))]
+    return [*result, TraceKpi("copies, exposed", share, "1", "< 5 %", _yes_no(share < 0.05))]
 
 
 def _launch_kpis(trace: Trace, times: DeviceTimes, launches: array[int]) -> list[TraceKpi]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from workbench.data.intervals import Intervals
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.host_work import (
     ExplainedGap,
     OperationRow,
@@ -142,7 +142,7 @@ def summarise(trace: Trace, within: Intervals | None = None) -> TraceSummary:
             trace.notes.append(lone)
         if times.left_out:
             trace.notes.append(
-                f"device {device}: {counted(times.left_out, 'activity')} before the first launch "
+                f"device {device}: {amount(times.left_out, 'activity')} before the first launch "
                 "in the file, outside of the window".replace("activitys", "activities")
             )
         elif not times.launched and times.kernel_count:

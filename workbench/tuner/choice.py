@@ -34,7 +34,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError, damage_text, de
 from workbench.data.units import rough
 from workbench.device.calibration import CalibrationError
 from workbench.device.correction import CLEAR, best_estimate
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, sizes_text, values
 
@@ -87,10 +87,10 @@ def choices_of(
             choices.append(choice)
         elif refused is not None:
             refused.append(f"{impl.name}: {reason}")
-    return ordered(spec, choices, device, dtype, sizes)
+    return order(spec, choices, device, dtype, sizes)
 
 
-def ordered(
+def order(
     spec: Spec, choices: Sequence[LaunchChoice], device: Device, dtype: str, sizes: Sizes
 ) -> list[LaunchChoice]:
     """Return the choices of a Spec's Impls, the one that runs first."""
@@ -119,7 +119,7 @@ def choice_of(
     default, name = default_of(impl, device.limits, dtype, sizes)
     nothing = LaunchChoice(impl, default, name)
     try:
-        entry = _tuned(path or default_path()).find(
+        entry = _tuned_cache(path or default_path()).find(
             impl.spec.name,
             impl.name,
             sizes,
@@ -131,7 +131,7 @@ def choice_of(
     except TunedError as error:
         return replace(nothing, text=f"{name}; {error}", unread=True)
     if entry is None:
-        return _calibrated(nothing, device, dtype, sizes)
+        return _calibrate(nothing, device, dtype, sizes)
     config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
@@ -141,7 +141,7 @@ def choice_of(
     return LaunchChoice(impl, config, since, entry)
 
 
-def _calibrated(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
+def _calibrate(default: LaunchChoice, device: Device, dtype: str, sizes: Sizes) -> LaunchChoice:
     """Return the config that the calibration of the device expects to be the fastest at these
     sizes; the default where it has nothing of the Impl at sizes like these."""
     nothing = f"nothing tuned for {sizes_text(sizes)} in {dtype} on {device.name}"
@@ -199,7 +199,7 @@ def _versions() -> Mapping[str, str]:
     return fingerprint(None, None).versions
 
 
-def _tuned(path: Path) -> Tuned:
+def _tuned_cache(path: Path) -> Tuned:
     """Return the tuned cache, read again only if the file has changed. Raises TunedError."""
     try:
         described = path.stat()
@@ -228,7 +228,7 @@ def _ranking(
         return [c.time_s or math.inf for c in choices], "expected times"
     if case:
         return _measured_order(case, choices), "the times measured at the nearest sizes"
-    guesses = [guessed(c.impl, c.config, device, dtype, sizes) for c in choices]
+    guesses = [guess_seconds(c.impl, c.config, device, dtype, sizes) for c in choices]
     if all(map(math.isfinite, guesses)):
         return guesses, f"the analytic model, without a time on {device.name}"
     return [0.0] * len(choices), "the kernel's file"
@@ -256,7 +256,7 @@ def _nearest(spec: Spec, device: Device, dtype: str, sizes: Sizes) -> MeasuredCa
     """Return the measured case nearest to these sizes in ratio, of this dtype if there are any,
     else of one as wide: what is fast in 16 bits may be the slowest in fp32. None where there are
     neither, and on a device of another architecture."""
-    arch, cases = _measured()
+    arch, cases = _measured_cases()
     if device.limits.arch != arch:
         return None
 
@@ -287,6 +287,6 @@ def _measured_order(case: MeasuredCase, choices: Sequence[LaunchChoice]) -> list
 
 
 @cache
-def _measured() -> tuple[str, list[MeasuredCase]]:
+def _measured_cases() -> tuple[str, list[MeasuredCase]]:
     plain = json.loads(MEASURED.read_text(encoding="utf-8"))
     return plain["arch"], [MeasuredCase(**case) for case in plain["cases"]]

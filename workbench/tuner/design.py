@@ -48,7 +48,7 @@ def _points(spec: Spec) -> Iterator[dict[str, int]]:
     for i in range(1, TRIES):
         at = {a: _halton(i, PRIMES[free.index(a) % len(PRIMES)]) for a in free}
         exact = {a: 2 ** (low[a] + at.get(a, 0.0) * (high[a] - low[a])) for a in axes}
-        yield spec.near({a: rounded(x) for a, x in exact.items()})
+        yield spec.near({a: round_extent(x) for a, x in exact.items()})
 
 
 def _halton(i: int, base: int) -> float:
@@ -62,7 +62,7 @@ def _halton(i: int, base: int) -> float:
     return result
 
 
-def rounded(extent: float) -> int:
+def round_extent(extent: float) -> int:
     """Return the nearest extent of four binary figures; from 64 on a multiple of 16."""
     step = 2.0 ** max(0, math.floor(math.log2(extent)) - FIGURES + 1)
     if extent >= 64:

@@ -37,14 +37,14 @@ def counts_of(outcome: Outcome) -> Mapping[str, int]:
     return dict(zip(QUANTITIES, numbers, strict=True))
 
 
-def compared(outcome: Outcome) -> tuple[float, ...]:
+def rounded_counts(outcome: Outcome) -> tuple[float, ...]:
     """Return the counts in two significant digits: they are carried over from a smaller size."""
     return tuple(float(f"{n:.2g}") for n in counts_of(outcome).values())
 
 
 def dominates(one: Outcome, other: Outcome) -> bool:
     """Return whether `one`, of the same Impl, counts no more of anything and less of something."""
-    ours, theirs = compared(one), compared(other)
+    ours, theirs = rounded_counts(one), rounded_counts(other)
     same = one.case.impl == other.case.impl
     return same and ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))
 
@@ -58,4 +58,4 @@ def front_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def first_of(front: Sequence[Outcome]) -> Outcome | None:
     """Return the config to begin with: the one with the fewest sectors, then the fewest of each
     further quantity; of equals the default. None of an empty front."""
-    return min(front, key=lambda o: (*compared(o), not o.default), default=None)
+    return min(front, key=lambda o: (*rounded_counts(o), not o.default), default=None)

@@ -11,7 +11,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import WINDOWS
 
 
-def with_energies(
+def add_energies(
     backend: Measures,
     candidates: Sequence[Candidate],
     results: Sequence[Timed | Refusal],
@@ -25,12 +25,12 @@ def with_energies(
     taken = backend.energy([candidates[n] for n in right], windows)
     energies = dict(zip(right, taken, strict=True))
     return [
-        _with(result, energies[n]) if isinstance(result, Timed) else result
+        _add_energy(result, energies[n]) if isinstance(result, Timed) else result
         for n, result in enumerate(results)
     ]
 
 
-def _with(result: Timed, energy: Energy | str) -> Timed:
+def _add_energy(result: Timed, energy: Energy | str) -> Timed:
     timing = result.timing
     assert isinstance(timing, Measured)  # a backend that measures gave it
     if isinstance(energy, Energy):

@@ -26,12 +26,12 @@ class TimeBreakdown:
 
     seconds: dict[str, float] = field(default_factory=dict)
     configs_per_minute: float | None = None  # from the start to the complete table
-    _spent: dict[str, float] = field(default_factory=dict)  # by the backend before this problem
-    _begun: float = field(default_factory=time.monotonic)
+    _seconds: dict[str, float] = field(default_factory=dict)  # by the backend before this problem
+    _start_s: float = field(default_factory=time.monotonic)
 
     def begin(self, backend: Backend) -> None:
         """Start the breakdown of another problem."""
-        self._spent, self._begun = dict(backend.spent), time.monotonic()
+        self._seconds, self._start_s = dict(backend.seconds), time.monotonic()
         self.seconds, self.configs_per_minute = {}, None
 
     def table(self, counts: Mapping[str, int], started: float) -> None:
@@ -46,8 +46,8 @@ class TimeBreakdown:
         `flush`: preparing, flushing the cache, settling the clock; `idle`: the rest, in which
         outcomes were stored."""
         now = time.monotonic()
-        spent = {k: v - self._spent.get(k, 0.0) for k, v in backend.spent.items()}
-        results = {"start": self._begun - started, "wait": wait_s, **spent}
+        spent = {k: v - self._seconds.get(k, 0.0) for k, v in backend.seconds.items()}
+        results = {"start": self._start_s - started, "wait": wait_s, **spent}
         results["idle"] = max(0.0, now - started - sum(results.values()))
         self.seconds = results
 
@@ -69,10 +69,10 @@ class Engine:
         self.plan = plan
         self._backend, self._earlier = backend, earlier
         self._energy, self._sanitize, self._search = energy, sanitize, search
-        self._known = self._of_this_run(earlier)
-        self._first_pass = FirstPass(plan, backend, self._known, search, earlier.chance_left)
+        self._outcomes = self._earlier_outcomes(earlier)
+        self._first_pass = FirstPass(plan, backend, self._outcomes, search, earlier.chance_left)
 
-    def _of_this_run(self, earlier: Earlier) -> dict[str, Outcome]:
+    def _earlier_outcomes(self, earlier: Earlier) -> dict[str, Outcome]:
         return {
             c.key: replace(old, run=self.plan.run.id, default=c.default)
             for c in self.plan.candidates
@@ -83,9 +83,9 @@ class Engine:
         """Take over the outcomes that another process stored after the sweep was planned, for
         instance while this one waited for the GPU. To be called before `outcomes`. Returns the
         number of configs that are known now and were not."""
-        known = self._of_this_run(earlier)
-        new = {key: outcome for key, outcome in known.items() if key not in self._known}
-        self._known |= new
+        outcomes = self._earlier_outcomes(earlier)
+        new = {key: outcome for key, outcome in outcomes.items() if key not in self._outcomes}
+        self._outcomes |= new
         self._earlier = replace(earlier, previous_best=self._earlier.previous_best)
         self._first_pass.skip(new, earlier.chance_left)
         return len(new)
@@ -101,7 +101,7 @@ class Engine:
         return self._first_pass.wait_s
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every outcome is known, so that nothing has to be compiled or measured."""
         if self.first:
             return False
@@ -113,15 +113,15 @@ class Engine:
 
         Known outcomes come first, marked as of this run, and are not obtained again.
         """
-        if not (self._backend.predicts or self.finished):
+        if not (self._backend.predicts or self.is_finished):
             cast(Measures, self._backend).begin_libraries()
         yield from self.plan.refused
-        yield from list(self._known.values())
+        yield from list(self._outcomes.values())
         for result in self._first_pass.outcomes():
             if not isinstance(result, tuple):
-                self._known[result.key] = result
+                self._outcomes[result.key] = result
             yield result
-        chance, tried = self._first_pass.chance_left, len(self._known)
+        chance, tried = self._first_pass.chance_left, len(self._outcomes)
         if chance is not None and self._search.until and tried < len(self.plan.candidates):
             yield stopped_search(self.plan, tried, chance, self._search.until.share)
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
@@ -141,8 +141,8 @@ class Engine:
     def _first_pass_records(self) -> list[Record]:
         """Return a record of the first pass for each machine code that was timed, fastest
         first."""
-        known = self._known.values()
-        records = [o for o in known if isinstance(o, Record) and o.phase == "first_pass"]
+        outcomes = self._outcomes.values()
+        records = [o for o in outcomes if isinstance(o, Record) and o.phase == "first_pass"]
         chosen = representatives(self.plan.run, records, self.plan.launches)
         return sorted(chosen, key=lambda r: r.time_s)
 

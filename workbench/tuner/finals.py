@@ -10,9 +10,9 @@ from workbench.backend.protocol import Measures
 from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.tuner.energy import with_energies
+from workbench.tuner.energy import add_energies
 from workbench.tuner.first_pass import LIBRARIES_S, seconds_of
-from workbench.tuner.selection import select, with_bits_of_default
+from workbench.tuner.selection import keep_default_bits, select
 from workbench.tuner.space import Earlier, Plan, RecordFactory
 
 
@@ -50,26 +50,24 @@ class Finals:
         self._previous_best = earlier.previous_best
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._by_key = {c.key: c for c in plan.candidates}
-        self._compiled = {
-            r.key: Compiled(r.resources, "", (), 1) for r in first_pass if r.resources
-        }
+        self._codes = {r.key: Compiled(r.resources, "", (), 1) for r in first_pass if r.resources}
         self._times = {r.key: r.time_s for r in first_pass}
-        allowed = with_bits_of_default(plan.run, first_pass, first_pass)
-        self._ranked = [r.key for r in allowed]
-        self._allowed = frozenset(self._ranked)
+        allowed = keep_default_bits(plan.run, first_pass, first_pass)
+        self._ranking = [r.key for r in allowed]
+        self._allowed_keys = frozenset(self._ranking)
 
     def outcomes(self) -> Iterator[Outcome | Step]:
         """Yield each step as it begins and each outcome as it is known."""
         yield from self._halving()
         finalists = self._finalists()
         if self._sanitize:
-            refused = yield from self._sanitized([c for c in finalists if c.key in self._by_key])
+            refused = yield from self._refuse_racy([c for c in finalists if c.key in self._by_key])
             finalists = [c for c in finalists if c.key not in refused]
         yield Step("final", len(finalists))
         results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
         outcomes = self._outcomes(finalists, results)
         if self._energy:
-            yield from self._with_energy(finalists, results, outcomes)
+            yield from self._add_energy(finalists, results, outcomes)
         else:
             yield from outcomes
             yield from self._hot(outcomes)
@@ -87,7 +85,7 @@ class Finals:
         for candidate, (result, winner_s) in zip(slow, results, strict=True):
             yield self._factory.outcome(candidate, result, "final", None, winner_s=winner_s)
 
-    def _sanitized(
+    def _refuse_racy(
         self, candidates: Sequence[Candidate]
     ) -> Generator[Outcome | Step, None, set[str]]:
         """Yield a failure for each candidate that compute-sanitizer does not accept; returns their
@@ -98,19 +96,19 @@ class Finals:
         for candidate, reason in zip(candidates, results, strict=True):
             if reason is not None:
                 refused.add(candidate.key)
-                yield self._factory.failure(candidate, reason, self._compiled.get(candidate.key))
+                yield self._factory.failure(candidate, reason, self._codes.get(candidate.key))
         return refused
 
     def _outcomes(
         self, finalists: Sequence[Candidate], results: Sequence[Timed | Refusal]
     ) -> list[Outcome]:
         return [
-            self._factory.outcome(c, r, "final", self._compiled.get(c.key))
+            self._factory.outcome(c, r, "final", self._codes.get(c.key))
             for c, r in zip(finalists, results, strict=True)
             if isinstance(r, Timed) or r.own
         ]
 
-    def _with_energy(
+    def _add_energy(
         self,
         finalists: Sequence[Candidate],
         results: Sequence[Timed | Refusal],
@@ -123,7 +121,7 @@ class Finals:
         yield Step("energy", len(finalists))
         try:
             hot += [o for o in self._hot(outcomes) if not isinstance(o, Step)]
-            outcomes = self._outcomes(finalists, with_energies(self._backend, finalists, results))
+            outcomes = self._outcomes(finalists, add_energies(self._backend, finalists, results))
         except KeyboardInterrupt as error:
             stopped = error
         yield from (*outcomes, *hot)
@@ -137,11 +135,11 @@ class Finals:
             yield Step("hot", 1)
             result = self._backend.hot(winner)
             if isinstance(result, Timed):
-                yield self._factory.outcome(winner, result, "hot", self._compiled.get(winner.key))
+                yield self._factory.outcome(winner, result, "hot", self._codes.get(winner.key))
 
     def _halving(self) -> Iterator[Outcome | Step]:
         rules = self._backend.rules
-        entrants = [self._by_key[key] for key in self._ranked[: rules.halve]]
+        entrants = [self._by_key[key] for key in self._ranking[: rules.halve]]
         yield Step("halving", len(entrants))
         estimates = [self._times[c.key] for c in entrants]
         halved = self._backend.halve(entrants, estimates, rules.finalists)
@@ -151,18 +149,18 @@ class Finals:
                 times[candidate.key] = seconds_of(again)
             elif again.own:
                 del self._times[candidate.key]
-                yield self._factory.failure(candidate, again, self._compiled.get(candidate.key))
-        kept = [key for key in self._ranked[: rules.halve] if key in self._times]
+                yield self._factory.failure(candidate, again, self._codes.get(candidate.key))
+        keys = [key for key in self._ranking[: rules.halve] if key in self._times]
         # interleaved times of the halving are not comparable with those of the first pass
-        self._ranked = sorted(times, key=times.__getitem__) if times else kept
+        self._ranking = sorted(times, key=times.__getitem__) if times else keys
         self._times |= times
 
     def _finalists(self) -> list[Candidate]:
         """Return the best, the best of each Impl, what launches without a config run today and the
         previous best, if they have a time, and the libraries that are quick to import; each
         once."""
-        best = self._ranked[: self._backend.rules.finalists]
-        ranked = sorted(self._allowed & self._times.keys(), key=self._times.__getitem__)
+        best = self._ranking[: self._backend.rules.finalists]
+        ranked = sorted(self._allowed_keys & self._times.keys(), key=self._times.__getitem__)
         of_impl = {self._by_key[k].impl.name: k for k in (*reversed(ranked), *reversed(best))}
         also = {c.key for c in self._plan.candidates if c.default} | self._previous_best
         also |= {*self._plan.launches, *of_impl.values()}

@@ -56,9 +56,9 @@ class SearchPlan:
         left = (self.started + self.budget.seconds - now) / many
         return replace(self, started=now, budget=replace(self.budget, seconds=left))
 
-    def over(self, measured: int) -> bool:
+    def is_spent(self, measured: int) -> bool:
         """Return whether the budget is spent."""
-        return self.left_s() <= 0 or self.budget.spent(0.0, measured)
+        return self.left_s() <= 0 or self.budget.is_spent(0.0, measured)
 
 
 BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
@@ -79,7 +79,7 @@ class FirstPass:
         self,
         plan: Plan,
         backend: Backend,
-        known: Mapping[str, Outcome],
+        outcomes: Mapping[str, Outcome],
         search: SearchPlan,
         chance_left: float | None = None,
     ) -> None:
@@ -92,67 +92,67 @@ class FirstPass:
         self._search = search_of(search.strategy, plan.candidates, predicts=backend.predicts)
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._duplicates: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
-        self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
-        self._unchecked: deque[tuple[Candidate, Compiled, Candidate]] = deque()  # with its leader
+        self._results: dict[str, Timed | Refusal] = {}  # by the leader's key
+        self._check_queue: deque[tuple[Candidate, Compiled, Candidate]] = deque()  # with its leader
         self._same: dict[Future[Any], Candidate] = {}  # the leader of a duplicate being checked
         self._ready: dict[str, tuple[Candidate, Compiled]] = {}
         self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # compilations, futures, ends of batches
         self._compiling = 0  # streams of batches that have not ended
-        self._unfinished = 0  # configs that were given to the compilers and have not come back
-        self._stopped = False
-        self._measured = 0
+        self._open_count = 0  # configs that were given to the compilers and have not come back
+        self._is_stopped = False
+        self._tries = 0
         # configs whose process was lost: each is tried once more, alone
-        self._lost: deque[tuple[Candidate, Compiled, Refusal]] = deque()
+        self._losses: deque[tuple[Candidate, Compiled, Refusal]] = deque()
         self._best: float | None = None
         self.wait_s = 0.0
-        self._skipped: set[str] = set()  # keys of known outcomes
+        self._skips: set[str] = set()  # keys of known outcomes
         # What launches run today and the previous best are in the final benchmark: they come first,
         # so that a search or a budget that ends soon has measured them.
         best = plan.run.previous_best
         sure = [self._by_key[k] for k in plan.launches if k in self._by_key]
         sure += [c for c in plan.candidates if c.default or best.get(c.impl.name) == c.case.config]
         self._sure = {c.key: c for c in sure}  # while they were not begun
-        self._given: set[str] = set()  # keys of those that were compiled, or need not be
+        self._keys: set[str] = set()  # keys of those that were compiled, or need not be
         self.chance_left = chance_left if search.until else None
-        self._learn(known)
+        self._learn(outcomes)
         self.first = self._first_batch()
 
     def _first_batch(self) -> list[Candidate]:
-        return [] if self._settled else self._batch()
+        return [] if self._is_settled else self._batch()
 
     @property
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         # known outcomes count, so that a second run with the same budget finds it spent
-        return self._search_plan.budget.spent(0.0, self._measured) or self.chance_left is not None
+        return self._search_plan.budget.is_spent(0.0, self._tries) or self.chance_left is not None
 
-    def skip(self, known: Mapping[str, Outcome], chance_left: float | None = None) -> None:
+    def skip(self, outcomes: Mapping[str, Outcome], chance_left: float | None = None) -> None:
         """Do not obtain these, whose outcomes became known before anything was timed. What is being
         compiled goes on, unless all of it is known."""
         if self._search_plan.until:
             self.chance_left = chance_left
-        self._learn(known)
-        if self._settled:
+        self._learn(outcomes)
+        if self._is_settled:
             self.first = []
-        elif self.first and all(c.key in self._skipped for c in self.first):
+        elif self.first and all(c.key in self._skips for c in self.first):
             self.first = self._first_batch()
 
-    def _learn(self, known: Mapping[str, Outcome]) -> None:
+    def _learn(self, outcomes: Mapping[str, Outcome]) -> None:
         """Count the results of earlier runs as measured, and register their machine code."""
-        self._skipped |= known.keys()
-        self._sure = {k: c for k, c in self._sure.items() if k not in known}
-        for key, old in known.items():
+        self._skips |= outcomes.keys()
+        self._sure = {k: c for k, c in self._sure.items() if k not in outcomes}
+        for key, old in outcomes.items():
             record = old if isinstance(old, Record) else None
             self._search.tell(self._by_key[key], record.time_s if record else None)
             if record is not None and record.same_as is not None:
                 continue
-            self._measured += 1
+            self._tries += 1
             if record is None:
                 continue
             self._best = min(record.time_s, self._best or math.inf)
             if record.resources is not None:
                 self._leaders[record.resources.binary] = self._by_key[key]
-                self._finished[key] = Timed(record.timing, record.error, record.checked)
+                self._results[key] = Timed(record.timing, record.error, record.checked)
 
     def _batch(self) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
@@ -161,11 +161,11 @@ class FirstPass:
         if self._search_plan.until:
             batch = STOPPING_BATCH
         size = batch * cpu_count() if changes else len(self._by_key)
-        results = [c for c in self._sure.values() if c.key not in self._given | self._skipped]
-        self._given |= {c.key for c in results} | self._skipped
+        results = [c for c in self._sure.values() if c.key not in self._keys | self._skips]
+        self._keys |= {c.key for c in results} | self._skips
         while points := self._search.order(size - len(results)):
-            results += [p for p in points if p.key not in self._given]
-        self._given |= {c.key for c in results}
+            results += [p for p in points if p.key not in self._keys]
+        self._keys |= {c.key for c in results}
         return results
 
     def outcomes(self) -> Iterator[Outcome | Dispatch]:
@@ -173,13 +173,13 @@ class FirstPass:
         is done."""
         self._compile(self.first)
         try:
-            while self._busy or self._lost:
-                if self._search_plan.over(self._measured) or self._is_vain():
-                    self._stopped = True
+            while self._busy or self._losses:
+                if self._search_plan.is_spent(self._tries) or self._is_vain():
+                    self._is_stopped = True
                     self._ready.clear()
-                    self._unchecked.clear()
+                    self._check_queue.clear()
                     if not self._waiting:
-                        yield from self._rest_of_lost()
+                        yield from self._retry_lost()
                         return
                 elif self._wants_more:
                     self._compile(self._batch())
@@ -188,27 +188,27 @@ class FirstPass:
             yield from self._given_up()
             raise
         finally:
-            self._stopped = True
+            self._is_stopped = True
 
     @property
     def _wants_more(self) -> bool:
         # by configs, as one that compiles for seconds would hold back all that its batch waits for:
         # with two batches of 16 at most, 15 compilers of an H100's host were idle for 4 of 10 s
-        few = max(self._unfinished, len(self._ready)) < cpu_count()
-        return few and not self._stopped
+        few = max(self._open_count, len(self._ready)) < cpu_count()
+        return few and not self._is_stopped
 
     @property
     def _busy(self) -> bool:
-        return bool(self._compiling or self._ready or self._waiting or self._unchecked)
+        return bool(self._compiling or self._ready or self._waiting or self._check_queue)
 
     def _tried_again(self) -> Iterator[Outcome]:
         """Try a config whose process was lost once more, alone and with a larger limit. What ends
         it a second time in the same way stands."""
-        candidate, compiled, first = self._lost[0]
-        result = _result_of(self._backend.timed(candidate, compiled, self._best, PATIENCE))
+        candidate, compiled, first = self._losses[0]
+        result = _result_of(self._backend.time(candidate, compiled, self._best, PATIENCE))
         if isinstance(result, Refusal) and result.cause == first.cause:
             result = replace(result, attempts=first.attempts + 1)
-        self._lost.popleft()
+        self._losses.popleft()
         yield from self._final_result(candidate, compiled, result or first)
 
     def _next(self) -> Iterator[Outcome | Dispatch]:
@@ -216,8 +216,8 @@ class FirstPass:
         event."""
         while not self._inbox.empty():
             yield from self._came(self._inbox.get())
-        if self._unchecked and len(self._waiting) < self._backend.room:
-            candidate, compiled, leader = self._unchecked.popleft()
+        if self._check_queue and len(self._waiting) < self._backend.room:
+            candidate, compiled, leader = self._check_queue.popleft()
             future = self._backend.duplicate(candidate, compiled, leader.key)
             self._same[future] = leader
             self._wait_for(future, candidate, compiled)
@@ -237,8 +237,8 @@ class FirstPass:
         chosen = sure or self._search.ask(ready) or ready[0]
         candidate, compiled = self._ready.pop(chosen.key)
         self._sure.pop(candidate.key, None)
-        future = self._backend.timed(candidate, compiled, self._best)
-        self._measured += 1
+        future = self._backend.time(candidate, compiled, self._best)
+        self._tries += 1
         self._wait_for(future, candidate, compiled)
 
     def _wait_for(self, future: Future[Any], candidate: Candidate, compiled: Compiled) -> None:
@@ -250,14 +250,14 @@ class FirstPass:
         if not batch:
             return
         self._compiling += 1
-        self._unfinished += len(batch)
+        self._open_count += len(batch)
 
         def take() -> None:
             try:
-                stream = self._backend.compiled(batch)
+                stream = self._backend.compile(batch)
                 for one in stream:
                     self._inbox.put(one)
-                    if self._stopped:
+                    if self._is_stopped:
                         getattr(stream, "close", lambda: None)()
                         break
             except BaseException as error:  # of a cluster also Stopped, which is not an Exception
@@ -270,17 +270,17 @@ class FirstPass:
         if came is None:
             self._compiling -= 1
         elif isinstance(came, Future):
-            yield from self._ended(came)
+            yield from self._take_result(came)
         elif isinstance(came, BaseException):
             raise came
         else:
-            self._unfinished -= 1
-            yield from self._on_compiled(*came)
+            self._open_count -= 1
+            yield from self._receive(*came)
 
-    def _on_compiled(
+    def _receive(
         self, candidate: Candidate, compiled: Compiled | Refusal
     ) -> Iterator[Outcome | Dispatch]:
-        if candidate.key in self._skipped:  # known since it was given to the compilers
+        if candidate.key in self._skips:  # known since it was given to the compilers
             return
         if isinstance(compiled, Refusal):
             self._tell(candidate, compiled)
@@ -289,14 +289,14 @@ class FirstPass:
         leader = self._leaders.setdefault(compiled.binary, candidate)
         yield candidate, replace(compiled, duplicate=leader is not candidate)
         if leader is candidate:
-            self._search.revise(candidate, self._predicted(candidate, compiled))
+            self._search.revise(candidate, self._predict(candidate, compiled))
             self._ready[candidate.key] = (candidate, compiled)
-        elif leader.key in self._finished:
+        elif leader.key in self._results:
             self._pass_on(leader, [(candidate, compiled)])
         else:
             self._duplicates.setdefault(leader.key, []).append((candidate, compiled))
 
-    def _predicted(self, candidate: Candidate, compiled: Compiled) -> float:
+    def _predict(self, candidate: Candidate, compiled: Compiled) -> float:
         """Return the seconds that the model predicts from the real resources of the machine
         code."""
         try:
@@ -305,17 +305,17 @@ class FirstPass:
             return math.inf
         return result.predicted_s
 
-    def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
+    def _take_result(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, compiled = self._waiting.pop(future)
         result = _result_of(future)
         leader = self._same.pop(future, None)
         if leader is not None and result is None:  # its launches differ
             self._ready[candidate.key] = (candidate, compiled)
         elif leader is not None and isinstance(result, Timed):
-            yield self._of_leader(leader, candidate, compiled, result)
+            yield self._duplicate_outcome(leader, candidate, compiled, result)
         elif isinstance(result, Refusal) and result.cause:
             self._sure.pop(candidate.key, None)  # tried again at the end, whatever ends the search
-            self._lost.append((candidate, compiled, result))
+            self._losses.append((candidate, compiled, result))
         elif result is not None:
             yield from self._final_result(candidate, compiled, result)
 
@@ -324,27 +324,27 @@ class FirstPass:
         stop = self._search_plan.until
         if stop is None:
             return False
-        if self.chance_left is None and self._measured >= stop.least and not self._sure:
+        if self.chance_left is None and self._tries >= stop.least and not self._sure:
             chance = self._search.chance_left(stop.share)
             self.chance_left = chance if chance <= stop.chance else None
         return self.chance_left is not None
 
-    def _rest_of_lost(self) -> Iterator[Outcome]:
+    def _retry_lost(self) -> Iterator[Outcome]:
         """Try configs whose process was lost once more, unless the budget leaves no time for it."""
-        while self._lost and not self._search_plan.over(self._measured):
+        while self._losses and not self._search_plan.is_spent(self._tries):
             yield from self._tried_again()
         yield from self._given_up()
 
     def _given_up(self) -> Iterator[Outcome]:
         """Report configs whose process was lost, where the budget leaves no second attempt."""
-        while self._lost:
-            yield from self._final_result(*self._lost.popleft())
+        while self._losses:
+            yield from self._final_result(*self._losses.popleft())
 
     def _final_result(
         self, candidate: Candidate, compiled: Compiled, result: Timed | Refusal
     ) -> Iterator[Outcome]:
         """Report the result of a candidate and of its duplicates."""
-        self._finished[candidate.key] = result
+        self._results[candidate.key] = result
         if isinstance(result, Timed):
             self._best = min(seconds_of(result), self._best or math.inf)
         self._tell(candidate, result)
@@ -355,19 +355,19 @@ class FirstPass:
     def _pass_on(self, leader: Candidate, duplicates: list[tuple[Candidate, Compiled]]) -> None:
         """Let duplicates be checked. Where their leader failed, the first of them is tried itself
         and leads the others: the host code that launches equal machine code may differ."""
-        if isinstance(self._finished[leader.key], Timed):
-            self._unchecked.extend((*duplicate, leader) for duplicate in duplicates)
+        if isinstance(self._results[leader.key], Timed):
+            self._check_queue.extend((*duplicate, leader) for duplicate in duplicates)
             return
         (first, compiled), *others = duplicates
         self._leaders[compiled.binary] = first
         self._ready[first.key] = (first, compiled)
         self._duplicates[first.key] = others
 
-    def _of_leader(
+    def _duplicate_outcome(
         self, leader: Candidate, duplicate: Candidate, compiled: Compiled, checked: Timed
     ) -> Outcome:
         """Return the outcome of a duplicate that was checked: the leader's time, its own result."""
-        timed = self._finished[leader.key]
+        timed = self._results[leader.key]
         assert isinstance(timed, Timed)
         result = replace(checked, timing=timed.timing)
         self._tell(duplicate, result)

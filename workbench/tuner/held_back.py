@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data.stats import median, quantile, spearman
-from workbench.device.calibration import CalibrationTime, not_held, sizes_in
+from workbench.device.calibration import CalibrationTime, sizes_in, times_not_held_back
 from workbench.device.correction import (
     CalibratedKernel,
     best_of,
@@ -69,12 +69,12 @@ def _held_size(
 ) -> HeldSize | None:
     sizes = here[0].sizes
     aligned = is_aligned(spec, sizes)
-    kernel = calibrated_kernel(not_held(times), spec, device, aligned)
+    kernel = calibrated_kernel(times_not_held_back(times), spec, device, aligned)
     if kernel is None:
         return None
-    measured = {_at(t.impl, t.config): t.median_s for t in here}
+    measured = {_config_key(t.impl, t.config): t.median_s for t in here}
     chosen = chosen_launch(kernel, device, dtype, sizes)
-    ranked = _ranked(kernel, device, [t for t in here if t.impl in kernel.impls])
+    ranked = _rank_times(kernel, device, [t for t in here if t.impl in kernel.impls])
     if chosen is None or not ranked:
         return None
     first = spec.impls[0]
@@ -84,8 +84,8 @@ def _held_size(
         dict(sizes),
         min(measured.values()),
         chosen[0].name,
-        measured.get(_at(chosen[0].name, vars(chosen[1]))),
-        measured.get(_at(first.name, vars(default))),
+        measured.get(_config_key(chosen[0].name, vars(chosen[1]))),
+        measured.get(_config_key(first.name, vars(default))),
         actual[0],
         min(actual[:FIRST]),
         spearman(predicted, actual) if len(ranked) > 2 else math.nan,
@@ -94,7 +94,7 @@ def _held_size(
     )
 
 
-def _at(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
+def _config_key(impl: str, config: Mapping[str, int]) -> tuple[Any, ...]:
     return impl, tuple(sorted(config.items()))
 
 
@@ -115,7 +115,7 @@ def chosen_launch(
     return impl, estimate.config
 
 
-def _ranked(
+def _rank_times(
     kernel: CalibratedKernel, device: Device, here: Sequence[CalibrationTime]
 ) -> list[tuple[float, float]]:
     """Return predicted and measured seconds, the fastest predicted first."""

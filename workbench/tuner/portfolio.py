@@ -124,12 +124,12 @@ class _Cover:
         """Return the greedy set: repeatedly take the config that serves most of the sizes left."""
         left, members = set(self._sizes), []
         while left:
-            member = max(self._covers, key=lambda k: (len(self._covers[k] & left), -self._at(k)))
+            member = max(self._covers, key=lambda k: (len(self._covers[k] & left), -self._sum(k)))
             members.append(member)
             left -= self._covers[member]
         return tuple(sorted(members))
 
-    def _at(self, key: str) -> float:
+    def _sum(self, key: str) -> float:
         """Return the sum of the logarithms of a config's ratios at the sizes that it serves."""
         return math.fsum(math.log(self._ratios[size][key]) for size in self._covers[key])
 
@@ -144,12 +144,12 @@ class _Cover:
         if len(members) + self._least(left) > len(self._best):
             return
         hardest = min(left, key=lambda s: (len(self._serving[s]), s))
-        for member in self._ordered(hardest, left):
+        for member in self._order_configs(hardest, left):
             self._visit((*members, member), left - self._covers[member])
 
-    def _ordered(self, size: str, left: frozenset[str]) -> Iterator[str]:
+    def _order_configs(self, size: str, left: frozenset[str]) -> Iterator[str]:
         keys = self._serving[size]
-        yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._at(k), k))
+        yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._sum(k), k))
 
     def _least(self, left: frozenset[str]) -> int:
         """Return a lower bound of the configs still needed: none serves more of the sizes left than

@@ -16,7 +16,7 @@ from typing import Any
 from workbench.data.record import Predicted
 from workbench.device.bounds import bound_s
 from workbench.device.correction import CalibratedKernel, ModelledConfig, kernels_for
-from workbench.device.cost_model import estimated
+from workbench.device.cost_model import estimate_time
 from workbench.device.error_band import ends_of, estimate_band
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, sizes_text, values
@@ -69,7 +69,7 @@ def rank_configs(
     kernel = next(kernels_for(spec, device, dtype, sizes), None)
     refusals: list[str] = []
     at = _PredictedPlace(device, dtype, sizes, refusals)
-    every = at.estimates(impls) if kernel is None else at.corrected(impls, kernel)
+    every = at.estimates(impls) if kernel is None else at.correct(impls, kernel)
     if not every:
         raise NotPredicted(_nothing(spec, at, refusals))
     best = list(_first_distinct(sorted(every, key=lambda one: one.seconds)))
@@ -115,12 +115,12 @@ class _PredictedPlace:
         results = []
         for impl in impls:
             for config in self._configs(impl, None):
-                predicted = estimated(impl, config, self.device, self.dtype, self.sizes)
+                predicted = estimate_time(impl, config, self.device, self.dtype, self.sizes)
                 assert predicted is not None  # it declares work
                 results.append(_estimate(impl, config, predicted))
         return results
 
-    def corrected(self, impls: Sequence[Impl], kernel: CalibratedKernel) -> list[_EstimatedConfig]:
+    def correct(self, impls: Sequence[Impl], kernel: CalibratedKernel) -> list[_EstimatedConfig]:
         """Return the configs of a calibration that run here, by the corrected model."""
         device, sizes = self.device, self.sizes
         places: list[ModelledConfig] = []
@@ -128,12 +128,12 @@ class _PredictedPlace:
             default = impl.default(device.limits, self.dtype, sizes)
             for config in self._configs(impl, kernel):
                 new = config == default or impl.name not in kernel.impls
-                resources_of = kernel.before_compiling if new else kernel.remembered
+                resources_of = kernel.estimate_resources if new else kernel.recall_resources
                 if (place := resources_of(impl, config, device, sizes)) is not None:
                     places.append(place)
         seconds = kernel.seconds(places, device, self.dtype)
         return [
-            _EstimatedConfig(p.impl, p.config, s, lambda p=p: p.predicted(device, self.dtype).bound)  # type: ignore[misc]
+            _EstimatedConfig(p.impl, p.config, s, lambda p=p: p.predict(device, self.dtype).bound)  # type: ignore[misc]
             for p, s in zip(places, seconds, strict=True)
             if math.isfinite(s)
         ]

@@ -30,39 +30,39 @@ def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False)
     if plan.run.predicted:
         return Earlier(first)
     stopped = None if retry_failures else _chance_left(history, plan, first)
-    finals = _of_configs(_find(history, [*plan.candidates, *plan.baselines], "final"))
-    hot = _of_configs(_find(history, plan.candidates, "hot"))
-    known = Earlier(first, finals, hot, chance_left=stopped)
-    return _of_alike_gpus(history, plan.run, known) if plan.run.references else known
+    finals = _own_results(_find(history, [*plan.candidates, *plan.baselines], "final"))
+    hot = _own_results(_find(history, plan.candidates, "hot"))
+    earlier = Earlier(first, finals, hot, chance_left=stopped)
+    return _drop_unlike_gpus(history, plan.run, earlier) if plan.run.references else earlier
 
 
-def _chance_left(history: History, plan: Plan, known: Mapping[str, Outcome]) -> float | None:
+def _chance_left(history: History, plan: Plan, outcomes: Mapping[str, Outcome]) -> float | None:
     """Return the chance at which the search stopped in the run of all known outcomes, where that
     run had as many candidates as this plan; else None."""
-    if len(runs := {o.run for o in known.values()}) != 1:
+    if len(runs := {o.run for o in outcomes.values()}) != 1:
         return None
     stops = [stop for f in history.findings(runs.pop()) if (stop := stop_of(f)) is not None]
     return next(
-        (s.chance for s in stops if (s.tried, s.of) == (len(known), len(plan.candidates))), None
+        (s.chance for s in stops if (s.tried, s.of) == (len(outcomes), len(plan.candidates))), None
     )
 
 
-def _of_alike_gpus(history: History, run: Run, known: Earlier) -> Earlier:
+def _drop_unlike_gpus(history: History, run: Run, past: Earlier) -> Earlier:
     """Return the outcomes without the times of GPUs whose library references are not those of the
     run's GPU to within 3 %, or are unknown: all of a table is ranked together."""
-    runs = {o.run for of in (known.first, known.final, known.hot) for o in of.values()}
+    runs = {o.run for each in (past.first, past.final, past.hot) for o in each.values()}
     stored = {name: history.stored_run(name) for name in runs}
     near = {name for name, old in stored.items() if old and alike(old.references, run.references)}
-    stopped = known.chance_left if near >= {o.run for o in known.first.values()} else None
+    stopped = past.chance_left if near >= {o.run for o in past.first.values()} else None
 
-    def kept(of: Mapping[str, Outcome]) -> dict[str, Outcome]:
-        return {k: o for k, o in of.items() if isinstance(o, Failure) or o.run in near}
+    def keep(each: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        return {k: o for k, o in each.items() if isinstance(o, Failure) or o.run in near}
 
-    first, final, hot = (kept(of) for of in (known.first, known.final, known.hot))
-    return replace(known, first=first, final=final, hot=hot, chance_left=stopped)
+    first, final, hot = (keep(each) for each in (past.first, past.final, past.hot))
+    return replace(past, first=first, final=final, hot=hot, chance_left=stopped)
 
 
-def _of_configs(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+def _own_results(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """Return the outcomes without failures of the machine."""
     return {
         key: outcome

@@ -47,7 +47,7 @@ class Budget:
             )
         return cls(seconds=amount * _SECONDS[unit]) if unit else cls(configs=amount)
 
-    def spent(self, elapsed_s: float, measured: int) -> bool:
+    def is_spent(self, elapsed_s: float, measured: int) -> bool:
         """Return whether nothing more should be measured. Duplicates of a measured binary do not
         count."""
         return elapsed_s >= self.seconds or measured >= self.configs
@@ -126,9 +126,9 @@ class Fixed:
 
     def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points in the fixed order."""
-        given = self._points[self._next : self._next + max(0, n)]
-        self._next += len(given)
-        return given
+        points = self._points[self._next : self._next + max(0, n)]
+        self._next += len(points)
+        return points
 
     def revise(self, point: Candidate, predicted_s: float) -> None:
         """Ignore the revised prediction."""
@@ -178,13 +178,13 @@ class ModelSearch:
         ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
         ranked.sort(key=lambda p: p.predicted_s)
         self._points = ranked
-        self._at = {p.key: i for i, p in enumerate(ranked[:LARGEST])}
+        self._index = {p.key: i for i, p in enumerate(ranked[:LARGEST])}
         self._tail = Fixed(ranked[LARGEST:])
-        self._guessed = surrogate.logs([p.predicted_s for p in ranked[:LARGEST]])
+        self._log_guesses = surrogate.logs([p.predicted_s for p in ranked[:LARGEST]])
         self._revised_s: dict[int, float] = {}
-        self._given: set[int] = set()
+        self._given_points: set[int] = set()
         self._times: dict[int, float] = {}  # seconds
-        self._failed: set[int] = set()
+        self._failed_points: set[int] = set()
         self._belief: Belief | None = None
         self._news = 0  # results since the belief was computed
         errors, guesses, shared = (
@@ -201,39 +201,39 @@ class ModelSearch:
     def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile: the best of each Impl that has none yet, then
         those of the largest expected improvement."""
-        if len(self._given) == len(self._at):
+        if len(self._given_points) == len(self._index):
             return self._tail.order(n)
-        gain = self._believed().gain
-        gone = self._given | self._failed | self._times.keys()
-        left = [i for i in range(len(self._at)) if i not in gone]
+        gain = self._update_belief().gain
+        gone = self._given_points | self._failed_points | self._times.keys()
+        left = [i for i in range(len(self._index)) if i not in gone]
         leaders = self._leaders(left, gone)
         best = heapq.nlargest(n, left, key=lambda i: (i in leaders, gain[i]))
-        self._given.update(best)
+        self._given_points.update(best)
         return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
 
     def revise(self, point: Candidate, predicted_s: float) -> None:
         """Store the prediction of a compiled point in seconds, which replaces the guess before
         compiling."""
-        if point.key in self._at:
-            self._revised_s[self._at[point.key]] = predicted_s
+        if point.key in self._index:
+            self._revised_s[self._index[point.key]] = predicted_s
             self._news += not self._times  # later, only a new time triggers an update
 
     def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
         """Return the point to measure next among these, or None if there is none: that of the
         largest expected improvement, those of an Impl that was not tried before all others."""
-        known = [self._at[p.key] for p in ready if p.key in self._at]
+        known = [self._index[p.key] for p in ready if p.key in self._index]
         if not known:
             return self._tail.ask(ready)
-        gain, tried = self._believed().gain, self._impls(self._tried)
+        gain, tried = self._update_belief().gain, self._impls(self._tried_points)
         impl = self._places.impl
         return self._points[max(known, key=lambda i: (impl[i] not in tried, gain[i]))]
 
     def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the measured time of a point in seconds, or None if it failed."""
-        if (i := self._at.get(point.key)) is None:
+        if (i := self._index.get(point.key)) is None:
             return
         if time_s is None:
-            self._failed.add(i)
+            self._failed_points.add(i)
             return
         self._times[i] = time_s
         self._news += 1
@@ -243,15 +243,15 @@ class ModelSearch:
         best of the timed ones by more than `share`. It is 1 until every Impl was tried and while no
         point was compiled, since nothing is known then of how guesses err; also where there are
         more points than the surrogate holds."""
-        tried = self._tried
-        left = [i for i in range(len(self._at)) if i not in tried]
-        if not left and len(self._points) == len(self._at):
+        tried = self._tried_points
+        left = [i for i in range(len(self._index)) if i not in tried]
+        if not left and len(self._points) == len(self._index):
             return 0.0
-        impls = self._impls(self._at.values())
+        impls = self._impls(self._index.values())
         knows = self._times and self._revised_s and self._impls(tried) == impls
-        if not knows or len(self._points) > len(self._at):
+        if not knows or len(self._points) > len(self._index):
             return 1.0
-        belief = self._believed()
+        belief = self._update_belief()
         if share not in belief.chances:
             # the largest of the likely shapes: a wrong one may be sure of too much
             every = [self._chance(b, left, share) for b in (belief, *belief.others)]
@@ -266,18 +266,18 @@ class ModelSearch:
         mean, points = belief.corrected.mean, self._points
         best = heapq.nsmallest(RIVALS, self._times, key=lambda i: (mean[i], points[i].key))
         bar = mean[best[0]] + math.log1p(-share)
-        single = self._surrogate.below((bar - mean) / belief.deviation)
+        single = self._surrogate.normal_cdf((bar - mean) / belief.deviation)
         likely = heapq.nlargest(JOINT, left, key=lambda i: (single[i], points[i].key))
         # sorted by key, so that the draws do not depend on the order of the candidates
         at = sorted([*best, *likely], key=lambda i: points[i].key)
-        drawn = belief.drawn(at, DRAWS)
+        drawn = belief.draw(at, DRAWS)
         timed = np.isin(at, best)
         faster = drawn[:, ~timed].min(axis=1) < drawn[:, timed].min(axis=1) + math.log1p(-share)
         return float(faster.mean())
 
     @property
-    def _tried(self) -> set[int]:
-        return self._failed | self._times.keys()
+    def _tried_points(self) -> set[int]:
+        return self._failed_points | self._times.keys()
 
     def _impls(self, of: Iterable[int]) -> set[int]:
         return {int(self._places.impl[i]) for i in of}
@@ -291,7 +291,7 @@ class ModelSearch:
                 result.add(i)
         return result
 
-    def _believed(self) -> Belief:
+    def _update_belief(self) -> Belief:
         if self._belief is None or self._news > len(self._times) // LEARN:
             self._belief, self._news = self._compute(), 0
         return self._belief
@@ -300,7 +300,7 @@ class ModelSearch:
         import numpy as np
 
         guessed = self._prior()
-        least = np.full(len(self._impls(self._at.values())), np.inf)
+        least = np.full(len(self._impls(self._index.values())), np.inf)
         np.minimum.at(least, self._places.impl, guessed.mean)
         mean = np.minimum(guessed.mean, least[self._places.impl] + math.log(self._slowest))
         best_s = min(self._times.values(), default=math.inf)
@@ -318,8 +318,8 @@ class ModelSearch:
         prediction by compiling are extended to neighbours that are not compiled: they too may spill
         or load in narrow words."""
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
-        likely = self._guesses.likely(self._places, self._guessed, known)
-        return self._surrogate.compiled(self._places, self._guessed, known, likely[0])
+        likely = self._guesses.likely(self._places, self._log_guesses, known)
+        return self._surrogate.predict_compiled(self._places, self._log_guesses, known, likely[0])
 
 
 class Tpe:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, reading, rough, three_digits, whole_percent
+from workbench.data.units import amount, reading, rough, three_digits, whole_percent
 from workbench.device.error_band import band_words
 from workbench.spec import label
 from workbench.tuner.dominance import dominates, first_of, front_of
@@ -107,7 +107,7 @@ def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
         for o in outcomes
         if dict(o.case.sizes) == dict(run.sizes)
         and o.case.dtype == run.dtype
-        and (isinstance(o, Failure) or o.measured != run.predicted)
+        and (isinstance(o, Failure) or o.is_measured != run.predicted)
     ]
 
 
@@ -162,7 +162,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     """Return the winner of a run, its comparisons, and the caveats about it."""
     outcomes = relevant(run, outcomes)
     stand = ranking(outcomes)
-    swept = [o for o in stand if _swept(o, run)]
+    swept = [o for o in stand if _is_swept(o, run)]
     failed = [o for o in swept if isinstance(o, Failure)]
     counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
     binaries = {o.resources.binary for o in swept if o.resources is not None}
@@ -176,12 +176,12 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         reason=_most_frequent([o.reason for o in failed if o.stage != "refused"]),
         unpredicted=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
-    result = _with_front(result, swept)
+    result = _add_front(result, swept)
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
         return result
     pool = [r for r in records if r.phase == records[0].phase]
-    allowed = with_bits_of_default(run, pool, [o for o in stand if isinstance(o, Record)])
+    allowed = keep_default_bits(run, pool, [o for o in stand if isinstance(o, Record)])
     result = replace(result, other_bits=len(pool) - len(allowed))
     if not allowed:
         return result
@@ -190,14 +190,14 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
     ranked = interval_of(fastest) is None
-    winner = _within_tie(near, fastest, run)
+    winner = _select_tied(near, fastest, run)
     others = [r for r in records if r is not winner]
     default = next((o for o in stand if o.default), None)
     return replace(
         result,
         winner=winner,
         ranked=ranked,
-        alike="" if ranked else threads_alone(run, _on_front(result, near)),
+        alike="" if ranked else threads_alone(run, _front_records(result, near)),
         unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
@@ -211,7 +211,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     )
 
 
-def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
+def _add_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
     """Return the result with the configs that no other of their Impl dominates by count. Only where
     times are predicted: a measured time says more."""
     right = [o for o in swept if isinstance(o, Record) or o.stage == "measure"]
@@ -229,19 +229,19 @@ def _with_front(result: Selection, swept: Sequence[Outcome]) -> Selection:
     )
 
 
-def _on_front(result: Selection, records: Sequence[Record]) -> list[Record]:
+def _front_records(result: Selection, records: Sequence[Record]) -> list[Record]:
     """Return the records of the front; all of them where nothing was counted."""
     return [r for r in records if not result.front or any(r is o for o in result.front)]
 
 
-def _within_tie(near: Sequence[Record], fastest: Record, run: Run) -> Record:
+def _select_tied(near: Sequence[Record], fastest: Record, run: Run) -> Record:
     """Return the config to select among those that cannot be told from the fastest."""
     # Final times are precise enough for the whole rule, and a model that states an interval does
     # not rank what lies within it. Of other predictions the rule is that a default stays.
     if fastest.phase == "final" or interval_of(fastest) is not None:
         return min(near, key=lambda r: _frugality(r, run))
     default = next((r for r in near if r.default), fastest)
-    return fastest if fastest.measured else default
+    return fastest if fastest.is_measured else default
 
 
 def interval_of(record: Record) -> tuple[float, float] | None:
@@ -285,9 +285,7 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
     )
 
 
-def with_bits_of_default(
-    run: Run, records: Sequence[Record], known: Iterable[Record]
-) -> list[Record]:
+def keep_default_bits(run: Run, records: Sequence[Record], known: Iterable[Record]) -> list[Record]:
     """Return the records whose outputs have the bits of the default's, where the run was restricted
     to them; else all. Bits compare only between checks on the same inputs."""
     if run.same_bits_as != "default":
@@ -358,7 +356,7 @@ def sentence(result: Selection) -> str:
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
-    parts = [", ".join((reached, *_against(result)))]
+    parts = [", ".join((reached, *_comparison_texts(result)))]
     close, *others = remarks(result)
     parts += [close] if close else []
     if result.predicted:
@@ -414,7 +412,7 @@ def remarks(result: Selection) -> list[str]:
         assert isinstance(record.timing, Measured)
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
     if result.other_bits:
-        parts.append(f"{counted(result.other_bits, 'config')} with other bits left out")
+        parts.append(f"{amount(result.other_bits, 'config')} with other bits left out")
     if result.untimed:
         names = " and ".join(o.case.impl for o in result.untimed)
         parts.append(f"{names} {'have' if len(result.untimed) > 1 else 'has'} no time")
@@ -467,7 +465,7 @@ def _front_rest(result: Selection) -> list[str]:
     first = first_of(result.front)
     names = [_name(result, o) for o in result.front if o is not first]
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    many = f"{len(result.front)} of {counted(result.emulated, 'config')}"
+    many = f"{len(result.front)} of {amount(result.emulated, 'config')}"
     others = f": this one, {'; '.join(names[:NAMED])}{more}" if names else ""
     verb = "is" if len(result.front) == 1 else "are"
     parts = [f"{many} {verb} on the Pareto front of the counts{others}"]
@@ -532,7 +530,7 @@ def _most_frequent(reasons: Sequence[str]) -> str:
     return max(dict.fromkeys(reasons), key=list(reasons).count, default="")
 
 
-def _against(result: Selection) -> list[str]:
+def _comparison_texts(result: Selection) -> list[str]:
     """Return the winner's comparisons with the baselines and with the default, as text."""
     words = []
     for baseline in result.baselines[:2]:
@@ -558,7 +556,7 @@ def _rank(record: Record) -> tuple[int, float]:
     return _PHASES.index(record.phase), record.time_s
 
 
-def _swept(outcome: Outcome, run: Run) -> bool:
+def _is_swept(outcome: Outcome, run: Run) -> bool:
     """Return whether an outcome is of an Impl of the sweep: not a library's, nor the launch of
     another Impl that takes part as the default."""
     case = outcome.case

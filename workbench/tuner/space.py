@@ -17,7 +17,7 @@ from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.device.correction import kernels_for
-from workbench.device.cost_model import guessed
+from workbench.device.cost_model import guess_seconds
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
@@ -84,7 +84,7 @@ def plan_sweep(
         factory.candidate(i, i.config(), False)
         for i in library_impls(problem.spec, device, run.predicted)
     ]
-    baselines = [c for c in libraries if _refused(c, problem, device) is None]
+    baselines = [c for c in libraries if _refusal_reason(c, problem, device) is None]
     today = {c.impl.name: c.config for c in launches}
     first = launches[0].impl if launches else impls[0]
     swept = {impl.name for impl in impls}
@@ -96,37 +96,37 @@ def plan_sweep(
             candidate = factory.candidate(
                 impl, config, impl.name == first.name and config == launched
             )
-            refusal = _refused(candidate, problem, device)
+            refusal = _refusal_reason(candidate, problem, device)
             if refusal is None:
                 legal.append(candidate)
             else:
                 refused.append(factory.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
-    legal = predicted(legal, problem, device)
+    legal = predict(legal, problem, device)
     launched_of = {c.impl.name: c.key for c in legal if c.config == today.get(c.impl.name)}
     keys = tuple(launched_of[name] for name in today if name in launched_of)
-    kept = thinned(legal, most, sweep.vary, keys)
+    kept = thin(legal, most, sweep.vary, keys)
     return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept), keys)
 
 
-def predicted(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
+def predict(legal: list[Candidate], problem: Problem, device: Device) -> list[Candidate]:
     """Return the candidates with what the model predicts before compiling, corrected by the
     device's calibration where it has one. Impls without times are corrected, too: one that is as
     fast as another would come later otherwise."""
     kernel = next(kernels_for(problem.spec, device, problem.dtype, problem.sizes), None)
     if kernel is None:
-        return [replace(c, predicted_s=expected(c, problem, device)) for c in legal]
-    places = [kernel.before_compiling(c.impl, c.config, device, problem.sizes) for c in legal]
+        return [replace(c, predicted_s=expected_s(c, problem, device)) for c in legal]
+    places = [kernel.estimate_resources(c.impl, c.config, device, problem.sizes) for c in legal]
     known = [place for place in places if place is not None]
     corrected = iter(kernel.seconds(known, device, problem.dtype))
     return [
-        replace(c, predicted_s=expected(c, problem, device) if p is None else next(corrected))
+        replace(c, predicted_s=expected_s(c, problem, device) if p is None else next(corrected))
         for c, p in zip(legal, places, strict=True)
     ]
 
 
-def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
+def _refusal_reason(candidate: Candidate, problem: Problem, device: Device) -> str | None:
     """Return why the kernel rejects a candidate, or None."""
     return refusal_of(candidate, problem, device)
 
@@ -145,7 +145,7 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
     )
 
 
-def thinned(
+def thin(
     legal: Sequence[Candidate], most: int, vary: Sequence[Knob], launches: Sequence[str] = ()
 ) -> list[Candidate]:
     """Return at most `most` candidates: for each value of the varied knobs the best ranked, taken
@@ -174,9 +174,9 @@ def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
     return (candidate.impl.name, *(v for k, v in config if knobs[k] in words))
 
 
-def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
+def expected_s(candidate: Candidate, problem: Problem, device: Device) -> float:
     """Return the seconds that the model predicts before compiling; infinite if it cannot."""
-    return guessed(candidate.impl, candidate.config, device, problem.dtype, problem.sizes)
+    return guess_seconds(candidate.impl, candidate.config, device, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class RecordFactory:
         }
         code, file = self._hashes_of(impl)
         older = key_of(case, source=file, protocol=_older_protocol(self.protocol), **software)
-        if settings := _of_code(self.run.environment.settings):
+        if settings := _code_settings(self.run.environment.settings):
             software["settings"], older = settings, ""  # schema 1 did not tell them apart
         key = key_of(case, source=code, protocol=self.protocol, **software)
         return Candidate(case, key, impl, config, default, code, older)
@@ -283,7 +283,7 @@ class RecordFactory:
         )
 
 
-def _of_code(settings: Mapping[str, str]) -> str:
+def _code_settings(settings: Mapping[str, str]) -> str:
     """Return the settings of the compiler that are part of a key; workers unset the interpreter's
     and choose it themselves."""
     kept = {k: v for k, v in settings.items() if k != "TRITON_INTERPRET"}

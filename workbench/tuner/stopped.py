@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workbench.data.clock import timestamp
 from workbench.data.record import Evidence, Finding
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.tuner.space import Plan
 
 WORD = "stopped"  # and the finding's `experiment` is "search"
@@ -29,7 +29,7 @@ def stopped_search(plan: Plan, tried: int, chance: float, share: float) -> Findi
     run, of = plan.run, len(plan.candidates)
     words = "under 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
     sentence = (
-        f"{tried} of {counted(of, 'config')} tried: the chance that one of the others is over "
+        f"{tried} of {amount(of, 'config')} tried: the chance that one of the others is over "
         f"{100 * share:.0f} % faster is {words}; --search exhaustive measures all."
     )
     numbers = (

@@ -53,7 +53,7 @@ class Places:
     impl: NDArray[np.int64]
     shared: float
 
-    def at(self, which: Sequence[int]) -> Places:
+    def select(self, which: Sequence[int]) -> Places:
         """Return the places of these points."""
         return Places(self.steps[which], self.impl[which], self.shared)
 
@@ -89,7 +89,7 @@ class Posterior:
 
     def covariance(self, which: Sequence[int]) -> Floats:
         """Return the covariance of these points; those without a variance have none."""
-        places, centred = self.places.at(which), self.centred[which]
+        places, centred = self.places.select(which), self.centred[which]
         prior = _covariance(places, places, centred, centred, self.shape)
         part = self.explained[:, which]
         open_ = self.variance[which] > 0
@@ -106,7 +106,7 @@ def posterior(places: Places, prior: Floats, seen: Mapping[int, float], shape: S
     at = list(seen)
     residual = np.array(list(seen.values())) - prior[at]
     shift = residual.mean()
-    cross = _covariance(places.at(at), places, centred[at], centred, shape)
+    cross = _covariance(places.select(at), places, centred[at], centred, shape)
     lower = np.linalg.cholesky(cross[:, at] + NOISE**2 * np.eye(len(at)))
     scaled = np.linalg.inv(lower) @ np.column_stack([residual - shift, cross])
     weight, explained = scaled[:, 0], scaled[:, 1:]
@@ -133,7 +133,7 @@ def _covariance(a: Places, b: Places, a_mean: Floats, b_mean: Floats, shape: Sha
     return np.asarray(shared + trusted + shape.own**2 * (1 + far) * np.exp(-far))
 
 
-def compiled(
+def predict_compiled(
     places: Places, guessed: Floats, known: Mapping[int, float], shape: Shape
 ) -> Posterior:
     """Return the distribution of the logarithm of every point's prediction once it is compiled.
@@ -154,7 +154,7 @@ def likeliest(
     are less likely by DOUBT or more."""
     at = list(seen)
     own = dict(enumerate(seen.values()))  # the likelihood needs the measured points alone
-    tried = {s: posterior(places.at(at), prior[at], own, s).likelihood for s in shapes}
+    tried = {s: posterior(places.select(at), prior[at], own, s).likelihood for s in shapes}
     best = max(tried.values())
     return sorted((s for s in tried if tried[s] > best - DOUBT), key=lambda s: -tried[s])
 
@@ -165,12 +165,12 @@ class Fit:
 
     def __init__(self, shapes: Sequence[Shape], first: Shape) -> None:
         """Take `first` while there are fewer than four observations."""
-        self._shapes, self._likely, self._fitted = shapes, [first], 0
+        self._shapes, self._likely, self._fit_count = shapes, [first], 0
 
     def likely(self, places: Places, prior: Floats, seen: Mapping[int, float]) -> list[Shape]:
         """Return the likely shapes for these observations, the likeliest first."""
-        if len(seen) >= max(4, REFIT * self._fitted):
-            self._fitted = len(seen)
+        if len(seen) >= max(4, REFIT * self._fit_count):
+            self._fit_count = len(seen)
             self._likely = likeliest(self._shapes, places, prior, seen)
         return self._likely
 
@@ -199,7 +199,7 @@ class Belief:
         best = mean[self.timed].min() if self.timed else mean.min()
         return [float(g) for g in improvement(best, mean, self.deviation)]
 
-    def drawn(self, which: Sequence[int], times: int) -> Floats:
+    def draw(self, which: Sequence[int], times: int) -> Floats:
         """Return draws of log(time) of these points together: (times, points)."""
         covariance = self.corrected.covariance(which) + self.guessed.covariance(which)
         lower = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(which)))  # 0.03 %, for rounding
@@ -211,10 +211,10 @@ def improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
     """Return the expected improvement on `best` (Jones et al. 1998, equation 15)."""
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return np.asarray(deviation * (z * below(z) + density))
+    return np.asarray(deviation * (z * normal_cdf(z) + density))
 
 
-def below(z: Floats) -> Floats:
+def normal_cdf(z: Floats) -> Floats:
     """Return the share of a standard normal distribution that is below each `z`."""
     return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 

@@ -52,7 +52,7 @@ def entries_of(
     for impl, own in sorted(mine.items()):
         chosen = selections.get(impl) or select(replace(run, impls={impl: {}}), outcomes)
         won = chosen.winner
-        if won is None or (won.measured and won.phase != "final"):
+        if won is None or (won.is_measured and won.phase != "final"):
             continue
         ties = tuple(dict(r.case.config) for r in chosen.ties if r.case.impl == impl)
         configs = len({config_key(o.case) for o in own})
@@ -71,8 +71,8 @@ def _bits(
     """Return the fields of an entry on bits. `mine` are the outcomes of its Impl, `stand` one
     record of each config of the run, as its page shows them."""
     records = [o for o in mine if isinstance(o, Record)]
-    wanted = None if default is None else dict(default)
-    of_default = [r for r in records if r.default or dict(r.case.config) == wanted]
+    bits = None if default is None else dict(default)
+    of_default = [r for r in records if r.default or dict(r.case.config) == bits]
     own = [r for r in records if config_key(r.case) == config_key(won.case)]
     fields: dict[str, Any] = {"repeats": won.repeats}
     if of_default:

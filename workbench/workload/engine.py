@@ -193,7 +193,7 @@ def result_of(
     config = swept.launch.configs[swept.labels.index(name)].all_kwargs()
     plain = {n: v for n, v in config.items() if isinstance(v, (int, str, type(None)))}
     record = swept.records.get(name)
-    band = None if record is None or record.measured else band_of(record)
+    band = None if record is None or record.is_measured else band_of(record)
     time_s = None if record is None else time_of(record)
     source = "" if record is None else source_of(record)
     return TunedSignature(

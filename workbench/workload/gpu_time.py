@@ -153,7 +153,7 @@ def times_of(trace: Trace, names: Collection[str], window: str) -> GpuTimes:
     launches: dict[Place, int] = defaultdict(int)
     others: dict[str, int] = defaultdict(int)
     total = 0
-    for index in trace.activities.of_kind(ActivityKind.KERNEL):
+    for index in trace.activities.select(ActivityKind.KERNEL):
         activity = trace.activities[index]
         total += activity.duration
         if activity.name not in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.data.units import counted, duration, percent
+from workbench.data.units import amount, duration, percent
 from workbench.spec import label
 from workbench.workload.plan import WorkItem, signature_text
 from workbench.workload.table import config_text
@@ -32,7 +32,7 @@ def weight_of(items: Sequence[WorkItem]) -> str:
 def plan_line(items: Sequence[WorkItem], device: str) -> str:
     """Return the line above the work list."""
     source = "GPU time" if is_timed(items) else f"{LEAST_TIME}, not measured"
-    return f"{counted(len(items), 'signature')} for {device}, by {source}:"
+    return f"{amount(len(items), 'signature')} for {device}, by {source}:"
 
 
 def plan_cells(item: WorkItem) -> tuple[str, ...]:

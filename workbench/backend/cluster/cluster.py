@@ -88,7 +88,7 @@ class ClusterGpu:
     actor: Any
     reported: GpuReport | None = None
     references: Mapping[str, float] = field(default_factory=dict)
-    spent: Counter[str] = field(default_factory=Counter)  # seconds there: check, timed, flush
+    seconds: Counter[str] = field(default_factory=Counter)  # seconds there: check, timed, flush
 
     @property
     def gpu(self) -> GpuReport:
@@ -105,17 +105,17 @@ class ClusterGpu:
         """Call a method of the worker's measuring process. Returns its result. Raises what the
         method raises, WorkerDied or Stopped."""
         return self._read(
-            self.cluster.awaited(self.worker, lambda: self.actor.perform(name, *args))
+            self.cluster.resolve(self.worker, lambda: self.actor.perform(name, *args))
         )
 
     def ask(self, task: Any, args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task in the worker's measuring process. Returns as `perform`."""
-        call = self.cluster.awaited(self.worker, lambda: self.actor.ask(task, args, timeout_s))
+        call = self.cluster.resolve(self.worker, lambda: self.actor.ask(task, args, timeout_s))
         return self._read(call)
 
     def _read(self, data: bytes) -> Any:
         result, spent = _value(data)
-        self.spent = Counter(spent)
+        self.seconds = Counter(spent)
         return result
 
 
@@ -135,16 +135,16 @@ class Cluster:
         self._connect, self.place, self._notify, self._local = connect, place, notify, local
         self._ours = WorkerReport("", dict(fingerprint(None, None).versions), files_hash(), 0)
         self._lock = threading.RLock()
-        self._seen: set[str] = set()  # addresses that are or were joining
+        self._addresses: set[str] = set()  # addresses that are or were joining
         self._first: ClusterGpu | None = None
         self.workers: dict[str, ClusterWorker] = {}
         self.gpus: list[ClusterGpu] = []
         self.refusals: list[str] = []
         self.deaths: Counter[str] = Counter()  # of workers, by the key of the config that ran
         self._stop: threading.Event = threading.Event()
-        self.client = self._connected(CONNECT_S)
+        self.client = self._try_connect(CONNECT_S)
 
-    def _connected(self, limit_s: float) -> Any:
+    def _try_connect(self, limit_s: float) -> Any:
         try:
             return self._connect()
         except (OSError, ValueError, TypeError, RuntimeError) as error:
@@ -171,7 +171,7 @@ class Cluster:
         if worker is not None and worker.gone.is_set():
             raise WorkerDied(worker.name)
 
-    def awaited(
+    def resolve(
         self, worker: ClusterWorker | None, begin: Callable[[], Any], limit_s: float | None = None
     ) -> Any:
         """Return the result of what `begin()` gives to await in Dask's loop. Raises its error,
@@ -206,14 +206,14 @@ class Cluster:
         """Run a task of `cluster_worker` on one worker. Returns its result, raises its error,
         Stopped, or WorkerDied where the worker has left."""
         future = self.client.submit(
-            cluster_worker.sent, task, *args, workers=[address], allow_other_workers=False,
+            cluster_worker.run_to_bytes, task, *args, workers=[address], allow_other_workers=False,
             pure=False, retries=0,
         )  # fmt: skip
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(POLL_S):
             self.check(self.workers.get(address))
-            if address not in self._seen:
+            if address not in self._addresses:
                 raise WorkerDied(address)
         try:
             data = future.result(timeout=ASK_S)
@@ -231,19 +231,19 @@ class Cluster:
         if self.client.status != "running":
             raise SchedulerGone
         try:
-            listed = self.awaited(None, lambda: self.client.scheduler.identity(n_workers=-1), ASK_S)
+            facts = self.resolve(None, lambda: self.client.scheduler.identity(n_workers=-1), ASK_S)
         except Exception:
             raise SchedulerGone from None
-        now = listed["workers"]
+        now = facts["workers"]
         with self._lock:
-            for address in self._seen - now.keys():
-                self._left(address)
-            new = [(a, w) for a, w in now.items() if a not in self._seen]
-            self._seen |= {address for address, _ in new}
+            for address in self._addresses - now.keys():
+                self._remove_worker(address)
+            new = [(a, w) for a, w in now.items() if a not in self._addresses]
+            self._addresses |= {address for address, _ in new}
         return new
 
-    def _left(self, address: str) -> None:
-        self._seen.discard(address)
+    def _remove_worker(self, address: str) -> None:
+        self._addresses.discard(address)
         worker = self.workers.pop(address, None)
         self.gpus = [gpu for gpu in self.gpus if gpu.worker is not worker]
         if worker is not None:
@@ -254,8 +254,8 @@ class Cluster:
     def scheduler_lost(self) -> None:
         """Let every wait for a worker end: workers leave when their scheduler does."""
         with self._lock:
-            for address in list(self._seen):
-                self._seen.discard(address)
+            for address in list(self._addresses):
+                self._addresses.discard(address)
                 if (worker := self.workers.pop(address, None)) is not None:
                     worker.gone.set()
             self.gpus = []
@@ -267,7 +267,7 @@ class Cluster:
         end = time.monotonic() + limit_s
         while True:
             try:
-                self.client = self._connected(CONNECT_S)
+                self.client = self._try_connect(CONNECT_S)
                 return
             except ClusterError:
                 if time.monotonic() > end:
@@ -281,7 +281,7 @@ class Cluster:
         """Let a worker take part. Returns its GPU, or None where it only compiles. Raises
         WorkerRefused, after its sentence was notified; WorkerDied; Stopped."""
         try:
-            return self._joined(address, about)
+            return self._admit_worker(address, about)
         except WorkerRefused as error:
             self.refuse(str(error))
             raise
@@ -291,7 +291,7 @@ class Cluster:
         self.refusals.append(sentence)
         self._notify(sentence)
 
-    def _joined(self, address: str, about: Mapping[str, Any]) -> ClusterGpu | None:
+    def _admit_worker(self, address: str, about: Mapping[str, Any]) -> ClusterGpu | None:
         name = _name(address, about)
         try:
             report = self.result_of(address, cluster_worker.report)
@@ -307,7 +307,7 @@ class Cluster:
         worker = ClusterWorker(address, name, int(about["nthreads"]), report)
         gpu = self._gpu_of(worker) if about.get("resources", {}).get(GPU) else None
         with self._lock:
-            if address not in self._seen:
+            if address not in self._addresses:
                 raise WorkerDied(name)
             self.workers[address] = worker
             self.gpus += [gpu] if gpu else []

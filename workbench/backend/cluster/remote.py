@@ -39,20 +39,20 @@ class RemoteMeasuring:
         self._gpu = gpu
 
     @property
-    def spent(self) -> Counter[str]:
+    def seconds(self) -> Counter[str]:
         """Seconds of the worker's process so far: check, timed, flush."""
-        return self._gpu.spent
+        return self._gpu.seconds
 
     def _check(self) -> None:
         if self._gpu.worker.gone.is_set():
-            raise _gone(self._gpu)
+            raise _gone_error(self._gpu)
 
     def _perform(self, name: str, *args: Any) -> Any:
         self._check()
         try:
             return self._gpu.perform(name, *args)
         except WorkerDied:
-            raise _gone(self._gpu) from None
+            raise _gone_error(self._gpu) from None
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         """Return what the worker reported as it joined, with the commit of the repository here.
@@ -82,7 +82,7 @@ class RemoteMeasuring:
         result: dict[str, float] = self._perform("self_test")
         return result
 
-    def poisoned(self) -> None:
+    def replace(self) -> None:
         """Replace the process, which can measure nothing more. Raises GpuGone."""
         self._perform("poisoned")
 
@@ -108,7 +108,7 @@ class RemoteMeasuring:
         """Do nothing: the worker goes on with another problem."""
 
 
-def _gone(gpu: ClusterGpu) -> GpuGone:
+def _gone_error(gpu: ClusterGpu) -> GpuGone:
     return GpuGone(f"The worker of {gpu.title} has left the cluster.")
 
 
@@ -119,59 +119,59 @@ class ClusterPool:
         self._gpu, self._workers = gpu, workers
         self._pending: dict[Future[Any], Any] = {}  # with Dask's own future
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._end_event = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task in a compiling process of any of the workers. Returns a future that raises as
         that of `Workers.submit`, or GpuGone or Stopped."""
-        given: Future[Any] = Future()
-        if (error := self._ended()) is not None:
-            given.set_exception(error)
-            return given
+        promise: Future[Any] = Future()
+        if (error := self._end_reason()) is not None:
+            promise.set_exception(error)
+            return promise
         places = [w.address for w in self._workers if not w.gone.is_set()]
         inner = self._gpu.cluster.client.submit(
-            cluster_worker.sent, cluster_worker.in_pool, task, args, timeout_s,
+            cluster_worker.run_to_bytes, cluster_worker.run_in_pool, task, args, timeout_s,
             workers=places, allow_other_workers=False, pure=False,
         )  # fmt: skip
         with self._lock:
-            self._pending[given] = inner
-        inner.add_done_callback(lambda done: self._finish(given, done))
-        return given
+            self._pending[promise] = inner
+        inner.add_done_callback(lambda done: self._finish(promise, done))
+        return promise
 
-    def _finish(self, given: Future[Any], inner: Any) -> None:
+    def _finish(self, promise: Future[Any], inner: Any) -> None:
         with self._lock:
-            if self._pending.pop(given, None) is None:
+            if self._pending.pop(promise, None) is None:
                 return
         try:
             right, value = replies.read(inner.result(timeout=60))
             error = None if right else value
         except Exception as failure:  # Dask's: each worker that tried it died, or all are gone
             value = None
-            error = self._ended() or ChildProcessError(f"its worker died ({failure})")
-        _settle(given, value, error)
+            error = self._end_reason() or ChildProcessError(f"its worker died ({failure})")
+        _settle(promise, value, error)
 
-    def _ended(self) -> BaseException | None:
+    def _end_reason(self) -> BaseException | None:
         if self._gpu.cluster.stopping:
             return Stopped()
-        return _gone(self._gpu) if self._gpu.worker.gone.is_set() else None
+        return _gone_error(self._gpu) if self._gpu.worker.gone.is_set() else None
 
     def _watch(self) -> None:
         """End what is pending when the problem's GPU is gone or the command is stopped: a task that
         is bound to workers that have left stays pending for ever."""
-        while not self._closed.wait(POLL_S):
-            if (error := self._ended()) is not None:
+        while not self._end_event.wait(POLL_S):
+            if (error := self._end_reason()) is not None:
                 self._drop(error)
 
     def _drop(self, error: BaseException) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        for given in pending:
-            _settle(given, None, error)
+        for promise in pending:
+            _settle(promise, None, error)
 
     def close(self) -> None:
         """Cancel what is pending. The processes stay with their workers."""
-        self._closed.set()
+        self._end_event.set()
         with self._lock:
             pending, self._pending = self._pending, {}
         for inner in pending.values():
@@ -179,12 +179,12 @@ class ClusterPool:
                 inner.cancel()
 
 
-def _settle(given: Future[Any], value: Any, error: BaseException | None) -> None:
+def _settle(promise: Future[Any], value: Any, error: BaseException | None) -> None:
     with suppress(InvalidStateError):  # cancelled meanwhile
         if error is None:
-            given.set_result(value)
+            promise.set_result(value)
         else:
-            given.set_exception(error)
+            promise.set_exception(error)
 
 
 class AsidePool:
@@ -196,15 +196,15 @@ class AsidePool:
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Run a task to its end. Returns a future that is done and raises as `Workers.submit`, or
         GpuGone."""
-        given: Future[Any] = Future()
+        promise: Future[Any] = Future()
         try:
             self._check_disk([arg for arg in args if isinstance(arg, Path)])
-            given.set_result(self._gpu.perform("aside", task, args, timeout_s))
+            promise.set_result(self._gpu.perform("aside", task, args, timeout_s))
         except WorkerDied:
-            given.set_exception(_gone(self._gpu))
+            promise.set_exception(_gone_error(self._gpu))
         except Exception as error:
-            given.set_exception(error)
-        return given
+            promise.set_exception(error)
+        return promise
 
     def _check_disk(self, paths: list[Path]) -> None:
         """Raise WorkerRefused where the worker does not see these paths."""
@@ -243,7 +243,7 @@ class ClusterLive(Live):
         """Raises WorkerRefused where the GPU's worker has other code of the kernel; GpuGone."""
         workers = list(gpu.cluster.compiling(catalog.absolute(kernel)))
         if gpu.worker.gone.is_set():
-            raise _gone(gpu)
+            raise _gone_error(gpu)
         if gpu.worker not in workers:
             raise WorkerRefused(f"The worker {gpu.worker.name} has not the code of {kernel}.")
         processes = _RemoteProcesses(RemoteMeasuring(gpu), ClusterPool(gpu, workers))

@@ -39,12 +39,12 @@ def dask_setup(worker: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def sent(task: Callable[..., Any], *args: Any) -> bytes:
+def run_to_bytes(task: Callable[..., Any], *args: Any) -> bytes:
     """Run a task of this file and return the bytes of its result or error; see `replies`."""
     try:
-        return replies.written(True, task(*args))
+        return replies.write(True, task(*args))
     except Exception as error:
-        return replies.written(False, error)
+        return replies.write(False, error)
 
 
 def report() -> WorkerReport:
@@ -75,19 +75,19 @@ def missing(paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if not path.exists()]
 
 
-def in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
+def run_in_pool(task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
     """Run a task, such as `compile_task`, in a process of this worker's pool. Returns its
     result."""
     pool = _pool()
     if args and isinstance(args[0], CompileJob):
-        args = (_with_own_claims(args[0]), *args[1:])
+        args = (_replace_claims(args[0]), *args[1:])
     return pool.submit(task, *args, timeout_s=timeout_s).result()
 
 
 _pools: list[Workers] = []  # one, once it was needed
 _claims: dict[Path, Path] = {}  # by the folder of the parent's host
 _starting = threading.Lock()
-_kept = ExitStack()
+_exits = ExitStack()
 
 
 def _pool() -> Workers:
@@ -102,14 +102,14 @@ def _pool() -> Workers:
         return _pools[0]
 
 
-def _with_own_claims(job: CompileJob) -> CompileJob:
+def _replace_claims(job: CompileJob) -> CompileJob:
     """Return the job with a folder of this host for its claims, where the parent's is of another:
     equal code is then compiled once on each host."""
     if job.claims is None or job.claims.is_dir():
         return job
     with _starting:
         if job.claims not in _claims:
-            _claims[job.claims] = _kept.enter_context(temporary_folder())
+            _claims[job.claims] = _exits.enter_context(temporary_folder())
     return replace(job, claims=_claims[job.claims])
 
 
@@ -127,7 +127,7 @@ class GpuActor:
     def __init__(self) -> None:
         _let_have_children()
         self._gpu = new_measuring()
-        self._held = ExitStack()
+        self._locks = ExitStack()
 
     def perform(self, name: str, *args: Any) -> bytes:
         """Call a method of the measuring process, or one of this class, by its name. Returns the
@@ -135,12 +135,12 @@ class GpuActor:
         own: dict[str, Callable[..., Any]]
         own = {"open": self._open, "lock": self._lock, "unlock": self._unlock, "aside": self._aside}
         method = own.get(name) or getattr(self._gpu, name)
-        return sent(lambda: (method(*args), dict(self._gpu.spent)))
+        return run_to_bytes(lambda: (method(*args), dict(self._gpu.seconds)))
 
     def ask(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> bytes:
         """Run a task in the measuring process. Returns as `perform`."""
-        return sent(
-            lambda: (self._gpu.ask(task, *args, timeout_s=timeout_s), dict(self._gpu.spent))
+        return run_to_bytes(
+            lambda: (self._gpu.ask(task, *args, timeout_s=timeout_s), dict(self._gpu.seconds))
         )
 
     def _open(self) -> GpuReport | None:
@@ -154,13 +154,13 @@ class GpuActor:
     def _lock(self, name: str) -> str | None:
         """Take the GPU's lock. Returns None, or the sentence that says who holds it."""
         try:
-            self._held.enter_context(self._gpu.lock(name, lambda _: None, timeout_s=0))
+            self._locks.enter_context(self._gpu.lock(name, lambda _: None, timeout_s=0))
         except LockBusy as error:
             return str(error)
         return None
 
     def _unlock(self) -> None:
-        self._held.close()
+        self._locks.close()
 
     def _aside(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task in a process of its own that sees the same GPU."""
@@ -169,7 +169,7 @@ class GpuActor:
 
     def __del__(self) -> None:
         with suppress(Exception):
-            self._held.close()
+            self._locks.close()
             self._gpu.close()
 
 

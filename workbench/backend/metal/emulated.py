@@ -46,14 +46,14 @@ def require_emulator() -> None:
     import_module(COMPILER).find_compiler()
 
 
-def emulator_environment(known: Environment) -> Environment:
+def emulator_environment(base: Environment) -> Environment:
     """Return the environment of an emulated run: Triton and ptxas take no part in it, and the
     compiler of the emulator does, where there is one."""
     compiler = import_module(COMPILER)
-    versions = {k: v for k, v in known.versions.items() if k in ("workbench", "torch", "numpy")}
+    versions = {k: v for k, v in base.versions.items() if k in ("workbench", "torch", "numpy")}
     with suppress(compiler.CompilerMissing):
         versions["clang"] = compiler.find_compiler().number
-    return replace(known, versions=versions)
+    return replace(base, versions=versions)
 
 
 def emulator_files() -> tuple[Path, ...]:
@@ -72,7 +72,7 @@ def dispatch_refusal(impl: Impl, config: Any, problem: Problem, device: Device) 
     if reason := buffer_refusal(problem.spec, problem.sizes, problem.dtype, device):
         return reason
     try:
-        launches = planned(impl, config, problem.sizes, problem.dtype)
+        launches = plan_launches(impl, config, problem.sizes, problem.dtype)
     except WorkbenchError as error:
         return first_sentence(error)
     except Exception as error:  # the launcher's own code
@@ -95,7 +95,7 @@ def buffer_refusal(spec: Spec, sizes: Sizes, dtype: str, device: Device) -> str 
     return None
 
 
-def planned(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[MetalLaunch]:
+def plan_launches(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[MetalLaunch]:
     """Return the dispatches of one call at these sizes; nothing runs."""
     emulator = import_module(EMULATOR)
     with emulator.planning() as launches, user_code(f"the launcher of {impl.title}"):
@@ -116,13 +116,13 @@ def counted_sizes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Si
     """
     at = dict(sizes)
     while _cost(impl, config, limits, dtype, at) > 1:
-        now = _requested(impl, config, limits, dtype, at)
+        now = _requested_bytes(impl, config, limits, dtype, at)
         smaller = []
         for axis in at:
             less = impl.spec.near({**at, axis: max(1, at[axis] // 2)})
             if not _takes(impl, config, limits, dtype, less):
                 continue
-            then = _requested(impl, config, limits, dtype, less)
+            then = _requested_bytes(impl, config, limits, dtype, less)
             if then < now:
                 same_tile = _tile(impl, config, limits, dtype, less) == _tile(
                     impl, config, limits, dtype, at
@@ -136,7 +136,7 @@ def counted_sizes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Si
 
 def _cost(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> float:
     """Return the work of an emulated run over the most that one should have."""
-    moved = _requested(impl, config, limits, dtype, sizes)
+    moved = _requested_bytes(impl, config, limits, dtype, sizes)
     return max(moved / COUNTED_BYTES, impl.spec.flops(**sizes) / COUNTED_FLOPS)
 
 
@@ -151,13 +151,13 @@ def _tile(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> 
     return [(work.steps, work.load_bytes, work.store_bytes) for work in works] if works else None
 
 
-def _requested(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> int:
+def _requested_bytes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> int:
     """Return the bytes that a call requests by the kernel's own formula, or else its least."""
-    return sum(_moved(impl, config, limits, dtype, sizes))
+    return sum(_bytes(impl, config, limits, dtype, sizes))
 
 
-def _moved(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> tuple[int, int]:
-    """Return the bytes that a call requests to read and to write, as `_requested` does."""
+def _bytes(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> tuple[int, int]:
+    """Return the bytes that a call requests to read and to write, as `_requested_bytes` does."""
     works = impl.work_of(config, limits, dtype, sizes)
     if works is None:
         return impl.spec.bytes_read(sizes, dtype), impl.spec.bytes_written(sizes, dtype)
@@ -195,7 +195,7 @@ def emulate_all(
     try:
         for _ in candidates:
             candidate, ended = done.get()
-            yield candidate, _counted(candidate, ended)
+            yield candidate, _compiled_result(candidate, ended)
     finally:
         for future in futures:
             future.cancel()
@@ -207,7 +207,7 @@ def _put(
     done.put((candidate, ended))
 
 
-def _counted(candidate: Candidate, ended: Future[Any]) -> Compiled | Refusal:
+def _compiled_result(candidate: Candidate, ended: Future[Any]) -> Compiled | Refusal:
     try:
         result = ended.result()
     except (SourceChanged, SpecFault):
@@ -233,7 +233,7 @@ def count_task(
     small = counted_sizes(impl, config, device.limits, dtype, sizes)
     try:
         runs = _emulated_runs(impl, config, small, dtype)
-        launches = planned(impl, config, sizes, dtype)
+        launches = plan_launches(impl, config, sizes, dtype)
         place = CountedPlace(impl, config, device.limits, dtype)
         totals = place.totals(runs, small, sizes)
     except (SpecFault, SourceChanged):
@@ -244,7 +244,7 @@ def count_task(
         return Refusal("compile", first_sentence(error))
     if not runs:
         return Refusal("check", "the launch runs no Metal kernel", rule="launches")
-    at = [_moved(impl, config, device.limits, dtype, each) for each in (small, sizes)]
+    at = [_bytes(impl, config, device.limits, dtype, each) for each in (small, sizes)]
     scales = Scales(*(large / max(1, less) for less, large in zip(*at, strict=True)))
     traffic = traffic_of(runs, launches, small, scales)
     written = impl.spec.bytes_written(sizes, dtype)
@@ -275,16 +275,16 @@ class CountedPlace:
         now, then, counted = self._steps(small), self._steps(sizes), _totals(runs)
         if now is None or then is None:
             at = self.config, self.limits, self.dtype
-            less, more = (_requested(self.impl, *at, each) for each in (small, sizes))
-            return _scaled(counted, more / max(1, less))
+            less, more = (_requested_bytes(self.impl, *at, each) for each in (small, sizes))
+            return _scale_totals(counted, more / max(1, less))
         tiles, steps = then[0] / now[0], then[1] / now[1]
-        half = self._with_half_the_steps(small) if steps != 1 else None
+        half = self._halve_steps(small) if steps != 1 else None
         if half is None or (fewer := self._steps(half)) is None:
-            return _scaled(counted, tiles * steps)
+            return _scale_totals(counted, tiles * steps)
         behind = _totals(_emulated_runs(self.impl, self.config, half, self.dtype))
         beyond = (then[1] - now[1]) / (now[1] - fewer[1])
         a, b, c = (n + beyond * (n - m) for n, m in zip(counted, behind, strict=True))
-        return _scaled((a, b, c), tiles)
+        return _scale_totals((a, b, c), tiles)
 
     def _steps(self, sizes: Sizes) -> tuple[int, int] | None:
         """Return the tiles and the steps of each; None where the Impl declares neither, or several
@@ -292,7 +292,7 @@ class CountedPlace:
         works = self.impl.work_of(self.config, self.limits, self.dtype, sizes)
         return (works[0].tiles, works[0].steps) if works and len(works) == 1 else None
 
-    def _with_half_the_steps(self, sizes: Sizes) -> Sizes | None:
+    def _halve_steps(self, sizes: Sizes) -> Sizes | None:
         """Return sizes with as many tiles of the same bytes and fewer steps, or None."""
         at = self.config, self.limits, self.dtype
         now = self._steps(sizes)
@@ -319,20 +319,20 @@ def _totals(runs: Sequence[EmulatedRun]) -> Totals:
     )
 
 
-def _scaled(totals: Totals, factor: float) -> Totals:
+def _scale_totals(totals: Totals, factor: float) -> Totals:
     a, b, c = totals
     return factor * a, factor * b, factor * c
 
 
 def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[EmulatedRun]:
     emulator = import_module(EMULATOR)
-    given = inputs.make(impl.spec, sizes, dtype, "cpu")
+    arguments = inputs.make(impl.spec, sizes, dtype, "cpu")
     options = emulator.EmulationOptions(counting=True)
     with (
         user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S),
         emulator.emulation(options) as runs,
     ):
-        impl(*given, config=config)
+        impl(*arguments, config=config)
     counted: list[EmulatedRun] = runs
     return counted
 
@@ -411,7 +411,7 @@ def emulate_calls(
 ) -> list[Returned] | Refusal:
     """Launch one config on the inputs of each call in the emulator, in a worker, each in the next
     schedule. Returns the outputs, or a Refusal for the first launch that fails."""
-    from workbench.measurement.handover import returned
+    from workbench.measurement.handover import launch_on_inputs
 
     emulator = import_module(EMULATOR)
     impl = load_kernel(kernel).impl(candidate.case.impl, candidate.code)
@@ -425,7 +425,7 @@ def emulate_calls(
                 user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S),
                 emulator.emulation(emulator.EmulationOptions(schedule)) as runs,
             ):
-                result = returned(impl, config, call)
+                result = launch_on_inputs(impl, config, call)
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:

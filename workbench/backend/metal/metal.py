@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from workbench.backend.metal.emulated import compiled_launches, planned
+from workbench.backend.metal.emulated import compiled_launches, plan_launches
 from workbench.backend.protocol import GpuPlace, Problem, TimingResult, TimingTask
 from workbench.backend.workers import LOST, Solo, cause_of
 from workbench.compile import Compiled
@@ -96,7 +96,7 @@ class MetalLive:
         if not battery and (reason := mac.refusal()) is not None:
             raise NoMetal(reason)
         self.device = mac_device(mac)
-        self._started = process is None
+        self._is_started = process is None
         self._process: TaskRunner = process or Solo()
         self._driver = driver
         info = self._process.ask(metal_worker.info, driver, timeout_s=TASK_S)
@@ -106,7 +106,7 @@ class MetalLive:
         self._problem: Problem
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Return nothing: seconds are not told apart here."""
         return {}
 
@@ -120,55 +120,55 @@ class MetalLive:
         self._problem = problem
         return {name: dict(ceiling) for name, ceiling in self.ceilings.items()}
 
-    def compiled(
+    def compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield each candidate with its dispatches; Apple's compiler runs at the first launch."""
         for candidate in candidates:
-            yield candidate, self._planned(candidate, self._problem)
+            yield candidate, self._plan_candidate(candidate, self._problem)
 
-    def _planned(self, candidate: Candidate, problem: Problem) -> Compiled | Refusal:
+    def _plan_candidate(self, candidate: Candidate, problem: Problem) -> Compiled | Refusal:
         if candidate.case.backend == "mlx":
             return Compiled(None, "", (), 1, ttgir=candidate.key)
         if candidate.case.backend != METAL:
             return Refusal("refused", "only Metal kernels and MLX's operations run here")
         try:
-            launches = planned(candidate.impl, candidate.config, problem.sizes, problem.dtype)
+            launches = plan_launches(candidate.impl, candidate.config, problem.sizes, problem.dtype)
         except WorkbenchError as error:
             return Refusal("compile", first_sentence(error))
         return replace(compiled_launches(launches, None), ttgir=candidate.key)
 
-    def timed(
+    def time(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Timed | Refusal]:
         """Check and time one candidate at once, in few rounds; return a future that is done."""
-        given: Future[Timed | Refusal] = Future()
-        given.set_result(self._measured([self._task(candidate)], 2, patience)[0])
-        return given
+        promise: Future[Timed | Refusal] = Future()
+        promise.set_result(self._measure_tasks([self._task(candidate)], 2, patience)[0])
+        return promise
 
     def duplicate(
         self, candidate: Candidate, compiled: Compiled, leader: str
     ) -> Future[Timed | Refusal | None]:
         """Return a future of None: Apple's compiler tells no two configs to be alike."""
-        given: Future[Timed | Refusal | None] = Future()
-        given.set_result(None)
-        return given
+        promise: Future[Timed | Refusal | None] = Future()
+        promise.set_result(None)
+        return promise
 
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
         """Return a time or Refusal for each candidate, from a few interleaved rounds."""
-        return self._measured([self._task(c) for c in candidates], 4)
+        return self._measure_tasks([self._task(c) for c in candidates], 4)
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
         """Return a time or Refusal for each candidate, from interleaved rounds."""
-        return self._measured([self._task(c) for c in candidates])
+        return self._measure_tasks([self._task(c) for c in candidates])
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """Return the candidate's time on the same buffers, or a Refusal."""
-        return self._measured([self._task(candidate, regime="hot")])[0]
+        return self._measure_tasks([self._task(candidate, regime="hot")])[0]
 
     def prewarm(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Do nothing: a kernel is compiled at its first launch."""
@@ -209,7 +209,7 @@ class MetalLive:
         results: dict[int, TimingResult] = {}
         tasks: dict[int, MetalTask] = {}
         for at, part in enumerate(parts):
-            compiled = self._planned(part.candidate, part.problem)
+            compiled = self._plan_candidate(part.candidate, part.problem)
             if isinstance(compiled, Refusal):
                 results[at] = TimingResult(compiled)
             elif part.clock == "host":
@@ -218,7 +218,7 @@ class MetalLive:
                 untimed = Refusal("measure", "gave no time")
                 results[at] = TimingResult(untimed, compiled, compiled.launches)
                 tasks[at] = self._task(part.candidate, part.problem, part.regime)
-        timed = self._measured(list(tasks.values())) if tasks else []
+        timed = self._measure_tasks(list(tasks.values())) if tasks else []
         for at, result in zip(tasks, timed, strict=True):
             results[at] = replace(results[at], result=result)
         return [results[at] for at in range(len(parts))]
@@ -229,7 +229,7 @@ class MetalLive:
         at = problem or self._problem
         return MetalTask(at.kernel, candidate, dict(at.sizes), at.dtype, self.device, regime)
 
-    def _measured(
+    def _measure_tasks(
         self, tasks: Sequence[MetalTask], most_rounds: int | None = None, patience: float = 1.0
     ) -> list[Timed | Refusal]:
         """Return a result for each task. Where the process is lost, each is tried by itself."""
@@ -241,7 +241,7 @@ class MetalLive:
             return timed
         if len(tasks) == 1:
             return [result]
-        return [self._measured([task], most_rounds, patience)[0] for task in tasks]
+        return [self._measure_tasks([task], most_rounds, patience)[0] for task in tasks]
 
     def _ask(self, task: Callable[..., Any], *args: Any, limit_s: float = 4 * TASK_S) -> Any:
         """Return the result of a task, or a Refusal where the process is lost; a new one takes its
@@ -249,7 +249,7 @@ class MetalLive:
         try:
             return self._process.ask(task, *args, self._driver, self._seed, timeout_s=limit_s)
         except LOST as error:
-            if self._started:
+            if self._is_started:
                 self._process = Solo()
             return Refusal("measure", f"the measuring process: {error}", cause=cause_of(error))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data.record import Evidence, Kind, State
-from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, clock_words, stated
+from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, clock_words, stated_ceilings
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
@@ -18,7 +18,7 @@ def ceilings(
     """Return the ceilings of `known`, see `hardware.ceilings`, and the device's stated ones, for
     times of this state."""
     results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
-    every = [*(c for c in results if c is not None), *stated(device.name, device)]
+    every = [*(c for c in results if c is not None), *stated_ceilings(device.name, device)]
     by_name = {c.name: c for c in every}
     cache_bytes = device.cache.value or None
     return CeilingSet(device.name, tuple(by_name.values()), cache_bytes, state=state)
@@ -26,15 +26,15 @@ def ceilings(
 
 def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
     """Return the ceilings that were measured on the device, and all others."""
-    measured = tuple(c for c in every.ceilings if c.measured)
-    others = tuple(c for c in every.ceilings if not c.measured)
+    measured = tuple(c for c in every.ceilings if c.is_measured)
+    others = tuple(c for c in every.ceilings if not c.is_measured)
     return replace(every, ceilings=measured), replace(every, ceilings=others)
 
 
 def ceiling_row(c: Ceiling, group: str, name: str = "") -> Evidence:
     """Return a ceiling as evidence, named after what it limits unless a name is given."""
     stated: Kind = "computed" if c.origin == "computed" else "datasheet"
-    kind: Kind = "measured" if c.measured else stated
+    kind: Kind = "measured" if c.is_measured else stated
     what = ", ".join(filter(None, (name or c.what, clock_words(c.state))))
     return Evidence(what, c.value, c.unit, kind, c.low, c.high, group)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
-from workbench.data.record import Case, Chart, Evidence, Kind, grouped
+from workbench.data.record import Case, Chart, Evidence, Kind, group_by
 from workbench.data.units import reading, unit_of
 from workbench.experiments import (
     Analysis,
@@ -100,7 +100,7 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
     every = dict.fromkeys((*impl.space(default, (tile, threads, stages)), default))
-    by_value = grouped(every, lambda config: varied.number(impl, values(config), context))
+    by_value = group_by(every, lambda config: varied.number(impl, values(config), context))
     order = _order(context, impl, sizes, default)
     chosen: list[Any] = []
     for _, same in sorted(by_value.items()):
@@ -125,7 +125,7 @@ def _order(
         case = Case(impl.spec.name, impl.name, impl.backend, own, *at)
         candidate = Candidate(case, "", impl, config, config == default)
         away = sum(own[name] != usual[name] for name in own)
-        return space.expected(candidate, problem, context.device), away
+        return space.expected_s(candidate, problem, context.device), away
 
     return rank
 
@@ -166,7 +166,7 @@ def analyse_knob(
     def number(each: VariantResult) -> int:
         return varied.number(impl, each.variant.config or {}, context)
 
-    by_value = grouped(results.values(), number)
+    by_value = group_by(results.values(), number)
     ranked = ranking(by_value)
     caveats = [_GIVEN, *_others(impl), *reasons(results)]
     if ranked.winner is None:

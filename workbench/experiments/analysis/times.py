@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.data import stats
-from workbench.data.record import Evidence, Kind, Series, grouped
+from workbench.data.record import Evidence, Kind, Series, group_by
 from workbench.experiments import VariantResult
 
 
@@ -163,7 +163,7 @@ def verdict_word(word: str, kind: Kind) -> str:
 def reasons(results: Mapping[str, VariantResult]) -> list[str]:
     """Return a sentence for each reason why there is no time, with its first variants."""
     failed = {name: each.failure.rstrip(".") for name, each in results.items() if each.failure}
-    by_reason = grouped(failed, lambda name: failed[name])
+    by_reason = group_by(failed, lambda name: failed[name])
     return [f"No time of {_first(names)}: {reason}." for reason, names in by_reason.items()]
 
 

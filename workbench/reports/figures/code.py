@@ -13,7 +13,7 @@ from workbench.code.code_reading import MachineCode
 from workbench.code.flow import Block
 from workbench.code.kinds import group_text
 from workbench.code.mix import mix_of
-from workbench.data.units import counted
+from workbench.data.units import amount
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -35,7 +35,7 @@ def block_text(code: MachineCode, block: Block) -> str:
     """Return the contents of a block in words: its instructions, then the groups that matter."""
     mix = mix_of(code.listing.instructions[block.start : block.end], code.arch)
     parts = [group_text(mix.groups[g], g) for g in SHOWN if g in mix.groups]
-    return ", ".join([counted(mix.instructions, "instruction"), *parts[:3]])
+    return ", ".join([amount(mix.instructions, "instruction"), *parts[:3]])
 
 
 def place_text(code: MachineCode, block: Block) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 
-from workbench.data.record import Measured, Outcome, Record, Run, grouped
+from workbench.data.record import Measured, Outcome, Record, Run, group_by
 from workbench.device.error_band import expected_s
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
@@ -21,7 +21,7 @@ Rate = Callable[[Record, float], float]  # of a record, if one call takes so man
 def curves_of(run: Run, outcomes: Sequence[Outcome]) -> list[Curve]:
     """Return a curve for each dtype whose sizes differ on one axis alone; an empty list where there
     is none. Times are those on cold data, or predicted; times with a model's interval have none."""
-    by_dtype = grouped(groups_of(run, outcomes), lambda g: g.outcomes[0].case.dtype)
+    by_dtype = group_by(groups_of(run, outcomes), lambda g: g.outcomes[0].case.dtype)
     curves = [_curve(run, dtype, groups) for dtype, groups in by_dtype.items()]
     return [curve for curve in curves if curve is not None]
 
@@ -32,7 +32,7 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
     if axis is None or not records:
         return None
     rate, unit = rate_of(records, ridge_of(run))
-    by_impl = grouped(records, lambda r: r.case.impl)
+    by_impl = group_by(records, lambda r: r.case.impl)
     lines = tuple(rate_line(name, some, axis, rate) for name, some in by_impl.items())
     if not crosses(lines):
         return None
@@ -83,7 +83,7 @@ def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> Ra
         tuple(r.case.sizes[axis] for r in records),
         tuple(rate(r, r.time_s) for r in records),
         *_ends(records, rate),
-        measured=records[0].measured,
+        measured=records[0].is_measured,
         library=records[0].case.is_baseline,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from workbench.data.record import Outcome, Phase, Record, Run, grouped
+from workbench.data.record import Outcome, Phase, Record, Run, group_by
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.curve_data import rate_line, rate_of, varied_axis
 from workbench.spec import sizes_text
@@ -64,7 +64,7 @@ def _knob_curves(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]
             )
             xs = tuple(r.case.config[field] for r in best)
             ys = tuple(1e6 * r.time_s for r in best)
-            lines.append(RateLine(name, xs, ys, measured=some[0].measured))
+            lines.append(RateLine(name, xs, ys, measured=some[0].is_measured))
         if crosses(lines):
             yield Curve(field, about, TIME_UNIT, tuple(lines))
 
@@ -78,7 +78,7 @@ def _moving_fields(run: Run, times: Sequence[Times]) -> list[str]:
     first."""
     moving = []
     for some in times:
-        values = grouped((f for r in some for f in r.case.config.items()), lambda f: f[0])
+        values = group_by((f for r in some for f in r.case.config.items()), lambda f: f[0])
         moving.append([name for name, seen in values.items() if len({*seen}) > 1])
     both = [field for field in moving[0] if field in moving[1]]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
@@ -87,5 +87,5 @@ def _moving_fields(run: Run, times: Sequence[Times]) -> list[str]:
 
 def _shortest(records: Times, place: Callable[[Record], int]) -> list[Record]:
     """Return the record of the shortest time at each place, in the order of places."""
-    groups = grouped(records, place)
+    groups = group_by(records, place)
     return [min(groups[at], key=lambda r: r.time_s) for at in sorted(groups)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.data.record import Measured, Outcome, Record, Run
 from workbench.data.stats import Summary, summary
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.reports.figures.limit_lines import shares_of, what_of
 from workbench.reports.figures.sweep import Board
@@ -247,7 +247,7 @@ def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
     new = {config_key(o.case) for o in own if _was_tried(o)}
     if not new:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
-    many = counted(len(new), "config")
+    many = amount(len(new), "config")
     pace = 60 * len(new) / whole_s
     final = "" if run.predicted else ", the final included"
     return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute{final}."

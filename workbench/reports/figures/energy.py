@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from workbench.data.energy import absences, energy_of, energy_ratio, pareto_front, work_per_joule
 from workbench.data.record import Energy, Environment, Measured, Outcome, Ratio, Record
-from workbench.data.units import counted, duration, three_digits
+from workbench.data.units import amount, duration, three_digits
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, note, plain_ticks
 from workbench.reports.figures.sweep import Board, one_two_five, place_points
@@ -110,7 +110,7 @@ def energy_how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     e = energies[0]
     source = {"nvml": "the driver's counter of the board (NVML)"}.get(e.source, e.source)
     words = (
-        f"{source}, updated every {duration(e.step_s)}; {counted(e.windows, 'window')} of "
+        f"{source}, updated every {duration(e.step_s)}; {amount(e.windows, 'window')} of "
         f"{duration(e.window_s)} each, in turns after all times; idle power included: "
         f"{e.idle_w:.0f} W just before"
     )

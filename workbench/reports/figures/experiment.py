@@ -96,7 +96,7 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     fig = figure(960, 8 + _LINE * len(rows) + 52)
     ax = axes(fig, 400, 8, 470, _LINE * len(rows), "x")
     seconds = [r.time_s for r in records]
-    seconds += [end for r in records if not r.measured for end in _ends(r.timing) or ()]
+    seconds += [end for r in records if not r.is_measured for end in _ends(r.timing) or ()]
     scale, unit = unit_of(min(seconds))
     low, high = min(seconds) / scale, max(seconds) / scale
     ax.set(xscale="log", xlim=(low / 1.6, high * 1.6), ylim=(len(rows) - 0.5, -0.5))
@@ -126,12 +126,12 @@ def _ends(timing: Measured | Predicted) -> tuple[float, float] | None:
 
 def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
     ink, at = colour("impl-0"), record.time_s / scale
-    face = ink if record.measured else "none"
+    face = ink if record.is_measured else "none"
     ax.plot([at], [row], marker="o", markersize=7, color=ink, markerfacecolor=face, zorder=3)
     if ends := _ends(record.timing):
         ends = ends[0] / scale, ends[1] / scale
         ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
-    note_row(ax, row, ("" if record.measured else "~") + text_of(record.time_s, scale))
+    note_row(ax, row, ("" if record.is_measured else "~") + text_of(record.time_s, scale))
 
 
 def _name(record: Record, sized: bool) -> str:

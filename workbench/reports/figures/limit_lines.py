@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from workbench.data.record import Record
 from workbench.device.ceilings import (
+    ceilings_in_state,
     clock_state,
     clock_words,
-    in_state,
     origin_of,
     state_of,
     stem_of,
@@ -142,7 +142,7 @@ def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapp
     """Return the share of each ceiling but the cache's that a record reaches, its name, and it. Of
     a ceiling measured in both states that of the record's state counts."""
     results = []
-    for name, ceiling in in_state(ceilings, clock_state(record)).items():
+    for name, ceiling in ceilings_in_state(ceilings, clock_state(record)).items():
         memory = ceiling.get("unit") == "B/s"
         if ceiling.get("value", 0) <= 0 or name.startswith("cache"):
             continue
@@ -155,7 +155,7 @@ def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapp
 def _usual_ceilings(ceilings: Ceilings, records: Sequence[Record]) -> Ceilings:
     """Return the ceilings of the state that most records are of."""
     ((state, _),) = Counter(map(clock_state, records)).most_common(1)
-    return in_state(ceilings, state)
+    return ceilings_in_state(ceilings, state)
 
 
 def _unit_ceilings(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:

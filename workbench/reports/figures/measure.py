@@ -29,7 +29,7 @@ class Share:
     @property
     def label(self) -> str:
         """Return the share as text: `86 %`; a predicted one has a tilde."""
-        return f"{'' if self.record.measured else '~'}{self.percent:.0f} %"
+        return f"{'' if self.record.is_measured else '~'}{self.percent:.0f} %"
 
     @property
     def expected_percent(self) -> tuple[float, float] | None:
@@ -70,7 +70,7 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
         ax.plot([0, end], [row, row], color=colour("rule"), linewidth=3, zorder=1)
         if share.expected_percent:
             ax.plot(share.expected_percent, [row, row], **EXPECTED_BAR)
-        face = ink if share.record.measured else "none"
+        face = ink if share.record.is_measured else "none"
         look = {"markersize": 8, "color": ink, "markerfacecolor": face, "zorder": 2}
         mark = marker_of(share.mark)
         ax.plot([share.percent], [row], marker=mark, **look)

@@ -133,7 +133,7 @@ def _shown_ceilings(scene: Scene) -> list[Line]:
     results = []
     for line in scene.lines:
         c = line.ceiling
-        best = scene.sheet.ceilings[c.device].of(c.state or "sustained").best(c.level, c.dtype)
+        best = scene.sheet.ceilings[c.device].select(c.state or "sustained").best(c.level, c.dtype)
         few = len(scene.sheet.devices) > 1 or c.level in ("cache", "shared")
         if not scene.off(line) and (c is best or not few):
             results.append(line)
@@ -145,7 +145,7 @@ def _line(ax: Any, scene: Scene, line: Line) -> None:
     style = _stroke(scene, line)
     xs, ys = zip(line.start, line.end, strict=True)
     ax.plot(xs, ys, zorder=2, **style)
-    if c.measured and c.low and c.high:
+    if c.is_measured and c.low and c.high:
         bounds = [[bound if line.dtypes else x * bound for x in xs] for bound in (c.low, c.high)]
         ax.fill_between(xs, *bounds, color=style["color"], alpha=0.25, linewidth=0, zorder=1)
     if line.ridge and scene.x[0] < line.ridge < scene.x[1]:
@@ -158,8 +158,8 @@ def _stroke(scene: Scene, line: Line) -> dict[str, Any]:
     """Return colour, width and dash of a ceiling's line."""
     devices, c = scene.sheet.devices, line.ceiling
     number = f"impl-{devices.index(c.device) % 4}" if len(devices) > 1 else _CEILING[c.level]
-    dash: Any = "-" if c.measured else (0, (4, 2))
-    if c.measured and c.state == "boost":
+    dash: Any = "-" if c.is_measured else (0, (4, 2))
+    if c.is_measured and c.state == "boost":
         dash = (0, (8, 2, 1.5, 2))
     return {"color": INK[number], "linewidth": 0.9, "linestyle": dash}
 
@@ -196,7 +196,9 @@ def _words(fig: Any, scene: Scene) -> None:
         words.append(name)
     columns = 2 if max(map(len, words), default=0) <= _NARROW else 1
     room = {"handlelength": 1.8, "handletextpad": 0.5, "columnspacing": 0.8, "borderpad": 0.2}
-    boost = any(n.ceiling.measured and n.ceiling.state == "boost" for n in _shown_ceilings(scene))
+    boost = any(
+        n.ceiling.is_measured and n.ceiling.state == "boost" for n in _shown_ceilings(scene)
+    )
     title = "solid: measured; dashed: stated" + ("; dash-dotted: at boost" if boost else "")
     head = {"title": title, "title_fontsize": SMALL}
     look = {"fontsize": SMALL, "frameon": False, "labelspacing": 0.25, "alignment": "left"}

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.data.record import Outcome, Profile, Record, grouped
-from workbench.data.units import counted, duration, percent, quantity, three_digits
+from workbench.data.record import Outcome, Profile, Record, group_by
+from workbench.data.units import amount, duration, percent, quantity, three_digits
 from workbench.traces.metric import BY_NAME
 from workbench.traces.rule_metrics import profile_metrics
-from workbench.traces.rules import RuleMatch, evaluated_kernel, word_of
+from workbench.traces.rules import RuleMatch, evaluate_kernel, word_of
 
 # Metrics that a row shows, where any config has them.
 SHOWN = (
@@ -59,7 +59,7 @@ class _ProfiledConfig:
     @cached_property
     def first(self) -> RuleMatch | None:
         """Return the first rule that holds; None where none does."""
-        return word_of(evaluated_kernel(self.metrics))
+        return word_of(evaluate_kernel(self.metrics))
 
     @property
     def word(self) -> str:
@@ -85,7 +85,7 @@ def profiled_table(
     # a config's hot time has the key of its cold one, and a first pass that of its final
     timed = [o for o in outcomes if isinstance(o, Record) and o.phase != "hot"]
     records = {o.key: o for o in timed}
-    known = grouped((p for p in profiles if p.outcome in records), lambda p: p.outcome)
+    known = group_by((p for p in profiles if p.outcome in records), lambda p: p.outcome)
     order = [key for key in records if key in known]
     named = titles or {}
     columns = [
@@ -173,7 +173,7 @@ def _notes(columns: Sequence[_ProfiledConfig]) -> list[str]:
     if not any(c.has_counters for c in columns):
         return [*notes, "No counters were recorded, so no rule could say what limits it."]
     return notes + [
-        f"{c.title}: metrics of the longest of {counted(c.launches, 'launch')}."
+        f"{c.title}: metrics of the longest of {amount(c.launches, 'launch')}."
         for c in columns
         if c.launches > 1 and c.has_counters
     ]

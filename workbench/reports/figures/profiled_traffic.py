@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.data.record import Profile, Record, grouped
+from workbench.data.record import Profile, Record, group_by
 from workbench.device.ceilings import Level
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
@@ -35,7 +35,7 @@ class ProfiledCalls:
     @classmethod
     def select(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
         """Return the launches with counters; of a config that was profiled twice the newer."""
-        known = grouped((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
+        known = group_by((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
         newest = {key: max(p.at for p in some) for key, some in known.items()}
         return cls({k: [p for p in some if p.at == newest[k]] for k, some in known.items()})
 
@@ -43,7 +43,7 @@ class ProfiledCalls:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
-        if not launches or not record.measured:
+        if not launches or not record.is_measured:
             return ()
         from workbench.traces.rule_metrics import profile_metrics
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from workbench.data.record import grouped
+from workbench.data.record import group_by
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS, Ceiling, clock_words
 from workbench.reports import figure, figure_svg, place
@@ -101,7 +101,7 @@ def scene_of(sheet: Sheet) -> Scene:
     points = [sheet.points[n] for n in placed]
     dtypes = dict.fromkeys(p.record.case.dtype for p in sheet.points)
     dtypes |= dict.fromkeys(p.load.dtype for p in points)
-    drawn = {device: ceilings.drawn() for device, ceilings in sheet.ceilings.items()}
+    drawn = {device: ceilings.lines() for device, ceilings in sheet.ceilings.items()}
     shown = [c for each in drawn.values() for c in each if not c.dtype or c.dtype in dtypes]
     peaks = [c.value for c in shown if c.level == "compute"]
     memory = [c.value for c in shown if c.level != "compute"]
@@ -126,13 +126,13 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
     memory = [c for c in drawn if c.level in ("dram", "cache", "shared")]
     both = {
         key
-        for key, some in grouped((c for c in drawn if c.measured), _limit).items()
+        for key, some in group_by((c for c in drawn if c.is_measured), _limit).items()
         if len(some) > 1
     }
     merged: dict[tuple[float, bool, str], list[Ceiling]] = {}
     for c in drawn:
         if c.level == "compute":
-            merged.setdefault((c.value, c.measured, c.state), []).append(c)
+            merged.setdefault((c.value, c.is_measured, c.state), []).append(c)
     widest = max((c.value for c in memory), default=None)
     flat = []
     for alike in merged.values():
@@ -154,7 +154,7 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
 def _line(line: Line, both: Container[tuple[str, str]], scene: Scene) -> Line:
     """Return the line with its relation to the other state; `both` are limits drawn in both."""
     c = line.ceiling
-    paired = c.measured and _limit(c) in both
+    paired = c.is_measured and _limit(c) in both
     return replace(line, paired=paired, alike=scene.sheet.ceilings[c.device].alike(c))
 
 
@@ -303,7 +303,7 @@ def line_tokens(scene: Scene, line: Line) -> str:
     device = scene.sheet.devices.index(c.device)
     level = "|".join(f"T-{d}" for d in line.dtypes) if line.dtypes else f"L-{c.level}"
     state = f" S-{c.state}" if line.paired else ""
-    return f"D{device} {level} O-{'measured' if c.measured else 'stated'}{state}"
+    return f"D{device} {level} O-{'measured' if c.is_measured else 'stated'}{state}"
 
 
 def group(words: str, body: str, off: bool = False, kind: str = "") -> str:
@@ -400,7 +400,7 @@ def _text(scene: Scene, line: Line, x: float, y: float) -> str:
 def dash(line: Line) -> str:
     """Return the CSS class of stated ceilings, which are dashed, and of those measured at the boost
     clock, which have dashes and dots; empty for other measured ones."""
-    if not line.ceiling.measured:
+    if not line.ceiling.is_measured:
         return " stated"
     return " boost" if line.ceiling.state == "boost" else ""
 
@@ -412,7 +412,7 @@ def _stroke(ax: Any, line: Line, ends: Ends) -> str:
 
 def _band(ax: Any, scene: Scene, line: Line) -> str:
     low, high = line.ceiling.low, line.ceiling.high
-    if not line.ceiling.measured or not low or not high:
+    if not line.ceiling.is_measured or not low or not high:
         return ""
     a, b = _cut(scene, line, low)
     d, c = _cut(scene, line, high)
@@ -566,7 +566,7 @@ def _names(scene: Scene, at: Places, room: Room) -> list[str]:
 def _ridge_names(ax: Any, scene: Scene, room: Room) -> list[str]:
     """Return FLOP/byte beside each ridge that has space; the labels at the right have all."""
     parts = []
-    for line in sorted(scene.lines, key=lambda n: (not n.ceiling.measured, -n.ceiling.value)):
+    for line in sorted(scene.lines, key=lambda n: (not n.ceiling.is_measured, -n.ceiling.value)):
         if not line.ridge or not scene.x[0] < line.ridge < scene.x[1]:
             continue
         words = f"{line.ridge:.3g}"

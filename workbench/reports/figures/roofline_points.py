@@ -30,7 +30,7 @@ from workbench.data.record import (
     Profile,
     Record,
     Run,
-    grouped,
+    group_by,
 )
 from workbench.device.ceilings import (
     Ceiling,
@@ -255,7 +255,7 @@ def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     def problem(o: Outcome) -> tuple[Any, ...]:
         return o.case.kernel, tuple(sorted(o.case.sizes.items())), o.case.dtype, o.case.device
 
-    return list(grouped(outcomes, problem).values())
+    return list(group_by(outcomes, problem).values())
 
 
 def _sweep_roles(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
@@ -308,12 +308,12 @@ def _points(
 ) -> list[Point]:
     totals: dict[tuple[str, bool], float] = defaultdict(float)
     for record, _, _ in chosen:
-        totals[record.case.device, record.measured] += record.time_s
+        totals[record.case.device, record.is_measured] += record.time_s
     units = _units(record for record, _, _ in chosen)
     points = []
     for record, run, role in chosen:
         load = load_of(record, units)
-        share = record.time_s / totals[record.case.device, record.measured]
+        share = record.time_s / totals[record.case.device, record.is_measured]
         held = diagnose(load, ceilings[record.case.device])
         traffic = () if load.regime == "hot" else profiled.traffic(record)
         points.append(Point(record, run, role, load, held, share, traffic))
@@ -370,7 +370,7 @@ def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Ite
         p, case = points[n], points[n].record.case
         return p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device
 
-    for group in grouped(range(len(points)), problem).values():
+    for group in group_by(range(len(points)), problem).values():
         libraries = [n for n in group if points[n].role == "library"]
         library = min(libraries, key=lambda n: points[n].record.time_s, default=None)
         for start, end in itertools.permutations(group, 2):
@@ -402,7 +402,7 @@ def bests(sheet: Sheet) -> list[int]:
         p = points[n]  # times of the two states are not ranked together
         return p.record.case.is_baseline, p.load.state == "boost", p.load.time_s
 
-    return [min(group, key=order) for group in grouped(range(len(points)), problem).values()]
+    return [min(group, key=order) for group in group_by(range(len(points)), problem).values()]
 
 
 # Export of the numbers.
@@ -484,7 +484,7 @@ def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
     ridge = ceilings.ridge(c) if c.level == "compute" else None
     names = "device", "name", "level", "dtype", "value", "unit", "low", "high", "state", "clock_mhz"
     plain = {name: getattr(c, name) for name in (*names, "origin", "source", "run")}
-    return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.drawn()}
+    return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.lines()}
 
 
 def json_text(sheet: Sheet) -> str:

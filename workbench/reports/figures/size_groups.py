@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from workbench.data.record import Failure, Outcome, Record, Run, grouped
+from workbench.data.record import Failure, Outcome, Record, Run, group_by
 from workbench.reports.sweep import nearest_ceiling
 from workbench.spec import sizes_text
 
@@ -53,5 +53,5 @@ class Group:
 
 def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
     """Return the outcomes by size and dtype, in the order of their first outcome."""
-    each = grouped(outcomes, lambda o: (*sorted(o.case.sizes.items()), o.case.dtype))
+    each = group_by(outcomes, lambda o: (*sorted(o.case.sizes.items()), o.case.dtype))
     return [Group(run, tuple(group)) for group in each.values()]

@@ -80,7 +80,7 @@ def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[
         y = top - 6 - LINE * row
         body = f'<path class="roof{dash(line)}" d="M{x:g} {y + 3:g}V{low:g}"/>'
         body += f'<text class="end" x="{x:g}" y="{y:g}">{escape(words)}</text>'
-        if line.ceiling.measured and line.ceiling.low and line.ceiling.high:
+        if line.ceiling.is_measured and line.ceiling.low and line.ceiling.high:
             a = place(ax, line.ceiling.low / 1e9, bottom)[0]
             b = place(ax, line.ceiling.high / 1e9, bottom)[0]
             body += f'<path class="band" d="M{a:g} {top:g}H{b:g}V{low:g}H{a:g}z"/>'

@@ -87,7 +87,7 @@ class Board:
     def look(self, record: Record) -> str:
         """Return the CSS classes of a record's points: hollow when predicted."""
         number = self.impls.index(record.case.impl)
-        kind = "m" if record.measured else "p"
+        kind = "m" if record.is_measured else "p"
         return f"i{number % 4} {kind}"
 
     def mark(self, record: Record) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workbench.data.intervals import Intervals, clipped, difference, union
+from workbench.data.intervals import Intervals, clip, difference, union
 from workbench.data.units import duration
 from workbench.traces.timeline import DeviceTimes
 from workbench.traces.trace import ActivityKind
@@ -53,18 +53,18 @@ def lanes(summary: DeviceSummary, start: int, end: int) -> list[Lane]:
         causes.setdefault(gap.cause, []).append((gap.start, gap.end))
     rows = [
         Lane("device", _device(times, start, end)),
-        Lane("idle", {cause: clipped(union(each), start, end) for cause, each in causes.items()}),
+        Lane("idle", {cause: clip(union(each), start, end) for cause, each in causes.items()}),
     ]
     streams: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for index in times.order:
         if table.starts[index] < end and table.ends[index] > start:
             kind = ActivityKind(table.kinds[index]).name.lower()
-            lane = streams.setdefault(table.lanes.known[table.lane_numbers[index]], {})
+            lane = streams.setdefault(table.lanes.entries[table.lane_numbers[index]], {})
             lane.setdefault(kind, []).append((table.starts[index], table.ends[index]))
     for name, kinds in list(sorted(streams.items(), key=_busiest))[:STREAMS]:
-        boxes = {kind: clipped(union(each), start, end) for kind, each in kinds.items()}
+        boxes = {kind: clip(union(each), start, end) for kind, each in kinds.items()}
         rows.append(Lane(f"stream {name}"[:20], boxes))
-    rows.append(Lane("host waits", {"wait": clipped(times.sync, start, end)}))
+    rows.append(Lane("host waits", {"wait": clip(times.sync, start, end)}))
     return [lane for lane in rows if any(each.starts for each in lane.boxes.values())]
 
 
@@ -72,7 +72,7 @@ def _device(times: DeviceTimes, start: int, end: int) -> dict[str, Intervals]:
     """Return the busy time of a device: kernels, copies beside which none ran, and the rest."""
     rest = difference(difference(times.busy, times.kernels), times.copies)
     parts = {"kernel": times.kernels, "copy": times.copies_exposed, "set": rest}
-    return {look: clipped(each, start, end) for look, each in parts.items()}
+    return {look: clip(each, start, end) for look, each in parts.items()}
 
 
 def _busiest(stream: tuple[str, dict[str, list[tuple[int, int]]]]) -> int:
@@ -204,7 +204,7 @@ def _longest_activities(summary: DeviceSummary, start: int, end: int) -> list[tu
         (
             table.starts[i],
             table.ends[i],
-            f"{table.names.known[table.name_numbers[i]][:100]}, "
+            f"{table.names.entries[table.name_numbers[i]][:100]}, "
             f"{duration((table.ends[i] - table.starts[i]) / 1e9)}",
         )
         for i in sorted(longest)

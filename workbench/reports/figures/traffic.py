@@ -65,7 +65,7 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
 
 
 def _row(outcome: Outcome, by_count: str, traffic: CountedTraffic) -> list[str]:
-    requested = sum(b.requested for b in traffic.buffers)
+    requested = sum(b.requested_bytes for b in traffic.buffers)
     unique = sum(b.unique for b in traffic.buffers)
     least = outcome.bytes if isinstance(outcome, Record) else 0
     return [

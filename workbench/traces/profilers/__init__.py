@@ -157,7 +157,7 @@ def run_tool(
             break
         if command.due() and not command.beside:
             output = command.output or (folder / f"further{number}.log" if own else None)
-            with _beside(commands[number + 1 :], limit_s, own, profiler.variables):
+            with _run_beside(commands[number + 1 :], limit_s, own, profiler.variables):
                 after = run_child(
                     command.argv,
                     limit_s,
@@ -170,17 +170,17 @@ def run_tool(
                 raise ProfilerError(command.must)
             end = end if end.code or not (after.stopped or after.timed_out) else after
     outputs = [c.output for c in commands if c.output is not None and c.output.suffix != ".log"]
-    wanted = dict.fromkeys([*profiler.reads(workload, folder), *outputs])
-    files = tuple(path for path in wanted if path.exists())
+    paths = dict.fromkeys([*profiler.reads(workload, folder), *outputs])
+    files = tuple(path for path in paths if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
 
 
 @contextmanager
-def _beside(
+def _run_beside(
     commands: Sequence[Command], limit_s: float | None, own: bool, more: Mapping[str, str]
 ) -> Iterator[None]:
-    """Return a context manager in which those of the commands run that follow directly and are to
-    run beside another one; it waits for them."""
+    """Return a context manager that runs the next commands that are to run beside another one, and
+    waits for them at its end."""
     with ExitStack() as stack:
         for command in takewhile(lambda c: c.beside, commands):
             if command.due() and command.output is not None:
@@ -194,9 +194,9 @@ def _status(folder: Path) -> RecordingStatus | None:
     """Return what the recorder wrote, or None without one. The file is not kept."""
     path = folder / STATUS
     try:
-        known: Any = json.loads(path.read_text(encoding="utf-8"))
+        plain: Any = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
-        return RecordingStatus(**{k: known[k] for k in _FIELDS if k in known})
+        return RecordingStatus(**{k: plain[k] for k in _FIELDS if k in plain})
     except (OSError, ValueError, TypeError):
         return None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.traces.metric import refused
+from workbench.traces.metric import refusals
 from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
 from workbench.traces.profilers.running.call_script import RANGE
 from workbench.traces.profilers.running.expected import check_dispatches
-from workbench.traces.profilers.running.failures import check_ended, not_accessible
+from workbench.traces.profilers.running.failures import check_exit, inaccessible_counters
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -44,8 +44,8 @@ def available(machine: Machine, workload: Workload) -> str | None:
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
     marks = ["--profile-from-start", "off", "--nvtx", "--nvtx-include", f"{RANGE}/"]
-    named = (*workload.counters, *(() if workload.selection else workload.defaults))
-    counters = ["--metrics", ",".join(named)] if named else []
+    names = (*workload.counters, *(() if workload.selection else workload.defaults))
+    counters = ["--metrics", ",".join(names)] if names else []
     return [
         machine.program(NAME),
         *("--clock-control", "none", "--cache-control", "all"),
@@ -68,7 +68,7 @@ def _sections(selection: str) -> list[str]:
     return ["--set", selection, *more, "--import-source", "yes"]
 
 
-def translated(selection: str | None) -> str:
+def explain_set(selection: str | None) -> str:
     """Return what is said of a set that is not taken as it is named; empty where it is."""
     if selection == "source":
         return "The set `source` is gone: --section SourceCounters --import-source yes is taken."
@@ -100,16 +100,16 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 def parse(run: ToolRun) -> Trace:
     """Return the dispatches with their counters. Raises ProfilerError where one is missing, and
     ReadError where the report cannot be read."""
-    check_ended(run, NAME)
+    check_exit(run, NAME)
     raw = run.folder / RAW
     trace = read([raw if raw.exists() else run.folder / f"{NAME}.ncu-rep"])
     _add_instructions(trace, run.folder / SOURCE)
     check_dispatches(run, trace)
-    lost = not_accessible(run.text)
-    named = {word.split(".")[0] for word in run.workload.counters}
+    lost = inaccessible_counters(run.text)
+    bases = {word.split(".")[0] for word in run.workload.counters}
     missing = sorted(
-        {c.name for d in trace.dispatches for c in refused(d) if c.name.split(".")[0] in named}
-        | {name for name in lost if name.split(".")[0] in named}
+        {c.name for d in trace.dispatches for c in refusals(d) if c.name.split(".")[0] in bases}
+        | {name for name in lost if name.split(".")[0] in bases}
     )
     if missing:
         raise ProfilerError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
-from workbench.traces.profilers.running.expected import check_marked
-from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.expected import check_marked_calls
+from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -60,14 +60,14 @@ def parse(run: ToolRun) -> Trace:
             f"This nsys wrote {half.name} and can make no report of it, as the one in ncu's "
             "folder; install NVIDIA Nsight Systems itself, or use `--tool trace`."
         )
-    check_ended(run, NAME)
+    check_exit(run, NAME)
     table = run.folder / f"{NAME}.sqlite"
     if not table.exists():
         raise ProfilerError(
             f"nsys could not export {NAME}.nsys-rep; run `nsys export --type sqlite` on it by hand."
         )
     trace = read([table])
-    check_marked(run, trace)
+    check_marked_calls(run, trace)
     return trace
 
 

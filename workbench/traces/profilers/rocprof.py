@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun
-from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -38,7 +38,7 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 def parse(run: ToolRun) -> Trace:
     """Return the sums. Raises ProfilerError where there are none, and ReadError where they cannot
     be read."""
-    check_ended(run, NAME)
+    check_exit(run, NAME)
     return read(list(run.files))
 
 

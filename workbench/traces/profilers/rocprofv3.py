@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
 from workbench.traces.profilers.running.expected import check_whole
-from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -82,16 +82,16 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 def parse(run: ToolRun) -> Trace:
     """Return the timeline and the counters. Raises ProfilerError where something is missing, and
     ReadError where a file cannot be read."""
-    check_ended(run, NAME)
-    wanted = reads(run.workload, run.folder)
-    missing = [path.name for path in wanted if path not in run.files]
-    if missing and (run.workload.counters or wanted[0].name in missing):
+    check_exit(run, NAME)
+    paths = reads(run.workload, run.folder)
+    missing = [path.name for path in paths if path not in run.files]
+    if missing and (run.workload.counters or paths[0].name in missing):
         raise ProfilerError(
             f"rocprofv3 left no {', '.join(missing)}; `--dry-run` prints its command lines."
         )
-    first = read(wanted[:1])
+    first = read(paths[:1])
     check_whole(run, first)
-    for group, path in zip(_groups(run.workload), wanted[1:], strict=True):
+    for group, path in zip(_groups(run.workload), paths[1:], strict=True):
         if path in run.files:
             first.join(read([path]))
         else:

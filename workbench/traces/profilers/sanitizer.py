@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
 from workbench.traces.profilers import LOG, Command, Profiler, ProfilerError, ToolRun
-from workbench.traces.profilers.running.failures import check_ended, failure
+from workbench.traces.profilers.running.failures import check_exit, failure
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -36,10 +36,10 @@ def available(machine: Machine, workload: Workload) -> str | None:
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line of the first check. Raises ProgramError."""
-    return _check(_wanted(workload)[0], machine, workload, folder)
+    return _check(_chosen_checks(workload)[0], machine, workload, folder)
 
 
-def _wanted(workload: Workload) -> tuple[str, ...]:
+def _chosen_checks(workload: Workload) -> tuple[str, ...]:
     """Return the checks of a workload, in the order of CHECKS."""
     return tuple(check for check in CHECKS if check in (workload.checks or CHECKS))
 
@@ -64,19 +64,19 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     def is_due() -> bool:
         return workload.every or not any(r.verdict == "fail" for r in results_of(folder).values())
 
-    rest = (_check(check, machine, workload, folder) for check in _wanted(workload)[1:])
+    rest = (_check(check, machine, workload, folder) for check in _chosen_checks(workload)[1:])
     return [Command(words, due=is_due) for words in rest]
 
 
 def reads(workload: Workload, folder: Path) -> list[Path]:
     """Return the logs that may come back: without `--all` the first finding ends the checks."""
-    return [folder / f"{check}.log" for check in _wanted(workload)]
+    return [folder / f"{check}.log" for check in _chosen_checks(workload)]
 
 
 def parse(run: ToolRun) -> Trace:
     """Return the records of all checks. Raises ProfilerError where no check has a log, or the tool
     failed."""
-    check_ended(run, PROGRAM, (0, ERRORS_CODE))
+    check_exit(run, PROGRAM, (0, ERRORS_CODE))
     trace: Trace | None = None
     for path in _logs(run.folder):
         part = read([path])
@@ -93,7 +93,7 @@ def parse(run: ToolRun) -> Trace:
 def results_of(folder: Path) -> dict[str, CheckerResult]:
     """Return the result of each check that has a log, by its name."""
     results: dict[str, CheckerResult] = {}
-    for check, (_, result) in _known(folder).items():
+    for check, (_, result) in _read_results(folder).items():
         result.tool = check
         results[check] = result
     return results
@@ -101,13 +101,13 @@ def results_of(folder: Path) -> dict[str, CheckerResult]:
 
 def _logs(folder: Path) -> list[Path]:
     """Return the log of each check that has one."""
-    return [path for path, _ in _known(folder).values()]
+    return [path for path, _ in _read_results(folder).values()]
 
 
-def _known(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
+def _read_results(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
     """Return log and result of each check: of its own log and of what it printed, the first with a
     summary line, else the first that can be read."""
-    known: dict[str, tuple[Path, CheckerResult]] = {}
+    results: dict[str, tuple[Path, CheckerResult]] = {}
     for number, check in enumerate(CHECKS):
         printed = f"further{number - 1}.log" if number else LOG
         for path in (folder / f"{check}.log", folder / printed):
@@ -115,11 +115,11 @@ def _known(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
                 result = read([path]).checker
             except ReadError:
                 continue
-            if result is not None and (check not in known or result.errors is not None):
-                known[check] = (path, result)
+            if result is not None and (check not in results or result.errors is not None):
+                results[check] = (path, result)
             if result is not None and result.errors is not None:
                 break
-    return known
+    return results
 
 
 def verdict(results: Mapping[str, CheckerResult]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.traces.profilers import Profiler, ToolRun
-from workbench.traces.profilers.running.expected import check_inside, check_marked
+from workbench.traces.profilers.running.expected import check_inside, check_marked_calls
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.torch_recording import OPERATORS, TRACE
 from workbench.traces.profilers.running.workload import Workload, recorder_argv
@@ -36,7 +36,7 @@ def parse(run: ToolRun) -> Trace:
     where it cannot be read."""
     check_inside(run, "torch", "torch.profiler")
     trace = read([run.folder / TRACE])
-    check_marked(run, trace)
+    check_marked_calls(run, trace)
     return trace
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.traces.profilers import Command, Profiler, ProfilerError, ToolRun
-from workbench.traces.profilers.running.failures import check_ended
+from workbench.traces.profilers.running.failures import check_exit
 from workbench.traces.profilers.running.machine import Machine
 from workbench.traces.profilers.running.workload import Workload, whole_command
 from workbench.traces.readers import read
@@ -77,24 +77,24 @@ def reads(workload: Workload, folder: Path) -> list[Path]:
 def parse(run: ToolRun) -> Trace:
     """Return the intervals of the program. Raises ProfilerError where there are none, as in some
     recordings, and ReadError where they cannot be read."""
-    check_ended(run, NAME)
+    check_exit(run, NAME)
     trace = read(list(run.files))
     if not trace.activities:
         raise ProfilerError(
             "xctrace recorded no interval of the GPU, as some recordings do; record again."
         )
-    return of_program(trace, Path(run.workload.words[0]).name)
+    return select_program(trace, Path(run.workload.words[0]).name)
 
 
-def of_program(trace: Trace, program: str) -> Trace:
-    """Return a trace with the activities of one program alone: a recording holds those of all
-    processes, the window server's among them. Raises ProfilerError where it has none of it."""
+def select_program(trace: Trace, program: str) -> Trace:
+    """Return a trace with only the activities of one program: a recording has those of all
+    processes, also the window server's. Raises ProfilerError where it has none of the program."""
     table, own = trace.activities, Activities()
     for activity in table:
         if _letters(activity.process) == _letters(program):
             own.add(*activity)
     if not own:
-        seen = ", ".join(sorted(set(table.processes.known)))[:200]
+        seen = ", ".join(sorted(set(table.processes.entries)))[:200]
         raise ProfilerError(f"xctrace recorded no interval of {program}, but of: {seen}.")
     note = "a row is an encoder, which may hold several kernels: count and mean are of encoders"
     return replace(trace, activities=own, notes=[*trace.notes, note])

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.data.contributed import contributed
+from workbench.data.contributed import contributed_modules
 from workbench.data.record_tally import REFUSED
 from workbench.traces.plausible import drop_impossible
 from workbench.traces.readers.inputs.source import (
@@ -66,11 +66,11 @@ def readers() -> dict[str, TraceReader]:
     ReadError where one of these cannot be imported."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
     own = {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
-    others = contributed("workbench.readers").items()
-    return own | {name: _contributed(name, module) for name, module in others if name not in own}
+    others = contributed_modules("workbench.readers").items()
+    return own | {name: _load_reader(name, module) for name, module in others if name not in own}
 
 
-def _contributed(name: str, module: str) -> TraceReader:
+def _load_reader(name: str, module: str) -> TraceReader:
     try:
         reader = import_module(module).READER
     except Exception as error:  # whatever the package does at its import
@@ -175,15 +175,15 @@ def read(
     limits = limits or ReadLimits()
     files: list[_ReadFile] = []
     left_out: list[str] = []
-    known: set[tuple[Path, str]] = set()
+    members: set[tuple[Path, str]] = set()
     for path in map(Path, paths):
         many = sources(path, limits, range_name)
         for source in many:
             place = source.path.resolve(), source.member
-            if place in known:
+            if place in members:
                 left_out.append(f"{source.name} was named twice.")
                 continue
-            known.add(place)
+            members.add(place)
             try:
                 files.append(_ReadFile(source, read_source(source)))
             except ReadError as error:
@@ -193,7 +193,7 @@ def read(
     if not files:
         first = left_out[0] if left_out else "No file was named; name one."
         raise ReadError(first)
-    return _joined(files, left_out)
+    return _join_files(files, left_out)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ TABLE_NAME = re.compile(
 )
 
 
-def _joined(files: list[_ReadFile], left_out: Iterable[str]) -> Trace:
+def _join_files(files: list[_ReadFile], left_out: Iterable[str]) -> Trace:
     traces = [each.trace for each in files]
     _name_recordings(files)
     first, *others = traces
@@ -241,7 +241,7 @@ def _name_recordings(files: Sequence[_ReadFile]) -> None:
     each recording where several have work of a device."""
     if len(files) < 2:
         return
-    timed = [each for each in files if any(True for _ in each.trace.activities.of_kind(*WORK))]
+    timed = [each for each in files if any(True for _ in each.trace.activities.select(*WORK))]
     runs = {each.run for each in timed}
     if len(runs) < 2:
         return

@@ -53,10 +53,10 @@ class _ChromeEvents:
         self.trace, self.source = trace, source
         self.process_names: dict[str, str] = {}
         self.thread_names: dict[tuple[str, str], str] = {}
-        self.begun: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.open_events: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.spans: list[tuple[str, str, str, str, int, int, str, int, str]] = []
         self.unmatched = 0
-        self.inside = False
+        self.is_inside = False
         self.unknown: Counter[str] = Counter()  # events by process and category
 
     def add(self, event: dict[str, Any]) -> None:
@@ -74,9 +74,9 @@ class _ChromeEvents:
                 start = self._ns(event["ts"])
                 self._add(event, pid, tid, start, start + self._ns(event.get("dur", 0)))
         elif phase == "B":
-            self.begun.setdefault((pid, tid), []).append(event)
+            self.open_events.setdefault((pid, tid), []).append(event)
         elif phase == "E":
-            if not (open_ranges := self.begun.get((pid, tid))):
+            if not (open_ranges := self.open_events.get((pid, tid))):
                 self.unmatched += 1
                 return
             begin = open_ranges.pop()
@@ -107,10 +107,10 @@ class _ChromeEvents:
         process, thread = self.process_names.get(pid, pid), self.thread_names.get((pid, tid), "")
         low = category.lower()
         if INSIDE.search(pid) or INSIDE.search(process):
-            self.inside = True
+            self.is_inside = True
             return ActivityKind.RANGE, plain(process)
         if match := JAX_DEVICE.search(process):
-            return self._of_jax(match, thread, name)
+            return self._jax_kind(match, thread, name)
         if match := re.search(r"\bGPU\s?(\d+)", process):
             return ActivityKind.KERNEL, match[1]
         if re.search(r"\bCOPY\b", process):
@@ -121,11 +121,11 @@ class _ChromeEvents:
             return ActivityKind.KERNEL, ""
         self.unknown[f"process {plain(process)}" + (f", category {plain(low)}" if low else "")] += 1
         if OF_A_DEVICE.search(low) or OF_A_DEVICE.search(process):
-            self.trace.tally.not_read(f"process {plain(process)[:80]}, category {plain(low)}", 1,
+            self.trace.tally.add_unread(f"process {plain(process)[:80]}, category {plain(low)}", 1,
                                       UNKNOWN)  # fmt: skip
         return ActivityKind.RANGE, ""
 
-    def _of_jax(self, match: re.Match[str], thread: str, name: str) -> tuple[ActivityKind, str]:
+    def _jax_kind(self, match: re.Match[str], thread: str, name: str) -> tuple[ActivityKind, str]:
         """Return the kind of an event on a device of JAX: its streams hold the work, its other
         lanes sums of it by module and operation. A TPU has no streams, so its operations count."""
         device = f"{match[1]}:{match[2]}" if match[1] != "GPU" else match[2]
@@ -146,17 +146,17 @@ class _ChromeEvents:
                 device = device or own
                 lane = self.thread_names.get((pid, tid), lane)
             trace.activities.add(kind, name, start, end, device, lane, "", correlation)
-        trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
-        if self.inside:
+        trace.devices = {name: {} for name in sorted(set(trace.activities.devices.entries) - {""})}
+        if self.is_inside:
             trace.notes.append(
                 "times inside kernels assume a clock of 1 GHz: compare them within one CTA only"
             )
-        left = self.unmatched + sum(map(len, self.begun.values()))
+        left = self.unmatched + sum(map(len, self.open_events.values()))
         if left:
             trace.notes.append(f"{left} events have no matching begin or end and were left out")
         if stream.is_cut:
             trace.notes.append("the file ends within its events; its end is missing")
-        if trace.activities and not any(True for _ in trace.activities.of_kind(*WORK)):
+        if trace.activities and not any(True for _ in trace.activities.select(*WORK)):
             seen = ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
             trace.notes.append(
                 "no event is known to have run on a device" + (f"; it has {seen}" if seen else "")

@@ -56,10 +56,10 @@ UNPICKLED = _Closed(
 
 def sniff(source: Source) -> bool:
     """Return whether a file is one of these."""
-    return _closed(source) is not None
+    return _closed_format(source) is not None
 
 
-def _closed(source: Source) -> _Closed | None:
+def _closed_format(source: Source) -> _Closed | None:
     name = source.name.lower()
     if source.is_folder or (source.head and not is_text(source.head)):
         for closed in CLOSED:
@@ -70,7 +70,7 @@ def _closed(source: Source) -> _Closed | None:
 
 def read(source: Source) -> NoReturn:
     """Raise ReadError with the reason and the remedy."""
-    closed = _closed(source)
+    closed = _closed_format(source)
     assert closed is not None  # it was sniffed
     source.fail(closed.reason, closed.remedy)
 

@@ -6,7 +6,7 @@ import re
 
 from workbench.data.record_tally import UNREADABLE
 from workbench.traces.readers import TraceReader
-from workbench.traces.readers.inputs.numbers import to_ns
+from workbench.traces.readers.inputs.numbers import convert_to_ns
 from workbench.traces.readers.inputs.source import Source
 from workbench.traces.trace import ActivityKind, Total, Trace, plain
 
@@ -55,7 +55,7 @@ def _leave_out(trace: Trace, line: str) -> None:
 def _ns(text: str, unit: str) -> float:
     if unit == "ps":
         return float(text) / 1000
-    value = to_ns(float(text), unit)
+    value = convert_to_ns(float(text), unit)
     assert value is not None  # the pattern allows units of time alone
     return value
 

@@ -7,7 +7,7 @@ import math
 
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.stream import loaded
+from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import Trace, plain
 
 FACTS = ("taken", "commit", "dirty", "gpu", "gpu_cores", "os", "kernel", "impl", "dtype")
@@ -23,11 +23,11 @@ def read(source: Source) -> Trace:
     """Return the facts as tables, those of Xcode apart. Raises ValueError where a figure is no
     finite number, TypeError where the file has another form."""
     trace = Trace("Xcode")
-    document = loaded(source)
+    document = load_json(source)
     by_hand = document["entered_by_hand"]
     for name, value in by_hand.items():
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (known and math.isfinite(value) and value >= 0):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and math.isfinite(value) and value >= 0):
             raise ValueError(f"{plain(name)} is {str(value)[:40]!r}, not a number")
     trace.tables["capture"] = {name: plain(str(document[name])) for name in FACTS}
     trace.tables["entered by hand"] = {

@@ -99,7 +99,7 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         category = event.get("cat") or ""
-        facts = _Facts.of(event.get("args"))
+        facts = _Facts.read_arguments(event.get("args"))
         try:
             if category in builder.kinds:
                 builder.add(
@@ -114,12 +114,12 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
 
 def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
     """Add the events that msgspec decoded."""
-    wanted, add = builder.kinds, builder.add
+    kinds, add = builder.kinds, builder.add
     for at, event in enumerate(batch, number + 1):
         if event.ph != "X":
             continue
         try:
-            if event.cat in wanted:
+            if event.cat in kinds:
                 begin, length = _ns_of_text(bytes(event.ts)), _ns_of_text(bytes(event.dur) or b"0")
                 add(event.cat, event.name, begin, length, event.pid, event.tid, event.args)
             elif event.cat not in SILENT:
@@ -143,7 +143,7 @@ class _Facts:
             setattr(self, name, None)
 
     @classmethod
-    def of(cls, arguments: Any) -> _Facts:
+    def read_arguments(cls, arguments: Any) -> _Facts:
         """Return the facts of an event's `args`, which may be anything."""
         facts = cls()
         if isinstance(arguments, dict):
@@ -197,12 +197,12 @@ class _Builder:
         self, category: str, raw_name: Any, start: int, length: int, pid: Any, tid: Any, facts: Any
     ) -> None:
         """Add an event of a category in `kinds`; times in ns."""
-        if (known := self.names.get(raw_name)) is None:
+        if (entry := self.names.get(raw_name)) is None:
             if not isinstance(raw_name, str):
                 raise TypeError("the name of an event is not text")
             name = plain(raw_name)
-            known = self.names[raw_name] = name, kind_of_call(name)
-        name, call = known
+            entry = self.names[raw_name] = name, kind_of_call(name)
+        name, call = entry
         kind = self.kinds[category]
         correlation = facts.correlation
         if type(correlation) is not int:
@@ -233,12 +233,12 @@ class _Builder:
         the pid of a device's event exceeds its ordinal by."""
         key = pid, rank, ordinal
         try:
-            known = self.processes.get(key)
+            number = self.processes.get(key)
         except TypeError:  # a value that no process can have
             return ""
-        if known is None:
-            known = self.processes[key] = self._new_process(pid, rank, ordinal)
-        return known
+        if number is None:
+            number = self.processes[key] = self._new_process(pid, rank, ordinal)
+        return number
 
     @staticmethod
     def _new_process(pid: Any, rank: Any, ordinal: Any) -> str:
@@ -281,7 +281,7 @@ class _Builder:
         """Add what the head of the file tells, and notes."""
         head, trace = stream.head, self.trace
         properties = head.get("deviceProperties")
-        used = set(self.activities.devices.known)
+        used = set(self.activities.devices.entries)
         for device in properties if isinstance(properties, list) else []:
             if isinstance(device, dict) and str(device.get("id")) in used:
                 trace.devices[str(device["id"])] = device
@@ -301,12 +301,12 @@ class _Builder:
             )
         self._part_processes()
         for category, count in self.on_device.items():
-            trace.tally.not_read(f"category {plain(category)}", count, UNKNOWN_CATEGORY)
+            trace.tally.add_unread(f"category {plain(category)}", count, UNKNOWN_CATEGORY)
         others = ", ".join(f"{plain(name)} {n:,}" for name, n in self.passed.most_common(5))
         others = f" (categories that are not known: {others})" if others else ""
         if not self.activities:
             trace.notes.insert(0, f"none of its {number:,} events ran on a device{others}")
-        elif not any(True for _ in self.activities.of_kind(*WORK.values())):
+        elif not any(True for _ in self.activities.select(*WORK.values())):
             trace.notes.append(
                 f"no event ran on a device: the profiler recorded the host alone{others}"
             )
@@ -315,10 +315,10 @@ class _Builder:
         """Find the process of each activity, and give each its own devices where the file was
         merged from those of several ranks. Raises ReadError where that cannot be told."""
         table = self.activities
-        texts = {*table.processes.known, *(text for text, _ in self.trace.tally.lost)}
+        texts = {*table.processes.entries, *(text for text, _ in self.trace.tally.lost)}
         offsets = {text for text in texts if text.lstrip("-").isdigit()}
-        used = {table.process_numbers[i] for i in table.of_kind(*WORK.values())}
-        starts = sorted(int(text) for text in offsets & {table.processes.known[n] for n in used})
+        used = {table.process_numbers[i] for i in table.select(*WORK.values())}
+        starts = sorted(int(text) for text in offsets & {table.processes.entries[n] for n in used})
         if starts and starts[-1] - starts[0] < LEAST_OFFSET:
             starts = []
         owners = {
@@ -327,25 +327,25 @@ class _Builder:
             for text in offsets
         }  # fmt: skip
         if not starts:
-            self._refuse_mixed()
+            self._refuse_mixed_ids()
         tally = self.trace.tally
         tally.lost = {(owners.get(text, text), number) for text, number in tally.lost}
         for i, number in enumerate(table.process_numbers):
-            text = table.processes.known[number]
+            text = table.processes.entries[number]
             table.process_numbers[i] = table.processes[owners.get(text, text)]
         self.trace.part_devices_by_process()
 
-    def _refuse_mixed(self) -> None:
+    def _refuse_mixed_ids(self) -> None:
         """Raise ReadError where launches of two processes have one correlation id, and nothing
         tells which of them a kernel is of."""
         table = self.activities
         callers: dict[int, int] = {}
-        for i in table.of_kind(ActivityKind.CALL):
+        for i in table.select(ActivityKind.CALL):
             process = table.process_numbers[i]
             if (
                 table.correlations[i] > 0
                 and (callers.setdefault(table.correlations[i], process) != process)
-                and table.processes.known[process].lstrip("-").isdigit()
+                and table.processes.entries[process].lstrip("-").isdigit()
             ):
                 self.source.place = ""
                 self.source.fail(

@@ -24,20 +24,20 @@ def read(source: Source) -> Trace:
     """Return the dispatches with their counters. Raises ValueError where a row is damaged."""
     trace = Trace("ncu", ncu.version_of(source))
     comma = ncu.has_decimal_comma(source)
-    known: dict[tuple[str, str], Dispatch] = {}
+    dispatches: dict[tuple[str, str], Dispatch] = {}
     lines = ncu.table_lines(source, trace.notes)
     for row in table(source, lambda heads: "Metric Name" in heads, lines):
         if not row.get("ID", "").isdigit():
             continue
         key = row.get("Process ID", ""), row["ID"]
         with trace.tally.record("rows"):
-            if (dispatch := known.get(key)) is None:
-                dispatch = known[key] = ncu.launch_of(row)
+            if (dispatch := dispatches.get(key)) is None:
+                dispatch = dispatches[key] = ncu.launch_of(row)
                 trace.devices.setdefault(dispatch.device, {}).update(ncu.properties(dispatch, row))
             _add(row, dispatch, comma)
-    trace.dispatches += known.values()
+    trace.dispatches += dispatches.values()
     ncu.settle(trace.dispatches)
-    _note_refused(trace)
+    _note_refused_counters(trace)
     return trace
 
 
@@ -53,7 +53,7 @@ def _add(row: Row, dispatch: Dispatch, comma: bool) -> None:
         dispatch.notes.append(f"{row.get('Rule Type', '')} {row.get('Rule Name', '')}: {bare}")
 
 
-def _note_refused(trace: Trace) -> None:
+def _note_refused_counters(trace: Trace) -> None:
     names = {
         counter.name
         for dispatch in trace.dispatches

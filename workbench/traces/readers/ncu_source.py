@@ -71,10 +71,10 @@ class _Pages:
         self.text = self.address + 1
         self.columns = list(range(self.text + 1, len(row)))
         heads = tuple(plain(row[i]) for i in self.columns)
-        known = self.dispatch.instructions
-        if known is None:
+        instructions = self.dispatch.instructions
+        if instructions is None:
             self.dispatch.instructions = InstructionTable(heads)
-        elif known.heads != heads:
+        elif instructions.heads != heads:
             raise ValueError("the tables of one kernel differ in their heads")
 
     def _instruction(self, row: list[str], instructions: InstructionTable) -> None:

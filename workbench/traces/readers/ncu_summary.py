@@ -25,15 +25,15 @@ def read(source: Source) -> Trace:
     """Return the totals of a summary. Raises ValueError where a row is damaged."""
     trace = Trace("ncu", ncu.version_of(source))
     comma = ncu.has_decimal_comma(source)
-    known: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     lines = ncu.table_lines(source, trace.notes)
     for row in table(source, lambda heads: "Minimum" in heads, lines):
         with trace.tally.record("rows"):
             integer(row["Invocations"])
             key = row["Kernel Name"], row.get("Block Size", ""), row.get("Grid Size", "")
-            known.setdefault(key, []).append(row)
-    trace.totals += [_total(key, group, comma) for key, group in known.items()]
-    if known:
+            groups.setdefault(key, []).append(row)
+    trace.totals += [_total(key, group, comma) for key, group in groups.items()]
+    if groups:
         trace.notes.append("launches that share a name were merged by ncu, whatever they are")
     return trace
 

@@ -23,21 +23,21 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> Trace:
     """Return the trace of an export. Raises ReadError where it is damaged."""
     trace = Trace("nsys", has_streams=True)
-    with tables(source) as known:
-        if "StringTable" in known.kinds and "StringIds" not in known.kinds:
+    with tables(source) as database:
+        if "StringTable" in database.kinds and "StringIds" not in database.kinds:
             source.fail("a profile of nvprof is not read", NVPROF)
-        texts = dict(known.rows("StringIds", ("id",), ("value",)))
-        facts = dict(known.rows("META_DATA_EXPORT", ("name",), ("value",)))
+        texts = dict(database.rows("StringIds", ("id",), ("value",)))
+        facts = dict(database.rows("META_DATA_EXPORT", ("name",), ("value",)))
         trace.version = _version(facts)
-        _devices(known, trace)
-        reader = _NsysTables(known, trace, texts)
+        _devices(database, trace)
+        reader = _NsysTables(database, trace, texts)
         reader.kernels()
         reader.graphs()
         reader.copies()
         reader.calls()
         reader.ranges()
         reader.others()
-    used = set(trace.activities.devices.known) - {""}
+    used = set(trace.activities.devices.entries) - {""}
     trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
     trace.part_devices_by_process()
     if not trace.activities:
@@ -53,9 +53,9 @@ def _version(facts: dict[Any, Any]) -> str:
     return f"schema {plain(str(whole))}" if whole else ""
 
 
-def _devices(known: Tables, trace: Trace) -> None:
-    columns = known.columns("TARGET_INFO_GPU")
-    for row in known.rows("TARGET_INFO_GPU", *((column,) for column in columns)):
+def _devices(database: Tables, trace: Trace) -> None:
+    columns = database.columns("TARGET_INFO_GPU")
+    for row in database.rows("TARGET_INFO_GPU", *((column,) for column in columns)):
         facts = {k: v for k, v in zip(columns, row, strict=True) if isinstance(v, int | str)}
         trace.devices[str(facts.get("id", len(trace.devices)))] = facts
 
@@ -63,13 +63,13 @@ def _devices(known: Tables, trace: Trace) -> None:
 class _NsysTables:
     """Adds the rows of the tables to a trace."""
 
-    def __init__(self, known: Tables, trace: Trace, texts: dict[Any, Any]) -> None:
-        self.known, self.trace, self.texts = known, trace, texts
+    def __init__(self, database: Tables, trace: Trace, texts: dict[Any, Any]) -> None:
+        self.database, self.trace, self.texts = database, trace, texts
         work = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "GRAPH_TRACE"))
-        self.by_process = any("globalPid" in known.columns(table) for table in work)
+        self.by_process = any("globalPid" in database.columns(table) for table in work)
         # each process counts the GPUs that it may see from 0: by pid and that number
         columns = ("pid",), ("cudaId",), ("gpuId",)
-        rows = known.rows("TARGET_INFO_CUDA_DEVICE", *columns)
+        rows = database.rows("TARGET_INFO_CUDA_DEVICE", *columns)
         self.gpus = {(pid, ordinal): str(gpu) for pid, ordinal, gpu in rows if gpu is not None}
 
     def name(self, number: Any) -> str:
@@ -98,7 +98,7 @@ class _NsysTables:
             ("gridX",), ("gridY",), ("gridZ",), ("blockX",), ("blockY",), ("blockZ",),
             ("registersPerThread",), ("staticSharedMemory",), ("dynamicSharedMemory",),
         )  # fmt: skip
-        for row in self.known.rows("CUPTI_ACTIVITY_KIND_KERNEL", *columns):
+        for row in self.database.rows("CUPTI_ACTIVITY_KIND_KERNEL", *columns):
             with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
                 shared = None if row[14] is None else int(row[14]) + int(row[15] or 0)
                 geometry = Geometry(_three(row[7:10]), _three(row[10:13]), row[13], shared)
@@ -112,7 +112,7 @@ class _NsysTables:
             ("globalPid",), ("graphId",),
         )  # fmt: skip
         count = 0
-        for row in self.known.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *columns):
+        for row in self.database.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *columns):
             with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
                 self._add_work(ActivityKind.KERNEL, f"graph {row[6]}", row[:6])
                 count += 1
@@ -132,7 +132,7 @@ class _NsysTables:
                 ("start",), ("end",), ("deviceId",), ("streamId",), ("correlationId",),
                 ("globalPid",), ("bytes",), ("copyKind",),
             )  # fmt: skip
-            for row in self.known.rows(table, *columns):
+            for row in self.database.rows(table, *columns):
                 with self.trace.tally.record(DEVICE, (self.process(row[5]), row[4])):
                     text = f"{name} {COPY_KINDS.get(row[7], '')}".strip()
                     moved = -1 if row[6] is None else int(row[6])
@@ -157,7 +157,7 @@ class _NsysTables:
         """Add calls of the runtime and the driver; those without an end had not returned."""
         columns = ("start",), ("end",), ("globalTid",), ("correlationId",), ("nameId",)
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-            for start, end, thread, correlation, name in self.known.rows(table, *columns):
+            for start, end, thread, correlation, name in self.database.rows(table, *columns):
                 if end is None:
                     continue
                 with self.trace.tally.record(HOST):
@@ -171,10 +171,10 @@ class _NsysTables:
         """Add NVTX ranges, of NVTX_EVENTS and of its later versions; marks without an end are left
         out."""
         columns = ("start",), ("end",), ("text",), ("textId",), ("globalTid",)
-        for table in self.known.kinds:
+        for table in self.database.kinds:
             if not table.startswith("NVTX_EVENTS"):
                 continue
-            for start, end, text, number, thread in self.known.rows(table, *columns):
+            for start, end, text, number, thread in self.database.rows(table, *columns):
                 if start is None or end is None or (text is None and number is None):
                     continue
                 with self.trace.tally.record(HOST):
@@ -187,14 +187,14 @@ class _NsysTables:
     def others(self) -> None:
         """Count the rows of tables that are not read and may hold work of a device: they have a
         start, an end and a device."""
-        for table in self.known.kinds:
-            columns = set(self.known.columns(table))
+        for table in self.database.kinds:
+            columns = set(self.database.columns(table))
             if table in READ or not {"start", "end"} <= columns or not columns & DEVICE_COLUMNS:
                 continue
             if table.removeprefix("CUPTI_ACTIVITY_KIND_") in NO_WORK:
                 continue
-            if count := sum(1 for _ in self.known.rows(table, ("start",))):
-                self.trace.tally.not_read(f"the table {plain(table)}", count, EXPORT)
+            if count := sum(1 for _ in self.database.rows(table, ("start",))):
+                self.trace.tally.add_unread(f"the table {plain(table)}", count, EXPORT)
 
 
 READ = frozenset(

@@ -35,7 +35,7 @@ def read(source: Source) -> Trace:
             key = ("", whole(_correlation(row))) if "Device" in row else None
             with trace.tally.record(DEVICE if key else HOST, key):
                 _add_activity(row, units, trace)
-    used = set(trace.activities.devices.known) - {""}
+    used = set(trace.activities.devices.entries) - {""}
     trace.devices = {name: {} for name in sorted(used)}
     return trace
 

@@ -13,7 +13,7 @@ from typing import Any
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import UNIT_NS, integer
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.stream import loaded
+from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import ActivityKind, CounterValue, Total, Trace, plain
 
 LAUNCH_METADATA = "__proton_launch_metadata"
@@ -35,7 +35,7 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> Trace:
     """Return the totals of a hatchet file. Raises ValueError where it is damaged."""
     trace = Trace("proton")
-    value = loaded(source)
+    value = load_json(source)
     if not isinstance(value, list):
         raise TypeError("it is not a list of trees")
     for number, tree in enumerate(value, 1):

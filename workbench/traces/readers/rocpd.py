@@ -30,23 +30,23 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> Trace:
     """Return the trace of a file. Raises ReadError where its SQL asks for more than it may."""
     trace = Trace("rocprofv3")
-    with tables(source) as known:
-        if {"rocpd_op", "rocpd_api"} <= known.kinds.keys():
+    with tables(source) as database:
+        if {"rocpd_op", "rocpd_api"} <= database.kinds.keys():
             source.fail(
                 "this is a file of rocmProfileData (RPD), which is not read",
                 "convert it with its `rpd2tracing.py FILE out.json` and read that, or record with "
                 "`rocprofv3 --output-format rocpd`",
             )
-        trace.has_streams = "stream_id" in known.columns("kernels")
-        _kernels(known, trace)
-        _copies(known, trace)
-        _regions(known, trace)
-        _counters(known, trace)
-    trace.devices = {n: {} for n in sorted(set(trace.activities.devices.known) - {""})}
+        trace.has_streams = "stream_id" in database.columns("kernels")
+        _kernels(database, trace)
+        _copies(database, trace)
+        _regions(database, trace)
+        _counters(database, trace)
+    trace.devices = {n: {} for n in sorted(set(trace.activities.devices.entries) - {""})}
     return trace
 
 
-def _kernels(known: Tables, trace: Trace) -> None:
+def _kernels(database: Tables, trace: Trace) -> None:
     columns = (
         ("name", "kernel_name"), ("start",), ("end",), ("agent_abs_index", "agent_id", "device_id"),
         ("stream_id", "queue_id"), ("pid", "process_id"), ("stack_id", "correlation_id"),
@@ -54,7 +54,7 @@ def _kernels(known: Tables, trace: Trace) -> None:
         ("workgroup_x", "workgroup_size_x"), ("workgroup_y", "workgroup_size_y"),
         ("workgroup_z", "workgroup_size_z"), ("vgpr_count",), ("lds_size", "group_segment_size"),
     )  # fmt: skip
-    for row in known.rows("kernels", *columns, views=True):
+    for row in database.rows("kernels", *columns, views=True):
         name, start, end, device, stream, process, correlation = row[:7]
         with trace.tally.record(DEVICE, (_text(process), correlation)):
             items, block = _three(row[7:10]), _three(row[10:13])
@@ -69,7 +69,7 @@ def _kernels(known: Tables, trace: Trace) -> None:
             )  # fmt: skip
 
 
-def _copies(known: Tables, trace: Trace) -> None:
+def _copies(database: Tables, trace: Trace) -> None:
     """Add copies, each to the agent of its two that is a GPU."""
     columns = (
         ("name",), ("start",), ("end",), ("dst_agent_abs_index", "dst_agent_id", "dst_device"),
@@ -77,7 +77,7 @@ def _copies(known: Tables, trace: Trace) -> None:
         ("src_agent_type",), ("pid", "process_id"), ("stack_id", "correlation_id"),
         ("size", "bytes"), ("stream_id", "queue_id"),
     )  # fmt: skip
-    for row in known.rows("memory_copies", *columns, views=True):
+    for row in database.rows("memory_copies", *columns, views=True):
         name, start, end, to, to_type, of, of_type, process, correlation, moved, stream = row
         with trace.tally.record(DEVICE, (_text(process), correlation)):
             to_host = to_type == "CPU" or (to_type is None and "DEVICE_TO_HOST" in str(name))
@@ -89,12 +89,12 @@ def _copies(known: Tables, trace: Trace) -> None:
             )  # fmt: skip
 
 
-def _regions(known: Tables, trace: Trace) -> None:
+def _regions(database: Tables, trace: Trace) -> None:
     columns = (
         ("name",), ("start",), ("end",), ("category",), ("tid", "thread_id"),
         ("pid", "process_id"), ("stack_id", "correlation_id"), ("extdata",),
     )  # fmt: skip
-    for row in known.rows("regions", *columns, views=True):
+    for row in database.rows("regions", *columns, views=True):
         name, start, end, category, thread, process, correlation, more = row
         with trace.tally.record(HOST):
             marker = "MARKER" in str(category)
@@ -113,13 +113,13 @@ def _message(more: Any) -> str:
         return ""
 
 
-def _counters(known: Tables, trace: Trace) -> None:
+def _counters(database: Tables, trace: Trace) -> None:
     columns = (
         ("dispatch_id",), ("kernel_name", "name"), ("counter_name",), ("value", "counter_value"),
         ("agent_abs_index", "agent_id"), ("start",), ("end",),
     )  # fmt: skip
     dispatches: dict[Any, Dispatch] = {}
-    for row in known.rows("counters_collection", *columns, views=True):
+    for row in database.rows("counters_collection", *columns, views=True):
         number, kernel, name, value, device, start, end = row
         with trace.tally.record("rows"):
             exact = None if value is None else float(value)

@@ -58,7 +58,7 @@ def read(source: Source) -> Trace:
     else:
         for row in rows:
             _add(row, trace)
-    used = {d for d in trace.activities.devices.known if d}
+    used = {d for d in trace.activities.devices.entries if d}
     trace.devices = {name: {} for name in sorted(used | {d.device for d in trace.dispatches})}
     trace.devices.pop("", None)
     return trace
@@ -157,20 +157,20 @@ def _interval(row: Row, trace: Trace) -> None:
 
 def _counters(rows: object, trace: Trace) -> None:
     """Join the rows of one dispatch; those of several agents' parts are summed by the tool."""
-    known: dict[str, Dispatch] = {}
+    dispatches: dict[str, Dispatch] = {}
     for row in rows:  # type: ignore[attr-defined]
         with trace.tally.record("rows"):
             key = need(row, "Dispatch_Id")
             name, text = plain(need(row, "Counter_Name")), row.get("Counter_Value", "")
             value = number(text)
-            if (dispatch := known.get(key)) is None:
-                dispatch = known[key] = _counted(row, key)
+            if (dispatch := dispatches.get(key)) is None:
+                dispatch = dispatches[key] = _counted_dispatch(row, key)
             state = "absent" if value is None else "ok"
             dispatch.counters[name] = CounterValue(name, value, "", text, state)  # type: ignore[arg-type]
-    trace.dispatches += known.values()
+    trace.dispatches += dispatches.values()
 
 
-def _counted(row: Row, key: str) -> Dispatch:
+def _counted_dispatch(row: Row, key: str) -> Dispatch:
     items, group = _whole(row, "Grid_Size"), _whole(row, "Workgroup_Size")
     geometry = Geometry(
         (-(-items // group), 1, 1) if items and group else None,

@@ -9,7 +9,7 @@ from workbench.data.record_tally import DEVICE, HOST
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.numbers import integer
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.stream import loaded
+from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import (
     ActivityKind,
     CounterValue,
@@ -30,10 +30,10 @@ def sniff(source: Source) -> bool:
 def read(source: Source) -> Trace:
     """Return the trace of a file. Raises ValueError and KeyError where it is damaged."""
     trace = Trace("rocprofv3")
-    for number, part in enumerate(loaded(source)["rocprofiler-sdk-tool"], 1):
+    for number, part in enumerate(load_json(source)["rocprofiler-sdk-tool"], 1):
         source.place = f"process {number}"
         _Process(part, trace, source).add()
-    used = set(trace.activities.devices.known) - {""}
+    used = set(trace.activities.devices.entries) - {""}
     trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
     return trace
 
@@ -44,7 +44,7 @@ class _Process:
     def __init__(self, part: Mapping[str, Any], trace: Trace, source: Source) -> None:
         self.part, self.trace, self.source = part, trace, source
         self.process = str((part.get("metadata") or {}).get("pid", ""))
-        symbols = _listed(part.get("kernel_symbols"))
+        symbols = _kernel_items(part.get("kernel_symbols"))
         self.names = {s["kernel_id"]: _symbol(s) for s in symbols}
         self.symbols = {s["kernel_id"]: s for s in symbols}
         self.agents = {}
@@ -64,13 +64,13 @@ class _Process:
     def add(self) -> None:
         """Add all records to the trace."""
         records = self.part.get("buffer_records") or {}
-        counted = self._counters()
+        counters = self._counters()
         tally = self.trace.tally
         for record in records.get("kernel_dispatch") or []:
-            known = record.get("correlation_id") if isinstance(record, dict) else None
-            number = known.get("internal") if isinstance(known, dict) else known
+            correlation = record.get("correlation_id") if isinstance(record, dict) else None
+            number = correlation.get("internal") if isinstance(correlation, dict) else correlation
             with tally.record(DEVICE, (self.process, number)):
-                self._kernel(record, counted)
+                self._kernel(record, counters)
         for record in records.get("memory_copy") or []:
             with tally.record(DEVICE):
                 self._copy(record)
@@ -84,7 +84,7 @@ class _Process:
         self.source.place = f"record {self.source._events:,}"
         return integer(record["start_timestamp"]), integer(record["end_timestamp"])
 
-    def _kernel(self, record: Mapping[str, Any], counted: Mapping[int, Any]) -> None:
+    def _kernel(self, record: Mapping[str, Any], all_counters: Mapping[int, Any]) -> None:
         start, end = self._times(record)
         info = record["dispatch_info"]
         number = info["kernel_id"]
@@ -105,7 +105,7 @@ class _Process:
             ActivityKind.KERNEL, name, start, end, device, str(stream), self.process,
             _correlation(record), geometry,
         )  # fmt: skip
-        if counters := counted.get(info.get("dispatch_id")):
+        if counters := all_counters.get(info.get("dispatch_id")):
             self.trace.dispatches.append(
                 Dispatch(
                     name, str(info["dispatch_id"]), device, str(stream), geometry,
@@ -175,7 +175,7 @@ def _handle(value: Any) -> Any:
     return value.get("handle") if isinstance(value, dict) else value
 
 
-def _listed(value: Any) -> list[Mapping[str, Any]]:
+def _kernel_items(value: Any) -> list[Mapping[str, Any]]:
     if isinstance(value, dict):
         value = list(value.values())
     return [item for item in value or [] if isinstance(item, dict) and "kernel_id" in item]

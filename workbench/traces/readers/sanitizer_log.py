@@ -102,20 +102,20 @@ def _place(line: str) -> dict[str, object]:
     if match is None:
         return {}
     text = re.sub(r" \[\d+ hazards?\]\s*\Z", "", match[0])
-    if known := AT_OFFSET.search(text):
+    if place := AT_OFFSET.search(text):
         facts: dict[str, object] = {
-            "kernel": plain(known["kernel"]),
-            "offset": int(known["pc"], 16),
+            "kernel": plain(place["kernel"]),
+            "offset": int(place["pc"], 16),
         }
-        if known["where"] and (where := WHERE.match(known["where"])):
+        if place["where"] and (where := WHERE.match(place["where"])):
             facts |= {"file": plain(where["file"]), "line": int(where["line"])}
         return facts
-    if known := AT_START.search(text):
-        facts = {"offset": int(known["pc"], 16)}
-        if where := WHERE.match(known["where"]):
+    if match := AT_START.search(text):
+        facts = {"offset": int(match["pc"], 16)}
+        if where := WHERE.match(match["where"]):
             facts |= {"file": plain(where["file"]), "line": int(where["line"])}
             return facts | {"kernel": plain(where["kernel"] or "")}
-        return facts | {"kernel": plain(known["where"])}
+        return facts | {"kernel": plain(match["where"])}
     return {}
 
 

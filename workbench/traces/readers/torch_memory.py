@@ -7,7 +7,7 @@ import re
 
 from workbench.traces.readers import TraceReader
 from workbench.traces.readers.inputs.source import Source
-from workbench.traces.readers.inputs.stream import loaded
+from workbench.traces.readers.inputs.stream import load_json
 from workbench.traces.trace import Trace
 
 BEGIN = re.compile(r"\A\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*\d+\s*\]")
@@ -23,7 +23,7 @@ def read(source: Source) -> Trace:
     """Return the peak of the memory that was held. Raises ValueError where a row is damaged."""
     trace = Trace("torch.profiler")
     now = peak = events = 0
-    for number, row in enumerate(loaded(source), 1):
+    for number, row in enumerate(load_json(source), 1):
         source.place = f"row {number:,}"
         source.count()
         with trace.tally.record("rows"):

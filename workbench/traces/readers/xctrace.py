@@ -27,7 +27,7 @@ class _CellValue:
     id: str = ""
     ref: str = ""
     text: str = ""
-    shown: str = ""
+    label: str = ""
 
 
 @dataclass
@@ -42,8 +42,8 @@ class _SchemaTable:
 def read(source: Source) -> Trace:
     """Return the intervals of a file. Raises ValueError where it is damaged."""
     trace = Trace("xctrace")
-    known: dict[str, _CellValue] = {}
-    tables = _tables(source, known)
+    values: dict[str, _CellValue] = {}
+    tables = _tables(source, values)
     others: list[str] = []
     for table in tables:
         if table.schema != INTERVALS:
@@ -52,8 +52,8 @@ def read(source: Source) -> Trace:
         for number, row in enumerate(table.rows, 1):
             source.place = f"row {number} of {plain(table.schema)}"
             with trace.tally.record(DEVICE):
-                _add(trace, table, [_resolved(value, known) for value in row])
-    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
+                _add(trace, table, [_resolve_value(value, values) for value in row])
+    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.entries) - {""})}
     if not trace.activities and not trace.tally.bad:
         tables_seen = f"; it holds {', '.join(others)[:300]}" if others else ""
         trace.notes.append(f"it has no row of {INTERVALS}, the work of the GPU{tables_seen}")
@@ -65,7 +65,7 @@ def read(source: Source) -> Trace:
     return trace
 
 
-def _tables(source: Source, known: dict[str, _CellValue]) -> list[_SchemaTable]:
+def _tables(source: Source, values: dict[str, _CellValue]) -> list[_SchemaTable]:
     tables: list[_SchemaTable] = []
     path: list[str] = []
     stack: list[_CellValue] = []
@@ -84,7 +84,7 @@ def _tables(source: Source, known: dict[str, _CellValue]) -> list[_SchemaTable]:
             )
             stack.append(value)
             if value.id:
-                known[value.id] = value
+                values[value.id] = value
             if path[-2] == "row":
                 tables[-1].rows[-1].append(value)
 
@@ -99,34 +99,34 @@ def _tables(source: Source, known: dict[str, _CellValue]) -> list[_SchemaTable]:
     return tables
 
 
-def _resolved(value: _CellValue, known: dict[str, _CellValue]) -> _CellValue:
+def _resolve_value(value: _CellValue, values: dict[str, _CellValue]) -> _CellValue:
     if not value.ref:
         return value
-    if value.ref not in known:
+    if value.ref not in values:
         raise KeyError(f"a value refers to {value.ref}, which is not in the file")
-    return known[value.ref]
+    return values[value.ref]
 
 
 def _add(trace: Trace, table: _SchemaTable, values: list[_CellValue]) -> None:
     row = dict(zip(table.columns, values, strict=False))
 
-    def shown(*names: str) -> str:
+    def shown_text(*names: str) -> str:
         for name in names:
-            if name in row and (row[name].shown or row[name].text):
-                return plain(row[name].shown or row[name].text)
+            if name in row and (row[name].label or row[name].text):
+                return plain(row[name].label or row[name].text)
         return ""
 
-    if shown("state") not in ("", "Active") or shown("depth") not in ("", "0"):
+    if shown_text("state") not in ("", "Active") or shown_text("depth") not in ("", "0"):
         return
     start = integer(row["start"].text)
     trace.activities.add(
         ActivityKind.KERNEL,
-        NUMBERED.sub("", shown("label", "name", "event-label", "channel-name")) or "interval",
+        NUMBERED.sub("", shown_text("label", "name", "event-label", "channel-name")) or "interval",
         start,
         start + integer(row["duration"].text),
-        shown("gpu", "device") or "gpu",
-        shown("channel-name", "channel", "channel-subtitle"),
-        shown("process") or "no process",
+        shown_text("gpu", "device") or "gpu",
+        shown_text("channel-name", "channel", "channel-subtitle"),
+        shown_text("process") or "no process",
     )
 
 

@@ -100,29 +100,29 @@ class RuleMatch:
 @cache
 def rules() -> Mapping[str, Rule]:
     """Return the rules of a timeline by the names of their files, in their order."""
-    return {name: rule for name, rule in _loaded().items() if isinstance(rule, Rule)}
+    return {name: rule for name, rule in _load_rules().items() if isinstance(rule, Rule)}
 
 
 @cache
 def kernel_rules() -> Mapping[str, KernelRule]:
     """Return the rules of a kernel's counters by the names of their files, in their order."""
-    return {name: rule for name, rule in _loaded().items() if isinstance(rule, KernelRule)}
+    return {name: rule for name, rule in _load_rules().items() if isinstance(rule, KernelRule)}
 
 
 @cache
 def code_rules() -> Mapping[str, CodeRule]:
     """Return the rules of machine code by the names of their files, in their order."""
-    return {name: rule for name, rule in _loaded().items() if isinstance(rule, CodeRule)}
+    return {name: rule for name, rule in _load_rules().items() if isinstance(rule, CodeRule)}
 
 
 @cache
-def _loaded() -> Mapping[str, AnyRule]:
+def _load_rules() -> Mapping[str, AnyRule]:
     names = [info.name for info in pkgutil.iter_modules(__path__)]
     loaded = {name: import_module(f"{__name__}.{name}").RULE for name in names}
     return dict(sorted(loaded.items(), key=lambda each: (each[1].order, each[0])))
 
 
-def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
+def evaluate_device(summary: DeviceSummary) -> list[RuleMatch]:
     """Return the rules that hold on a device: the one that gives the word first, the others by the
     time that they may give back. A rule without a bound comes last. None holds on a device whose
     trace lacks something: what is missing would count as idle time."""
@@ -139,20 +139,20 @@ def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
 
 
-def evaluated_kernel(
+def evaluate_kernel(
     metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
     shares), the one that gives the word first, the others by the time that they may give back, and
     remarks last. No gain is larger than the time above the nearest roof. `lines` are those that are
     responsible for each class of instructions, by its name."""
-    return _evaluated(kernel_rules(), metrics, lines or {})
+    return _evaluate_rules(kernel_rules(), metrics, lines or {})
 
 
-def evaluated_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
+def evaluate_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
     """Return the rules that hold on a call of several launches with these metrics (see
     `data.rule_metrics.call_metrics`), ranked as those of a kernel."""
-    return _evaluated(call_rules(), metrics, {})
+    return _evaluate_rules(call_rules(), metrics, {})
 
 
 def call_rules() -> Mapping[str, KernelRule]:
@@ -160,13 +160,13 @@ def call_rules() -> Mapping[str, KernelRule]:
     return {name: rule for name, rule in kernel_rules().items() if rule.of_calls}
 
 
-def _evaluated(
-    known: Mapping[str, KernelRule],
+def _evaluate_rules(
+    rule_table: Mapping[str, KernelRule],
     metrics: Mapping[str, float],
     lines: Mapping[str, tuple[str, ...]],
 ) -> list[RuleMatch]:
     results: list[RuleMatch] = []
-    for name, rule in known.items():
+    for name, rule in rule_table.items():
         if not set(rule.needs) <= metrics.keys():
             continue
         if {match.name for match in results} & set(rule.yields_to):
@@ -174,7 +174,7 @@ def _evaluated(
         diagnosis = rule.evaluate(metrics, rule.thresholds)
         if diagnosis is not None:
             named = replace(diagnosis, places=lines.get(diagnosis.instructions or "", ()))
-            results.append(RuleMatch(name, rule, _bounded(named, metrics)))
+            results.append(RuleMatch(name, rule, _bound_gain(named, metrics)))
     first = [match for match in results if not _is_remark(match)][:1]
     rest = [match for match in results if match not in first]
     return first + sorted(
@@ -183,7 +183,7 @@ def _evaluated(
 
 
 def word_of(matches: Sequence[RuleMatch]) -> RuleMatch | None:
-    """Return the rule that gives the word of a kernel, of `evaluated_kernel`; None where none holds
+    """Return the rule that gives the word of a kernel, of `evaluate_kernel`; None where none holds
     but remarks."""
     return None if not matches or _is_remark(matches[0]) else matches[0]
 
@@ -192,7 +192,7 @@ def _is_remark(match: RuleMatch) -> bool:
     return isinstance(match.rule, KernelRule) and match.rule.remark
 
 
-def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
+def evaluate_code(facts: CodeFacts) -> list[RuleMatch]:
     """Return the rules that hold on machine code, in their order: it tells no time, so they have no
     gain."""
     results: list[RuleMatch] = []
@@ -225,13 +225,13 @@ def missing_of_code(facts: CodeFacts) -> dict[str, tuple[str, ...]]:
 
 
 def _missing(
-    known: Mapping[str, AnyRule], is_absent: Callable[[str], bool]
+    rule_table: Mapping[str, AnyRule], is_absent: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    needs = {name: tuple(filter(is_absent, rule.needs)) for name, rule in known.items()}
+    needs = {name: tuple(filter(is_absent, rule.needs)) for name, rule in rule_table.items()}
     return {name: missing for name, missing in needs.items() if missing}
 
 
-def _bounded(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
+def _bound_gain(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
     """Return a diagnosis whose gain is at most the time above the nearest roof. What DRAM moves
     beyond the least bytes of the Spec does not bring its roof nearer."""
     if diagnosis.gain_ns is None or "duration" not in metrics:

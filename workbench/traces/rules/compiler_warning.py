@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 SERIALISED = "Let a thread need fewer registers: more warps, or a smaller tile."
@@ -18,7 +18,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if len(warnings) < limits["warnings"]:
         return None
     number, text = warnings[0]
-    more = f" And {counted(len(warnings) - 1, 'other')}." if len(warnings) > 1 else ""
+    more = f" And {amount(len(warnings) - 1, 'other')}." if len(warnings) > 1 else ""
     about = f" {number}" if number else ""
     return Diagnosis(
         f"ptxas warns{about}: {text.rstrip('.')}.{more}",

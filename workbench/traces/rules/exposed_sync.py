@@ -40,10 +40,10 @@ def _sites(summary: DeviceSummary) -> list[tuple[str, int]]:
     """Return the calls that waited while the device was idle, with the exposed ns of each."""
     table, exposed = summary.trace.activities, summary.times.sync_unqueued
     groups: dict[str, list[tuple[int, int]]] = {}
-    for index in table.of_kind(ActivityKind.SYNC):
+    for index in table.select(ActivityKind.SYNC):
         if not summary.times.is_of(table, index):
             continue
-        name = table.names.known[table.name_numbers[index]]
+        name = table.names.entries[table.name_numbers[index]]
         groups.setdefault(name, []).append((table.starts[index], table.ends[index]))
     spent = {name: intersection(union(each), exposed).length for name, each in groups.items()}
     return sorted(((n, s) for n, s in spent.items() if s), key=lambda each: -each[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 
@@ -14,7 +14,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if facts.dtype == "fp64" or facts.fp64.count < limits["instructions"]:
         return None
     return Diagnosis(
-        f"{counted(facts.fp64.count, 'instruction')} of hot code compute in fp64, or convert to or "
+        f"{amount(facts.fp64.count, 'instruction')} of hot code compute in fp64, or convert to or "
         f"from it; the problem is {facts.dtype}.",
         (
             count(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 
@@ -16,7 +16,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if divisions < limits["divisions"]:
         return None
     return Diagnosis(
-        f"{counted(divisions, 'division')} of integers by a value that is not a constant "
+        f"{amount(divisions, 'division')} of integers by a value that is not a constant "
         f"{'is' if divisions == 1 else 'are'} in innermost loops, each some 20 to 100 "
         "instructions.",
         (

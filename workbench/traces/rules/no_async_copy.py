@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 
@@ -18,7 +18,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if loads.count < limits["loads"]:
         return None
     return Diagnosis(
-        f"{facts.stages} stages were asked for, but the {counted(loads.count, 'global load')} in "
+        f"{facts.stages} stages were asked for, but the {amount(loads.count, 'global load')} in "
         "loops of matrix instructions go through registers, and none is asynchronous.",
         (
             count("loads through registers", loads.count, "instructions", kind="computed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 
@@ -15,7 +15,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     shared = sum(blocks for _, _, blocks in overlaps)
     if shared < limits["blocks"]:
         return None
-    pairs = "; ".join(f"{a} and {b} share {counted(n, 'block')}" for a, b, n in overlaps)
+    pairs = "; ".join(f"{a} and {b} share {amount(n, 'block')}" for a, b, n in overlaps)
     return Diagnosis(
         f"Partitions of the warps overlap: {pairs}.",
         (count("shared blocks", shared, "blocks", kind="computed"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.data.code_facts import CodeFacts
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.rules import CodeRule, Diagnosis, count
 
 
@@ -16,7 +16,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     if spills.count < limits["instructions"]:
         return None
     return Diagnosis(
-        f"{counted(spills.count, 'instruction')} in loops spill registers to memory or load them "
+        f"{amount(spills.count, 'instruction')} in loops spill registers to memory or load them "
         "back.",
         (count("spill instructions in loops", spills.count, "instructions", kind="computed"),),
         "Give a thread less to hold: a smaller tile, more warps, or fewer stages.",

@@ -55,7 +55,7 @@ def _copies(summary: DeviceSummary) -> dict[str, int]:
     result: dict[str, int] = {}
     for index in summary.times.order:
         if table.kinds[index] == ActivityKind.COPY:
-            name = table.names.known[table.name_numbers[index]]
+            name = table.names.entries[table.name_numbers[index]]
             result[name] = result.get(name, 0) + 1
     return result
 

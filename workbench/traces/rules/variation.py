@@ -29,7 +29,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     if not results:
         return None
     gain, number, spent = max(results, key=lambda each: each[0])
-    name = table.names.known[number]
+    name = table.names.entries[number]
     return Diagnosis(
         f"{name[:80]} takes {duration(min(spent) / 1e9)} to {duration(max(spent) / 1e9)} with one "
         f"grid, {len(spent)} launches; its median is {duration(median(spent) / 1e9)}.",

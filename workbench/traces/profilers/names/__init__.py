@@ -56,24 +56,24 @@ class CounterError(WorkbenchError):
 class KnownCounter:
     """A counter as it was named, the one that is collected, and what to say where they differ."""
 
-    named: str
+    argument: str
     name: str
 
     @property
     def sentence(self) -> str:
         """Return what is said of a translation; empty where the name was taken as it is."""
-        if self.name == self.named:
+        if self.name == self.argument:
             return ""
-        total = "; there is no total by warp" if NO_TOTAL.match(self.named) else ""
-        return f"{self.named} is collected as {self.name}, its name on this chip{total}."
+        total = "; there is no total by warp" if NO_TOTAL.match(self.argument) else ""
+        return f"{self.argument} is collected as {self.name}, its name on this chip{total}."
 
 
 @cache
 def _all() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    known: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(
+    table: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(
         gzip.decompress(FILE.read_bytes())
     )
-    return known
+    return table
 
 
 @cache
@@ -92,61 +92,61 @@ def chip_of(arch: str) -> str:
     )
 
 
-def listed(chip: str, pattern: str = "") -> list[tuple[str, str]]:
+def list_names(chip: str, pattern: str = "") -> list[tuple[str, str]]:
     """Return name and kind of what a chip has, where the name holds the pattern, a regular
     expression. Raises CounterError where it is none."""
     try:
-        wanted = re.compile(pattern, re.IGNORECASE)
+        expression = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         raise CounterError(
             f"{pattern!r} is not a regular expression ({error}); correct it."
         ) from None
-    return sorted((name, kind) for name, kind in names_of(chip).items() if wanted.search(name))
+    return sorted((name, kind) for name, kind in names_of(chip).items() if expression.search(name))
 
 
-def taken(named: str, chip: str) -> KnownCounter:
+def counter(argument: str, chip: str) -> KnownCounter:
     """Return the counter that a name means on a chip: `base[.rollup[.submetric]]`, a name of ncu's
     own, or one of an older tool. Raises CounterError with the three nearest names."""
-    if named.startswith(OWN) and WORD.match(named):
-        return KnownCounter(named, named)
-    candidates = [named, counter_name(named)]
+    if argument.startswith(OWN) and WORD.match(argument):
+        return KnownCounter(argument, argument)
+    candidates = [argument, counter_name(argument)]
     candidates += [old.sub(new, c) for c in tuple(candidates) for old, new in ELSEWHERE]
     for name in dict.fromkeys(candidates):
         base, kind = _base(name, chip)
         if kind:
-            _check_rollup(named, name[len(base) + 1 :], kind)
-            return KnownCounter(named, name)
-    raise CounterError(_unknown(named, chip))
+            _check_rollup(argument, name[len(base) + 1 :], kind)
+            return KnownCounter(argument, name)
+    raise CounterError(_unknown(argument, chip))
 
 
 def _base(name: str, chip: str) -> tuple[str, str]:
     """Return the longest known beginning of a name, and its kind; of an unknown one the kind is
     empty. Bases may have dots: `CTC.TriageCompute.ctc__cycles_active`."""
-    known, words = names_of(chip), name.split(".")
+    counters, words = names_of(chip), name.split(".")
     for end in range(len(words), 0, -1):
         base = ".".join(words[:end])
-        if base in known:
-            return base, known[base]
+        if base in counters:
+            return base, counters[base]
     return "", ""
 
 
-def _check_rollup(named: str, rest: str, kind: str) -> None:
+def _check_rollup(name: str, rest: str, kind: str) -> None:
     rollup, _, submetric = rest.partition(".")
-    known = RATIOS if kind == "ratio" else SUMS
-    if rest and rollup not in known:
+    rollups = RATIOS if kind == "ratio" else SUMS
+    if rest and rollup not in rollups:
         raise CounterError(
-            f"{named} ends in {rollup!r}, and a {kind} has {', '.join(known)}; choose one of them."
+            f"{name} ends in {rollup!r}, and a {kind} has {', '.join(rollups)}; choose one of them."
         )
     if submetric and (kind == "ratio" or submetric not in SUBMETRICS):
         near = get_close_matches(submetric, SUBMETRICS, NEAREST, 0.0)
-        raise CounterError(f"{named} ends in {submetric!r}; nearest are {', '.join(near)}.")
+        raise CounterError(f"{name} ends in {submetric!r}; nearest are {', '.join(near)}.")
 
 
-def _unknown(named: str, chip: str) -> str:
-    base = named.split(".")[0]
+def _unknown(argument: str, chip: str) -> str:
+    base = argument.split(".")[0]
     unit = base.split("__")[0]
     names = list(names_of(chip))
     kin = [name for name in names if name.startswith(f"{unit}__")] or names
     near = get_close_matches(base, kin, NEAREST, 0.0)
-    shown = named if named.isprintable() else repr(named)
+    shown = argument if argument.isprintable() else repr(argument)
     return f"{chip} has no counter {shown[:200]}; nearest are {', '.join(near)}."

@@ -74,33 +74,33 @@ def default_groups(arch: str) -> tuple[str, ...]:
     """Return the groups of counters for an architecture, each the names of one pass with commas
     between; empty where the architecture is not known. The counters of one metric stand in one
     group wherever one pass can count them."""
-    known = ARCHITECTURES.get(arch)
-    if known is None:
+    counters = ARCHITECTURES.get(arch)
+    if counters is None:
         return ()
     groups: list[list[str]] = []
-    for formula in _formulas(known):
-        for part in _parts(formula.needs, known):
-            group = next((g for g in groups if known.fits([*g, *part])), None)
+    for formula in _formulas(counters):
+        for part in _parts(formula.needs, counters):
+            group = next((g for g in groups if counters.fits([*g, *part])), None)
             if group is None:
                 groups.append(group := [])
             group += [name for name in part if name not in group]
     return tuple(",".join(group) for group in groups)
 
 
-def _formulas(known: AmdCounters) -> Iterator[Formula]:
+def _formulas(counters: AmdCounters) -> Iterator[Formula]:
     """Yield the formula of each metric that the architecture's counters give."""
     for metric in METRICS:
         for formula in metric.formulas:
-            if TOOL in formula.tools and set(formula.needs) <= known.names:
+            if TOOL in formula.tools and set(formula.needs) <= counters.names:
                 yield formula
                 break
 
 
-def _parts(names: Sequence[str], known: AmdCounters) -> Iterator[list[str]]:
+def _parts(names: Sequence[str], counters: AmdCounters) -> Iterator[list[str]]:
     """Yield the names as one part, or where one pass cannot count them as several."""
     part: list[str] = []
     for name in names:
-        if part and not known.fits([*part, name]):
+        if part and not counters.fits([*part, name]):
             yield part
             part = []
         part.append(name)

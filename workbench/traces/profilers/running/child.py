@@ -127,7 +127,7 @@ class _Waiting:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.first, self._count = 0, 0
-        self._before: dict[int, Any] = {}
+        self._old_handlers: dict[int, Any] = {}
         self._mark = user_code("the program", math.inf)
 
     def __enter__(self) -> _Waiting:
@@ -137,13 +137,13 @@ class _Waiting:
             if number is None or signal.getsignal(number) in (signal.SIG_IGN, None):
                 continue
             try:
-                self._before[number] = signal.signal(number, self._hit)
+                self._old_handlers[number] = signal.signal(number, self._hit)
             except ValueError:  # not the main thread
                 return self
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
+        for number, before in self._old_handlers.items():
             signal.signal(number, before)
         self._mark.__exit__(None, None, None)
 

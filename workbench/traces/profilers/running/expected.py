@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import NoReturn
 
-from workbench.data.units import counted
+from workbench.data.units import amount
 from workbench.traces.profilers import ProfilerError, RecordingStatus, ToolRun
 from workbench.traces.profilers.running.call_script import RANGE, SCRIPT
 from workbench.traces.profilers.running.workload import MarkedCalls, StepSchedule
@@ -76,7 +76,7 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
     if schedule is None:
         return f"Nothing of {title} was recorded; record again."
     before = schedule.wait + schedule.warmup
-    steps = counted(status.steps, "step")
+    steps = amount(status.steps, "step")
     return (
         f"{title} made {steps}, and {before} come before the first one to record; choose a smaller "
         "--wait or --warmup."
@@ -86,7 +86,7 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
 # Calls of ours
 
 
-def check_marked(run: ToolRun, trace: Trace) -> None:
+def check_marked_calls(run: ToolRun, trace: Trace) -> None:
     """Raise ProfilerError where the trace of a script of ours lacks one of its marked calls or
     launches, or has more; and where a program used the GPU and no kernel is there."""
     marked = run.workload.marked
@@ -105,8 +105,8 @@ def check_marked(run: ToolRun, trace: Trace) -> None:
     ranges = _range_count(trace)
     if ranges is not None and ranges != marked.calls:
         raise ProfilerError(
-            f"{counted(marked.calls, 'call')} of {run.workload.title} were marked, and the trace "
-            f"has {counted(ranges, 'range')} named {RANGE}; record again."
+            f"{amount(marked.calls, 'call')} of {run.workload.title} were marked, and the trace "
+            f"has {amount(ranges, 'range')} named {RANGE}; record again."
         )
     if marked.on_gpu:
         _check_kernels(marked, kernels, run.workload.title)
@@ -144,11 +144,11 @@ def _range_count(trace: Trace) -> int | None:
     """Return the number of marked ranges on the timeline; None where there is none to count on, as
     in a tree of totals or a trace of kernels alone."""
     table = trace.activities
-    ranges = list(table.of_kind(ActivityKind.RANGE))
+    ranges = list(table.select(ActivityKind.RANGE))
     if not ranges:
         return 0 if trace.tool == "torch.profiler" else None
-    known = table.names.known
-    return len([i for i in ranges if known[table.name_numbers[i]] == RANGE])
+    names = table.names.entries
+    return len([i for i in ranges if names[table.name_numbers[i]] == RANGE])
 
 
 def _kernels(trace: Trace, within: bool) -> Counter[str]:
@@ -161,14 +161,14 @@ def _kernels(trace: Trace, within: bool) -> Counter[str]:
             counts[total.name] += total.count
     ranges = named_ranges(trace, RANGE)
     launches = table.launches()
-    for index in table.of_kind(ActivityKind.KERNEL):
+    for index in table.select(ActivityKind.KERNEL):
         at = launches[index]
         if within and at >= 0 and ranges.starts:
             time = table.starts[at]
             place = bisect_right(ranges.starts, time) - 1
             if place < 0 or time >= ranges.ends[place]:
                 continue
-        counts[table.names.known[table.name_numbers[index]]] += 1
+        counts[table.names.entries[table.name_numbers[index]]] += 1
     return counts
 
 
@@ -188,13 +188,13 @@ def _check_kernels(marked: MarkedCalls, kernels: Counter[str], title: str) -> No
     wanted = None if marked.launches is None else marked.calls * marked.launches
     if wanted is not None and kernels.total() != wanted:
         raise ProfilerError(
-            f"{counted(wanted, 'launch')} {'was' if wanted == 1 else 'were'} expected of "
-            f"{counted(marked.calls, 'call')} of {title}, and {seen}; record again."
+            f"{amount(wanted, 'launch')} {'was' if wanted == 1 else 'were'} expected of "
+            f"{amount(marked.calls, 'call')} of {title}, and {seen}; record again."
         )
 
 
 def _check_records(trace: Trace, title: str) -> None:
-    if not any(True for _ in trace.activities.of_kind(ActivityKind.RANGE)):
+    if not any(True for _ in trace.activities.select(ActivityKind.RANGE)):
         raise ProfilerError(
             f"{title} has no scopes inside, so nothing was recorded there: enter "
             '`pl.scope("load")` of triton.profiler.language in the kernel, after '

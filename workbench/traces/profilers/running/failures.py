@@ -76,12 +76,12 @@ def failure(text: str) -> str | None:
     return None
 
 
-def not_accessible(text: str) -> list[str]:
+def inaccessible_counters(text: str) -> list[str]:
     """Return the counters that ncu says it cannot access; the rest of its report stands."""
     return [name.strip() for m in ABSENT.finditer(text) for name in m[2].split(",") if name.strip()]
 
 
-def check_ended(run: ToolRun, tool: str, passed: tuple[int, ...] = (0,)) -> None:
+def check_exit(run: ToolRun, tool: str, passed: tuple[int, ...] = (0,)) -> None:
     """Raise ProfilerError where a tool or the script of ours under it failed; a program of the
     user's may end as it likes, if the files are there."""
     title = run.workload.title

@@ -23,10 +23,10 @@ class ProtonRecording:
         self._data: str = options.data
         self._first = 0 if options.active is None else options.wait + options.warmup
         self._last = None if options.active is None else self._first + options.active
-        self._inside = self._data == "inside"
+        self._is_inside = self._data == "inside"
         self._running: Any = None
         self._step = 0
-        self._scope = options.stepping and not self._inside
+        self._scope = options.stepping and not self._is_inside
         self._facts: dict[str, Any] = {"recorded": "", "conflict": False}
 
     def facts(self) -> dict[str, Any]:
@@ -39,13 +39,13 @@ class ProtonRecording:
         import triton
 
         self._facts["triton"] = triton.__version__
-        if self._first == 0 or self._inside:
+        if self._first == 0 or self._is_inside:
             self._start()
 
     def step(self) -> None:
         """Begin or end at a step."""
         self._step += 1
-        if self._inside:
+        if self._is_inside:
             return
         if self._step == self._last:
             self._stop()
@@ -60,7 +60,7 @@ class ProtonRecording:
         import triton.profiler as proton
 
         name = str(self._folder / NAME)
-        if self._inside:
+        if self._is_inside:
             self._running = proton.start(name, backend="instrumentation", data="trace")
         else:
             self._running = proton.start(name, data=self._data, hook="triton")

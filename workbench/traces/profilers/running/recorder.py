@@ -35,7 +35,7 @@ def main() -> None:
     atexit.register(host.leave)  # before the program's own, so it runs after them
     _end_before_exit(host)
     if recording.MODULE:
-        sys.meta_path.insert(0, _beside("after_import").AfterImport(recording.MODULE, host.begin))
+        sys.meta_path.insert(0, _sibling("after_import").AfterImport(recording.MODULE, host.begin))
     else:
         host.begin()
     try:
@@ -43,7 +43,7 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        host.failed(error)
+        host.keep_error(error)
         error.with_traceback(_own_frames(error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
@@ -65,10 +65,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def _recording(options: argparse.Namespace) -> Any:
     """Return the recording of a tool, from the file beside this one."""
-    return _beside(f"{options.tool}_recording").RECORDING(options)
+    return _sibling(f"{options.tool}_recording").RECORDING(options)
 
 
-def _beside(name: str) -> Any:
+def _sibling(name: str) -> Any:
     """Return the module of a file beside this one."""
     path = Path(__file__).with_name(f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"{MEETING}_{name}", path)
@@ -138,16 +138,16 @@ class Host:
         if self._state == "unused" and self._is_here():
             self._state = "recording"
             self._write()
-            self._guarded(self._recording.begin)
+            self._call_profiler(self._recording.begin)
 
     def step(self) -> None:
         """Count a step, and begin or end to record at it."""
         if self._is_here() and self._state != "ended":
             self._steps += 1
             if self._state == "recording":
-                self._guarded(self._recording.step)
+                self._call_profiler(self._recording.step)
 
-    def failed(self, error: BaseException) -> None:
+    def keep_error(self, error: BaseException) -> None:
         """Keep the exception that ended the program."""
         self._error = error
 
@@ -159,7 +159,7 @@ class Host:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         began, self._state = self._state == "recording", "ended"
         if began:
-            self._guarded(self._recording.end)
+            self._call_profiler(self._recording.end)
         self._write("ended" if began else "unused")
 
     def leave(self) -> None:
@@ -175,7 +175,7 @@ class Host:
         main = threading.current_thread() is threading.main_thread()
         return main and os.getpid() == self._process
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _call_profiler(self, action: Callable[[], None]) -> None:
         """Call the profiler. Its errors are kept: they are none of the program's."""
         try:
             action()

@@ -30,15 +30,15 @@ class TorchRecording:
     def __init__(self, options: argparse.Namespace) -> None:
         self._folder: Path = options.folder
         self._options = options
-        given = (options.wait, options.warmup, options.active)
-        self._schedule: tuple[int, int, int] | None = None if given[2] is None else given
+        steps = (options.wait, options.warmup, options.active)
+        self._schedule: tuple[int, int, int] | None = None if steps[2] is None else steps
         self._whole: Any = None  # the profiler of the whole program, with its range
         self._range: Any = None
         self._steps: Any = None  # the profiler with the schedule
         self._ours: list[Any] = []
         self._facts: dict[str, Any] = {"recorded": "", "conflict": False}
         self._took_s: list[float] = []  # of each step but the first, in which the program begins
-        self._since: float | None = None
+        self._start_s: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what the process that started this one needs to know."""
@@ -66,13 +66,13 @@ class TorchRecording:
         now = time.perf_counter()
         if self._schedule is None:
             return
-        if self._since is not None:
-            self._took_s.append(now - self._since)
+        if self._start_s is not None:
+            self._took_s.append(now - self._start_s)
         if self._steps is None:
             self._end_whole()  # of the time before the first step; it is not kept
             self._begin_steps()
         self._steps.step()
-        self._since = time.perf_counter()  # what the profiler does between steps is of none
+        self._start_s = time.perf_counter()  # what the profiler does between steps is of none
 
     def end(self) -> None:
         """Stop, and write the trace and the table of operators."""
@@ -156,12 +156,12 @@ class TorchRecording:
 
         start = profile.start
 
-        def checked(profiler: Any) -> Any:
+        def check_and_start(profiler: Any) -> Any:
             if not any(profiler is own for own in self._ours):
                 self._refuse()
             return start(profiler)
 
-        profile.start = checked
+        profile.start = check_and_start
         older.__enter__ = lambda _: self._refuse()
 
     def _refuse(self) -> None:

@@ -170,6 +170,6 @@ def recorder_argv(
     else:
         python, program = python_command(workload.words, machine)
     steps = workload.schedule.words() if workload.schedule else []
-    known = ["--stepping"] if workload.marked else []
-    own = [str(RECORDER), tool, "--folder", str(folder), *steps, *known, *options]
+    flags = ["--stepping"] if workload.marked else []
+    own = [str(RECORDER), tool, "--folder", str(folder), *steps, *flags, *options]
     return [*python, *own, "--", *program]

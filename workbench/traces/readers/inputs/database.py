@@ -30,7 +30,7 @@ class Tables:
         """Return the columns of a table or view; none where it does not exist."""
         if name not in self.kinds:
             return []
-        return [str(row[1]) for row in self._run(f"PRAGMA table_info({quoted(name)})")]
+        return [str(row[1]) for row in self._run(f"PRAGMA table_info({quote_name(name)})")]
 
     def rows(
         self, name: str, *choices: tuple[str, ...], views: bool = False
@@ -41,9 +41,9 @@ class Tables:
         if not have or (self.kinds[name] == "view" and not views):
             return
         picked = [next((c for c in names if c in have), None) for names in choices]
-        select = ", ".join("NULL" if column is None else quoted(column) for column in picked)
+        select = ", ".join("NULL" if column is None else quote_name(column) for column in picked)
         self.source.place = f"table {plain(name)[:80]}"
-        for row in self._run(f"SELECT {select} FROM {quoted(name)}"):
+        for row in self._run(f"SELECT {select} FROM {quote_name(name)}"):
             self.source.count()
             yield row
 
@@ -53,7 +53,7 @@ class Tables:
         return self.connection.execute(query)
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -100,5 +100,5 @@ def has_table(source: Source, *names: str) -> bool:
     head = source.head
     if any(name.encode() in head for name in names):
         return True
-    with tables(source) as known:
-        return any(kind.startswith(name) for kind in known.kinds for name in names)
+    with tables(source) as database:
+        return any(kind.startswith(name) for kind in database.kinds for name in names)

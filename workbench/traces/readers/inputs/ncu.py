@@ -105,10 +105,10 @@ def settle(dispatches: Iterable[Dispatch]) -> None:
             dispatch.counters.get(f"launch__shared_mem_per_block_{part}")
             for part in ("static", "dynamic")
         ]
-        known = [c.exact for c in shared if c is not None and c.exact is not None]
+        values = [c.exact for c in shared if c is not None and c.exact is not None]
         dispatch.geometry = dispatch.geometry._replace(
             registers=int(registers.exact) if registers and registers.exact is not None else None,
-            shared_bytes=int(sum(known)) if known else None,
+            shared_bytes=int(sum(values)) if values else None,
         )
 
 

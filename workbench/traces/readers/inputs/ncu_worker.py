@@ -71,7 +71,7 @@ def _three(metrics: dict[str, tuple[Any, str]], start: str) -> list[int] | None:
     return [int(v) for v in values] if all(isinstance(v, int | float) for v in values) else None
 
 
-def _by_address(action: Any, name: str) -> dict[int, float]:
+def _values_by_address(action: Any, name: str) -> dict[int, float]:
     """Return the instances of a metric by address."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.has_correlation_ids():
@@ -92,12 +92,12 @@ def _opcodes(action: Any) -> dict[str, float]:
 def _reasons(action: Any) -> dict[str, dict[int, float]]:
     """Return the samples by address of each reason to stall."""
     names = [n for n in action.metric_names() if n.startswith(SAMPLES) and NOT_ISSUED not in n]
-    return {name.removeprefix(SAMPLES): _by_address(action, name) for name in names}
+    return {name.removeprefix(SAMPLES): _values_by_address(action, name) for name in names}
 
 
 def _columns(action: Any) -> dict[str, dict[int, float]]:
     """Return the other values by address, by the head of their column."""
-    tables = {head: _by_address(action, name) for name, head in COLUMNS.items()}
+    tables = {head: _values_by_address(action, name) for name, head in COLUMNS.items()}
     return {head: table for head, table in tables.items() if table}
 
 
@@ -108,7 +108,7 @@ def _sources(action: Any) -> dict[str, str]:
     for file, text in action.source_files().items():
         if text:
             texts.setdefault(str(file).rsplit("/", 1)[-1], []).append(str(text))
-    return {file: known[0] for file, known in texts.items() if len(known) == 1}
+    return {file: contents[0] for file, contents in texts.items() if len(contents) == 1}
 
 
 def _instructions(
@@ -116,18 +116,18 @@ def _instructions(
 ) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
     """Yield address, text, place and values of each instruction: samples, those not issued,
     executions, lanes, and those of the other tables."""
-    executed = _by_address(action, "inst_executed")
-    lanes = _by_address(action, "thread_inst_executed_true")
+    executed = _values_by_address(action, "inst_executed")
+    lanes = _values_by_address(action, "thread_inst_executed_true")
     sampled: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for name in action.metric_names():
         if name.startswith(SAMPLES):
             table = sampled[name.endswith(NOT_ISSUED)]
-            for address, value in _by_address(action, name).items():
+            for address, value in _values_by_address(action, name).items():
                 table[address] = table.get(address, 0.0) + value
-    known = sorted({*executed, *sampled[False]})
-    if not known:
+    addresses = sorted({*executed, *sampled[False]})
+    if not addresses:
         return
-    first = known[0]
+    first = addresses[0]
     while action.sass_by_pc(first - STEP):
         first -= STEP
     for number in range(LONGEST):

@@ -101,7 +101,7 @@ UNIT_NS = {
 PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 
 
-def to_ns(value: float, unit: str) -> float | None:
+def convert_to_ns(value: float, unit: str) -> float | None:
     """Return a time in ns, or None where the unit is not a time."""
     scale = UNIT_NS.get(unit.strip().lower())
     return None if scale is None else value * scale

@@ -88,7 +88,7 @@ class Source:
     @property
     def head_text(self) -> str:
         """First 64 kB as text, empty for a binary file."""
-        return decoded(self.head) if is_text(self.head) else ""
+        return decode_text(self.head) if is_text(self.head) else ""
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -118,7 +118,7 @@ class Source:
 
     def text(self) -> str:
         """Return the whole content as text; see `content`."""
-        return decoded(self.content())
+        return decode_text(self.content())
 
     def lines(self) -> Iterator[str]:
         """Yield the lines with their ends; `place` is the line. Raises ReadError for one that is
@@ -172,7 +172,7 @@ class _Limited(io.RawIOBase):
     """A stream that ends with a ReadError beyond the limits of its source."""
 
     def __init__(self, file: IO[bytes], source: Source) -> None:
-        self.inner, self.source, self.given = file, source, 0
+        self.inner, self.source, self.bytes_read = file, source, 0
 
     def readable(self) -> bool:
         return True
@@ -183,7 +183,7 @@ class _Limited(io.RawIOBase):
         except EOFError:
             data, self.source.is_cut = b"", True
         buffer[: len(data)] = data
-        self.given += len(data)
+        self.bytes_read += len(data)
         self._check()
         return len(data)
 
@@ -192,13 +192,13 @@ class _Limited(io.RawIOBase):
         most = limits.streamed_bytes
         if source.is_packed:
             packed = max(source.packed_bytes, 1)
-            if self.given > MIB and self.given > packed * limits.ratio:
+            if self.bytes_read > MIB and self.bytes_read > packed * limits.ratio:
                 source.fail(
                     f"it unpacks to more than {limits.ratio} times its size",
                     "unpack it yourself if you trust it",
                 )
             most = min(most, limits.unpacked_bytes)
-        if self.given > most:
+        if self.bytes_read > most:
             source.fail(f"it is larger than {most / GIB:g} GiB", "read a shorter recording")
         source.check_time()
 
@@ -216,7 +216,7 @@ def is_text(data: bytes) -> bool:
     return b"\0" not in data[:4096]
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Return bytes as text: UTF-16 with its mark, else UTF-8 with � for what is none."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
@@ -227,14 +227,14 @@ def sources(path: Path, limits: ReadLimits, range_name: str | None = None) -> li
     """Return what there is to read under a path: `-` is standard input. Raises ReadError where the
     path cannot be read, or where it holds too much."""
     if str(path) == "-":
-        return _of_file(_kept_input(limits), "standard input", limits, range_name)
+        return _list_file(_kept_input(limits), "standard input", limits, range_name)
     try:
-        known = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:
         raise ReadError(f"{path} cannot be read ({first_words(error)}); name a file.") from None
-    if stat.S_ISDIR(known.st_mode):
-        return _of_folder(path, limits, range_name)
-    return _of_file(path, plain(path.name), limits, range_name)
+    if stat.S_ISDIR(status.st_mode):
+        return _list_folder(path, limits, range_name)
+    return _list_file(path, plain(path.name), limits, range_name)
 
 
 def _kept_input(limits: ReadLimits) -> Path:
@@ -243,11 +243,11 @@ def _kept_input(limits: ReadLimits) -> Path:
 
     handle, name = tempfile.mkstemp(prefix="workbench-read-")
     atexit.register(lambda: Path(name).unlink(missing_ok=True))
-    given = 0
+    byte_count = 0
     with os.fdopen(handle, "wb") as copy:
         while block := sys.stdin.buffer.read(BLOCK_BYTES):
-            given += len(block)
-            if given > limits.streamed_bytes:
+            byte_count += len(block)
+            if byte_count > limits.streamed_bytes:
                 raise ReadError("standard input is too long; read a shorter recording.")
             copy.write(block)
     return Path(name)
@@ -256,7 +256,7 @@ def _kept_input(limits: ReadLimits) -> Path:
 BUNDLES = (".gputrace", ".trace", ".xcresult")
 
 
-def _of_folder(folder: Path, limits: ReadLimits, range_name: str | None) -> list[Source]:
+def _list_folder(folder: Path, limits: ReadLimits, range_name: str | None) -> list[Source]:
     if folder.name.lower().endswith(BUNDLES):
         name = plain(folder.name)
         return [Source(name, folder, limits, _no_content, 0, is_folder=True)]
@@ -265,9 +265,9 @@ def _of_folder(folder: Path, limits: ReadLimits, range_name: str | None) -> list
         if any(part.lower().endswith(BUNDLES) for part in path.relative_to(folder).parts[:-1]):
             continue
         if path.is_dir() and path.name.lower().endswith(BUNDLES):
-            result += _of_folder(path, limits, range_name)
+            result += _list_folder(path, limits, range_name)
         elif path.is_file() and not path.is_symlink():
-            result += _of_file(path, plain(path.name), limits, range_name)
+            result += _list_file(path, plain(path.name), limits, range_name)
         if len(result) > limits.members:
             raise ReadError(
                 f"{plain(folder.name)} holds more than {limits.members} files; name those to read."
@@ -281,7 +281,7 @@ def _no_content() -> IO[bytes]:
     return io.BytesIO()
 
 
-def _of_file(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
+def _list_file(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -289,17 +289,17 @@ def _of_file(path: Path, name: str, limits: ReadLimits, range_name: str | None) 
     except (OSError, ValueError) as error:
         raise ReadError(f"{name} cannot be read ({first_words(error)}); check it.") from None
     if magic[:2] == b"\x1f\x8b":
-        return [Source(name, path, limits, _unpacked(path), size, True, range_name=range_name)]
+        return [Source(name, path, limits, _gzip_opener(path), size, True, range_name=range_name)]
     if magic == b"PK\x03\x04":
-        return _of_zip(path, name, limits, range_name)
+        return _list_zip(path, name, limits, range_name)
     return [Source(name, path, limits, lambda: path.open("rb"), size, range_name=range_name)]
 
 
-def _unpacked(path: Path) -> Callable[[], IO[bytes]]:
+def _gzip_opener(path: Path) -> Callable[[], IO[bytes]]:
     return lambda: gzip.open(path, "rb")  # type: ignore[return-value]
 
 
-def _of_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
+def _list_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
     try:
         with zipfile.ZipFile(path) as packed:
             members = [member for member in packed.infolist() if not member.is_dir()]
@@ -334,7 +334,7 @@ def _member(
     path: Path, name: str, member: zipfile.ZipInfo, limits: ReadLimits, range_name: str | None
 ) -> Source:
     @contextmanager
-    def opened() -> Iterator[IO[bytes]]:
+    def open_member() -> Iterator[IO[bytes]]:
         with zipfile.ZipFile(path) as packed, packed.open(member) as file:
             if file.peek(2)[:2] == b"\x1f\x8b":  # type: ignore[attr-defined]
                 with gzip.open(file, "rb") as inner:
@@ -347,7 +347,7 @@ def _member(
         whole,
         path,
         limits,
-        opened,  # type: ignore[arg-type]
+        open_member,  # type: ignore[arg-type]
         member.compress_size,
         True,
         range_name=range_name,

@@ -28,9 +28,9 @@ class JsonStream:
         self.is_cut = False  # the file ends within its events
         self._blocks = source.blocks()
         self._text = ""
-        self._at = 0
-        self._before = 0  # characters that are gone
-        self._done = False
+        self._position = 0
+        self._characters_before = 0  # characters that are gone
+        self._is_done = False
         self._decode = json.JSONDecoder(parse_float=str).raw_decode
         mark = source.head[:2] in (b"\xff\xfe", b"\xfe\xff")
         encoding = "utf-16" if mark else "utf-8-sig"
@@ -38,26 +38,26 @@ class JsonStream:
 
     def _fill(self) -> bool:
         """Add a block to the text. Returns whether there was one."""
-        if self._done:
+        if self._is_done:
             return False
         block = next(self._blocks, None)
-        self._done = block is None
-        more = self._decoder.decode(block or b"", self._done)
-        self._before += self._at
-        self._text = self._text[self._at :] + more
-        self._at = 0
-        return not self._done or bool(more)
+        self._is_done = block is None
+        more = self._decoder.decode(block or b"", self._is_done)
+        self._characters_before += self._position
+        self._text = self._text[self._position :] + more
+        self._position = 0
+        return not self._is_done or bool(more)
 
     def _place(self) -> None:
-        self.source.place = f"character {self._before + self._at:,}"
+        self.source.place = f"character {self._characters_before + self._position:,}"
 
     def _peek(self) -> str:
         """Return the next character that is not white space; empty at the end."""
         while True:
-            text, at, end = self._text, self._at, len(self._text)
+            text, at, end = self._text, self._position, len(self._text)
             while at < end and text[at] in WHITE:
                 at += 1
-            self._at = at
+            self._position = at
             if at < end:
                 return text[at]
             if not self._fill():
@@ -67,23 +67,23 @@ class JsonStream:
         if self._peek() != sign:
             self._place()
             raise ValueError(f"there should be a {sign}")
-        self._at += 1
+        self._position += 1
 
     def _value(self, most: int) -> Any:
         """Decode the next value. Raises ValueError where it is damaged or longer than `most`."""
         self._peek()
         while True:
             try:
-                value, end = self._decode(self._text, self._at)
+                value, end = self._decode(self._text, self._position)
             except json.JSONDecodeError as error:
-                if len(self._text) - self._at > most or not self._fill():
+                if len(self._text) - self._position > most or not self._fill():
                     self._place()
                     raise ValueError(error.msg) from None
                 continue
-            length, rest = end - self._at, len(self._text) - end
+            length, rest = end - self._position, len(self._text) - end
             if rest < 3 and self._text[end - 1] not in '}]"' and self._fill():
                 continue  # a number may go on, also behind `.` or `e+`
-            self._at += length
+            self._position += length
             return value
 
     def batches(
@@ -96,7 +96,7 @@ class JsonStream:
         yields those that are whole, and `is_cut` is set. Raises ValueError for other damage.
         """
         if self._peek() == "[":
-            self._at += 1
+            self._position += 1
             yield from self._list(decode)
             return
         self._take("{")
@@ -106,7 +106,7 @@ class JsonStream:
             name = self._value(MIB)
             self._take(":")
             if name == key and self._peek() == "[":
-                self._at += 1
+                self._position += 1
                 yield from self._list(decode)
             else:
                 self.head[str(name)] = self._value(VALUE_BYTES)
@@ -119,7 +119,7 @@ class JsonStream:
 
     def _list(self, decode: Callable[[str], list[Any]] | None) -> Iterator[list[Any]]:
         if self._peek() == "]":
-            self._at += 1
+            self._position += 1
             return
         separator = ""
         while True:
@@ -130,7 +130,7 @@ class JsonStream:
             yield batch
             sign = self._peek()
             if sign == "]" and not self.is_cut:
-                self._at += 1
+                self._position += 1
                 return
             if self.is_cut or not sign:  # Chrome's format lets the end be missing
                 self.is_cut = True
@@ -147,41 +147,41 @@ class JsonStream:
             try:
                 batch.append(self._value(EVENT_BYTES))
             except ValueError:
-                if not self._done or self._text.find("]", self._at) >= 0:
+                if not self._is_done or self._text.find("]", self._position) >= 0:
                     raise
                 self.is_cut = True
-                self._at = len(self._text)
+                self._position = len(self._text)
                 return batch, ""
-            end = self._at
+            end = self._position
             sign = self._peek()
             if sign != ",":
                 return batch, ""
-            following = self._text.find("{", self._at)
-            if following >= 0 and self._at >= end:
+            following = self._text.find("{", self._position)
+            if following >= 0 and self._position >= end:
                 separator = "}" + self._text[end : following + 1]
-            if len(batch) >= 4096 or len(self._text) - self._at < 4096:
+            if len(batch) >= 4096 or len(self._text) - self._position < 4096:
                 return batch, separator
-            self._at += 1
+            self._position += 1
 
     def _fast(self, decode: Callable[[str], list[Any]] | None, separator: str) -> list[Any] | None:
         """Decode all whole events of the text at once. Returns None where that cannot be done."""
         if decode is None or len(separator) > 64:
             return None
         self._peek()
-        if len(self._text) - self._at < MIB // 2:
+        if len(self._text) - self._position < MIB // 2:
             self._fill()
-        cut = self._text.rfind(separator, self._at)
+        cut = self._text.rfind(separator, self._position)
         if cut < 0:
             return None
         try:
-            batch = decode(f"[{self._text[self._at : cut + 1]}]")
+            batch = decode(f"[{self._text[self._position : cut + 1]}]")
         except ValueError:  # the cut lies within an event, or an event is unusual
             return None
-        self._at = cut + 1
+        self._position = cut + 1
         return batch
 
 
-def loaded(source: Source) -> Any:
+def load_json(source: Source) -> Any:
     """Return the whole of a JSON file, numbers as Python has them. Raises ValueError where it is
     damaged or nested deeper than the limit."""
     text = source.text()
