@@ -193,7 +193,7 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
 
 def _winner(events: Sequence[Any]) -> Any:
     from workbench.data.record import Failure, Record, Run
-    from workbench.tuner.selection import select
+    from workbench.data.selection import select
 
     run = next((e for e in events if isinstance(e, Run)), None)
     return run and select(run, [e for e in events if isinstance(e, (Record, Failure))]).winner

@@ -17,13 +17,7 @@ from table_text import text_of
 from workbench.backend.checking import CheckCall
 from workbench.catalog import spec_of
 from workbench.data.record import Case, Failure, Measured, Outcome, Record, Run
-from workbench.data.tuned_cache import Entry
-from workbench.device.hardware import find_device
-from workbench.evaluation.calls import calls_at, hidden_sizes
-from workbench.evaluation.times import EvaluatedTimes
-from workbench.measurement.candidate import Candidate
-from workbench.tuner import choice, design, first_pass, search, space, surrogate
-from workbench.tuner.selection import (
+from workbench.data.selection import (
     best_per_group,
     comparable_times,
     members,
@@ -31,8 +25,14 @@ from workbench.tuner.selection import (
     representatives,
     same_bits,
     select,
-    sentence,
 )
+from workbench.data.tuned_cache import Entry
+from workbench.device.hardware import find_device
+from workbench.evaluation.calls import calls_at, hidden_sizes
+from workbench.evaluation.times import EvaluatedTimes
+from workbench.measurement.candidate import Candidate
+from workbench.reports.selection_sentence import sentence
+from workbench.tuner import choice, design, first_pass, search, space, surrogate
 from workbench.tuner.tuned import entries_of
 
 Rows = Iterator[str]

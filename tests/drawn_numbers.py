@@ -16,27 +16,25 @@ from table_text import text_of
 from workbench.catalog import spec_of
 from workbench.data import stats, verdict
 from workbench.data.record import Outcome, Ratio, Record, Run
+from workbench.data.selection import (
+    bit_classes,
+    class_interval,
+    interval_of,
+    members,
+    ranking,
+    rate,
+    select,
+)
 from workbench.device.calibration import calibration_of
 from workbench.device.ceilings import CeilingSet, Load, ceiling_of, diagnose
 from workbench.device.correction import best_estimate
 from workbench.device.hardware import find_device
 from workbench.device.occupancy import occupancy, waves
+from workbench.reports.selection_sentence import class_sentence, modes_text, sentence
 from workbench.revisions.change_points import episodes, levels, noise_of, steps
 from workbench.spec import values
 from workbench.tuner.held_back import error_range, held_sizes, summary_of
 from workbench.tuner.portfolio import portfolio
-from workbench.tuner.selection import (
-    bit_classes,
-    class_interval,
-    class_sentence,
-    interval_of,
-    members,
-    modes_text,
-    ranking,
-    rate,
-    select,
-    sentence,
-)
 from workbench.workload import between, plan, table
 from workbench.workload import file as workload_file
 from workbench.workload import signature as S

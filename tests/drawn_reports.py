@@ -17,13 +17,13 @@ from table_text import text_of
 
 from workbench.data.energy import energy_of
 from workbench.data.record import Evidence, Failure, Finding, Measured, Outcome, Record
+from workbench.data.selection import config_key
 from workbench.reports import ceilings, findings
 from workbench.reports import roofline as page
 from workbench.reports.figures import ceilings as bars
 from workbench.reports.figures import energy, limit_lines, roofline, strip, sweep
 from workbench.reports.figures.profiled_traffic import Traffic
 from workbench.reports.figures.roofline_points import Arrow, RunWithOutcomes, Sheet, sheet_of
-from workbench.tuner.selection import config_key
 
 Rows = Iterator[str]
 DICE = 41

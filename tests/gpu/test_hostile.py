@@ -10,8 +10,8 @@ from workbench.commands.options import SweepOptions
 from workbench.commands.sweep import SweepCommand
 from workbench.data.events import read
 from workbench.data.record import Failure, Measured, Record, Run
+from workbench.data.selection import select
 from workbench.device import hardware
-from workbench.tuner.selection import select
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

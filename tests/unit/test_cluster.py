@@ -28,8 +28,8 @@ from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history
 from workbench.data.record import Failure, Record
 from workbench.data.references import alike, apart
+from workbench.data.selection import select
 from workbench.reports.sweep import page
-from workbench.tuner.selection import select
 from workbench.tuner.space import Earlier
 
 pytestmark = pytest.mark.newest

@@ -7,8 +7,7 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.data.record import BufferCounts, CountedTraffic, Failure, Record
-from workbench.tuner.dominance import (
+from workbench.data.dominance import (
     QUANTITIES,
     counts_of,
     dominates,
@@ -16,7 +15,9 @@ from workbench.tuner.dominance import (
     front_of,
     rounded_counts,
 )
-from workbench.tuner.selection import select, sentence
+from workbench.data.record import BufferCounts, CountedTraffic, Failure, Record
+from workbench.data.selection import select
+from workbench.reports.selection_sentence import sentence
 
 RUN, OUTCOMES = synthetic.matmul()
 SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "first_pass"]

@@ -13,10 +13,11 @@ from nightly import nightly
 from synthetic import of_kernel
 
 from workbench import catalog
+from workbench.data.selection import ranking, select
 from workbench.device.hardware import DEVICES
+from workbench.reports.selection_sentence import headline
 from workbench.reports.sweep import page
 from workbench.spec import Impl, label, values
-from workbench.tuner.selection import headline, ranking, select
 
 H200 = DEVICES["h200"]
 AUTO = re.compile(r"auto warps|xauto|_\w+ auto")

@@ -359,7 +359,7 @@ def test_results_are_read_without_torch():
     names = [
         "workbench.data.events",
         "workbench.data.database",
-        "workbench.tuner.selection",
+        "workbench.data.selection",
         "workbench.data.verdict",
     ]
     names += [f"workbench.reports.{path.stem}" for path in (PACKAGE / "reports").glob("[!_]*.py")]

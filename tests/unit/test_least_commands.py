@@ -8,8 +8,9 @@ import synthetic
 
 from workbench.commands import bring_back, code, spread
 from workbench.compile.facts import HotCode
+from workbench.data import selection
 from workbench.data.record import Measured, Record
-from workbench.tuner import selection
+from workbench.reports import selection_sentence
 
 pytestmark = pytest.mark.unit
 
@@ -82,13 +83,16 @@ def test_results_are_checked_on_programs():
     def words(ran, programs):
         resources = replace(one.resources, programs=programs)
         ran_ = replace(one, checked="here", checked_programs=ran, resources=resources)
-        return selection.checked_words(ran_)
+        return selection_sentence.checked_words(ran_)
 
     assert words(1, 1) == "checked on its one program, no access out of bounds"
     assert words(2, 2) == "checked on all 2 programs, no race, no access out of bounds"
     assert words(2, 3000) == "checked on 2 of 3,000 programs, no race, no access out of bounds"
     assert words(None, 2) is None
-    assert selection.checked_words(replace(one, checked="not here")) == selection.NOT_CHECKED
+    assert (
+        selection_sentence.checked_words(replace(one, checked="not here"))
+        == selection_sentence.NOT_CHECKED
+    )
 
 
 @pytest.mark.parametrize(("flops", "text"), [(799, "100 GB/s"), (800, "0.8 TFLOP/s")])

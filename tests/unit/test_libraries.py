@@ -13,10 +13,10 @@ from workbench.backend import library_processes
 from workbench.backend.library_processes import NOT_READY, LibraryProcesses
 from workbench.backend.workers import Workers
 from workbench.data.record import Failure, Record
+from workbench.data.selection import select
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports.sweep import page
-from workbench.tuner.selection import select
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from workbench.data.record import (
     Record,
     Run,
 )
-from workbench.tuner.selection import (
+from workbench.data.selection import (
     best_per_group,
     bit_classes,
     class_interval,
@@ -31,8 +31,8 @@ from workbench.tuner.selection import (
     rate,
     relevant,
     select,
-    sentence,
 )
+from workbench.reports.selection_sentence import sentence
 
 RUN, OUTCOMES = synthetic.matmul()
 SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "first_pass"]

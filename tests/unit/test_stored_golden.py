@@ -14,9 +14,10 @@ from workbench.commands.tuned import bits_text
 from workbench.data.database import History, open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Finding, Measured, Record, Run
+from workbench.data.selection import select
 from workbench.data.tuned_cache import Tuned
+from workbench.reports.selection_sentence import sentence
 from workbench.tuner.portfolio import Portfolio, Served
-from workbench.tuner.selection import select, sentence
 
 STORED = Path(__file__).parents[1] / "golden" / "stored"
 EXPECTED = json.loads((STORED / "expected.json").read_text())

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from workbench.commands.report import draw
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.record import Measured, Outcome, Record, Run
+from workbench.data.selection import ranking, select
 from workbench.data.stats import median, summary
 from workbench.reports.figures import detail
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.sweep import page
-from workbench.tuner.selection import ranking, select
 
 pytestmark = pytest.mark.unit
 

@@ -26,11 +26,11 @@ from workbench.catalog.source import code_hash, file_hash
 from workbench.commands.tuned import code, merge
 from workbench.data import tuned_cache
 from workbench.data.record import Record
+from workbench.data.selection import config_key, select
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
 from workbench.device.hardware import DEVICES
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
 from workbench.tuner import choice
-from workbench.tuner.selection import config_key, select
 from workbench.tuner.tuned import entries_of, remember, sources_of
 
 pytestmark = pytest.mark.unit

@@ -14,11 +14,12 @@ import synthetic
 
 from workbench.commands.console import ProgressLine
 from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
+from workbench.data.selection import rate, select
 from workbench.data.units import duration, quantity, reading
 from workbench.reports import ceilings, measure, roofline, sweep
 from workbench.reports.compare import HEADS, Compared, conclusion, line, operand_rows, ratio_lines
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, json_text, sheet_of
-from workbench.tuner.selection import rate, select, sentence
+from workbench.reports.selection_sentence import sentence
 
 # 3456.8 GB/s, which are 3219 GiB/s, and 700.8 TFLOP/s, at a call of 1.25 ms
 TIME_S, BYTES, FLOPS = 1.25e-3, 4_321_000_000, 876_000_000_000

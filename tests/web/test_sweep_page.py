@@ -15,9 +15,9 @@ import synthetic
 from nightly import by_turns
 
 from workbench.data.record import Failure, Outcome, Record, Run
+from workbench.data.selection import select
 from workbench.reports.run_index import write_index, write_run_page
 from workbench.reports.sweep import page as sweep_page
-from workbench.tuner.selection import select
 
 MAKERS = {
     "matmul": synthetic.matmul,

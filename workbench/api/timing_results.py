@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from workbench.data.selection import Selection
     from workbench.reports.figures.size_groups import Group
-    from workbench.tuner.selection import Selection
 
 
 class TimedResult(Result):
@@ -53,7 +53,7 @@ class SweepResult(TimedResult):
     @property
     def selections(self) -> tuple[Selection, ...]:
         """The selection of each size: winner, default, baselines, ties, ends of the space."""
-        from workbench.tuner.selection import select
+        from workbench.data.selection import select
 
         return tuple(select(result.run, result.outcomes) for result in self.runs)
 

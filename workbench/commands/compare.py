@@ -50,13 +50,13 @@ from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import INTERRUPTED, UNDECIDED
 from workbench.data.record import Comparison, Measured, Outcome, Profile, Record, Run
+from workbench.data.selection import select
 from workbench.data.units import duration
 from workbench.device import hardware
 from workbench.device.error_band import factor_words
 from workbench.reports.run_index import write_run_page
 from workbench.revisions.worktree import Repository, Worktrees
 from workbench.spec import label, sizes_text
-from workbench.tuner.selection import select
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:

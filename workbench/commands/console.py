@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from workbench.commands.progress import EVERY_S, ProgressLines, redirection
 from workbench.data.files import is_output
 from workbench.data.record import Outcome, Record, Run
+from workbench.data.selection import interval_of
 from workbench.data.units import console_microseconds
 from workbench.device import code_model
 from workbench.device.apple_model import EMULATED, unsaid
 from workbench.device.error_band import device_words
 from workbench.device.hardware import METAL, backend_of, find_device
 from workbench.spec import label
-from workbench.tuner.selection import interval_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,12 +14,12 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.result import RunResult
 from workbench.data.record import Case, Evidence, Predicted, Record, Resources, group_by
+from workbench.data.selection import select
 from workbench.data.units import percent, rough
 from workbench.device.bounds import bound_s
 from workbench.device.error_band import error_words
 from workbench.device.hardware import device_named
 from workbench.spec import sizes_text
-from workbench.tuner.selection import select
 
 RULE = "model"
 NEAR = 0.8  # of the roofline bound: what is left is within the model's error

@@ -55,11 +55,13 @@ from workbench.data.interrupts import Interrupts
 from workbench.data.locks import Lock, hold_lock, remove_stale_file
 from workbench.data.record import Failure, Finding, Outcome, Profile, Record, Run
 from workbench.data.references import alike
+from workbench.data.selection import Selection, comparable_times, select
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, prewarm_page, write_page
 from workbench.reports.run_index import write_run_page
+from workbench.reports.selection_sentence import sentence
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
@@ -69,7 +71,6 @@ from workbench.tuner.finals import Step
 from workbench.tuner.first_pass import Dispatch, SearchPlan
 from workbench.tuner.portfolio import PortfolioError, portfolio
 from workbench.tuner.resume import covering_run, earlier_outcomes, measured_ceilings
-from workbench.tuner.selection import Selection, comparable_times, select, sentence
 from workbench.tuner.space import Earlier, Plan, plan_sweep
 
 if TYPE_CHECKING:

@@ -67,8 +67,8 @@ from workbench.data.record import Failure, Outcome, Record
 from workbench.data.temporary import temporary_folder
 from workbench.device.hardware import device_named
 from workbench.measurement.inputs import torch_dtype
+from workbench.reports.selection_sentence import NOT_CHECKED, sentence
 from workbench.spec import Limits, Tolerance, label
-from workbench.tuner.selection import NOT_CHECKED, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -46,12 +46,12 @@ from workbench.commands.workload_show import print_cells
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Outcome, Record, Verdict
+from workbench.data.selection import TIE_SHARE, comparable_times
 from workbench.device import hardware
 from workbench.device.error_band import device_words, devices_words
 from workbench.reports import write_page
 from workbench.spec import WorkbenchError, label
 from workbench.tuner.search import Budget
-from workbench.tuner.selection import TIE_SHARE, comparable_times
 from workbench.tuner.space import RecordFactory
 from workbench.workload.engine import SweptLaunch, WorkloadTuning
 from workbench.workload.entries import add_middles, entries_of

@@ -488,21 +488,21 @@ class History:
 
     def outcomes(self, run_id: str) -> list[Outcome]:
         """Return all outcomes of a run, in the order in which they were added."""
-        return self._of_run(_OUTCOMES, run_id)
+        return self._entries_of_run(_OUTCOMES, run_id)
 
     def comparisons(self, run_id: str) -> list[Comparison]:
         """Return all comparisons of a run, in the order in which they were added."""
-        return self._of_run(_COMPARISONS, run_id)
+        return self._entries_of_run(_COMPARISONS, run_id)
 
     def findings(self, run_id: str) -> list[Finding]:
         """Return all findings of a run, in the order in which they were added."""
-        return self._of_run(_FINDINGS, run_id)
+        return self._entries_of_run(_FINDINGS, run_id)
 
     def profiles(self, run_id: str) -> list[Profile]:
         """Return all profiles of a run, in the order in which they were added."""
-        return self._of_run(_PROFILES, run_id)
+        return self._entries_of_run(_PROFILES, run_id)
 
-    def _of_run(self, table: sa.Table, run_id: str) -> list[Any]:
+    def _entries_of_run(self, table: sa.Table, run_id: str) -> list[Any]:
         if table.name in self._absent:
             return []
         query = sa.select(table.c.payload).where(table.c.run == run_id).order_by(table.c.id)

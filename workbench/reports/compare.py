@@ -22,6 +22,7 @@ from workbench.data.record import (
     Verdict,
     metrics,
 )
+from workbench.data.selection import memory_bound, rate, ridge_of
 from workbench.data.units import unit_of
 from workbench.reports import render, table_of_profiles
 from workbench.reports.figures import compare as draw
@@ -31,7 +32,6 @@ from workbench.reports.figures.curve import Curve, curve_svg
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.measure import SPREAD, details_last, spread_cells
 from workbench.spec import sizes_text
-from workbench.tuner.selection import memory_bound, rate, ridge_of
 
 ENGINES = ("compare", "gate", "bisect")  # engines whose runs this page can draw
 

@@ -20,6 +20,7 @@ from workbench.data.record import (
     Run,
     group_by,
 )
+from workbench.data.selection import rate, ridge_of
 from workbench.data.units import reading, span_text, text_of, unit_of
 from workbench.device.apple_model import EMULATED, MODEL
 from workbench.device.hardware import METAL, backend_of
@@ -29,7 +30,6 @@ from workbench.reports.figures.timing import regime_of, timing_facts
 from workbench.reports.figures.traffic import assumptions, traffic_table
 from workbench.reports.measure import interval_origin
 from workbench.spec import sizes_text
-from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,6 +19,7 @@ from workbench.data.record import (
     Record,
     Run,
 )
+from workbench.data.selection import interval_of, memory_bound, rate, ridge_of
 from workbench.data.units import (
     four_digits,
     microseconds,
@@ -45,7 +46,6 @@ from workbench.reports.figures.traffic import (
     traffic_table,
 )
 from workbench.reports.sweep import Look, legend_of
-from workbench.tuner.selection import interval_of, memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console

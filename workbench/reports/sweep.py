@@ -22,6 +22,22 @@ from workbench.data.record import (
     Run,
     group_by,
 )
+from workbench.data.selection import (
+    MODEL_SHARE,
+    ConfigKey,
+    Selection,
+    class_interval,
+    comparable_times,
+    config_key,
+    interval_of,
+    members,
+    memory_bound,
+    ranking,
+    rate,
+    relevant,
+    same_code,
+    select,
+)
 from workbench.data.units import amount, rough, unit_of, whole_percent
 from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, origin_of, state_of
@@ -47,27 +63,9 @@ from workbench.reports.figures.traffic import (
     emulated_words,
     traffic_table,
 )
+from workbench.reports.selection_sentence import headline, modes_text, remarks
 from workbench.spec import knob_text
 from workbench.tuner.prediction import FIRST
-from workbench.tuner.selection import (
-    MODEL_SHARE,
-    ConfigKey,
-    Selection,
-    class_interval,
-    comparable_times,
-    config_key,
-    headline,
-    interval_of,
-    members,
-    memory_bound,
-    modes_text,
-    ranking,
-    rate,
-    relevant,
-    remarks,
-    same_code,
-    select,
-)
 
 Look = tuple[str, int, str]  # name, number of the colour and mark of an Impl
 _NEAR_CEILING = 0.6  # share of a ceiling from which on it is called the limit

@@ -11,10 +11,10 @@ from typing import cast
 from workbench.backend.protocol import Backend, Measures
 from workbench.data.energy import energy_of
 from workbench.data.record import Finding, Outcome, Record
+from workbench.data.selection import representatives
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
 from workbench.tuner.first_pass import Dispatch, FirstPass, SearchPlan
-from workbench.tuner.selection import representatives
 from workbench.tuner.space import Earlier, Plan
 from workbench.tuner.stopped import stopped_search
 

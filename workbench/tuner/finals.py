@@ -9,10 +9,10 @@ from typing import Literal
 from workbench.backend.protocol import Measures
 from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
+from workbench.data.selection import keep_default_bits, select
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.tuner.energy import add_energies
 from workbench.tuner.first_pass import LIBRARIES_S, seconds_of
-from workbench.tuner.selection import keep_default_bits, select
 from workbench.tuner.space import Earlier, Plan, RecordFactory
 
 

@@ -12,8 +12,8 @@ from workbench.data.database import History
 from workbench.data.machine_failure import is_of_machine
 from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.data.references import alike
+from workbench.data.selection import config_key
 from workbench.measurement.candidate import Candidate
-from workbench.tuner.selection import config_key
 from workbench.tuner.space import Earlier, Plan
 from workbench.tuner.stopped import stop_of
 

@@ -10,16 +10,9 @@ from typing import Any
 from workbench import catalog
 from workbench.catalog.source import code_hash, file_hash
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.data.selection import bit_classes, config_key, ranking, relevant, same_bits, select
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
 from workbench.spec import Impl, Limits, Spec, values
-from workbench.tuner.selection import (
-    bit_classes,
-    config_key,
-    ranking,
-    relevant,
-    same_bits,
-    select,
-)
 
 
 def sources_of(impl: Impl) -> tuple[str, str]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.data.clock import timestamp
 from workbench.data.record import Measured, Outcome, Record, Verdict
+from workbench.data.selection import MODEL_SHARE
 from workbench.data.units import percent
 from workbench.device.error_band import band_of
 from workbench.spec import WorkbenchError
-from workbench.tuner.selection import MODEL_SHARE
 from workbench.workload.families import Middle, gaps
 from workbench.workload.identity import text_hash
 from workbench.workload.plan import WorkItem, time_for

@@ -11,6 +11,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend.protocol import Problem
 from workbench.data.record import Case, Chart, Evidence, Kind, group_by
+from workbench.data.selection import MODEL_SHARE, TIE_SHARE
 from workbench.data.units import reading, unit_of
 from workbench.experiments import (
     Analysis,
@@ -34,7 +35,6 @@ from workbench.experiments.analysis.times import (
 from workbench.measurement.candidate import Candidate
 from workbench.spec import Impl, Knob, Sizes, label, sizes_text, stages, threads, tile, values
 from workbench.tuner import space
-from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
 
 # Configs tried for each value, in the order of the model. It ranks the best of a matmul sweep among
 # its first few (docs/facts.md); three are tried, so that one wrong guess does not decide a value.

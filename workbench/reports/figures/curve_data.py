@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 
 from workbench.data.record import Measured, Outcome, Record, Run, group_by
+from workbench.data.selection import interval_of, memory_bound, ridge_of
 from workbench.device.error_band import expected_s
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.spec import sizes_text
-from workbench.tuner.selection import interval_of, memory_bound, ridge_of
 
 Rate = Callable[[Record, float], float]  # of a record, if one call takes so many seconds
 

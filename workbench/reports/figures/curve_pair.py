@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from workbench.data.record import Outcome, Phase, Record, Run, group_by
+from workbench.data.selection import ridge_of
 from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
 from workbench.reports.figures.curve_data import rate_line, rate_of, varied_axis
 from workbench.spec import sizes_text
-from workbench.tuner.selection import ridge_of
 
 MOST_KNOBS = 2  # axes drawn of a sweep
 Times = Sequence[Record]

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from workbench.data.record import Measured, Outcome, Record, Run
+from workbench.data.selection import config_key
 from workbench.data.stats import Summary, summary
 from workbench.data.units import amount
 from workbench.device.ceilings import clock_words, origin_of, state_of
 from workbench.reports.figures.limit_lines import shares_of, what_of
 from workbench.reports.figures.sweep import Board
-from workbench.tuner.selection import config_key
 
 _SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
 _SHOWN = ("GB/s", "TFLOP/s")  # already in the table of all configs, to three digits or four

@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import Record
+from workbench.data.selection import interval_of
 from workbench.device.ceilings import (
     ceilings_in_state,
     clock_state,
@@ -22,7 +23,6 @@ from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, one_two_five, place_points
-from workbench.tuner.selection import interval_of
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 NEAR = 16.0  # times a point's intensity or rate: limits within it are in the figure

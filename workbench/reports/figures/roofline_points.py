@@ -32,6 +32,7 @@ from workbench.data.record import (
     Run,
     group_by,
 )
+from workbench.data.selection import interval_of, ranking, select
 from workbench.device.ceilings import (
     Ceiling,
     CeilingSet,
@@ -45,7 +46,6 @@ from workbench.device.ceilings import (
 )
 from workbench.reports.figures.profiled_traffic import ProfiledCalls, Traffic, bytes_at
 from workbench.spec import label, sizes_text
-from workbench.tuner.selection import interval_of, ranking, select
 
 if TYPE_CHECKING:
     import pandas

@@ -14,6 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.data.record import Failure, Measured, Outcome, Phase, Record
+from workbench.data.selection import ConfigKey, best_per_group, config_key, interval_of
 from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
@@ -28,7 +29,6 @@ from workbench.reports.figures.drawing import (
     plain_ticks,
 )
 from workbench.spec import knob_text, label
-from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
 # Marks of the Impls, in this order, and of library baselines; each repeats after its last.
 MARKS = ("circle", "square", "triangle", "diamond", "down", "star", "hourglass", "bar", "left",

@@ -18,11 +18,11 @@ from workbench.data.record import (
     ResourceColumn,
     metrics,
 )
+from workbench.data.selection import Selection, bit_classes, interval_of
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.energy import millijoules
 from workbench.reports.figures.sweep import Board
 from workbench.spec import label
-from workbench.tuner.selection import Selection, bit_classes, interval_of
 
 PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "predict": "predicted"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from workbench.data.dominance import counts_of, front_of
 from workbench.data.record import CountedTraffic, Outcome, Record, Run
 from workbench.data.units import digits, reading
 from workbench.device.apple_model import ASSUMPTIONS, EMULATED
 from workbench.spec import sizes_text
-from workbench.tuner.dominance import counts_of, front_of
 
 HEADS = (
     "config",
