@@ -21,7 +21,7 @@ from math import prod
 from pathlib import Path
 
 from metal_shim import compiler, host, lint
-from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
+from metal_shim.signature import ArrayType, MetalCall, Parameter, parameters
 from workbench.data.record import BufferCounts
 from workbench.data.units import counted
 from workbench.spec import WorkbenchError
@@ -129,16 +129,6 @@ class EmulatedTraffic:
     bank_rounds: int
     threadgroup_accesses: int
 
-    @property
-    def unique_read(self) -> int:
-        """Bytes of device memory that were read, each once."""
-        return sum(b.unique_read for b in self.buffers.values())
-
-    @property
-    def unique_written(self) -> int:
-        """Bytes of device memory that were written, each once."""
-        return sum(b.unique_written for b in self.buffers.values())
-
 
 @dataclass(frozen=True)
 class EmulatedRun:
@@ -206,12 +196,7 @@ class MetalLaunch:
         return host.refuse_threadgroup(self.threadgroup_bytes)
 
 
-@dataclass(frozen=True)
-class _Recording:
-    options: EmulationOptions
-    runs: list[EmulatedRun] = field(default_factory=list)
-
-
+_Recording = tuple[EmulationOptions, list[EmulatedRun]]
 _RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
 _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
 
@@ -219,9 +204,9 @@ _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", d
 @contextmanager
 def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
     """Emulate all launches inside with these options. Yields the list that their runs enter."""
-    token = _RECORDING.set(recording := _Recording(options))
+    token = _RECORDING.set((options, runs := list[EmulatedRun]()))
     try:
-        yield recording.runs
+        yield runs
     finally:
         _RECORDING.reset(token)
 
@@ -283,13 +268,12 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
 
     Raises LaunchRejected before the run, EmulationError where a check fails, and CompilerMissing.
     """
-    recording = _RECORDING.get() or _Recording(EmulationOptions())
-    options = recording.options
+    options, runs = _RECORDING.get() or (EmulationOptions(), [])
     reject_launch(launch)
     source = launch.call.source
     types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
     if not source.whole and (faults := lint.faults(source, types)):  # its rules are for bodies
-        raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
+        raise LaunchRejected(f"{source.name}, {faults[0]}.")
     program = _program(launch.call, options)
     lines, contents = _run(program, launch, options)
     if not lines[0].startswith("counts "):
@@ -300,8 +284,7 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
             sentence = "the results depend on a local array or field that nothing has set"
             raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
     cut_from = launch.group if launch.clamped != tuple(launch.group) else None
-    run = EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from)
-    recording.runs.append(run)
+    runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from))
     return _split(contents, [array.bytes for array in launch.call.outputs])
 
 
@@ -326,24 +309,20 @@ def reject_launch(launch: MetalLaunch) -> None:
 
 
 def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] = ()) -> Path:
-    tools = compiler.find_compiler(options.compiler)
-    readings = len(host.READINGS) if call.source.files else 1
-    errors = list[compiler.KernelRejected]()
-    for reading in range(readings):
+    tools, errors = compiler.find_compiler(options.compiler), list[str]()
+    for reading in range(len(host.READINGS) if call.source.files else 1):
         try:
             text = host.host_text(call, reading, options.corners)
             return compiler.compiled(text, tools, more)
         except compiler.KernelRejected as error:
-            errors.append(error)
-            if "uninitialized" in str(error):
-                break
-    text = str(errors[-1] if "uninitialized" in str(errors[-1]) else errors[0])
-    if "uninitialized" not in text:
-        raise LaunchRejected(f"{call.source.name}: {_rejection(call, text)}.")
-    line = re.search(r"\.metal:(\d+):", text)
-    sentence = re.sub(r"^.*error: ", "", text.partition(";")[0])
-    number = int(line[1]) if line else 0
-    raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number))
+            errors.append(str(error))
+            if "uninitialized" in errors[-1]:
+                line = re.search(r"\.metal:(\d+):", errors[-1])
+                sentence = re.sub(r"^.*error: ", "", errors[-1].partition(";")[0])
+                raise EmulationError(
+                    _placed(CheckName.INITCHECK, sentence, call, int(line[1]) if line else 0)
+                ) from None
+    raise LaunchRejected(f"{call.source.name}: {_rejection(call, errors[0])}.")
 
 
 def _rejection(call: MetalCall, errors: str) -> str:
@@ -409,29 +388,26 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     arrays = dict(zip(names, kinds, strict=True))
     for p in listed:
         array, written = arrays[p.array], p.array in source.outputs
-        empty = options.corners and not p.part
-        content, element = _content(p, array, given.get(p.array))
-        flags = _WRITABLE * written | _FILLED * bool(p.fields) | _EMPTY * empty
+        content = _description(p, array) if p.part else given.get(p.array)
+        flags = _WRITABLE * written | _FILLED * bool(p.fields)
+        flags |= _EMPTY * (options.corners and not p.part)
         flags |= _SAME_VALUE * (p.array in launch.same_value)
         flags |= _INITIALISED * (not written or content is not None)
         size = array.bytes if content is None else len(content)
-        element = 0 if source.whole else element  # the kernel says it
-        yield struct.pack("=40sQII", p.name.encode(), size, element, flags)
+        yield struct.pack("=40sQI4x", p.name.encode(), size, flags)
         contents += [] if content is None else [content]
     yield from contents
 
 
-def _content(p: Parameter, array: ArrayType, given: bytes | None) -> tuple[bytes | None, int]:
-    """Return the contents of a buffer, None where it has none yet, and the bytes of an element."""
+def _description(p: Parameter, array: ArrayType) -> bytes:
+    """Return the contents of a buffer that describes an array."""
     shape = array.shape
-    if p.part == "shape":
-        return struct.pack(f"={len(shape)}i", *shape), 4
-    if p.part == "strides":
-        strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
-        return struct.pack(f"={len(shape)}q", *strides), 8
     if p.part == "ndim":
-        return struct.pack("=i", len(shape)), 4
-    return given, SIZES[array.dtype]
+        return struct.pack("=i", len(shape))
+    if p.part == "shape":
+        return struct.pack(f"={len(shape)}i", *shape)
+    strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
+    return struct.pack(f"={len(shape)}q", *strides)
 
 
 def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:

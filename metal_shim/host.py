@@ -72,7 +72,7 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
         return (
             f"#include <metal_stdlib>\n{using}"
             f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-            f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
+            f'#line 1 "{name}.metal"\n{body}\n{_entry(call)}'
         )
     start = re.sub(r"\[\[.*?\]\]", "", signature.head(call)).rstrip("\n")
     return (
@@ -195,32 +195,24 @@ def _marked(body: str, structure: str) -> str:
 
 
 def _entry(call: MetalCall) -> str:
-    values = [_argument(i, p.declaration) for i, p in enumerate(signature.parameters(call))]
-    values += [_position(name) for name in signature.attributes(call.source)]
-    chosen = f"<{', '.join(signature.template_values(call.template))}>" if call.template else ""
-    return _called(call.function + chosen, values)
-
-
-def _whole_entry(call: MetalCall) -> str:
-    """Return the entry of a whole kernel. Its parameters' types are those of the instance."""
-    source = call.source
-    function = source.function or source.name
+    """Return the entry of a kernel. The types of a whole kernel's parameters are those of the
+    instance."""
+    source, whole = call.source, bool(call.source.whole)
+    function = source.function or (source.name if whole else call.function)
     if call.template and "<" not in function:
         function += f"<{', '.join(signature.template_values(call.template))}>"
+    listed = source.whole or (*signature.parameters(call), *signature.attributes(source))
     values, sizes, fields = list[str](), list[str](), ""
-    for number, p in enumerate(source.whole):
-        kind = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
+    for number, p in enumerate(listed):
+        own = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
+        kind = own if whole else p.declaration
         if p.array:
-            values.append(f"metal::msl_buffer<{kind}>(b[{len(sizes)}])")
-            if p.fields:
-                assigned = "".join(
-                    f" metal::msl_set(v->{name}, {value});" for name, value in p.fields
-                )
-                whole = f"typename metal::msl_pointee<{kind}>::type"
-                fields += (
-                    f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
-                )
-            sizes.append(f"metal::msl_size<metal::msl_pointee<{kind}>::type>")
+            pointee, index = f"typename metal::msl_pointee<{kind}>::type", len(sizes)
+            values.append(f"metal::msl_buffer<{kind}>(b[{index}])")
+            sizes.append(f"metal::msl_size<{pointee}>")
+            set_ = "".join(f" metal::msl_set(v->{name}, {value});" for name, value in p.fields)
+            if set_:
+                fields += f"  if (i == {index}) {{ auto v = (__private {pointee}*)to;{set_} }}\n"
         elif p.part == "threadgroup":
             values.append(f'metal::msl_shared<{kind}>("{p.name}", {p.bytes})')
         elif p.part == "absent":
@@ -228,40 +220,20 @@ def _whole_entry(call: MetalCall) -> str:
         elif p.part in NUMBERS:
             values.append(f"({kind})({NUMBERS[p.part]})")
         else:
-            values.append(f"metal::msl_extents<{kind}>({_axes(p.part)})")
-    listed = ", ".join([*sizes, "0"])
+            axes = (f"(uint)({signature.POSITIONS[p.part].format(axis)})" for axis in range(3))
+            maker = f"metal::msl_extents<{kind}>" if whole else kind
+            values.append(f"{maker}({', '.join(axes)})")
     return (
         f"typedef decltype({function}) msl_kernel;\n"
-        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n  const ulong sizes[] = {{{listed}}};\n'
-        "  return sizes[i]; }\n"
+        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n'
+        f"  const ulong sizes[] = {{{', '.join([*sizes, '0'])}}};\n  return sizes[i]; }}\n"
         f'extern "C" {_PLAIN} void msl_fill(uint i, __private uchar* to) {{\n{fields}}}\n'
-        + _called(function, values)
+        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
+        f"  {function}({', '.join(values)});\n}}\n"
     ).replace("typename ", "")
 
 
 _PLAIN = '__attribute__((no_sanitize("thread", "undefined")))'  # its accesses are not the kernel's
-
-
-def _called(function: str, values: list[str]) -> str:
-    return (
-        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
-        f"  {function}({', '.join(values)});\n}}\n"
-    )
-
-
-def _argument(index: int, declaration: str) -> str:
-    if declaration.endswith("&"):
-        return f"*({declaration[:-1]}*)b[{index}]"
-    return f"({declaration})b[{index}]"
-
-
-def _position(name: str) -> str:
-    """Return the value of an attribute."""
-    return f"(uint)({NUMBERS[name]})" if name in NUMBERS else f"uint3({_axes(name)})"
-
-
-def _axes(name: str) -> str:
-    return ", ".join(f"(uint)({signature.POSITIONS[name].format(axis)})" for axis in range(3))
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:

@@ -41,7 +41,7 @@ struct Request {
   uint32_t count, counting, groups_backward, order, unchecked, corners, grid[3], group[3];
   uint64_t threadgroup_limit, accesses;
 };
-struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; };
+struct BufferRequest { char name[40]; uint64_t bytes; uint32_t flags, element; };
 
 enum Space : uint8_t { DEVICE, THREADGROUP };
 const char* const SPACE[] = {"device", "threadgroup"};
@@ -555,7 +555,7 @@ uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t eleme
     fail("memcheck", at_line(line),
          "%lu bytes of threadgroup memory with %s; a threadgroup has %lu", (unsigned long)used,
          name, (unsigned long)request.threadgroup_limit);
-  BufferRequest b = {{}, bytes, element, WRITABLE};
+  BufferRequest b = {{}, bytes, WRITABLE, element};
   snprintf(b.name, sizeof b.name, "%s", name);
   Region& r = add(b, THREADGROUP, line);
   memset(r.low, fill, bytes); // NaN at first
@@ -645,11 +645,11 @@ int main(int, char** arguments) {
   receive(&request);
   buffers.resize(request.count); contents.resize(request.count);
   receive(buffers.data(), request.count);
-  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element"); // of a whole kernel
+  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element");
   auto fields = (void (*)(uint32_t, void*))dlsym(kernel, "msl_fill");
   for (uint32_t i = 0; i < request.count; i++) {
     BufferRequest& b = buffers[i];
-    if (!b.element) b.element = std::max<uint64_t>(element(i), 1);
+    b.element = std::max<uint64_t>(element(i), 1);
     if (b.flags & INITIALISED && !(b.flags & EMPTY)) {
       contents[i].resize(b.bytes + 1); receive(contents[i].data(), b.bytes); }
     if (b.flags & FILLED) {

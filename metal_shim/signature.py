@@ -151,15 +151,15 @@ def parameters(call: MetalCall) -> list[Parameter]:
     return result
 
 
-def attributes(source: MetalSource) -> list[str]:
-    """Return the names of the attributes that the body uses, in alphabetical order."""
-    return [name for name in ATTRIBUTES if name in source.body]
+def attributes(source: MetalSource) -> list[Parameter]:
+    """Return the attributes that the body uses, in alphabetical order."""
+    return [Parameter(kind, n, "", n) for n, kind in ATTRIBUTES.items() if n in source.body]
 
 
 def head(call: MetalCall) -> str:
     """Return the text between the header and the body: template line and parameters."""
     listed = [f"  {p.declaration} {p.name} [[buffer({i})]]" for i, p in enumerate(parameters(call))]
-    listed += [f"  {ATTRIBUTES[name]} {name} [[{name}]]" for name in attributes(call.source)]
+    listed += [f"  {p.declaration} {p.name} [[{p.name}]]" for p in attributes(call.source)]
     line = ", ".join(f"{_template_kind(value)} {name}" for name, value in call.template.items())
     before = f"template <{line}>\n" if call.template else ""
     return f"{before}[[kernel]] void {call.function}(\n" + ",\n".join(listed) + ") {\n"
