@@ -15,14 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from metal_shim.check import DEVICE, metal_impls
+from metal_shim.check import DEVICE, metal_impls, run_command
 from workbench import catalog
 from workbench.backend.metal.emulated import planned
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import timestamp
 from workbench.data.environment import fingerprint
-from workbench.data.exits import COULD_NOT_RUN, PASSED
+from workbench.data.exits import PASSED
 from workbench.data.files import write_file
 from workbench.data.mac import Mac, read_mac
 from workbench.device.hardware import UNCOMPILED
@@ -76,11 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--calls", type=int, default=1)
     parser.add_argument("--trace", type=Path, help="the .gputrace to write; it must not exist")
-    try:
-        return _call(parser.parse_args(arguments))
-    except (WorkbenchError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    faults = (WorkbenchError, RuntimeError)
+    return run_command(lambda: _call(parser.parse_args(arguments)), faults=faults)
 
 
 def _call(options: argparse.Namespace) -> int:
