@@ -64,21 +64,16 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     if corners:
         header, body = _with_checked_casts(source.header), _with_checked_casts(source.body)
         source = replace(source, header=header, body=body)
-    if source.whole:
-        using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
-        body = _rewritten(source.body, of_any)
-        if not using:
-            body = _with_methods_of_the_thread(body)
-        return (
-            f"#include <metal_stdlib>\n{using}"
-            f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-            f'#line 1 "{name}.metal"\n{body}\n{_entry(call)}'
-        )
-    start = re.sub(r"\[\[.*?\]\]", "", signature.head(call)).rstrip("\n")
+    using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
+    body, start = _rewritten(source.body, of_any), ""
+    if not using:
+        body = _with_methods_of_the_thread(body)
+    if not source.whole:
+        start, body = re.sub(r"\[\[.*?\]\]", "", signature.head(call)), f"{body}\n}}"
+        using += "#include <mlx_utils>\n"
     return (
-        "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
-        f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-        f'{start}\n#line 1 "{name}.metal"\n{_rewritten(source.body)}\n}}\n{_entry(call)}'
+        f'#include <metal_stdlib>\n{using}#line {HEADER_LINE} "{name}.metal"\n'
+        f'{_rewritten(source.header)}\n{start}#line 1 "{name}.metal"\n{body}\n{_entry(call)}'
     )
 
 
@@ -116,7 +111,7 @@ _BRACES = re.compile(
 )
 _LIST = r"(?<=[(,])(\s*)\{([^{};]*,[^{};]*)\}(?=\s*[,)])"  # a vector as an argument
 _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234])\s*;")
-_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
+_CAST = r"(?:(?<=[=(,?:;{}&|<>+/*%^-])|(?<=\breturn))(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
 
 
 def _with_vectors(text: str, types: set[str]) -> str:
@@ -139,8 +134,7 @@ def _with_vectors(text: str, types: set[str]) -> str:
         )
         return f"{match[1]}metal::msl_cast<{match[2]}>()->*" if vector else match[0]
 
-    text = re.sub(_CAST, cast, text)
-    return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
+    return re.sub(_CAST, cast, text)
 
 
 # `uint(i)` and `(uint)i`, and not `operator uint()`, `unsigned int (...)` or `int (*f)()`
@@ -265,17 +259,16 @@ def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateV
     total = 0
     for match in _DECLARATION.finditer(text):
         for _, extents in _DECLARATOR.findall(match["names"]):
-            size = _bytes_of(kinds.get(match["type"], match["type"]))
+            kind = kinds.get(match["type"], match["type"])
+            if kind not in _BYTES:
+                raise ValueError(
+                    f"the size of the threadgroup type {kind} is unknown; declare its parts"
+                )
+            size = _BYTES[kind]
             for extent in re.findall(r"\[([^\]]*)\]", extents):
                 size *= _evaluated(extent, names)
             total += size
     return total
-
-
-def _bytes_of(kind: str) -> int:
-    if kind not in _BYTES:
-        raise ValueError(f"the size of the threadgroup type {kind} is unknown; declare its parts")
-    return _BYTES[kind]
 
 
 _ARITHMETIC: tuple[type, ...] = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)

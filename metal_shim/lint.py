@@ -158,11 +158,9 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
     for name, start, _ in bodies:
         if names.count(name) > 1:  # overloads may call one another
             continue
-        reached, todo = set[str](), list(calls[name])
-        while todo:
-            if (now := todo.pop()) not in reached:
-                reached.add(now)
-                todo += calls[now]
+        before, reached = set[str](), calls[name]
+        while reached != before:
+            before, reached = reached, reached.union(*(calls[called] for called in reached))
         if name in reached:
             sentence = f"{name} calls itself, and Metal has no stack for that"
             yield _finding(text, start, LintRule.RECURSION, sentence)
