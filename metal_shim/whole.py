@@ -10,7 +10,7 @@ input of `mx.fast.metal_kernel`, so nothing launches it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -211,16 +211,15 @@ def whole_source(
 def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
     """Return a kernel of a `.metal` file, by its name or its `host_name`. Raises NotWhole."""
     text = _preprocessed(path, options)
-    files = dict.fromkeys(m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<"))
-    files = dict.fromkeys([str(path), *files])
-    numbers = {name: number for number, name in enumerate(files)}
+    marks = [m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<")]
+    numbers = {n: number for number, n in enumerate(dict.fromkeys([str(path), *marks]))}
     text = re.sub(r"(?m)^#pragma[^\n]*$", "", text)  # hints, and macros in them are not expanded
     marked = _MARKER.sub(
         lambda m: f'#line {numbers.get(m[2], 0) * FILE_LINES + int(m[1])} "@.metal"', text
     )
     source = _source(marked, function, options)
-    paths = [Path(name) for name in files]
-    texts = tuple((p.name, p.read_text("utf-8", "replace") if p.is_file() else "") for p in paths)
+    files = map(Path, numbers)
+    texts = tuple((p.name, p.read_text("utf-8", "replace") if p.is_file() else "") for p in files)
     body = source.body.replace('"@.metal"', f'"{source.name}.metal"')
     return replace(source, body=body, files=texts)
 
@@ -282,10 +281,11 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     plain = _with_callables(plain, listed, values)
     parameters = [p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))]
     buffers = [p for p in parameters if p.array]
+    outputs = [p.name for p in buffers if not re.search(r"\bconst(ant)?\b", p.declaration)]
     return MetalSource(
         name=name,
-        inputs=tuple(p.name for p in buffers if not _is_written(p)),
-        outputs=tuple(p.name for p in buffers if _is_written(p)),
+        inputs=tuple(p.name for p in buffers if p.name not in outputs),
+        outputs=tuple(outputs),
         body=_with_constants(plain, options),
         whole=tuple(parameters),
         function=f"{kernel.scope}{name}" + (f"<{', '.join(values)}>" if values else ""),
@@ -343,19 +343,13 @@ def _reached(
     """Return the kernel and the declarations that its words, and those of the values of its
     template, may refer to, directly or not."""
     others = [d for d in listed if not (d.is_kernel or d.instantiates or d.is_the_librarys)]
-    by_name: dict[str, list[Declaration]] = {}
     declared = {name for d in others if not d.specialises for name in d.names}
     nameless = [d for d in others if not d.names or (d.specialises and not d.names & declared)]
-    for declaration in others:
-        for name in declaration.names:
-            by_name.setdefault(name, []).append(declaration)
-    reached = {kernel, *nameless}
-    todo: list[Iterable[str]] = [values, *(set(d.words) for d in reached)]
-    while todo:
-        for word in todo.pop():
-            new = [d for d in by_name.get(word, ()) if d not in reached]
-            reached.update(new)
-            todo += [set(d.words) for d in new]
+    reached, new, words = set[Declaration](), {kernel, *nameless}, set[str](values)
+    while new:
+        reached |= new
+        words.update(*(d.words for d in new))
+        new = {d for d in others if d not in reached and d.names & words}
     return reached
 
 
@@ -452,7 +446,3 @@ def _instantiated(declaration: str, kernel: Declaration, values: Sequence[str]) 
     for _ in range(2):  # a default may name another parameter
         declaration = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: given.get(m[0], m[0]), declaration)
     return declaration
-
-
-def _is_written(parameter: Parameter) -> bool:
-    return not re.search(r"\bconst(ant)?\b", parameter.declaration)
