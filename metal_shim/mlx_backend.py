@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
@@ -70,14 +69,9 @@ def dispatch(
 @cache
 def mlx_kernel(source: MetalSource) -> Any:
     """Return MLX's kernel of this source; made once, as MLX compiles each of its kernels."""
-    return mx.fast.metal_kernel(
-        name=source.name,
-        input_names=list(source.inputs),
-        output_names=list(source.outputs),
-        source=source.body,
-        header=source.header,
-        atomic_outputs=source.atomic_outputs,
-    )
+    inputs, outputs = list(source.inputs), list(source.outputs)
+    more = {"header": source.header, "atomic_outputs": source.atomic_outputs}
+    return mx.fast.metal_kernel(source.name, inputs, outputs, source.body, **more)
 
 
 def array_of(x: torch.Tensor) -> Any:
@@ -146,17 +140,6 @@ def rotation(arrays: Sequence[Sequence[Any]], cold_bytes: int) -> list[Sequence[
     return [arrays, *sets]
 
 
-@contextmanager
-def recorded() -> Iterator[list[tuple[Step, list[Any]]]]:
-    """Return a context manager whose list takes each launch inside of it, with its arrays."""
-    launches: list[tuple[Step, list[Any]]] = []
-    before = _LAUNCHES.set(launches)
-    try:
-        yield launches
-    finally:
-        _LAUNCHES.reset(before)
-
-
 class MlxDriver:
     """Prepare calls on the Metal device, for `workbench/measurement/metal_worker.py`."""
 
@@ -170,11 +153,13 @@ class MlxDriver:
         if impl.backend == "mlx":
             operation = import_module("metal_shim.operations").OPERATIONS[impl.spec.name]
             return MlxCall([operation.run], rotation([operation.prepare(inputs)], cold_bytes))
-        with recorded() as launches:
+        before = _LAUNCHES.set(launches := list[tuple[Step, list[Any]]]())
+        try:
             impl(*inputs, config=config)
-        return MlxCall(
-            [step for step, _ in launches], rotation([arrays for _, arrays in launches], cold_bytes)
-        )
+        finally:
+            _LAUNCHES.reset(before)
+        steps, arrays = [step for step, _ in launches], [arrays for _, arrays in launches]
+        return MlxCall(steps, rotation(arrays, cold_bytes))
 
     def empty(self) -> MlxCall:
         """Return a call of a kernel of one thread that writes one number."""

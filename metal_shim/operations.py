@@ -98,8 +98,4 @@ def mlx_impl(spec: Spec) -> Impl | None:
         mx.eval(result)
         return tensor_of(result, WORDS[inputs[0].dtype]).to(inputs[0].dtype)
 
-    return Impl(spec, "mlx", launch, "mlx", NoKnobs, None, _takes_all, None, {})
-
-
-def _takes_all(config: Any, limits: Any, **sizes: int) -> None:
-    return None
+    return Impl(spec, "mlx", launch, "mlx", NoKnobs, None, lambda c, limits, **_: None, None, {})
