@@ -256,10 +256,8 @@ def run_corners(launch: MetalLaunch) -> None:
     CompilerMissing.
     """
     options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
-    program = _program(launch.call, options, compiler.WRAPPING)
-    lines, _ = _run(program, launch, options)
-    if not lines[0].startswith("counts "):
-        finding = _finding(program, launch.call, lines[0])
+    finding, _, _ = _run(launch, options, compiler.WRAPPING)
+    if finding:
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
@@ -272,17 +270,15 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
     reject_launch(launch)
     source = launch.call.source
     types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
-    if not source.whole and (faults := lint.faults(source, types)):  # its rules are for bodies
-        raise LaunchRejected(f"{source.name}, {faults[0]}.")
-    program = _program(launch.call, options)
-    lines, contents = _run(program, launch, options)
-    if not lines[0].startswith("counts "):
-        raise EmulationError(_finding(program, launch.call, lines[0]))
-    if options.unset and _LOCAL.search(source.body + source.header):
-        zeroed = _program(launch.call, options, compiler.ZEROED)
-        if _run(zeroed, launch, options)[1] != contents:
-            sentence = "the results depend on a local array or field that nothing has set"
-            raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
+    if not source.whole and (broken := lint.findings(source, types)):  # its rules are for bodies
+        raise LaunchRejected(f"{source.name}, {broken[0]}.")
+    finding, lines, contents = _run(launch, options)
+    if finding:
+        raise EmulationError(finding)
+    is_unset = options.unset and _LOCAL.search(source.body + source.header)
+    if is_unset and _run(launch, options, compiler.ZEROED)[2] != contents:
+        sentence = "the results depend on a local array or field that nothing has set"
+        raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
     cut_from = launch.group if launch.clamped != tuple(launch.group) else None
     runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from))
     return _split(contents, [array.bytes for array in launch.call.outputs])
@@ -353,8 +349,11 @@ LACKING = frozenset({
 # The request and the reply: see `main` of runtime.cpp
 
 
-def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> tuple[list[str], bytes]:
-    """Return the lines of a reply, one at least, and what follows them."""
+def _run(
+    launch: MetalLaunch, options: EmulationOptions, flags: tuple[str, ...] = ()
+) -> tuple[EmulationFinding | None, list[str], bytes]:
+    """Return the finding of a reply, its lines, one at least, and what follows them."""
+    program = _program(launch.call, options, flags)
     request, limit_s = b"".join(_request(launch, options)), options.time_limit_s
     command = (compiler.runner(compiler.find_compiler(options.compiler)), program)
     try:
@@ -366,7 +365,9 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> tuple
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
         raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
     head, _, contents = done.stdout.partition(b"end\n")
-    return head.decode("utf-8", "replace").splitlines() or [""], contents
+    lines = head.decode("utf-8", "replace").splitlines() or [""]
+    is_clean = lines[0].startswith("counts ")
+    return None if is_clean else _finding(program, launch.call, lines[0]), lines, contents
 
 
 _WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED, _EMPTY = 1, 2, 4, 8, 16

@@ -19,18 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from metal_shim import emulate
+from metal_shim import emulate, signature
 from metal_shim.emulate import SCHEDULES, EmulatedRun, EmulationFinding, MetalLaunch
 from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
 from workbench.spec import WorkbenchError
 
-_WORDS = {name: word for word, name in TYPES.items()} | {
-    "half": "fp16", "bfloat": "bf16", "int": "int32", "uint": "uint32", "short": "int16",
-    "ushort": "uint16", "char": "int8", "uchar": "uint8", "long": "int64", "ulong": "uint64",
-    "size_t": "uint64", "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
-    "msl_float": "fp32",
-}  # fmt: skip
 _SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
 
@@ -145,7 +139,7 @@ def _value(
     own = re.sub(spaces, "", p.declaration).strip()
     own = re.sub(r"^(metal::)?(?:atomic<(\w+)>|packed_)", r"\2", own).removeprefix("metal::")
     vector = re.fullmatch(r"(\w+?)([234])", own)
-    word = _WORDS.get(vector[1] if vector else own, "")
+    word = signature.METAL_DTYPES.get(vector[1] if vector else own, "")
     if text.startswith("@"):
         array = array_of(text[1:])
         return _typed(array, word if word == "bf16" and array.dtype == np.uint16 else "")

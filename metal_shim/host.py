@@ -36,9 +36,7 @@ _DECLARATION = re.compile(
 _DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
-_BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
-_BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
-_BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES = {name: signature.SIZES[dtype] for name, dtype in signature.METAL_DTYPES.items()}
 _BYTES |= {f"{name}{n}": (n + n % 2) * size for name, size in _BYTES.items() for n in (2, 3, 4)}
 
 

@@ -122,15 +122,14 @@ def _check(
             raise LaunchRejected(
                 f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
             )
-    for name, x in zip(source.inputs, inputs, strict=True):
-        if x.device.type != "cpu" and not emulate.is_planning():
-            raise LaunchRejected(
-                f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
-                "call .cpu() first."
-            )
-    for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
-        if x.dtype not in WORDS:
-            raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
+        for name, x in zip(names, given, strict=True):
+            if kind == "inputs" and x.device.type != "cpu" and not emulate.is_planning():
+                raise LaunchRejected(
+                    f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
+                    "call .cpu() first."
+                )
+            if x.dtype not in WORDS:
+                raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
 
 
 def _values(template: Mapping[str, torch.dtype | TemplateValue]) -> dict[str, TemplateValue]:

@@ -98,11 +98,6 @@ def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFind
     return tuple(f for text in texts for rule in RULES for f in rule(text))
 
 
-def faults(source: MetalSource, types: tuple[str, ...] = ()) -> list[str]:
-    """Return one sentence for each broken rule."""
-    return [str(f) for f in findings(source, types)]
-
-
 def _lexed(text: str) -> tuple[Word, ...]:
     return tuple(words_of(without_comments(text).replace("#", " ")))  # with the lines of macros
 
@@ -154,7 +149,7 @@ def _functions(text: Text) -> Iterator[tuple[str, int, int]]:
 def _recursion(text: Text) -> Iterator[LintFinding]:
     bodies = list(_functions(text))
     names = [name for name, _, _ in bodies]
-    calls = {name: set(text.words[a:b]) & set(names) for name, a, b in bodies}
+    calls = {name: set(names) & set(text.words[a:b]) for name, a, b in bodies}
     for name, start, _ in bodies:
         if names.count(name) > 1:  # overloads may call one another
             continue

@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from metal_shim.signature import LIBRARY_NAMES, MetalCall, MetalSource
+from metal_shim.signature import LIBRARY_NAMES, ArrayType, MetalCall, MetalSource
 from workbench.spec import Impl
 
 MLX_DTYPES = {w: getattr(mx, name, mx.bool_) for w, name in LIBRARY_NAMES.items()}
@@ -163,13 +163,9 @@ class MlxDriver:
 
     def empty(self) -> MlxCall:
         """Return a call of a kernel of one thread that writes one number."""
-        kernel = mlx_kernel(MetalSource("empty", ("x",), ("y",), "y[0] = x[0];", ""))
-
-        def step(x: Any) -> Any:
-            one = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
-            return kernel(inputs=[x], output_shapes=[(1,)], output_dtypes=[x.dtype], **one)
-
-        return MlxCall([step], [[[mx.zeros((8,))]]])
+        source, one = MetalSource("empty", ("x",), ("y",), "y[0] = x[0];"), (1, 1, 1)
+        call = MetalCall(source, (ArrayType((8,), "fp32"),), (ArrayType((1,), "fp32"),), {})
+        return MlxCall([partial(dispatch, call, one, one)], [[[mx.zeros((8,))]]])
 
     def info(self) -> Mapping[str, Any]:
         """Return MLX's description of the device."""

@@ -314,10 +314,9 @@ def check_program(words: Sequence[str]) -> int:
     module = words[0] == "-m"
     arguments = list(words[1:] if module else words)
     failure = ""
-    argv, path = sys.argv, list(sys.path)
-    with checked_program() as report:
-        sys.argv = arguments
-        sys.path.insert(0, "" if module else str(Path(arguments[0]).resolve().parent))
+    path = ["" if module else str(Path(arguments[0]).resolve().parent), *sys.path]
+    programs = patch.multiple(sys, argv=arguments, path=path)
+    with checked_program() as report, programs:
         try:
             if module:
                 runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -328,10 +327,7 @@ def check_program(words: Sequence[str]) -> int:
         except Exception as error:
             traceback.print_exc()
             failure = f"it ended with {type(error).__name__}"
-        finally:
-            sys.argv, sys.path[:] = argv, path
-    for line in report.lines():
-        print(line)
+    print(*report.lines(), sep="\n")
     if failure:
         print(f"{arguments[0]}: {failure}")
     if report.findings:

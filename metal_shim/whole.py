@@ -226,7 +226,7 @@ def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
 
 def kernel_names(path: Path, options: WholeOptions) -> list[str]:
     """Return the names by which kernels of a file can be chosen."""
-    return _kernel_names(list(declarations(_preprocessed(path, options))))
+    return list(_launchable(list(declarations(_preprocessed(path, options)))))
 
 
 def _preprocessed(path: Path, options: WholeOptions) -> str:
@@ -241,12 +241,26 @@ def _preprocessed(path: Path, options: WholeOptions) -> str:
         ) from None
 
 
-def _kernel_names(listed: Sequence[Declaration]) -> list[str]:
-    names = [name for d in listed if d.instantiates and (name := _host_name(d))]
+def _launchable(listed: Sequence[Declaration]) -> dict[str, tuple[str, list[str]]]:
+    """Return the names by which kernels can be chosen, each with the name of the kernel and the
+    arguments of its template."""
+    result = dict[str, tuple[str, list[str]]]()
+    for d in listed:
+        if not d.instantiates or not (host := _host_name(d)):
+            continue
+        ends = [i for i, w in enumerate(d.words[:-1]) if w == ">" and d.words[i + 1] in "(;"]
+        if ends:
+            last = "decltype" in d.words or len(ends) == 1
+            start = opening_angle(d.words, ends[-1] if last else ends[0])
+            values = joined(d.words[start + 1 : closing(d.words, start)])
+        else:  # `template [[host_name("f")]] kernel void f(...)`
+            start, values = max(i for i, word in enumerate(d.words) if word == "("), []
+        result.setdefault(host, (d.words[start - 1], values))
     for d in listed:
         if d.is_kernel and d.words[0] != "template":
-            names += [_host_name(d) or name for name in d.names]
-    return names
+            for name in d.names:
+                result.setdefault(_host_name(d) or name, (name, []))
+    return result
 
 
 def _host_name(declaration: Declaration) -> str:
@@ -261,11 +275,14 @@ def _host_name(declaration: Declaration) -> str:
 def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     """Return the source of a kernel: its text with blanks in place of what it does not reach."""
     listed = list(declarations(plain))
-    name, values = _chosen(listed, function)
+    names, (plain_name, _, given) = _launchable(listed), function.partition("<")
+    arguments = words_of(given.rpartition(">")[0])
+    name, values = names.get(function) or (plain_name, joined(arguments) if arguments else [])
     kernels = [d for d in listed if d.is_kernel and name in d.names]
     if not kernels:
-        names = _kernel_names(listed)
-        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        shown = ", ".join([*names][:12]) + (
+            f" and {len(names) - 12} more" if len(names) > 12 else ""
+        )
         raise NotWhole(
             f"the text has no kernel {function}; name one of its [[kernel]] functions"
             + (f": {shown}." if names else ".")
@@ -317,24 +334,6 @@ def _with_callables(text: str, listed: Sequence[Declaration], values: list[str])
     for name in names:
         text = re.sub(rf"(?<!class )\b{name}\s*\(", f"{name}()(", text)
     return text
-
-
-def _chosen(listed: Sequence[Declaration], function: str) -> tuple[str, list[str]]:
-    """Return the name of the kernel and the arguments of its template, if they are named."""
-    for declaration in listed:
-        if declaration.instantiates and _host_name(declaration) == function:
-            words = declaration.words
-            ends = [i for i, w in enumerate(words[:-1]) if w == ">" and words[i + 1] in "(;"]
-            if not ends:  # `template [[host_name("f")]] kernel void f(...)`
-                return words[max(i for i, word in enumerate(words) if word == "(") - 1], []
-            last = "decltype" in words or len(ends) == 1
-            start = opening_angle(words, ends[-1] if last else ends[0])
-            return words[start - 1], joined(words[start + 1 : closing(words, start)])
-        if declaration.is_kernel and _host_name(declaration) == function:
-            return next(iter(declaration.names)), []
-    name, _, values = function.partition("<")
-    words = words_of(values.rpartition(">")[0])
-    return name, joined(words) if words else []
 
 
 def _reached(

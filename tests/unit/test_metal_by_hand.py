@@ -375,7 +375,8 @@ def test_parameters_of_a_whole_kernel_are_listed():
 )
 def test_a_clang_of_version_19_is_found(monkeypatch, version, found):
     monkeypatch.setattr(compiler, "_version", lambda command: version)
-    clang = compiler._clang.__wrapped__("/bin/clang++")
+    monkeypatch.setattr(compiler.shutil, "which", lambda name, path: name)
+    clang = compiler._first_clang.__wrapped__(("/bin/clang++",), "")
     assert (clang and clang.number) == found
     assert clang is None or (clang.kernel, clang.native) == (("/bin/clang++",), ("/bin/clang++",))
 
