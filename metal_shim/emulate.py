@@ -323,13 +323,8 @@ def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] =
 
 def _rejection(call: MetalCall, errors: str) -> str:
     """Return why clang does not take a kernel, with the lines of its file."""
-    name = re.escape(call.source.name)
-
-    def line(match: re.Match[str]) -> str:
-        part, number, _ = _lines_of(call, int(match[1]))
-        return f"{part}line {number}"
-
-    errors = re.sub(rf"\b{name}\.metal:(\d+):\d+(?:: error)?", line, errors)
+    place = rf"\b{re.escape(call.source.name)}\.metal:(\d+):\d+(?:: error)?"
+    errors = re.sub(place, lambda m: "{}line {}".format(*_lines_of(call, int(m[1]))), errors)
     lacking = [word for word in re.findall(r"'(?:metal::)?(\w+)", errors) if word in LACKING]
     if lacking:
         return f"Metal has {lacking[0]}; the emulator lacks it ({errors})"
@@ -449,8 +444,7 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
 
     def line(match: re.Match[str]) -> str:
         number = _line_at(program, call, match[1])
-        at = _lines_of(call, number)
-        return f" ({at[0]}line {at[1]})" if number else ""
+        return " ({}line {})".format(*_lines_of(call, number)) if number else ""
 
     sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
     named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)

@@ -62,8 +62,8 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
     for schedule in SCHEDULES:
-        first = schedule is SCHEDULES[0]
-        options = emulate.EmulationOptions(schedule, counting=True, unset=first)
+        unset = schedule is SCHEDULES[0]
+        options = emulate.EmulationOptions(schedule, counting=True, unset=unset)
         try:
             with emulate.emulation(options) as done:
                 results = emulate.emulated(launch)
@@ -98,18 +98,16 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
         if name.partition(".")[0] not in known:
             raise NotWhole(f"{source.name} has no argument {name}; it has {', '.join(known)}.")
     for p in source.whole:
-        if not p.array:
-            continue
         if p.fields:
             inputs.append((ArrayType((1,), "uint8"), b""))
-            continue
-        written = p.name in source.outputs
-        kind, content = _value(p, arguments.values.get(p.name), written, drawn)
-        if written:
-            outputs.append(kind)
-            initial |= {} if content is None else {p.name: content}
-        else:
-            inputs.append((kind, content or b""))
+        elif p.array:
+            written = p.name in source.outputs
+            kind, content = _value(p, arguments.values.get(p.name), written, drawn)
+            if written:
+                outputs.append(kind)
+                initial |= {} if content is None else {p.name: content}
+            else:
+                inputs.append((kind, content or b""))
     call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
     contents, extents = [content for _, content in inputs], (arguments.grid, arguments.group)
     return MetalLaunch(call, contents, *extents, arguments.same_value, initial)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -239,10 +240,9 @@ def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]
 
 def refuse_threadgroup(needed: int) -> str | None:
     """Return in one sentence why so many bytes of threadgroup memory are too many, or None."""
-    most = THREADGROUP_LIMIT
-    if needed <= most:
+    if needed <= THREADGROUP_LIMIT:
         return None
-    return f"{needed} bytes of threadgroup memory; a threadgroup has {most}"
+    return f"{needed} bytes of threadgroup memory; a threadgroup has {THREADGROUP_LIMIT}"
 
 
 @cache
@@ -275,15 +275,13 @@ _ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 def _evaluated(text: str, names: Mapping[str, int]) -> int:
     """Return the value of a constant expression. Raises ValueError for anything else."""
-    try:
+    with suppress(SyntaxError, NameError, ZeroDivisionError):
         # a division of integers in MSL
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         others = [node for node in ast.walk(tree) if not isinstance(node, _ARITHMETIC)]
         values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         if not others and all(isinstance(value, int) for value in values):
             return int(eval(compile(tree, "extent", "eval"), {"__builtins__": {}}, {**names}))
-    except (SyntaxError, NameError, ZeroDivisionError):
-        pass
     raise ValueError(
         f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
         "constexpr int constants; write it so"

@@ -161,14 +161,21 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
             yield _finding(text, start, LintRule.RECURSION, sentence)
 
 
-def _threadgroup_variables(text: Text) -> Iterator[LintFinding]:
+def _header(text: Text) -> Iterator[LintFinding]:
     if not text.in_header:
         return
+    shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
     for i, word in enumerate(text.words):
         declared = word == "threadgroup" and text.at(i + 1) in text.types
         if declared and text.at(i + 2).isidentifier() and text.at(i + 3) in ("[", ";", "="):
             sentence = f"`{text.at(i + 2)}` is threadgroup memory, which only the body can declare"
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
+        elif word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
+            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
+            yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
+        elif word in shapes:
+            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
+            yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
@@ -185,19 +192,6 @@ def _missing_words(text: Text) -> Iterator[LintFinding]:
         if word in _MISSING or library or static:
             name = "std::" if library else word
             yield _finding(text, i, LintRule.WORD, f"Metal has no `{name}`")
-
-
-def _header_names(text: Text) -> Iterator[LintFinding]:
-    if not text.in_header:
-        return
-    shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
-    for i, word in enumerate(text.words):
-        if word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
-            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
-            yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
-        elif word in shapes:
-            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
-            yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _atomics(text: Text) -> Iterator[LintFinding]:
@@ -222,10 +216,9 @@ def _names(text: Text) -> Iterator[LintFinding]:
 RULES: Sequence[Callable[[Text], Iterator[LintFinding]]] = (
     _address_spaces,
     _recursion,
-    _threadgroup_variables,
+    _header,
     _attributes,
     _missing_words,
-    _header_names,
     _atomics,
     _names,
 )

@@ -54,24 +54,19 @@ def dispatch(
 ) -> Sequence[Any]:
     """Return the outputs of one dispatch, not yet evaluated."""
     template = [(n, MLX_DTYPES[v] if isinstance(v, str) else v) for n, v in call.template.items()]
-    outputs: Sequence[Any] = mlx_kernel(call.source)(
-        inputs=list(arrays),
-        template=template,
-        grid=grid,
-        threadgroup=group,
-        output_shapes=[t.shape for t in call.outputs],
-        output_dtypes=[MLX_DTYPES[t.dtype] for t in call.outputs],
-        init_value=init_value,
-    )
-    return outputs
+    more = {"grid": grid, "threadgroup": group, "template": template, "init_value": init_value}
+    shapes, dtypes = [t.shape for t in call.outputs], [MLX_DTYPES[t.dtype] for t in call.outputs]
+    kernel = mlx_kernel(call.source)
+    return list(kernel(inputs=list(arrays), output_shapes=shapes, output_dtypes=dtypes, **more))
 
 
 @cache
 def mlx_kernel(source: MetalSource) -> Any:
     """Return MLX's kernel of this source; made once, as MLX compiles each of its kernels."""
-    inputs, outputs = list(source.inputs), list(source.outputs)
-    more = {"header": source.header, "atomic_outputs": source.atomic_outputs}
-    return mx.fast.metal_kernel(source.name, inputs, outputs, source.body, **more)
+    inputs, outputs, atomic = list(source.inputs), list(source.outputs), source.atomic_outputs
+    return mx.fast.metal_kernel(
+        source.name, inputs, outputs, source.body, source.header, atomic_outputs=atomic
+    )
 
 
 def array_of(x: torch.Tensor) -> Any:
@@ -169,8 +164,7 @@ class MlxDriver:
 
     def info(self) -> Mapping[str, Any]:
         """Return MLX's description of the device."""
-        known: Mapping[str, Any] = mx.device_info()
-        return known
+        return dict(mx.device_info())
 
 
 def capture(path: str, call: Callable[[], Any]) -> None:

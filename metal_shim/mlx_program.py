@@ -10,6 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -68,11 +69,9 @@ class ProgramReport:
         if launched:
             width = max(len(kernel.source.name) for kernel in launched)
             yield f"{'kernel':<{width}}  launches    runs     sectors   races  made at"
+        faults = Counter((f.finding.check, f.finding.kernel) for f in self.findings)
         for kernel in launched:
-            races = sum(
-                f.finding.check is CheckName.RACECHECK and f.finding.kernel == kernel.source.name
-                for f in self.findings
-            )
+            races = faults[CheckName.RACECHECK, kernel.source.name]
             yield (
                 f"{kernel.source.name:<{width}} {kernel.launches:>9} {kernel.runs:>7} "
                 f"{kernel.sectors:>11,} {races:>7}  {kernel.place}"

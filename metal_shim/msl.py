@@ -17,11 +17,8 @@ template <int NSG> float block_OP(float v, threadgroup float* part, uint lane, u
     return v;
 }
 """
-_NEUTRAL = {"sum": "0.0f", "max": "-INFINITY"}
-BLOCK_REDUCE = "".join(
-    _REDUCE.replace("OP", operation).replace("NEUTRAL", neutral)
-    for operation, neutral in _NEUTRAL.items()
-)
+_SUM = _REDUCE.replace("OP", "sum").replace("NEUTRAL", "0.0f")
+BLOCK_REDUCE = _SUM + _REDUCE.replace("OP", "max").replace("NEUTRAL", "-INFINITY")
 
 # Four neighbours at once; the address must be a multiple of their size. `part4` takes the first
 # `left` of them one by one, and zeros for the others.

@@ -35,8 +35,7 @@ def quantized(inputs: Sequence[torch.Tensor]) -> Arrays:
 
 def weights_of(w: torch.Tensor) -> torch.Tensor:
     """Return the weights of Q4_K blocks as float64."""
-    weights: torch.Tensor = import_module("workbench.kernels.q4_k_matmul").unpacked(w)
-    return weights
+    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpacked(w))
 
 
 @dataclass(frozen=True)

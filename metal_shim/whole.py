@@ -265,10 +265,10 @@ def _launchable(listed: Sequence[Declaration]) -> dict[str, tuple[str, list[str]
 
 def _host_name(declaration: Declaration) -> str:
     """Return the name for the host; neighbouring strings are one."""
-    words: list[str] = [*declaration.words]
+    words = declaration.words
     if "host_name" not in words:
         return ""
-    start = words.index("host_name") + 1
+    start = words.index(Word("host_name")) + 1
     return "".join(word.strip('"') for word in words[start + 1 : closing(words, start)])
 
 
@@ -409,8 +409,7 @@ def _parameter(
         if name not in options.threadgroup:
             raise NotWhole(f"{name} is threadgroup memory of the launch; give its bytes.")
         return Parameter(declaration, name, "", "threadgroup", options.threadgroup[name])
-    known = [attribute for attribute in attributes if attribute in ATTRIBUTES]
-    if known:
+    if known := [attribute for attribute in attributes if attribute in ATTRIBUTES]:
         return Parameter(declaration, name, "", known[0])
     others = [attribute for attribute in attributes if attribute not in _OF_A_BUFFER]
     if declaration[-1:] not in "*&" or others:

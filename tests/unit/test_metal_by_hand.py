@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from metal_shim import check, compiler, emulate, host, rows, whole
-from metal_shim.blocks import refuse_uneven
+from metal_shim import check, compiler, emulate, host, launches, whole
 from metal_shim.emulate import (
     CheckName,
     EmulatedTraffic,
@@ -18,8 +17,8 @@ from metal_shim.emulate import (
     MetalLaunch,
 )
 from metal_shim.kernel import _check, metal_kernel
+from metal_shim.launches import HeldRows, refuse_uneven
 from metal_shim.lint import findings
-from metal_shim.rows import HeldRows
 from metal_shim.signature import ArrayType, MetalCall, MetalSource, parameters
 from workbench.data.record import BufferCounts
 
@@ -200,12 +199,12 @@ def test_extents_are_arithmetic(words, value):
      (40_000, 1024, 32)],
 )  # fmt: skip
 def test_a_row_is_held_by_the_fewest_threads(N, threads, values):
-    config = rows.size_rows(HeldRows(), None, itemsize=4, M=1, N=N)
+    config = launches.size_rows(HeldRows(), None, itemsize=4, M=1, N=N)
     assert (config.threads, config.values) == (threads, values)
-    refused = rows.refuse_rows(config, None, itemsize=4, M=1, N=N)
+    refused = launches.refuse_rows(config, None, itemsize=4, M=1, N=N)
     assert refused == (f"32768 values are held, and a row has {N}" if N > 32_768 else None)
-    assert rows.reject_rows(N, N) is None and rows.reject_rows(N - 1, N) is not None
-    own = rows.size_rows(HeldRows(threads=32), None, itemsize=4, M=1, N=256)
+    assert launches.reject_rows(N, N) is None and launches.reject_rows(N - 1, N) is not None
+    own = launches.size_rows(HeldRows(threads=32), None, itemsize=4, M=1, N=256)
     assert (own.threads, own.values) == (32, 8)
 
 
