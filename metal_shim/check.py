@@ -253,15 +253,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(lambda: _answered(parser.parse_args(arguments)))
 
 
-def run_command(
-    answer: Callable[[], int],
-    stopped: str = "stopped",
-    faults: tuple[type[Exception], ...] = (WorkbenchError,),
-) -> int:
+def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type[Exception]) -> int:
     """Return the exit code of a command that answers, was `stopped`, or fails with one sentence."""
     try:
         return answer()
-    except faults as error:
+    except (WorkbenchError, *more) as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)

@@ -129,6 +129,16 @@ class EmulatedTraffic:
     bank_rounds: int
     threadgroup_accesses: int
 
+    @property
+    def unique_read(self) -> int:
+        """Bytes of device memory that were read, each once."""
+        return sum(b.unique_read for b in self.buffers.values())
+
+    @property
+    def unique_written(self) -> int:
+        """Bytes of device memory that were written, each once."""
+        return sum(b.unique_written for b in self.buffers.values())
+
 
 @dataclass(frozen=True)
 class EmulatedRun:

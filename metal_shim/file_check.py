@@ -62,8 +62,7 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
     for schedule in SCHEDULES:
-        unset = schedule is SCHEDULES[0]
-        options = emulate.EmulationOptions(schedule, counting=True, unset=unset)
+        options = emulate.EmulationOptions(schedule, True, unset=schedule is SCHEDULES[0])
         try:
             with emulate.emulation(options) as done:
                 results = emulate.emulated(launch)

@@ -314,8 +314,7 @@ def check_program(words: Sequence[str]) -> int:
     arguments = list(words[1:] if module else words)
     failure = ""
     path = ["" if module else str(Path(arguments[0]).resolve().parent), *sys.path]
-    programs = patch.multiple(sys, argv=arguments, path=path)
-    with checked_program() as report, programs:
+    with checked_program() as report, patch.multiple(sys, argv=arguments, path=path):
         try:
             if module:
                 runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -288,6 +288,7 @@ def test_contents_and_counts_of_a_reply_are_split():
     traffic = emulate._traffic(lines)
     buffers = {"x": BufferCounts("x", 1, 2, 3, 4, 5), "y": BufferCounts("y", 6, 7, 8, 9, 10)}
     assert traffic == EmulatedTraffic(buffers, 10, 20, 30, 40, 50, 60)
+    assert (traffic.unique_read, traffic.unique_written) == (11, 13)
 
 
 LINE = 1 << 62
