@@ -255,9 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type[Exception]) -> int:
     """Return the exit code of a command that answers, was `stopped`, or fails with one sentence."""
+    faults: tuple[type[Exception], ...] = (WorkbenchError, *more)
     try:
         return answer()
-    except (WorkbenchError, *more) as error:
+    except faults as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
