@@ -11,17 +11,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from metal_shim.check import run_command
 from workbench.backend.metal.emulated import require_emulator
 from workbench.backend.metal.metal import MetalLive, NoMetal
 from workbench.commands.bring_back import BringBackPlan, bring_back
-from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.exits import PASSED
 from workbench.device.hardware import metal_device
 from workbench.measurement.rehearsal import REHEARSED, RehearsalDriver, SameProcess
-from workbench.spec import WorkbenchError
 
 REHEARSAL = BringBackPlan(kernels=("softmax", "matmul"), checked=("softmax",), sizes=1)
 
@@ -52,20 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--battery", action="store_true", help="measure in spite of slow power")
     parser.add_argument("--rehearse", action="store_true", help="without a Mac, on the emulator")
     options = parser.parse_args(arguments)
+    return run_command(lambda: _measure(options), "stopped; the same command continues")
+
+
+def _measure(options: argparse.Namespace) -> int:
     say = partial(print, flush=True)
-    try:
-        backend = backend_of(options)
-        try:
-            plan = replace(REHEARSAL, rehearsal=True) if options.rehearse else BringBackPlan()
-            path = bring_back(backend, plan, options.out, say)
-        finally:
-            backend.close()
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
-    except KeyboardInterrupt:
-        print("stopped; the same command continues", file=sys.stderr)
-        return INTERRUPTED
+    with closing(backend_of(options)) as backend:
+        plan = replace(REHEARSAL, rehearsal=True) if options.rehearse else BringBackPlan()
+        path = bring_back(backend, plan, options.out, say)
     then = "a rehearsal, which no import takes" if options.rehearse else "send this file back"
     say(f"written {path} ({path.stat().st_size} bytes): {then}")
     return PASSED

@@ -15,19 +15,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from metal_shim.check import DEVICE, metal_impls
+from metal_shim.check import DEVICE, metal_impls, run_command
 from workbench import catalog
 from workbench.backend.metal.emulated import plan_launches
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.sizes import check_dtype, sizes_of
 from workbench.data.clock import timestamp
 from workbench.data.environment import fingerprint
-from workbench.data.exits import COULD_NOT_RUN, PASSED
+from workbench.data.exits import PASSED
 from workbench.data.files import write_file
 from workbench.data.mac import Mac, read_mac
 from workbench.device.hardware import UNCOMPILED
 from workbench.measurement import inputs
-from workbench.spec import Impl, Sizes, WorkbenchError, values
+from workbench.spec import Impl, Sizes, values
 
 XCODE = (  # what Xcode's debugger shows of a capture, and no file tells
     "threadgroup_utilisation_percent",
@@ -42,12 +42,8 @@ def archive(mac: Mac, impl: Impl, config: Any, sizes: Sizes, dtype: str) -> dict
     and `entered_by_hand`, whose figures are None until somebody reads them in Xcode."""
     known = fingerprint(None, Path(__file__).parent)
     dispatches = [
-        {
-            "function": launch.call.source.name,
-            "grid": launch.grid,
-            "threadgroup": launch.group,
-            "threadgroup_bytes": launch.threadgroup_bytes,
-        }
+        {"function": launch.call.source.name, "grid": launch.grid, "threadgroup": launch.group}
+        | {"threadgroup_bytes": launch.threadgroup_bytes}
         for launch in plan_launches(impl, config, sizes, dtype)
     ]
     return {
@@ -76,11 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--calls", type=int, default=1)
     parser.add_argument("--trace", type=Path, help="the .gputrace to write; it must not exist")
-    try:
-        return _call(parser.parse_args(arguments))
-    except (WorkbenchError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    return run_command(lambda: _call(parser.parse_args(arguments)), "stopped", RuntimeError)
 
 
 def _call(options: argparse.Namespace) -> int:

@@ -250,12 +250,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mlx", nargs=argparse.REMAINDER, metavar=("SCRIPT", "ARGUMENT"),
         help="run an MLX program (or -m MODULE) and check each of its custom kernels",
     )  # fmt: skip
+    return run_command(lambda: _answered(parser.parse_args(arguments)))
+
+
+def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type[Exception]) -> int:
+    """Return the exit code of a command that answers, was `stopped`, or fails with one sentence."""
+    faults: tuple[type[Exception], ...] = (WorkbenchError, *more)
     try:
-        return _answered(parser.parse_args(arguments))
-    except WorkbenchError as error:
+        return answer()
+    except faults as error:
         return _failed(str(error))
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        print(stopped, file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends

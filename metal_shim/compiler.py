@@ -131,17 +131,13 @@ def find_compiler(command: str | None = None) -> MetalCompiler:
 
 @cache  # a launch asks twice, and looking through a path takes half a millisecond
 def _first_clang(names: tuple[str, ...], path: str | None) -> MetalCompiler | None:
-    programs = [shutil.which(name, path=path) for name in names]
-    return next((clang for path in programs if path and (clang := _clang(path))), None)
-
-
-@cache
-def _clang(path: str) -> MetalCompiler | None:
-    version = _version((path, "--version"))
-    number = re.search(r"clang version (\d+)", version)
-    if number is None or int(number[1]) < OLDEST:
-        return None
-    return MetalCompiler((path,), (path,), version)
+    for name in names:
+        if program := shutil.which(name, path=path):
+            version = _version((program, "--version"))
+            number = re.search(r"clang version (\d+)", version)
+            if number and int(number[1]) >= OLDEST:
+                return MetalCompiler((program,), (program,), version)
+    return None
 
 
 @cache

@@ -21,7 +21,7 @@ from math import prod
 from pathlib import Path
 
 from metal_shim import compiler, host, lint
-from metal_shim.signature import SIZES, ArrayType, MetalCall, Parameter, parameters
+from metal_shim.signature import ArrayType, MetalCall, Parameter, parameters
 from workbench.data.record import BufferCounts
 from workbench.data.units import amount
 from workbench.spec import WorkbenchError
@@ -206,12 +206,7 @@ class MetalLaunch:
         return host.refuse_threadgroup(self.threadgroup_bytes)
 
 
-@dataclass(frozen=True)
-class _Recording:
-    options: EmulationOptions
-    runs: list[EmulatedRun] = field(default_factory=list)
-
-
+_Recording = tuple[EmulationOptions, list[EmulatedRun]]
 _RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
 _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", default=None)
 
@@ -219,9 +214,9 @@ _PLANNING: ContextVar[list[MetalLaunch] | None] = ContextVar("metal_planning", d
 @contextmanager
 def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
     """Emulate all launches inside with these options. Yields the list that their runs enter."""
-    token = _RECORDING.set(recording := _Recording(options))
+    token = _RECORDING.set((options, runs := list[EmulatedRun]()))
     try:
-        yield recording.runs
+        yield runs
     finally:
         _RECORDING.reset(token)
 
@@ -271,10 +266,8 @@ def run_corners(launch: MetalLaunch) -> None:
     CompilerMissing.
     """
     options = EmulationOptions(corners=True, accesses=ACCESSES_AT_CORNERS)
-    program = _program(launch.call, options, compiler.WRAPPING)
-    lines, _ = _run(program, launch, options)
-    if not lines[0].startswith("counts "):
-        finding = _finding(program, launch.call, lines[0])
+    finding, _, _ = _run(launch, options, compiler.WRAPPING)
+    if finding:
         raise (EndlessRun if finding.sentence.startswith("no end") else EmulationError)(finding)
 
 
@@ -283,25 +276,21 @@ def emulated(launch: MetalLaunch) -> list[bytes]:
 
     Raises LaunchRejected before the run, EmulationError where a check fails, and CompilerMissing.
     """
-    recording = _RECORDING.get() or _Recording(EmulationOptions())
-    options = recording.options
+    options, runs = _RECORDING.get() or (EmulationOptions(), [])
     reject_launch(launch)
     source = launch.call.source
     types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
-    if not source.whole and (faults := lint.faults(source, types)):  # its rules are for bodies
-        raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
-    program = _program(launch.call, options)
-    lines, contents = _run(program, launch, options)
-    if not lines[0].startswith("counts "):
-        raise EmulationError(_finding(program, launch.call, lines[0]))
-    if options.unset and _LOCAL.search(source.body + source.header):
-        zeroed = _program(launch.call, options, compiler.ZEROED)
-        if _run(zeroed, launch, options)[1] != contents:
-            sentence = "the results depend on a local array or field that nothing has set"
-            raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
+    if not source.whole and (broken := lint.findings(source, types)):  # its rules are for bodies
+        raise LaunchRejected(f"{source.name}, {broken[0]}.")
+    finding, lines, contents = _run(launch, options)
+    if finding:
+        raise EmulationError(finding)
+    is_unset = options.unset and _LOCAL.search(source.body + source.header)
+    if is_unset and _run(launch, options, compiler.ZEROED)[2] != contents:
+        sentence = "the results depend on a local array or field that nothing has set"
+        raise EmulationError(_placed(CheckName.INITCHECK, sentence, launch.call, 0))
     cut_from = launch.group if launch.clamped != tuple(launch.group) else None
-    run = EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from)
-    recording.runs.append(run)
+    runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, _traffic(lines), cut_from))
     return _split(contents, [array.bytes for array in launch.call.outputs])
 
 
@@ -326,35 +315,26 @@ def reject_launch(launch: MetalLaunch) -> None:
 
 
 def _program(call: MetalCall, options: EmulationOptions, more: tuple[str, ...] = ()) -> Path:
-    tools = compiler.find_compiler(options.compiler)
-    readings = len(host.READINGS) if call.source.files else 1
-    errors = list[compiler.KernelRejected]()
-    for reading in range(readings):
+    tools, errors = compiler.find_compiler(options.compiler), list[str]()
+    for reading in range(len(host.READINGS) if call.source.files else 1):
         try:
             text = host.host_text(call, reading, options.corners)
             return compiler.compiled(text, tools, more)
         except compiler.KernelRejected as error:
-            errors.append(error)
-            if "uninitialized" in str(error):
-                break
-    text = str(errors[-1] if "uninitialized" in str(errors[-1]) else errors[0])
-    if "uninitialized" not in text:
-        raise LaunchRejected(f"{call.source.name}: {_rejection(call, text)}.")
-    line = re.search(r"\.metal:(\d+):", text)
-    sentence = re.sub(r"^.*error: ", "", text.partition(";")[0])
-    number = int(line[1]) if line else 0
-    raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number))
+            errors.append(str(error))
+            if "uninitialized" in errors[-1]:
+                line = re.search(r"\.metal:(\d+):", errors[-1])
+                sentence = re.sub(r"^.*error: ", "", errors[-1].partition(";")[0])
+                raise EmulationError(
+                    _placed(CheckName.INITCHECK, sentence, call, int(line[1]) if line else 0)
+                ) from None
+    raise LaunchRejected(f"{call.source.name}: {_rejection(call, errors[0])}.")
 
 
 def _rejection(call: MetalCall, errors: str) -> str:
     """Return why clang does not take a kernel, with the lines of its file."""
-    name = re.escape(call.source.name)
-
-    def line(match: re.Match[str]) -> str:
-        part, number, _ = _lines_of(call, int(match[1]))
-        return f"{part}line {number}"
-
-    errors = re.sub(rf"\b{name}\.metal:(\d+):\d+(?:: error)?", line, errors)
+    place = rf"\b{re.escape(call.source.name)}\.metal:(\d+):\d+(?:: error)?"
+    errors = re.sub(place, lambda m: "{}line {}".format(*_lines_of(call, int(m[1]))), errors)
     lacking = [word for word in re.findall(r"'(?:metal::)?(\w+)", errors) if word in LACKING]
     if lacking:
         return f"Metal has {lacking[0]}; the emulator lacks it ({errors})"
@@ -374,8 +354,11 @@ LACKING = frozenset({
 # The request and the reply: see `main` of runtime.cpp
 
 
-def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> tuple[list[str], bytes]:
-    """Return the lines of a reply, one at least, and what follows them."""
+def _run(
+    launch: MetalLaunch, options: EmulationOptions, flags: tuple[str, ...] = ()
+) -> tuple[EmulationFinding | None, list[str], bytes]:
+    """Return the finding of a reply, its lines, one at least, and what follows them."""
+    program = _program(launch.call, options, flags)
     request, limit_s = b"".join(_request(launch, options)), options.time_limit_s
     command = (compiler.runner(compiler.find_compiler(options.compiler)), program)
     try:
@@ -387,7 +370,9 @@ def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> tuple
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
         raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
     head, _, contents = done.stdout.partition(b"end\n")
-    return head.decode("utf-8", "replace").splitlines() or [""], contents
+    lines = head.decode("utf-8", "replace").splitlines() or [""]
+    is_clean = lines[0].startswith("counts ")
+    return None if is_clean else _finding(program, launch.call, lines[0]), lines, contents
 
 
 _WRITABLE, _INITIALISED, _SAME_VALUE, _FILLED, _EMPTY = 1, 2, 4, 8, 16
@@ -409,29 +394,26 @@ def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     arrays = dict(zip(names, kinds, strict=True))
     for p in listed:
         array, written = arrays[p.array], p.array in source.outputs
-        empty = options.corners and not p.part
-        content, element = _content(p, array, given.get(p.array))
-        flags = _WRITABLE * written | _FILLED * bool(p.fields) | _EMPTY * empty
+        content = _description(p, array) if p.part else given.get(p.array)
+        flags = _WRITABLE * written | _FILLED * bool(p.fields)
+        flags |= _EMPTY * (options.corners and not p.part)
         flags |= _SAME_VALUE * (p.array in launch.same_value)
         flags |= _INITIALISED * (not written or content is not None)
         size = array.bytes if content is None else len(content)
-        element = 0 if source.whole else element  # the kernel says it
-        yield struct.pack("=40sQII", p.name.encode(), size, element, flags)
+        yield struct.pack("=40sQI4x", p.name.encode(), size, flags)
         contents += [] if content is None else [content]
     yield from contents
 
 
-def _content(p: Parameter, array: ArrayType, given: bytes | None) -> tuple[bytes | None, int]:
-    """Return the contents of a buffer, None where it has none yet, and the bytes of an element."""
+def _description(p: Parameter, array: ArrayType) -> bytes:
+    """Return the contents of a buffer that describes an array."""
     shape = array.shape
-    if p.part == "shape":
-        return struct.pack(f"={len(shape)}i", *shape), 4
-    if p.part == "strides":
-        strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
-        return struct.pack(f"={len(shape)}q", *strides), 8
     if p.part == "ndim":
-        return struct.pack("=i", len(shape)), 4
-    return given, SIZES[array.dtype]
+        return struct.pack("=i", len(shape))
+    if p.part == "shape":
+        return struct.pack(f"={len(shape)}i", *shape)
+    strides = array.strides or [prod(shape[i + 1 :]) for i in range(len(shape))]
+    return struct.pack(f"={len(shape)}q", *strides)
 
 
 def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
@@ -472,8 +454,7 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
 
     def line(match: re.Match[str]) -> str:
         number = _line_at(program, call, match[1])
-        at = _lines_of(call, number)
-        return f" ({at[0]}line {at[1]})" if number else ""
+        return " ({}line {})".format(*_lines_of(call, number)) if number else ""
 
     sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
     named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)

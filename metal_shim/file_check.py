@@ -19,18 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from metal_shim import emulate
+from metal_shim import emulate, signature
 from metal_shim.emulate import SCHEDULES, EmulatedRun, EmulationFinding, MetalLaunch
 from metal_shim.signature import LIBRARY_NAMES, TYPES, ArrayType, MetalCall, MetalSource, Parameter
 from metal_shim.whole import NotWhole, WholeOptions, kernel_names, whole_file
 from workbench.spec import WorkbenchError
 
-_WORDS = {name: word for word, name in TYPES.items()} | {
-    "half": "fp16", "bfloat": "bf16", "int": "int32", "uint": "uint32", "short": "int16",
-    "ushort": "uint16", "char": "int8", "uchar": "uint8", "long": "int64", "ulong": "uint64",
-    "size_t": "uint64", "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
-    "msl_float": "fp32",
-}  # fmt: skip
 _SHAPE = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)(?:=(?P<fill>\S+))?")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|-?inf|nan|true|false")
 
@@ -68,8 +62,7 @@ def check_file(path: Path, kernel: str, arguments: FileArguments) -> FileResult:
     findings, runs = dict[str, EmulationFinding](), list[EmulatedRun]()
     contents = list[bytes]()
     for schedule in SCHEDULES:
-        first = schedule is SCHEDULES[0]
-        options = emulate.EmulationOptions(schedule, counting=True, unset=first)
+        options = emulate.EmulationOptions(schedule, True, unset=schedule is SCHEDULES[0])
         try:
             with emulate.emulation(options) as done:
                 results = emulate.emulated(launch)
@@ -104,18 +97,16 @@ def launch_of(source: MetalSource, arguments: FileArguments) -> MetalLaunch:
         if name.partition(".")[0] not in known:
             raise NotWhole(f"{source.name} has no argument {name}; it has {', '.join(known)}.")
     for p in source.whole:
-        if not p.array:
-            continue
         if p.fields:
             inputs.append((ArrayType((1,), "uint8"), b""))
-            continue
-        written = p.name in source.outputs
-        kind, content = _value(p, arguments.values.get(p.name), written, drawn)
-        if written:
-            outputs.append(kind)
-            initial |= {} if content is None else {p.name: content}
-        else:
-            inputs.append((kind, content or b""))
+        elif p.array:
+            written = p.name in source.outputs
+            kind, content = _value(p, arguments.values.get(p.name), written, drawn)
+            if written:
+                outputs.append(kind)
+                initial |= {} if content is None else {p.name: content}
+            else:
+                inputs.append((kind, content or b""))
     call = MetalCall(source, tuple(kind for kind, _ in inputs), tuple(outputs), {})
     contents, extents = [content for _, content in inputs], (arguments.grid, arguments.group)
     return MetalLaunch(call, contents, *extents, arguments.same_value, initial)
@@ -145,7 +136,7 @@ def _value(
     own = re.sub(spaces, "", p.declaration).strip()
     own = re.sub(r"^(metal::)?(?:atomic<(\w+)>|packed_)", r"\2", own).removeprefix("metal::")
     vector = re.fullmatch(r"(\w+?)([234])", own)
-    word = _WORDS.get(vector[1] if vector else own, "")
+    word = signature.METAL_DTYPES.get(vector[1] if vector else own, "")
     if text.startswith("@"):
         array = array_of(text[1:])
         return _typed(array, word if word == "bf16" and array.dtype == np.uint16 else "")

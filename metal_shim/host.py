@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -36,9 +37,7 @@ _DECLARATION = re.compile(
 _DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)(?:\s*=\s*(?:\{[^;]*?\}|[^,;{}()]+))?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
-_BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
-_BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
-_BYTES |= {name: signature.SIZES[dtype] for dtype, name in TYPES.items()}
+_BYTES = {name: signature.SIZES[dtype] for name, dtype in signature.METAL_DTYPES.items()}
 _BYTES |= {f"{name}{n}": (n + n % 2) * size for name, size in _BYTES.items() for n in (2, 3, 4)}
 
 
@@ -64,21 +63,16 @@ def host_text(call: MetalCall, reading: int = 0, corners: bool = False) -> str:
     if corners:
         header, body = _with_checked_casts(source.header), _with_checked_casts(source.body)
         source = replace(source, header=header, body=body)
-    if source.whole:
-        using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
-        body = _rewritten(source.body, of_any)
-        if not using:
-            body = _with_methods_of_the_thread(body)
-        return (
-            f"#include <metal_stdlib>\n{using}"
-            f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-            f'#line 1 "{name}.metal"\n{body}\n{_whole_entry(call)}'
-        )
-    start = re.sub(r"\[\[.*?\]\]", "", signature.head(call)).rstrip("\n")
+    using, of_any = READINGS[reading] if source.files else ("using namespace metal;\n", False)
+    body, start = _rewritten(source.body, of_any), ""
+    if not using:
+        body = _with_methods_of_the_thread(body)
+    if not source.whole:
+        start, body = re.sub(r"\[\[.*?\]\]", "", signature.head(call)), f"{body}\n}}"
+        using += "#include <mlx_utils>\n"
     return (
-        "#include <metal_stdlib>\nusing namespace metal;\n#include <mlx_utils>\n"
-        f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
-        f'{start}\n#line 1 "{name}.metal"\n{_rewritten(source.body)}\n}}\n{_entry(call)}'
+        f'#include <metal_stdlib>\n{using}#line {HEADER_LINE} "{name}.metal"\n'
+        f'{_rewritten(source.header)}\n{start}#line 1 "{name}.metal"\n{body}\n{_entry(call)}'
     )
 
 
@@ -116,7 +110,7 @@ _BRACES = re.compile(
 )
 _LIST = r"(?<=[(,])(\s*)\{([^{};]*,[^{};]*)\}(?=\s*[,)])"  # a vector as an argument
 _ALIAS = re.compile(r"\busing\s+(\w+)\s*=\s*(?:metal::)?(?:vec\s*<[^;]*>|\w+[234])\s*;")
-_CAST = r"(?<=[=(,?:;{}&|<>+/*%^-])(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
+_CAST = r"(?:(?<=[=(,?:;{}&|<>+/*%^-])|(?<=\breturn))(\s*)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])"
 
 
 def _with_vectors(text: str, types: set[str]) -> str:
@@ -139,8 +133,7 @@ def _with_vectors(text: str, types: set[str]) -> str:
         )
         return f"{match[1]}metal::msl_cast<{match[2]}>()->*" if vector else match[0]
 
-    text = re.sub(_CAST, cast, text)
-    return re.sub(r"(?<=\breturn)(\s+)\(\s*((?:metal::)?\w+)\s*\)(?=\s*[\w(])", cast, text)
+    return re.sub(_CAST, cast, text)
 
 
 # `uint(i)` and `(uint)i`, and not `operator uint()`, `unsigned int (...)` or `int (*f)()`
@@ -195,32 +188,24 @@ def _marked(body: str, structure: str) -> str:
 
 
 def _entry(call: MetalCall) -> str:
-    values = [_argument(i, p.declaration) for i, p in enumerate(signature.parameters(call))]
-    values += [_position(name) for name in signature.attributes(call.source)]
-    chosen = f"<{', '.join(signature.template_values(call.template))}>" if call.template else ""
-    return _called(call.function + chosen, values)
-
-
-def _whole_entry(call: MetalCall) -> str:
-    """Return the entry of a whole kernel. Its parameters' types are those of the instance."""
-    source = call.source
-    function = source.function or source.name
+    """Return the entry of a kernel. The types of a whole kernel's parameters are those of the
+    instance."""
+    source, whole = call.source, bool(call.source.whole)
+    function = source.function or (source.name if whole else call.function)
     if call.template and "<" not in function:
         function += f"<{', '.join(signature.template_values(call.template))}>"
+    listed = source.whole or (*signature.parameters(call), *signature.attributes(source))
     values, sizes, fields = list[str](), list[str](), ""
-    for number, p in enumerate(source.whole):
-        kind = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
+    for number, p in enumerate(listed):
+        own = f"typename metal::msl_parameter<{number}, msl_kernel>::type"
+        kind = own if whole else p.declaration
         if p.array:
-            values.append(f"metal::msl_buffer<{kind}>(b[{len(sizes)}])")
-            if p.fields:
-                assigned = "".join(
-                    f" metal::msl_set(v->{name}, {value});" for name, value in p.fields
-                )
-                whole = f"typename metal::msl_pointee<{kind}>::type"
-                fields += (
-                    f"  if (i == {len(sizes)}) {{ auto v = (__private {whole}*)to;{assigned} }}\n"
-                )
-            sizes.append(f"metal::msl_size<metal::msl_pointee<{kind}>::type>")
+            pointee, index = f"typename metal::msl_pointee<{kind}>::type", len(sizes)
+            values.append(f"metal::msl_buffer<{kind}>(b[{index}])")
+            sizes.append(f"metal::msl_size<{pointee}>")
+            set_ = "".join(f" metal::msl_set(v->{name}, {value});" for name, value in p.fields)
+            if set_:
+                fields += f"  if (i == {index}) {{ auto v = (__private {pointee}*)to;{set_} }}\n"
         elif p.part == "threadgroup":
             values.append(f'metal::msl_shared<{kind}>("{p.name}", {p.bytes})')
         elif p.part == "absent":
@@ -228,40 +213,20 @@ def _whole_entry(call: MetalCall) -> str:
         elif p.part in NUMBERS:
             values.append(f"({kind})({NUMBERS[p.part]})")
         else:
-            values.append(f"metal::msl_extents<{kind}>({_axes(p.part)})")
-    listed = ", ".join([*sizes, "0"])
+            axes = (f"(uint)({signature.POSITIONS[p.part].format(axis)})" for axis in range(3))
+            maker = f"metal::msl_extents<{kind}>" if whole else kind
+            values.append(f"{maker}({', '.join(axes)})")
     return (
         f"typedef decltype({function}) msl_kernel;\n"
-        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n  const ulong sizes[] = {{{listed}}};\n'
-        "  return sizes[i]; }\n"
+        f'extern "C" {_PLAIN} ulong msl_element(uint i) {{\n'
+        f"  const ulong sizes[] = {{{', '.join([*sizes, '0'])}}};\n  return sizes[i]; }}\n"
         f'extern "C" {_PLAIN} void msl_fill(uint i, __private uchar* to) {{\n{fields}}}\n'
-        + _called(function, values)
+        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
+        f"  {function}({', '.join(values)});\n}}\n"
     ).replace("typename ", "")
 
 
 _PLAIN = '__attribute__((no_sanitize("thread", "undefined")))'  # its accesses are not the kernel's
-
-
-def _called(function: str, values: list[str]) -> str:
-    return (
-        f'extern "C" {_PLAIN} void msl_entry(__private ulong* b) {{\n'
-        f"  {function}({', '.join(values)});\n}}\n"
-    )
-
-
-def _argument(index: int, declaration: str) -> str:
-    if declaration.endswith("&"):
-        return f"*({declaration[:-1]}*)b[{index}]"
-    return f"({declaration})b[{index}]"
-
-
-def _position(name: str) -> str:
-    """Return the value of an attribute."""
-    return f"(uint)({NUMBERS[name]})" if name in NUMBERS else f"uint3({_axes(name)})"
-
-
-def _axes(name: str) -> str:
-    return ", ".join(f"(uint)({signature.POSITIONS[name].format(axis)})" for axis in range(3))
 
 
 def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:
@@ -275,10 +240,9 @@ def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]
 
 def refuse_threadgroup(needed: int) -> str | None:
     """Return in one sentence why so many bytes of threadgroup memory are too many, or None."""
-    most = THREADGROUP_LIMIT
-    if needed <= most:
+    if needed <= THREADGROUP_LIMIT:
         return None
-    return f"{needed} bytes of threadgroup memory; a threadgroup has {most}"
+    return f"{needed} bytes of threadgroup memory; a threadgroup has {THREADGROUP_LIMIT}"
 
 
 @cache
@@ -293,17 +257,16 @@ def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateV
     total = 0
     for match in _DECLARATION.finditer(text):
         for _, extents in _DECLARATOR.findall(match["names"]):
-            size = _bytes_of(kinds.get(match["type"], match["type"]))
+            kind = kinds.get(match["type"], match["type"])
+            if kind not in _BYTES:
+                raise ValueError(
+                    f"the size of the threadgroup type {kind} is unknown; declare its parts"
+                )
+            size = _BYTES[kind]
             for extent in re.findall(r"\[([^\]]*)\]", extents):
                 size *= _evaluated(extent, names)
             total += size
     return total
-
-
-def _bytes_of(kind: str) -> int:
-    if kind not in _BYTES:
-        raise ValueError(f"the size of the threadgroup type {kind} is unknown; declare its parts")
-    return _BYTES[kind]
 
 
 _ARITHMETIC: tuple[type, ...] = (ast.Expression, ast.BinOp, ast.Constant, ast.Name, ast.Load)
@@ -312,15 +275,13 @@ _ARITHMETIC += (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 def _evaluated(text: str, names: Mapping[str, int]) -> int:
     """Return the value of a constant expression. Raises ValueError for anything else."""
-    try:
+    with suppress(SyntaxError, NameError, ZeroDivisionError):
         # a division of integers in MSL
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         others = [node for node in ast.walk(tree) if not isinstance(node, _ARITHMETIC)]
         values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         if not others and all(isinstance(value, int) for value in values):
             return int(eval(compile(tree, "extent", "eval"), {"__builtins__": {}}, {**names}))
-    except (SyntaxError, NameError, ZeroDivisionError):
-        pass
     raise ValueError(
         f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
         "constexpr int constants; write it so"

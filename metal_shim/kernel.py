@@ -68,14 +68,12 @@ class MetalKernel:
         else:
             start = dict[str, bytes]()
             if init_value is not None:
-                full = (
-                    torch.full(m.shape, init_value, dtype=m.dtype, device="cpu") for m in models
-                )
+                full = [torch.full_like(m, init_value, device="cpu") for m in models]
                 start = dict(zip(self.source.outputs, map(_bytes, full), strict=True))
             given = [_bytes(x) for x in inputs]
             launch = MetalLaunch(call, given, grid, size, self.same_value, start)
-            contents = emulate.emulated(launch)
-            outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
+            results = zip(map(bytearray, emulate.emulated(launch)), models, strict=True)
+            outputs = [torch.frombuffer(c, dtype=m.dtype).view(m.shape) for c, m in results]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def refuse_threadgroup(self, **template: torch.dtype | str | bool | int) -> str | None:
@@ -124,15 +122,14 @@ def _check(
             raise LaunchRejected(
                 f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
             )
-    for name, x in zip(source.inputs, inputs, strict=True):
-        if x.device.type != "cpu" and not emulate.is_planning():
-            raise LaunchRejected(
-                f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
-                "call .cpu() first."
-            )
-    for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
-        if x.dtype not in WORDS:
-            raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
+        for name, x in zip(names, given, strict=True):
+            if kind == "inputs" and x.device.type != "cpu" and not emulate.is_planning():
+                raise LaunchRejected(
+                    f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
+                    "call .cpu() first."
+                )
+            if x.dtype not in WORDS:
+                raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
 
 
 def _values(template: Mapping[str, torch.dtype | TemplateValue]) -> dict[str, TemplateValue]:
@@ -147,10 +144,3 @@ def _bytes(x: torch.Tensor) -> bytes:
     # a copy: one element of any stride counts as contiguous, and torch does not view it as bytes
     dense = x.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
     return dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-
-
-def _tensor(contents: bytes, like: torch.Tensor) -> torch.Tensor:
-    result = torch.empty(tuple(like.shape), dtype=like.dtype)
-    flat = torch.frombuffer(bytearray(contents), dtype=torch.uint8)
-    result.view(-1).view(torch.uint8).copy_(flat)
-    return result

@@ -98,11 +98,6 @@ def findings(source: MetalSource, types: tuple[str, ...] = ()) -> tuple[LintFind
     return tuple(f for text in texts for rule in RULES for f in rule(text))
 
 
-def faults(source: MetalSource, types: tuple[str, ...] = ()) -> list[str]:
-    """Return one sentence for each broken rule."""
-    return [str(f) for f in findings(source, types)]
-
-
 def _lexed(text: str) -> tuple[Word, ...]:
     return tuple(words_of(without_comments(text).replace("#", " ")))  # with the lines of macros
 
@@ -154,28 +149,33 @@ def _functions(text: Text) -> Iterator[tuple[str, int, int]]:
 def _recursion(text: Text) -> Iterator[LintFinding]:
     bodies = list(_functions(text))
     names = [name for name, _, _ in bodies]
-    calls = {name: set(text.words[a:b]) & set(names) for name, a, b in bodies}
+    calls = {name: set(names) & set(text.words[a:b]) for name, a, b in bodies}
     for name, start, _ in bodies:
         if names.count(name) > 1:  # overloads may call one another
             continue
-        reached, todo = set[str](), list(calls[name])
-        while todo:
-            if (now := todo.pop()) not in reached:
-                reached.add(now)
-                todo += calls[now]
+        before, reached = set[str](), calls[name]
+        while reached != before:
+            before, reached = reached, reached.union(*(calls[called] for called in reached))
         if name in reached:
             sentence = f"{name} calls itself, and Metal has no stack for that"
             yield _finding(text, start, LintRule.RECURSION, sentence)
 
 
-def _threadgroup_variables(text: Text) -> Iterator[LintFinding]:
+def _header(text: Text) -> Iterator[LintFinding]:
     if not text.in_header:
         return
+    shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
     for i, word in enumerate(text.words):
         declared = word == "threadgroup" and text.at(i + 1) in text.types
         if declared and text.at(i + 2).isidentifier() and text.at(i + 3) in ("[", ";", "="):
             sentence = f"`{text.at(i + 2)}` is threadgroup memory, which only the body can declare"
             yield _finding(text, i, LintRule.THREADGROUP, sentence)
+        elif word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
+            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
+            yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
+        elif word in shapes:
+            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
+            yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
@@ -192,19 +192,6 @@ def _missing_words(text: Text) -> Iterator[LintFinding]:
         if word in _MISSING or library or static:
             name = "std::" if library else word
             yield _finding(text, i, LintRule.WORD, f"Metal has no `{name}`")
-
-
-def _header_names(text: Text) -> Iterator[LintFinding]:
-    if not text.in_header:
-        return
-    shapes = {f"{n}_{part}" for n in text.source.inputs for part in ("shape", "strides", "ndim")}
-    for i, word in enumerate(text.words):
-        if word in ATTRIBUTES and not text.opens(i - 2) and not text.opens(i + 1):
-            sentence = f"MLX adds {word} to the body alone; pass it as an argument"
-            yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
-        elif word in shapes:
-            sentence = f"MLX adds {word} where the body names it; pass it as an argument"
-            yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _atomics(text: Text) -> Iterator[LintFinding]:
@@ -229,10 +216,9 @@ def _names(text: Text) -> Iterator[LintFinding]:
 RULES: Sequence[Callable[[Text], Iterator[LintFinding]]] = (
     _address_spaces,
     _recursion,
-    _threadgroup_variables,
+    _header,
     _attributes,
     _missing_words,
-    _header_names,
     _atomics,
     _names,
 )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from metal_shim.signature import LIBRARY_NAMES, MetalCall, MetalSource
+from metal_shim.signature import LIBRARY_NAMES, ArrayType, MetalCall, MetalSource
 from workbench.spec import Impl
 
 MLX_DTYPES = {w: getattr(mx, name, mx.bool_) for w, name in LIBRARY_NAMES.items()}
@@ -55,28 +54,18 @@ def dispatch(
 ) -> Sequence[Any]:
     """Return the outputs of one dispatch, not yet evaluated."""
     template = [(n, MLX_DTYPES[v] if isinstance(v, str) else v) for n, v in call.template.items()]
-    outputs: Sequence[Any] = mlx_kernel(call.source)(
-        inputs=list(arrays),
-        template=template,
-        grid=grid,
-        threadgroup=group,
-        output_shapes=[t.shape for t in call.outputs],
-        output_dtypes=[MLX_DTYPES[t.dtype] for t in call.outputs],
-        init_value=init_value,
-    )
-    return outputs
+    more = {"grid": grid, "threadgroup": group, "template": template, "init_value": init_value}
+    shapes, dtypes = [t.shape for t in call.outputs], [MLX_DTYPES[t.dtype] for t in call.outputs]
+    kernel = mlx_kernel(call.source)
+    return list(kernel(inputs=list(arrays), output_shapes=shapes, output_dtypes=dtypes, **more))
 
 
 @cache
 def mlx_kernel(source: MetalSource) -> Any:
     """Return MLX's kernel of this source; made once, as MLX compiles each of its kernels."""
+    inputs, outputs, atomic = list(source.inputs), list(source.outputs), source.atomic_outputs
     return mx.fast.metal_kernel(
-        name=source.name,
-        input_names=list(source.inputs),
-        output_names=list(source.outputs),
-        source=source.body,
-        header=source.header,
-        atomic_outputs=source.atomic_outputs,
+        source.name, inputs, outputs, source.body, source.header, atomic_outputs=atomic
     )
 
 
@@ -146,17 +135,6 @@ def rotation(arrays: Sequence[Sequence[Any]], cold_bytes: int) -> list[Sequence[
     return [arrays, *sets]
 
 
-@contextmanager
-def recorded() -> Iterator[list[tuple[Step, list[Any]]]]:
-    """Return a context manager whose list takes each launch inside of it, with its arrays."""
-    launches: list[tuple[Step, list[Any]]] = []
-    before = _LAUNCHES.set(launches)
-    try:
-        yield launches
-    finally:
-        _LAUNCHES.reset(before)
-
-
 class MlxDriver:
     """Prepare calls on the Metal device, for `workbench/measurement/metal_worker.py`."""
 
@@ -170,26 +148,23 @@ class MlxDriver:
         if impl.backend == "mlx":
             operation = import_module("metal_shim.operations").OPERATIONS[impl.spec.name]
             return MlxCall([operation.run], rotation([operation.prepare(inputs)], cold_bytes))
-        with recorded() as launches:
+        before = _LAUNCHES.set(launches := list[tuple[Step, list[Any]]]())
+        try:
             impl(*inputs, config=config)
-        return MlxCall(
-            [step for step, _ in launches], rotation([arrays for _, arrays in launches], cold_bytes)
-        )
+        finally:
+            _LAUNCHES.reset(before)
+        steps, arrays = [step for step, _ in launches], [arrays for _, arrays in launches]
+        return MlxCall(steps, rotation(arrays, cold_bytes))
 
     def empty(self) -> MlxCall:
         """Return a call of a kernel of one thread that writes one number."""
-        kernel = mlx_kernel(MetalSource("empty", ("x",), ("y",), "y[0] = x[0];", ""))
-
-        def step(x: Any) -> Any:
-            one = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
-            return kernel(inputs=[x], output_shapes=[(1,)], output_dtypes=[x.dtype], **one)
-
-        return MlxCall([step], [[[mx.zeros((8,))]]])
+        source, one = MetalSource("empty", ("x",), ("y",), "y[0] = x[0];"), (1, 1, 1)
+        call = MetalCall(source, (ArrayType((8,), "fp32"),), (ArrayType((1,), "fp32"),), {})
+        return MlxCall([partial(dispatch, call, one, one)], [[[mx.zeros((8,))]]])
 
     def info(self) -> Mapping[str, Any]:
         """Return MLX's description of the device."""
-        known: Mapping[str, Any] = mx.device_info()
-        return known
+        return dict(mx.device_info())
 
 
 def capture(path: str, call: Callable[[], Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,22 +48,10 @@ class ProgramFinding:
 
 
 @dataclass
-class KernelReport:
-    """What the launches of one kernel came to; `sectors` are those of 32 bytes of all of them."""
-
-    name: str
-    place: str
-    launches: int = 0
-    runs: int = 0
-    sectors: int = 0
-    notes: set[str] = field(default_factory=set)
-
-
-@dataclass
 class ProgramReport:
     """Kernels and findings of a program. Each finding counts as often as it occurs."""
 
-    kernels: list[KernelReport] = field(default_factory=list)
+    kernels: list[CheckedKernel] = field(default_factory=list)
     findings: list[ProgramFinding] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -78,19 +67,17 @@ class ProgramReport:
         for sentence in dict.fromkeys(self.refused):
             yield f"not checked: {sentence}"
         if launched:
-            width = max(len(kernel.name) for kernel in launched)
+            width = max(len(kernel.source.name) for kernel in launched)
             yield f"{'kernel':<{width}}  launches    runs     sectors   races  made at"
+        faults = Counter((f.finding.check, f.finding.kernel) for f in self.findings)
         for kernel in launched:
-            races = sum(
-                f.finding.check is CheckName.RACECHECK and f.finding.kernel == kernel.name
-                for f in self.findings
-            )
+            races = faults[CheckName.RACECHECK, kernel.source.name]
             yield (
-                f"{kernel.name:<{width}} {kernel.launches:>9} {kernel.runs:>7} "
+                f"{kernel.source.name:<{width}} {kernel.launches:>9} {kernel.runs:>7} "
                 f"{kernel.sectors:>11,} {races:>7}  {kernel.place}"
             )
             yield from (f"  {note}" for note in sorted(kernel.notes))
-        unlaunched = [kernel.name for kernel in self.kernels if not kernel.launches]
+        unlaunched = [kernel.source.name for kernel in self.kernels if not kernel.launches]
         if unlaunched:
             yield f"never launched: {', '.join(dict.fromkeys(unlaunched))}"
 
@@ -98,13 +85,17 @@ class ProgramReport:
 @dataclass
 class CheckedKernel:
     """Stands in the place of a kernel of MLX's: called with the same arguments, it returns outputs
-    that the emulator computed."""
+    that the emulator computed. It counts its launches; `sectors`, of 32 bytes, are those of all."""
 
     source: MetalSource
     dense: bool  # inputs are made row contiguous, as `ensure_row_contiguous` asks
     frame: FrameType | None
+    place: str
     report: ProgramReport
-    kernel: KernelReport
+    launches: int = 0
+    runs: int = 0
+    sectors: int = 0
+    notes: set[str] = field(default_factory=set)
     kinds: dict[Any, int] = field(default_factory=dict)  # sectors of each kind of launch
 
     def __call__(
@@ -144,14 +135,14 @@ class CheckedKernel:
 
     def _emulated(self, launch: MetalLaunch) -> list[bytes]:
         """Return the outputs of a launch and enter what its runs show."""
-        call, kernel = launch.call, self.kernel
+        call = launch.call
         kind = (call.inputs, call.outputs, tuple(call.template.items()), launch.grid, launch.group)
-        turn = kernel.launches % len(SCHEDULES)
+        turn = self.launches % len(SCHEDULES)
         schedules = (SCHEDULES[turn],) if kind in self.kinds else SCHEDULES
-        kernel.launches += 1
+        self.launches += 1
         if launch.clamped != launch.group:
             cut, group = ("x".join(map(str, extents)) for extents in (launch.clamped, launch.group))
-            kernel.notes.add(f"a threadgroup of {group} is cut to {cut}, the grid")
+            self.notes.add(f"a threadgroup of {group} is cut to {cut}, the grid")
         results: list[bytes] | None = None
         for schedule in schedules:
             counting = kind not in self.kinds and schedule is SCHEDULES[0]
@@ -161,17 +152,17 @@ class CheckedKernel:
                     outputs = emulate.emulated(launch)
             except emulate.EmulationError as error:
                 self.report.findings.append(self._placed(error.finding))
-                kernel.runs += 1
+                self.runs += 1
                 return self._after(error.finding, launch, schedule)
             except LaunchRejected as error:
-                self.report.refused.append(f"{error} (made at {kernel.place})")
+                self.report.refused.append(f"{error} (made at {self.place})")
                 raise
-            kernel.runs += 1
+            self.runs += 1
             results = results or outputs
             if counting:
                 traffics = (run.traffic for run in runs)
                 self.kinds[kind] = sum(b.sectors for t in traffics for b in t.buffers.values())
-        kernel.sectors += self.kinds.get(kind, 0)
+        self.sectors += self.kinds.get(kind, 0)
         assert results is not None
         return results
 
@@ -182,7 +173,7 @@ class CheckedKernel:
             options = emulate.EmulationOptions(schedule, unchecked=True)
             with suppress(emulate.EmulationError), emulate.emulation(options):
                 return emulate.emulated(launch)
-        self.kernel.notes.add("the program got zeros for outputs of a run that a finding ended")
+        self.notes.add("the program got zeros for outputs of a run that a finding ended")
         outputs = zip(self.source.outputs, launch.call.outputs, strict=True)
         return [launch.initial.get(name, bytes(model.bytes)) for name, model in outputs]
 
@@ -198,12 +189,12 @@ class CheckedKernel:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            return self.kernel.place
+            return self.place
         part = self.source.header if finding.in_header else self.source.body
         if (at := text.find(part)) >= 0:
             return f"{_shown(path)}:{text.count(chr(10), 0, at) + (finding.line or 1)}"
         same = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == finding.text]
-        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.kernel.place
+        return f"{_shown(path)}:{same[0]}" if len(same) == 1 else self.place
 
     def _word(self, dtype: Any, name: str) -> str:
         if dtype not in DTYPES:
@@ -231,7 +222,7 @@ class CheckedKernel:
         return ArrayType(tuple(x.shape), word, strides), flat.tobytes()
 
     def _refuse(self, sentence: str) -> None:
-        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.kernel.place})")
+        self.report.refused.append(f"{self.source.name}: {sentence} (made at {self.place})")
         raise LaunchRejected(f"{self.source.name}: {sentence}.")
 
 
@@ -275,11 +266,11 @@ def _kernel(report: ProgramReport, name: str, input_names: Sequence[str],
             compile_options: object = None) -> CheckedKernel:  # fmt: skip
     """Return what stands for a kernel, from the arguments of `mx.fast.metal_kernel`."""
     frame = _caller(sys._getframe(1))
-    kernel = KernelReport(name, _place(frame))
-    report.kernels.append(kernel)
     text = MetalSource(name, tuple(input_names), tuple(output_names), source, header,
                        atomic_outputs=atomic_outputs)  # fmt: skip
-    return CheckedKernel(text, ensure_row_contiguous, frame, report, kernel)
+    kernel = CheckedKernel(text, ensure_row_contiguous, frame, _place(frame), report)
+    report.kernels.append(kernel)
+    return kernel
 
 
 def _on_the_cpu(function: Any, *given: Any, **named: Any) -> Any:
@@ -322,10 +313,8 @@ def check_program(words: Sequence[str]) -> int:
     module = words[0] == "-m"
     arguments = list(words[1:] if module else words)
     failure = ""
-    argv, path = sys.argv, list(sys.path)
-    with checked_program() as report:
-        sys.argv = arguments
-        sys.path.insert(0, "" if module else str(Path(arguments[0]).resolve().parent))
+    path = ["" if module else str(Path(arguments[0]).resolve().parent), *sys.path]
+    with checked_program() as report, patch.multiple(sys, argv=arguments, path=path):
         try:
             if module:
                 runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -336,10 +325,7 @@ def check_program(words: Sequence[str]) -> int:
         except Exception as error:
             traceback.print_exc()
             failure = f"it ended with {type(error).__name__}"
-        finally:
-            sys.argv, sys.path[:] = argv, path
-    for line in report.lines():
-        print(line)
+    print(*report.lines(), sep="\n")
     if failure:
         print(f"{arguments[0]}: {failure}")
     if report.findings:

@@ -6,26 +6,19 @@ A helper cannot declare threadgroup memory, so it takes a pointer to `NSG` float
 
 # Reductions over a threadgroup of NSG SIMD-groups. Each ends with a barrier, so that the same
 # scratch can be used again.
-BLOCK_REDUCE = """
-template <int NSG> float block_sum(float v, threadgroup float* part, uint lane, uint sg) {
-    v = simd_sum(v);
+_REDUCE = """
+template <int NSG> float block_OP(float v, threadgroup float* part, uint lane, uint sg) {
+    v = simd_OP(v);
     if (NSG == 1) return v;
     if (lane == 0) part[sg] = v;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    v = simd_sum(lane < NSG ? part[lane] : 0.0f);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    return v;
-}
-template <int NSG> float block_max(float v, threadgroup float* part, uint lane, uint sg) {
-    v = simd_max(v);
-    if (NSG == 1) return v;
-    if (lane == 0) part[sg] = v;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    v = simd_max(lane < NSG ? part[lane] : -INFINITY);
+    v = simd_OP(lane < NSG ? part[lane] : NEUTRAL);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return v;
 }
 """
+_SUM = _REDUCE.replace("OP", "sum").replace("NEUTRAL", "0.0f")
+BLOCK_REDUCE = _SUM + _REDUCE.replace("OP", "max").replace("NEUTRAL", "-INFINITY")
 
 # Four neighbours at once; the address must be a multiple of their size. `part4` takes the first
 # `left` of them one by one, and zeros for the others.

@@ -35,8 +35,7 @@ def quantized(inputs: Sequence[torch.Tensor]) -> Arrays:
 
 def weights_of(w: torch.Tensor) -> torch.Tensor:
     """Return the weights of Q4_K blocks as float64."""
-    weights: torch.Tensor = import_module("workbench.kernels.q4_k_matmul").unpacked(w)
-    return weights
+    return torch.as_tensor(import_module("workbench.kernels.q4_k_matmul").unpacked(w))
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,4 @@ def mlx_impl(spec: Spec) -> Impl | None:
         mx.eval(result)
         return tensor_of(result, WORDS[inputs[0].dtype]).to(inputs[0].dtype)
 
-    return Impl(spec, "mlx", launch, "mlx", NoKnobs, None, _takes_all, None, {})
-
-
-def _takes_all(config: Any, limits: Any, **sizes: int) -> None:
-    return None
+    return Impl(spec, "mlx", launch, "mlx", NoKnobs, None, lambda c, limits, **_: None, None, {})

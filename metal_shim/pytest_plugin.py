@@ -29,9 +29,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     where MLX or the compiler is missing."""
     if not early_config.known_args_namespace.metal_check:
         return
-    find_compiler = import_module("metal_shim.compiler").find_compiler
     try:
-        find_compiler()
+        import_module("metal_shim.compiler").find_compiler()
         checked_program = import_module("metal_shim.mlx_program").checked_program
     except (ImportError, RuntimeError) as error:
         raise pytest.UsageError(f"--metal-check: {error}") from None

@@ -41,7 +41,7 @@ struct Request {
   uint32_t count, counting, groups_backward, order, unchecked, corners, grid[3], group[3];
   uint64_t threadgroup_limit, accesses;
 };
-struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; };
+struct BufferRequest { char name[40]; uint64_t bytes; uint32_t flags, element; };
 
 enum Space : uint8_t { DEVICE, THREADGROUP };
 const char* const SPACE[] = {"device", "threadgroup"};
@@ -110,22 +110,25 @@ uint64_t accesses_left, addresses[64], base; // base: where the kernel was loade
 void (*entry)(uint64_t* buffers);           // the kernel's
 std::unordered_map<void*, Instruction> instructions[32];
 
+// Where a thread or a threadgroup lies, counted along x first.
+void unravel(uint64_t i, const uint32_t* extents, uint32_t* at) {
+  for (int k = 0; k < 3; i /= extents[k++]) at[k] = k < 2 ? i % extents[k] : i;
+}
+
 // A switch of our own: ucontext makes a system call in each, and takes ten times as long.
 void* scheduler;
 extern "C" void msl_switch(void** save, void* to);
 #define MSL_LABEL MSL_NAME(__USER_LABEL_PREFIX__) "msl_switch"
 #if defined(__aarch64__)
 constexpr int SAVED = 20, RETURN = 11; // x19 to x29, x30, d8 to d15
+#define MSL_REGISTERS(op) \
+  op " x19, x20, [sp]\n" op " x21, x22, [sp, #16]\n" op " x23, x24, [sp, #32]\n" \
+  op " x25, x26, [sp, #48]\n" op " x27, x28, [sp, #64]\n" op " x29, x30, [sp, #80]\n" \
+  op " d8, d9, [sp, #96]\n" op " d10, d11, [sp, #112]\n" op " d12, d13, [sp, #128]\n" \
+  op " d14, d15, [sp, #144]\n"
 asm(".text\n.globl " MSL_LABEL "\n.p2align 2\n" MSL_LABEL ":\n"
-    "sub sp, sp, #160\n"
-    "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n"
-    "stp x25, x26, [sp, #48]\n stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
-    "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n"
-    "stp d14, d15, [sp, #144]\n mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
-    "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n"
-    "ldp x25, x26, [sp, #48]\n ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
-    "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n"
-    "ldp d14, d15, [sp, #144]\n add sp, sp, #160\n ret\n");
+    "sub sp, sp, #160\n" MSL_REGISTERS("stp") "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+    MSL_REGISTERS("ldp") "add sp, sp, #160\n ret\n");
 #elif !defined(__x86_64__)
 #error "fibers switch on x86-64 and ARM64 only"
 #else
@@ -188,15 +191,17 @@ void keep(char* to, const char* check, void* pc, const char* format, A... values
   if (!to[0] && !request.unchecked) describe(to, check, pc, format, values...);
 }
 
+template <class... A> [[noreturn]] void refuse(const char* format, A... values) {
+  printf("error "); printf(format, values...); printf("\n"); exit(0);
+}
+
 constexpr int RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 Region& add(const BufferRequest& b, Space space, int line) {
   uint64_t total = b.bytes;
   for (auto& r : regions) total += r.high - r.low;
-  if (request.corners ? b.bytes > SLOT / 2 : total > MOST_BYTES) {
-    printf("error %s more than %d GiB\n", request.corners ? "a buffer takes" : "the buffers take",
-           request.corners ? 32 : 4); exit(0); }
-  if (regions.size() >= SLOTS) {
-    printf("error more than %zu buffers and threadgroup arrays\n", SLOTS); exit(0); }
+  if (request.corners && b.bytes > SLOT / 2) refuse("a buffer takes more than 32 GiB");
+  if (!request.corners && total > MOST_BYTES) refuse("the buffers take more than 4 GiB");
+  if (regions.size() >= SLOTS) refuse("more than %zu buffers and threadgroup arrays", SLOTS);
   char* low = arena + regions.size() * SLOT + SLOT / 2;
   uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
   regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line});
@@ -220,14 +225,13 @@ bool ordered(const Region& r, const Stamp& that, Readers who) {
 
 void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp& that, void* pc) {
   if (request.unchecked) return;
-  uint32_t g = that.group - 1;
-  bool same = g == group_index;
+  uint32_t g[3];
+  unravel(that.group - 1, msl_dispatch.groups, g);
+  bool same = that.group - 1 == group_index;
   fail("racecheck", pc,
        "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%llx@",
        SPACE[r.space], r.name, (cell << r.shift) / r.element, write ? "written" : "read",
-       that.thread, g % msl_dispatch.groups[0],
-       g / msl_dispatch.groups[0] % msl_dispatch.groups[1],
-       g / msl_dispatch.groups[0] / msl_dispatch.groups[1], they_write ? "wrote" : "read",
+       that.thread, g[0], g[1], g[2], they_write ? "wrote" : "read",
        same ? ", with no barrier of mem_" : "; nothing orders two threadgroups",
        same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "",
        (unsigned long long)place(that.pc));
@@ -346,13 +350,13 @@ bool exchange(Simdgroup& s) {
   for (Fiber* f = first; f < end && !head; f++) if (f->state == EXCHANGING) head = f;
   if (!head) return false;
   s.active = 0;
-  for (Fiber* f = first; f < end; f++)
-    if (f->state == EXCHANGING && f->function == head->function && f->line == head->line) {
-      s.active |= 1u << f->ids.lane; f->state = READY; }
   s.turn ^= 1; // who goes on may give the next value before others have taken this one
-  for (Fiber* f = first; f < end; f++)
-    if (f->state == EXCHANGING)
-      memcpy(s.values[s.turn][f->ids.lane], s.values[s.turn ^ 1][f->ids.lane], 64);
+  for (Fiber* f = first; f < end; f++) {
+    if (f->state != EXCHANGING) continue;
+    if (f->function == head->function && f->line == head->line) {
+      s.active |= 1u << f->ids.lane; f->state = READY;
+    } else memcpy(s.values[s.turn][f->ids.lane], s.values[s.turn ^ 1][f->ids.lane], 64);
+  }
   if (head->function & 0x8000) {
     uint32_t reached = __builtin_popcount(s.active);
     if (reached != s.count) {
@@ -401,18 +405,18 @@ bool pass_barrier() {
   return !failed;
 }
 
-void begin_group(uint64_t g, size_t device_regions) {
+void run_group(uint64_t g) {
   MslDispatch& d = msl_dispatch;
-  uint32_t n = 1, at[3] = {uint32_t(g % d.groups[0]), uint32_t(g / d.groups[0] % d.groups[1]),
-                           uint32_t(g / d.groups[0] / d.groups[1])};
+  uint32_t n = 1, at[3];
+  unravel(g, d.groups, at);
   for (int k = 0; k < 3; k++)
     n *= d.current[k] = std::min(d.group[k], d.grid[k] - at[k] * d.group[k]);
   group_index = g; d.threads = n; d.simdgroups = (n + 31) / 32; counts.threads += n;
   group_epoch[DEVICE] = group_epoch[THREADGROUP] = 1;
-  regions.erase(regions.begin() + device_regions, regions.end());
+  regions.erase(regions.begin() + buffers.size(), regions.end());
   for (uint32_t t = 0; t < n; t++) {
-    fibers[t].ids = {{t % d.current[0], t / d.current[0] % d.current[1],
-                      t / d.current[0] / d.current[1]}, {at[0], at[1], at[2]}, t, t % 32, t / 32};
+    fibers[t].ids = {{}, {at[0], at[1], at[2]}, t, t % 32, t / 32};
+    unravel(t, d.current, fibers[t].ids.tid);
     start(fibers[t], stacks + t * STACK);
   }
   for (uint32_t s = 0; s < d.simdgroups; s++) {
@@ -420,17 +424,14 @@ void begin_group(uint64_t g, size_t device_regions) {
     simdgroups[s].turn = 0;
     simdgroups[s].epoch[DEVICE] = simdgroups[s].epoch[THREADGROUP] = 1;
   }
-}
-
-void run_group() {
-  uint32_t n = msl_dispatch.simdgroups, round = 0;
+  uint32_t m = d.simdgroups, round = 0;
   do {
-    for (uint32_t i = 0; i < n && !failed; i++)
-      run_simdgroup(simdgroups[request.order == BACKWARD ? n - 1 - i
-                               : request.order == ROTATED ? (i + 1 + round) % n : i]);
+    for (uint32_t i = 0; i < m && !failed; i++)
+      run_simdgroup(simdgroups[request.order == BACKWARD ? m - 1 - i
+                               : request.order == ROTATED ? (i + 1 + round) % m : i]);
     round++;
   } while (pass_barrier());
-  for (uint32_t s = 0; s < n && request.counting && !failed; s++) count(s);
+  for (uint32_t s = 0; s < m && request.counting && !failed; s++) count(s);
 }
 
 void check_written() {
@@ -462,7 +463,6 @@ void run() {
     d.grid[k] = request.grid[k]; d.group[k] = request.group[k];
     d.groups[k] = (d.grid[k] + d.group[k] - 1) / d.group[k];
     groups *= d.groups[k]; }
-  size_t device_regions = regions.size();
   if (request.corners) {
     uint64_t size[3] = {1, d.groups[0], uint64_t(d.groups[0]) * d.groups[1]};
     for (uint32_t i = 0; i < 8 && !failed; i++) { // the first, and then the last before others
@@ -471,10 +471,9 @@ void run() {
       beyond = i > 0;
       for (int k = 0; k < 3; k++)
         if (corner >> k & 1) { g += (d.groups[k] - 1) * size[k]; again |= d.groups[k] == 1; }
-      if (!again) { begin_group(g, device_regions); run_group(); } }
-  } else for (uint64_t i = 0; i < groups && !failed; i++) {
-    begin_group(request.groups_backward ? groups - 1 - i : i, device_regions);
-    run_group(); }
+      if (!again) run_group(g); }
+  } else for (uint64_t i = 0; i < groups && !failed; i++)
+    run_group(request.groups_backward ? groups - 1 - i : i);
   now = nullptr;
   check_written();
 }
@@ -501,7 +500,7 @@ void settle() {
 }
 
 template <class T> void receive(T* to, size_t n = 1) {
-  if (fread(to, sizeof(T), n, stdin) != n) { printf("error the request ends early\n"); exit(0); } }
+  if (fread(to, sizeof(T), n, stdin) != n) refuse("the request ends early"); }
 
 void reply() {
   bool ordered = !strncmp(finding, "synccheck", 9) || !strncmp(finding, "racecheck", 9);
@@ -555,7 +554,7 @@ uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t eleme
     fail("memcheck", at_line(line),
          "%lu bytes of threadgroup memory with %s; a threadgroup has %lu", (unsigned long)used,
          name, (unsigned long)request.threadgroup_limit);
-  BufferRequest b = {{}, bytes, element, WRITABLE};
+  BufferRequest b = {{}, bytes, WRITABLE, element};
   snprintf(b.name, sizeof b.name, "%s", name);
   Region& r = add(b, THREADGROUP, line);
   memset(r.low, fill, bytes); // NaN at first
@@ -639,17 +638,17 @@ int main(int, char** arguments) {
   dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL); // kernels call it, and zig links what is called here
   void* kernel = dlopen(arguments[1], RTLD_NOW);
   Dl_info about;
-  if (!kernel) { printf("error %s\n", dlerror()); return 0; }
+  if (!kernel) refuse("%s", dlerror());
   entry = (void (*)(uint64_t*))dlsym(kernel, "msl_entry");
   dladdr((void*)entry, &about); base = (uint64_t)about.dli_fbase;
   receive(&request);
   buffers.resize(request.count); contents.resize(request.count);
   receive(buffers.data(), request.count);
-  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element"); // of a whole kernel
+  auto element = (uint64_t(*)(uint32_t))dlsym(kernel, "msl_element");
   auto fields = (void (*)(uint32_t, void*))dlsym(kernel, "msl_fill");
   for (uint32_t i = 0; i < request.count; i++) {
     BufferRequest& b = buffers[i];
-    if (!b.element) b.element = std::max<uint64_t>(element(i), 1);
+    b.element = std::max<uint64_t>(element(i), 1);
     if (b.flags & INITIALISED && !(b.flags & EMPTY)) {
       contents[i].resize(b.bytes + 1); receive(contents[i].data(), b.bytes); }
     if (b.flags & FILLED) {
@@ -662,10 +661,8 @@ int main(int, char** arguments) {
     setrlimit(RLIMIT_DATA, &limit); }
   arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
   stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, RESERVED, -1, 0);
-  if (arena == MAP_FAILED || stacks == MAP_FAILED) {
-    printf("error the system gives no address space (%s): raise ulimit -v and -d\n",
-           strerror(errno));
-    return 0; }
+  if (arena == MAP_FAILED || stacks == MAP_FAILED)
+    refuse("the system gives no address space (%s): raise ulimit -v and -d", strerror(errno));
   regions.reserve(request.count + 64);
   settle();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.

@@ -254,15 +254,6 @@ class SlicedLogits:
     kept: int = among(32, 64, 128, default=64)
 
 
-def partials_kernel(sampler: str) -> MetalKernel:
-    """Return the kernel that writes, for each slice, its largest logit, its candidates' lower end,
-    and their keys and indices."""
-    outputs = "best least keys index"
-    return metal_kernel(
-        f"{sampler}_partials", inputs="x", outputs=outputs, header=_KEYS, body=_PARTIALS
-    )
-
-
 _MERGE = """
     constexpr int NSG = TG / 32;
     threadgroup ulong part[NSG], ties[NSG];
@@ -295,17 +286,18 @@ _MERGE = """
 """
 
 
-def merge_kernel(sampler: str, inputs: str, every: str) -> MetalKernel:
-    """Return the kernel that draws one token a row from the candidates of its slices. `inputs` are
-    those beside logits and candidates, `every` is how many logits of row `b` may be drawn, in Metal
+def sampler_kernels(sampler: str, inputs: str, every: str) -> tuple[MetalKernel, MetalKernel]:
+    """Return the kernel that writes, for each slice, its largest logit, its candidates' lower end,
+    and their keys and indices, and the one that draws one token a row from them. `inputs` are those
+    beside logits and candidates, `every` is how many logits of row `b` may be drawn, in Metal
     source."""
-    return metal_kernel(
-        f"{sampler}_merge",
-        inputs=f"x best least keys index {inputs}",
-        outputs="token",
-        header=DRAW,
-        body=_MERGE.replace("EVERY", every),
+    lists, body = "best least keys index", _MERGE.replace("EVERY", every)
+    partials = metal_kernel(
+        f"{sampler}_partials", inputs="x", outputs=lists, header=_KEYS, body=_PARTIALS
     )
+    all_ = f"x {lists} {inputs}"
+    merge = metal_kernel(f"{sampler}_merge", inputs=all_, outputs="token", header=DRAW, body=body)
+    return partials, merge
 
 
 def drawn(

@@ -23,6 +23,12 @@ TYPES: Mapping[str, str] = {
     **{word: f"{word}_t" for word in _INTEGERS},
     "bool": "bool",
 }
+METAL_DTYPES = {name: word for word, name in TYPES.items()} | {
+    "half": "fp16", "bfloat": "bf16", "int": "int32", "uint": "uint32", "short": "int16",
+    "ushort": "uint16", "char": "int8", "uchar": "uint8", "long": "int64", "ulong": "uint64",
+    "size_t": "uint64", "atomic_uint": "uint32", "atomic_int": "int32", "atomic_float": "fp32",
+    "msl_float": "fp32",
+}  # fmt: skip
 LIBRARY_NAMES = {  # of torch, MLX and numpy, which has no bfloat16
     word: word.replace("bf", "bfloat").replace("fp", "float") for word in TYPES
 }
@@ -151,16 +157,17 @@ def parameters(call: MetalCall) -> list[Parameter]:
     return result
 
 
-def attributes(source: MetalSource) -> list[str]:
-    """Return the names of the attributes that the body uses, in alphabetical order."""
-    return [name for name in ATTRIBUTES if name in source.body]
+def attributes(source: MetalSource) -> list[Parameter]:
+    """Return the attributes that the body uses, in alphabetical order."""
+    return [Parameter(kind, n, "", n) for n, kind in ATTRIBUTES.items() if n in source.body]
 
 
 def head(call: MetalCall) -> str:
     """Return the text between the header and the body: template line and parameters."""
     listed = [f"  {p.declaration} {p.name} [[buffer({i})]]" for i, p in enumerate(parameters(call))]
-    listed += [f"  {ATTRIBUTES[name]} {name} [[{name}]]" for name in attributes(call.source)]
-    line = ", ".join(f"{_template_kind(value)} {name}" for name, value in call.template.items())
+    listed += [f"  {p.declaration} {p.name} [[{p.name}]]" for p in attributes(call.source)]
+    kinds = {str: "typename", bool: "bool", int: "int"}
+    line = ", ".join(f"{kinds[type(value)]} {name}" for name, value in call.template.items())
     before = f"template <{line}>\n" if call.template else ""
     return f"{before}[[kernel]] void {call.function}(\n" + ",\n".join(listed) + ") {\n"
 
@@ -196,9 +203,3 @@ def _descriptions(source: MetalSource, name: str) -> list[Parameter]:
         for part, kind in parts.items()
         if f"{name}_{part}" in source.body
     ]
-
-
-def _template_kind(value: TemplateValue) -> str:
-    if isinstance(value, str):
-        return "typename"
-    return "bool" if isinstance(value, bool) else "int"

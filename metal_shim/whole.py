@@ -10,7 +10,7 @@ input of `mx.fast.metal_kernel`, so nothing launches it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -211,23 +211,22 @@ def whole_source(
 def whole_file(path: Path, function: str, options: WholeOptions) -> MetalSource:
     """Return a kernel of a `.metal` file, by its name or its `host_name`. Raises NotWhole."""
     text = _preprocessed(path, options)
-    files = dict.fromkeys(m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<"))
-    files = dict.fromkeys([str(path), *files])
-    numbers = {name: number for number, name in enumerate(files)}
+    marks = [m[2] for m in _MARKER.finditer(text) if not m[2].startswith("<")]
+    numbers = {n: number for number, n in enumerate(dict.fromkeys([str(path), *marks]))}
     text = re.sub(r"(?m)^#pragma[^\n]*$", "", text)  # hints, and macros in them are not expanded
     marked = _MARKER.sub(
         lambda m: f'#line {numbers.get(m[2], 0) * FILE_LINES + int(m[1])} "@.metal"', text
     )
     source = _source(marked, function, options)
-    paths = [Path(name) for name in files]
-    texts = tuple((p.name, p.read_text("utf-8", "replace") if p.is_file() else "") for p in paths)
+    files = map(Path, numbers)
+    texts = tuple((p.name, p.read_text("utf-8", "replace") if p.is_file() else "") for p in files)
     body = source.body.replace('"@.metal"', f'"{source.name}.metal"')
     return replace(source, body=body, files=texts)
 
 
 def kernel_names(path: Path, options: WholeOptions) -> list[str]:
     """Return the names by which kernels of a file can be chosen."""
-    return _kernel_names(list(declarations(_preprocessed(path, options))))
+    return list(_launchable(list(declarations(_preprocessed(path, options)))))
 
 
 def _preprocessed(path: Path, options: WholeOptions) -> str:
@@ -242,31 +241,48 @@ def _preprocessed(path: Path, options: WholeOptions) -> str:
         ) from None
 
 
-def _kernel_names(listed: Sequence[Declaration]) -> list[str]:
-    names = [name for d in listed if d.instantiates and (name := _host_name(d))]
+def _launchable(listed: Sequence[Declaration]) -> dict[str, tuple[str, list[str]]]:
+    """Return the names by which kernels can be chosen, each with the name of the kernel and the
+    arguments of its template."""
+    result = dict[str, tuple[str, list[str]]]()
+    for d in listed:
+        if not d.instantiates or not (host := _host_name(d)):
+            continue
+        ends = [i for i, w in enumerate(d.words[:-1]) if w == ">" and d.words[i + 1] in "(;"]
+        if ends:
+            last = "decltype" in d.words or len(ends) == 1
+            start = opening_angle(d.words, ends[-1] if last else ends[0])
+            values = joined(d.words[start + 1 : closing(d.words, start)])
+        else:  # `template [[host_name("f")]] kernel void f(...)`
+            start, values = max(i for i, word in enumerate(d.words) if word == "("), []
+        result.setdefault(host, (d.words[start - 1], values))
     for d in listed:
         if d.is_kernel and d.words[0] != "template":
-            names += [_host_name(d) or name for name in d.names]
-    return names
+            for name in d.names:
+                result.setdefault(_host_name(d) or name, (name, []))
+    return result
 
 
 def _host_name(declaration: Declaration) -> str:
     """Return the name for the host; neighbouring strings are one."""
-    words: list[str] = [*declaration.words]
+    words = declaration.words
     if "host_name" not in words:
         return ""
-    start = words.index("host_name") + 1
+    start = words.index(Word("host_name")) + 1
     return "".join(word.strip('"') for word in words[start + 1 : closing(words, start)])
 
 
 def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     """Return the source of a kernel: its text with blanks in place of what it does not reach."""
     listed = list(declarations(plain))
-    name, values = _chosen(listed, function)
+    names, (plain_name, _, given) = _launchable(listed), function.partition("<")
+    arguments = words_of(given.rpartition(">")[0])
+    name, values = names.get(function) or (plain_name, joined(arguments) if arguments else [])
     kernels = [d for d in listed if d.is_kernel and name in d.names]
     if not kernels:
-        names = _kernel_names(listed)
-        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        shown = ", ".join([*names][:12]) + (
+            f" and {len(names) - 12} more" if len(names) > 12 else ""
+        )
         raise NotWhole(
             f"the text has no kernel {function}; name one of its [[kernel]] functions"
             + (f": {shown}." if names else ".")
@@ -282,10 +298,11 @@ def _source(plain: str, function: str, options: WholeOptions) -> MetalSource:
     plain = _with_callables(plain, listed, values)
     parameters = [p for part in _listed(kernel) if (p := _parameter(part, kernel, values, options))]
     buffers = [p for p in parameters if p.array]
+    outputs = [p.name for p in buffers if not re.search(r"\bconst(ant)?\b", p.declaration)]
     return MetalSource(
         name=name,
-        inputs=tuple(p.name for p in buffers if not _is_written(p)),
-        outputs=tuple(p.name for p in buffers if _is_written(p)),
+        inputs=tuple(p.name for p in buffers if p.name not in outputs),
+        outputs=tuple(outputs),
         body=_with_constants(plain, options),
         whole=tuple(parameters),
         function=f"{kernel.scope}{name}" + (f"<{', '.join(values)}>" if values else ""),
@@ -319,43 +336,19 @@ def _with_callables(text: str, listed: Sequence[Declaration], values: list[str])
     return text
 
 
-def _chosen(listed: Sequence[Declaration], function: str) -> tuple[str, list[str]]:
-    """Return the name of the kernel and the arguments of its template, if they are named."""
-    for declaration in listed:
-        if declaration.instantiates and _host_name(declaration) == function:
-            words = declaration.words
-            ends = [i for i, w in enumerate(words[:-1]) if w == ">" and words[i + 1] in "(;"]
-            if not ends:  # `template [[host_name("f")]] kernel void f(...)`
-                return words[max(i for i, word in enumerate(words) if word == "(") - 1], []
-            last = "decltype" in words or len(ends) == 1
-            start = opening_angle(words, ends[-1] if last else ends[0])
-            return words[start - 1], joined(words[start + 1 : closing(words, start)])
-        if declaration.is_kernel and _host_name(declaration) == function:
-            return next(iter(declaration.names)), []
-    name, _, values = function.partition("<")
-    words = words_of(values.rpartition(">")[0])
-    return name, joined(words) if words else []
-
-
 def _reached(
     listed: Sequence[Declaration], kernel: Declaration, values: frozenset[str]
 ) -> set[Declaration]:
     """Return the kernel and the declarations that its words, and those of the values of its
     template, may refer to, directly or not."""
     others = [d for d in listed if not (d.is_kernel or d.instantiates or d.is_the_librarys)]
-    by_name: dict[str, list[Declaration]] = {}
     declared = {name for d in others if not d.specialises for name in d.names}
     nameless = [d for d in others if not d.names or (d.specialises and not d.names & declared)]
-    for declaration in others:
-        for name in declaration.names:
-            by_name.setdefault(name, []).append(declaration)
-    reached = {kernel, *nameless}
-    todo: list[Iterable[str]] = [values, *(set(d.words) for d in reached)]
-    while todo:
-        for word in todo.pop():
-            new = [d for d in by_name.get(word, ()) if d not in reached]
-            reached.update(new)
-            todo += [set(d.words) for d in new]
+    reached, new, words = set[Declaration](), {kernel, *nameless}, set[str](values)
+    while new:
+        reached |= new
+        words.update(*(d.words for d in new))
+        new = {d for d in others if d not in reached and d.names & words}
     return reached
 
 
@@ -416,8 +409,7 @@ def _parameter(
         if name not in options.threadgroup:
             raise NotWhole(f"{name} is threadgroup memory of the launch; give its bytes.")
         return Parameter(declaration, name, "", "threadgroup", options.threadgroup[name])
-    known = [attribute for attribute in attributes if attribute in ATTRIBUTES]
-    if known:
+    if known := [attribute for attribute in attributes if attribute in ATTRIBUTES]:
         return Parameter(declaration, name, "", known[0])
     others = [attribute for attribute in attributes if attribute not in _OF_A_BUFFER]
     if declaration[-1:] not in "*&" or others:
@@ -452,7 +444,3 @@ def _instantiated(declaration: str, kernel: Declaration, values: Sequence[str]) 
     for _ in range(2):  # a default may name another parameter
         declaration = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: given.get(m[0], m[0]), declaration)
     return declaration
-
-
-def _is_written(parameter: Parameter) -> bool:
-    return not re.search(r"\bconst(ant)?\b", parameter.declaration)

@@ -5,7 +5,7 @@ one chain of float4 reached 22 % of an M5's peak in a public thread, not measure
 reads no device memory.
 """
 
-from metal_shim.chains import ScalarChains, chains_kernel, chains_work, launch_chains
+from metal_shim.launches import ScalarChains, chains_kernel, chains_work, launch_chains
 from workbench.kernels.compute_only import compute_only
 
 SCALAR_CHAINS = chains_kernel(

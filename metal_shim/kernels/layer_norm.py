@@ -6,8 +6,7 @@ centred squares, without the cancellation of E[x^2] - E[x]^2. A longer row is re
 rule. The order of sums is not specified, so results agree within tolerances, not bit by bit.
 """
 
-from metal_shim import rows
-from metal_shim.rows import LoopedRows, launch_rows, rows_kernel
+from metal_shim.launches import LoopedRows, held_impl, launch_rows, rows_kernel
 from workbench.kernels.layer_norm import layer_norm
 from workbench.spec import Work
 
@@ -57,7 +56,7 @@ WELFORD = rows_kernel(
 )
 
 
-@rows.held_impl(layer_norm, reads=3)
+@held_impl(layer_norm, reads=3)
 def simd_rows(x, w, b, *, config):
     """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
     return launch_rows(SIMD_ROWS, config, x, w, b)

@@ -10,8 +10,8 @@ Products may round inside a sum in any order: results agree within tolerances.
 
 from dataclasses import dataclass, replace
 
-from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
+from metal_shim.launches import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.lora import SCALE, lora
 from workbench.spec import Work, tile

@@ -9,8 +9,8 @@ apart. simdgroup products may round inside a sum in any order: results agree wit
 from dataclasses import dataclass
 from functools import partial
 
-from metal_shim.blocks import Simdgroup, block_work, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
+from metal_shim.launches import Simdgroup, block_work, launch_blocks, refuse_shared
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.matmul import matmul
 from workbench.spec import Work, tile

@@ -10,8 +10,8 @@ within tolerances.
 from dataclasses import replace
 from functools import partial
 
-from metal_shim.blocks import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.kernel import metal_kernel
+from metal_shim.launches import Simdgroup, launch_blocks, refuse_shared
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT
 from workbench.kernels.patch_embed import patch_embed
 from workbench.spec import Work

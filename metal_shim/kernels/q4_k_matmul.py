@@ -9,8 +9,8 @@ simd_sum's order and that inside a product are not specified: results agree with
 
 from dataclasses import dataclass
 
-from metal_shim.blocks import Simdgroup, block_values, launch_blocks
 from metal_shim.kernel import metal_kernel
+from metal_shim.launches import Simdgroup, block_values, launch_blocks
 from metal_shim.msl import BLOCK_PLACE, BLOCK_PRODUCT, Q4_K
 from workbench.kernels.q4_k_matmul import q4_k_matmul
 from workbench.spec import Work, among, threads

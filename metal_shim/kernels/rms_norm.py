@@ -5,8 +5,7 @@ is read twice (`looped_rows`). The order in which simd_sum adds is not specified
 within tolerances, not bit by bit.
 """
 
-from metal_shim import rows
-from metal_shim.rows import LoopedRows, launch_rows, rows_kernel, rows_work
+from metal_shim.launches import LoopedRows, held_impl, launch_rows, rows_kernel, rows_work
 from workbench.kernels.rms_norm import rms_norm
 
 SIMD_ROWS = rows_kernel(
@@ -43,7 +42,7 @@ LOOPED_ROWS = rows_kernel(
 )
 
 
-@rows.held_impl(rms_norm, reads=2)
+@held_impl(rms_norm, reads=2)
 def simd_rows(x, w, *, config):
     """One threadgroup a row, held in registers: x is read once, w once for each row."""
     return launch_rows(SIMD_ROWS, config, x, w)

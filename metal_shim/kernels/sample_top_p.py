@@ -13,9 +13,7 @@ from dataclasses import replace
 from metal_shim import sampling
 from workbench.kernels.sample_top_p import sample_top_p
 
-PARTIALS = sampling.partials_kernel("sample_top_p")
-
-MERGE = sampling.merge_kernel("sample_top_p", inputs="p temperature seed", every="V")
+PARTIALS, MERGE = sampling.sampler_kernels("sample_top_p", "p temperature seed", every="V")
 
 
 def masses_work(config, limits, *, itemsize, B, V):

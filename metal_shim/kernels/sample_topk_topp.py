@@ -10,12 +10,8 @@ slow and exact. Tokens equal the Spec's bit by bit except where exp rounds a mas
 from metal_shim import sampling
 from workbench.kernels.sample_topk_topp import sample_topk_topp
 
-PARTIALS = sampling.partials_kernel("sample_topk_topp")
-
-MERGE = sampling.merge_kernel(
-    "sample_topk_topp",
-    inputs="k p temperature seed",
-    every="k[b] < 1 || uint(k[b]) > V ? V : uint(k[b])",
+PARTIALS, MERGE = sampling.sampler_kernels(
+    "sample_topk_topp", "k p temperature seed", every="k[b] < 1 || uint(k[b]) > V ? V : uint(k[b])"
 )
 
 

@@ -7,16 +7,14 @@ order in which simd_sum adds is not specified: results agree within tolerances, 
 
 from dataclasses import dataclass, replace
 
-from metal_shim import rows
+from metal_shim import launches
 from metal_shim.kernel import metal_kernel
-from metal_shim.rows import LoopedRows, launch_rows, rows_kernel, rows_work
+from metal_shim.launches import LoopedRows, launch_rows, rows_kernel, rows_work
+from metal_shim.msl import BLOCK_REDUCE
 from workbench.kernels.softmax import softmax
 from workbench.spec import AUTO, among, given
 
-SIMD_ROWS = rows_kernel(
-    "softmax_simd_rows",
-    "x",
-    """
+_HELD = """
     float held[VALUES];
     float high = -INFINITY, total = 0;
     for (uint k = 0, i = lid; k < VALUES; k++, i += TG) {
@@ -28,28 +26,17 @@ SIMD_ROWS = rows_kernel(
     total = block_sum<NSG>(total, part, lane, sg);
     for (uint k = 0, i = lid; k < VALUES; k++, i += TG)
         if (i < n) y[row + i] = T(held[k] / total);
-""",
-)
+"""
+SIMD_ROWS = rows_kernel("softmax_simd_rows", "x", _HELD)
 
+# Of a single SIMD-group the reductions need neither barrier nor threadgroup memory.
+_LANES_PLACE = """
+    constexpr int NSG = 1, TG = 32;
+    threadgroup float* part = nullptr;
+    const uint lid = thread_index_in_simdgroup, lane = lid, sg = 0, n = x_shape[1];
+    const size_t row = size_t(thread_position_in_grid.x / 32) * n;"""
 LANES = metal_kernel(
-    "softmax_lanes",
-    inputs="x",
-    outputs="y",
-    body="""
-    const uint lane = thread_index_in_simdgroup, n = x_shape[1];
-    const size_t row = size_t(thread_position_in_grid.x / 32) * n;
-    float held[VALUES];
-    float high = -INFINITY, total = 0;
-    for (uint k = 0, i = lane; k < VALUES; k++, i += 32) {
-        held[k] = i < n ? float(x[row + i]) : -INFINITY;
-        high = max(high, held[k]);
-    }
-    high = simd_max(high);
-    for (uint k = 0; k < VALUES; k++) total += held[k] = exp(held[k] - high);
-    total = simd_sum(total);
-    for (uint k = 0, i = lane; k < VALUES; k++, i += 32)
-        if (i < n) y[row + i] = T(held[k] / total);
-""",
+    "softmax_lanes", inputs="x", outputs="y", header=BLOCK_REDUCE, body=_LANES_PLACE + _HELD
 )
 
 # The maximum starts at the least finite float: -inf - -inf would be NaN.
@@ -71,7 +58,7 @@ ONLINE = rows_kernel(
 )
 
 
-@rows.held_impl(softmax, reads=1)
+@launches.held_impl(softmax, reads=1)
 def simd_rows(x, *, config):
     """One threadgroup a row, held in registers: x is read once."""
     return launch_rows(SIMD_ROWS, config, x)
@@ -90,14 +77,14 @@ def size_lanes(config, limits, *, itemsize, M, N):
 
 
 def refuse_lanes(config, limits, *, itemsize, M, N):
-    return rows.reject_rows(32 * config.values, N)
+    return launches.reject_rows(32 * config.values, N)
 
 
 @softmax.impl(Lanes, backend="metal", resolve=size_lanes, refuse=refuse_lanes, work=rows_work(1))
 def lanes(x, *, config):
     """One SIMD-group a row, without a barrier."""
     M, N = x.shape
-    if reason := rows.reject_rows(32 * config.values, N):
+    if reason := launches.reject_rows(32 * config.values, N):
         raise ValueError(reason)
     group = 32 * config.rows
     return LANES(x, like=x, grid=(32 * M, 1, 1), group=group, T=x.dtype, VALUES=config.values)

@@ -4,7 +4,7 @@ Device memory limits it while F is small, and the vector units when F is large. 
 `chains` of multiply-adds that do not wait for each other; the loop reads no device memory.
 """
 
-from metal_shim.chains import ScalarChains, chains_kernel, chains_work, launch_chains
+from metal_shim.launches import ScalarChains, chains_kernel, chains_work, launch_chains
 from workbench.variants.streamed_fma import streamed_fma
 
 STREAMS = chains_kernel(

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from metal_shim import check, compiler, emulate, host, rows, whole
-from metal_shim.blocks import refuse_uneven
+from metal_shim import check, compiler, emulate, host, launches, whole
 from metal_shim.emulate import (
     CheckName,
     EmulatedTraffic,
@@ -18,8 +17,8 @@ from metal_shim.emulate import (
     MetalLaunch,
 )
 from metal_shim.kernel import _check, metal_kernel
+from metal_shim.launches import HeldRows, refuse_uneven
 from metal_shim.lint import findings
-from metal_shim.rows import HeldRows
 from metal_shim.signature import ArrayType, MetalCall, MetalSource, parameters
 from workbench.data.record import BufferCounts
 
@@ -200,12 +199,12 @@ def test_extents_are_arithmetic(words, value):
      (40_000, 1024, 32)],
 )  # fmt: skip
 def test_a_row_is_held_by_the_fewest_threads(N, threads, values):
-    config = rows.size_rows(HeldRows(), None, itemsize=4, M=1, N=N)
+    config = launches.size_rows(HeldRows(), None, itemsize=4, M=1, N=N)
     assert (config.threads, config.values) == (threads, values)
-    refused = rows.refuse_rows(config, None, itemsize=4, M=1, N=N)
+    refused = launches.refuse_rows(config, None, itemsize=4, M=1, N=N)
     assert refused == (f"32768 values are held, and a row has {N}" if N > 32_768 else None)
-    assert rows.reject_rows(N, N) is None and rows.reject_rows(N - 1, N) is not None
-    own = rows.size_rows(HeldRows(threads=32), None, itemsize=4, M=1, N=256)
+    assert launches.reject_rows(N, N) is None and launches.reject_rows(N - 1, N) is not None
+    own = launches.size_rows(HeldRows(threads=32), None, itemsize=4, M=1, N=256)
     assert (own.threads, own.values) == (32, 8)
 
 
@@ -261,10 +260,10 @@ def test_a_request_holds_each_buffer_and_its_flags():
     options = EmulationOptions(emulate.SCHEDULES[1], counting=True, accesses=99)
     head, *buffers = list(emulate._request(launch, options))
     assert struct.unpack("=6I3I3I2Q", head) == (6, 1, 1, 1, 0, 0, 64, 2, 1, 64, 1, 1, 32_768, 99)
-    read = [struct.unpack("=40sQII", b) for b in buffers[:6]]
+    read = [struct.unpack("=40sQI4x", b) for b in buffers[:6]]
     assert [(name.rstrip(b"\0").decode(), *more) for name, *more in read] == [
-        ("x0", 12, 2, 2), ("x0_shape", 8, 4, 2), ("x0_strides", 16, 8, 2), ("x0_ndim", 4, 4, 2),
-        ("x1", 4, 2, 2), ("y", 6, 2, 5),
+        ("x0", 12, 2), ("x0_shape", 8, 2), ("x0_strides", 16, 2), ("x0_ndim", 4, 2), ("x1", 4, 2),
+        ("y", 6, 5),
     ]  # fmt: skip
     assert buffers[6:] == [
         b"a" * 12, struct.pack("=2i", 2, 3), struct.pack("=2q", 3, 1), struct.pack("=i", 2),
@@ -274,13 +273,13 @@ def test_a_request_holds_each_buffer_and_its_flags():
     alone = replace(options, corners=True)
     head, *buffers = list(emulate._request(replace(launch, inputs=()), alone))
     assert struct.unpack("=6I3I3I2Q", head)[5] == 1
-    read = [struct.unpack("=40sQII", b)[1:] for b in buffers[:6]]
+    read = [struct.unpack("=40sQI4x", b)[1:] for b in buffers[:6]]
     assert read == [
-        *((12, 2, 18), (8, 4, 2), (16, 8, 2), (4, 4, 2)), (4, 2, 18), (6, 2, 21),
+        (12, 18), (8, 2), (16, 2), (4, 2), (4, 18), (6, 21),
     ]  # fmt: skip
     assert len(b"".join(buffers[6:])) == 8 + 16 + 4
     plain = list(emulate._request(replace(launch, same_value=()), options))
-    assert struct.unpack("=40sQII", plain[6])[3] == 1
+    assert struct.unpack("=40sQI4x", plain[6])[2] == 1
 
 
 def test_contents_and_counts_of_a_reply_are_split():
@@ -376,7 +375,8 @@ def test_parameters_of_a_whole_kernel_are_listed():
 )
 def test_a_clang_of_version_19_is_found(monkeypatch, version, found):
     monkeypatch.setattr(compiler, "_version", lambda command: version)
-    clang = compiler._clang.__wrapped__("/bin/clang++")
+    monkeypatch.setattr(compiler.shutil, "which", lambda name, path: name)
+    clang = compiler._first_clang.__wrapped__(("/bin/clang++",), "")
     assert (clang and clang.number) == found
     assert clang is None or (clang.kernel, clang.native) == (("/bin/clang++",), ("/bin/clang++",))
 
@@ -491,13 +491,13 @@ def test_runs_enter_the_report_case_by_case(monkeypatch):
     seen, lock = [], Lock()
 
     def checked(impl, config, problem):
-        recording = emulate._RECORDING.get()
+        options, runs = emulate._RECORDING.get()
         with lock:
-            seen.append((impl.name, recording.options.counting))
+            seen.append((impl.name, options.counting))
             number = len([s for s in seen if s[0] == "b"])
         if impl.name == "b" and number == 2:
             raise emulate.EndlessRun(emulate.EmulationFinding(CheckName.SYNCCHECK, "no end", "k"))
-        recording.runs.append("run")
+        runs.append("run")
         return SimpleNamespace(wrong="off" if impl.name == "c" else None)
 
     monkeypatch.setattr(check, "find_compiler", lambda: None)

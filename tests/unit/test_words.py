@@ -21,7 +21,11 @@ DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Measured records keep their words, as decisions that stand do.
 RECORDS = {"facts.md", "log.md", "CHANGELOG.md"}
 # Entries of workbench/ whose functions are named by form: verbs with their object, or nouns.
-BY_FORM = ("backend", "compile", "data", "device", "measurement", "traces", "tuner")
+BY_FORM = (
+    "adapted", "api", "backend", "catalog", "commands", "compile", "data", "device", "dsl",
+    "evaluation", "experiments", "measurement", "ops", "reports", "revisions", "traces", "tuner",
+    "workload",
+)  # fmt: skip
 FORMS = {name: set(words.split()) for name, words in TABLE["forms"].items()}
 
 pytestmark = pytest.mark.unit
