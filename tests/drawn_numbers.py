@@ -242,7 +242,7 @@ def held_back() -> Rows:
     known = calibration_of("h100")
     assert known is not None
     for name, dtype in list(known.kernels)[:1]:
-        times = known.of(name, dtype)
+        times = known.times_of(name, dtype)
         held = held_sizes(spec_of(name), dtype, device, times)
         yield f"{name} {dtype} {text_of(held)}"
         yield f"  {text_of(summary_of(held))} {text_of(error_range(spec_of(name), device, times))}"

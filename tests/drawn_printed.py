@@ -143,7 +143,7 @@ def printed_traces() -> Rows:
     for value, unit in itertools.product(
         (None, 0.0, 0.1234, 12.5, 12_345.6), ("1", "s", "kernels", "copies", "cycle", "B", "B/s")
     ):
-        yield f"{value} {unit}: {trace_tables.amount(value, unit)}"
+        yield f"{value} {unit}: {trace_tables.kpi_text(value, unit)}"
 
 
 def printed_operators() -> Rows:

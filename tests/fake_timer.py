@@ -46,7 +46,7 @@ class FakeTimer:
         variant = FakeVariant(self.gpu, calls[0].seconds, sensor=False)
         return SimpleNamespace(begin=variant.begin, estimate_s=calls[0].seconds)
 
-    def measured(self, entrant, windows, bound_s, also):
+    def summarise(self, entrant, windows, bound_s, also):
         taken = [window.samples_s for window in windows]
         median = stats.median([s for window in taken for s in window])
         if median < bound_s:

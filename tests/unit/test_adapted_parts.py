@@ -37,6 +37,8 @@ from workbench.commands.tune_words import function_of
 from workbench.compile.program_writes import NOBODY
 from workbench.compile.stand_in import answering_for_gpu
 from workbench.device.hardware import DEVICES
+from workbench.kernels import lora
+from workbench.kernels.group_norm import EPS
 from workbench.measurement.candidate import Refusal
 from workbench.ops import choice, derivatives, operation, shapes, text
 from workbench.ops.shapes import OperationError
@@ -1159,7 +1161,7 @@ def test_derivatives_are_those_of_torch(monkeypatch):
         return lse - logits[torch.arange(len(target)), target], lse
 
     check("cross_entropy", cross, (x, torch.tensor([1, 5, 0])))
-    scale = derivatives.low_rank.SCALE
+    scale = lora.SCALE
     a, bb, base = draw(2, 6), draw(4, 2), draw(4, 6)
 
     def delta(x, a, b):
@@ -1176,11 +1178,10 @@ def test_derivatives_are_those_of_torch(monkeypatch):
             delta,
             [t.detach() if n == frozen else t for n, t in enumerate((x, a, bb))],
         )
-    heads = derivatives.heads
 
     def group(x, r, k, v, gate, weight, bias, bonus):
         centred = x - x.mean(-1, keepdim=True)
-        z = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + heads.EPS)
+        z = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS)
         s = (r * k * bonus).sum(-1, keepdim=True)
         return (z * weight + bias + s * v) * gate
 

@@ -66,7 +66,7 @@ def test_it_says_counts_best_and_time_left():
     assert "300 compiled, 120 duplicate, 3 wrong, 14 failed, 201 measured" in text
     assert re.search(r"best \d+\.\d us \(\d+x\d+x\d+, \d warps", text)
     assert re.search(r"  \d+:\d\d left$", text)
-    assert text.startswith("━") and f"{line.done}/324" in text
+    assert text.startswith("━") and f"{line.done_count}/324" in text
 
 
 def test_what_matters_least_goes_first():

@@ -668,7 +668,7 @@ def test_the_point_next_to_the_knee_is_next_by_its_ratio():
     ],
 )
 def test_a_knee_is_compared_with_the_ridge(monkeypatch, kind, knee, ridge, words):
-    pair = ridge and (SimpleNamespace(value=1.0, measured=True), SimpleNamespace(value=ridge))
+    pair = ridge and (SimpleNamespace(value=1.0, is_measured=True), SimpleNamespace(value=ridge))
     monkeypatch.setattr(intensity, "_ridge", lambda at: pair)
     bent = SimpleNamespace(knee=knee, slope=EXACTLY(4.0), plateau=EXACTLY(32.0))
     assert words in intensity._sentence(bent, kind, None)

@@ -95,11 +95,11 @@ class Repository:
     def __init__(self, root, then):
         self.root, self.then = root, then
 
-    def tracked(self):
+    def tracked_files(self):
         return set(map(Path, self.then))
 
-    def untracked(self):
-        return {p.relative_to(self.root) for p in self.root.glob("*.py")} - self.tracked()
+    def untracked_files(self):
+        return {p.relative_to(self.root) for p in self.root.glob("*.py")} - self.tracked_files()
 
     def changed_since(self, revision):
         here = [p for p in self.root.glob("*.py")]
@@ -111,7 +111,7 @@ class Repository:
     def text_at(self, revision, file):
         return self.then.get(str(file), "")
 
-    def known(self, revision):
+    def full_hash(self, revision):
         return "c0ffee"
 
 

@@ -14,7 +14,7 @@ import pytest
 from workbench.cli import main
 from workbench.commands.options import ReadOptions
 from workbench.commands.read import run, summarise
-from workbench.commands.trace_tables import amount
+from workbench.commands.trace_tables import kpi_text
 from workbench.traces.readers import read
 from workbench.traces.trace import ActivityKind, CounterValue, Dispatch, Trace
 from workbench.traces.trace_export import cell, json_text, kernels_csv
@@ -146,7 +146,7 @@ def test_numbers_that_are_not_finite_are_null():
     [(None, "s", "-"), (0.5, "1", "50.00 %"), (33, "kernels", "33"), (1e-3, "s", "1000.0 µs")],
 )
 def test_values_with_their_units(value, unit, text):
-    assert amount(value, unit) == text
+    assert kpi_text(value, unit) == text
 
 
 def test_control_characters_of_names_are_not_printed(tmp_path, capsys):

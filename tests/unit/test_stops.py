@@ -27,7 +27,7 @@ from workbench.commands import supervisor
 supervisor.ENDING_S = {ending}
 def command():
     {code}
-raise SystemExit(supervisor.supervised(command))
+raise SystemExit(supervisor.supervise(command))
 """
 
 

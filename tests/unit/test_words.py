@@ -22,9 +22,8 @@ DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RECORDS = {"facts.md", "log.md", "CHANGELOG.md"}
 # Entries of workbench/ whose functions are named by form: verbs with their object, or nouns.
 BY_FORM = (
-    "adapted", "api", "backend", "catalog", "commands", "compile", "data", "device", "dsl",
-    "evaluation", "experiments", "measurement", "ops", "reports", "revisions", "traces", "tuner",
-    "workload",
+    "backend", "catalog", "compile", "data", "device", "evaluation", "measurement", "ops",
+    "revisions", "traces", "tuner",
 )  # fmt: skip
 FORMS = {name: set(words.split()) for name, words in TABLE["forms"].items()}
 

@@ -119,7 +119,7 @@ class FunctionBackend:
     protocol: str
     room: int = 1
     place: GpuPlace = field(default_factory=GpuPlace)
-    spent: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     def close(self) -> None:
         """Do nothing: there is no process to end."""
