@@ -10,6 +10,7 @@ from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import CommandError, SweepOptions
 from workbench.commands.run import target_backend
 from workbench.commands.sizes import check_dtype, sizes_of
+from workbench.data.parts import require_part
 from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
@@ -69,6 +70,7 @@ def own_impls(spec: Spec, backend: str) -> list[Impl]:
     language = "metal" if backend == hardware.METAL else "triton"
     own = [impl for impl in spec.impls if impl.backend == language]
     if not own and language == "metal":
+        require_part("metal")
         known = ", ".join(catalog.names_in(catalog.METAL))
         raise CommandError(f"{spec.name} has no Metal kernel; these operations have one: {known}.")
     if not own:
