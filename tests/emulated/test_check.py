@@ -110,6 +110,7 @@ def test_findings_and_kernels_of_other_files_are_not_kept(monkeypatch, tmp_path)
     assert check._verdict_file(str(ROOT / "workbench" / "kernels" / "softmax.py")) is None
 
 
+@pytest.mark.nightly  # checks a kernel once more, 3 s
 def test_each_dispatch_has_its_geometry():
     spec = catalog.spec_of("sample_topk_topp")
     report = reported(replace(spec, check=[{"B": 3, "V": 2781}]))

@@ -84,6 +84,7 @@ def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):
     assert [o.key for o in first] == [o.key for o in second] and page == again
 
 
+@pytest.mark.nightly  # a second whole sweep, 4 s
 def test_a_product_without_a_known_peak_has_a_front_and_no_time(run, capsys):
     """By hand, of tiles of 8, 16 and 32: 2 x 128^3 / tile elements are read and 128^2 written. Rows
     of 8 elements of 2 bytes are half a sector."""
@@ -104,6 +105,7 @@ def test_a_product_without_a_known_peak_has_a_front_and_no_time(run, capsys):
     assert "No time on this page" in page and page.count('<td class="text">front</td>') == 1
 
 
+@pytest.mark.nightly  # each Impl at a bench size, 3 s
 def test_measure_predicts_the_metal_impls_of_the_device(run, capsys, tmp_path):
     code, outcomes, page, _ = run(
         "measure", "softmax", "--device", "m2max", "--sizes", "M=256,N=256"
@@ -262,6 +264,7 @@ def test_only_what_emulates_asks_for_a_compiler(monkeypatch, capsys, tmp_path):
         assert "apt-get install clang-19" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.nightly  # a fourth whole sweep, 2 s
 def test_a_part_without_a_metal_impl_is_listed_and_the_terms_decide(run, capsys):
     words = ("experiment", "memory_vs_compute", "--kernel", "softmax", "--device", "m2max")
     code, outcomes, page, _ = run(*words, "--sizes", "M=16384,N=2048", "--dtype", "fp32")
@@ -276,6 +279,7 @@ def test_a_part_without_a_metal_impl_is_listed_and_the_terms_decide(run, capsys)
     assert "Traffic" in page and "Assumed" in page
 
 
+@pytest.mark.nightly  # a third whole sweep, 3 s
 def test_what_intervals_do_not_separate_is_not_ranked(run, capsys):
     words = ("experiment", "quantization_overhead", "--device", "m2max", "--sizes")
     code, outcomes, page, _ = run(*words, "M=1,N=256,K=256")
