@@ -34,6 +34,7 @@ from workbench import catalog
 from workbench.code.code_match import compared
 from workbench.code.code_reading import MachineCode, code_of_assembly
 from workbench.code.flow import dominators, flow_graph, loop_levels, reachable
+from workbench.code.hot_loop import hot_loop
 from workbench.code.kinds import (
     access_of,
     amd_kind,
@@ -49,7 +50,6 @@ from workbench.code.mix import mix_of
 from workbench.code.partitions import specialisation
 from workbench.code.sass_registers import register_use
 from workbench.commands.traces import as_run
-from workbench.compile.code_identity import hot_loop
 from workbench.compile.facts import bytes_in_flight, code_facts, next_step
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.device.cost_model import guess_seconds, guesses

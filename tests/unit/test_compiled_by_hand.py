@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from workbench import compile as compiled
 from workbench.code import code_match, ptx_lines, ptxas, ttgir
 from workbench.code.block_descriptors import BlockDescriptor, names_in
 from workbench.code.code_match import BlockPair, Change
@@ -15,6 +16,7 @@ from workbench.code.kinds import ASYNC
 from workbench.code.listing import Instruction, Listing, SourceLine
 from workbench.code.mix import mix_of
 from workbench.compile import code_identity
+from workbench.data.compiled_code import HotLoop
 
 pytestmark = pytest.mark.unit
 
@@ -225,6 +227,31 @@ def test_loops_that_differ_are_matched_by_their_blocks():
     found = code_match._loops(first, second, pairs)
     assert [(a, b) for a, b, _ in found] == [(4, 1), (None, 0)]
     assert found[0][2][0] == Change("instructions", 2, 3)
+
+
+# Spills
+
+
+@pytest.mark.parametrize(
+    "spills, groups, counted",
+    [(0, {}, True), (8, {}, False), (8, {"spills": 1}, True), (128, {}, False), (129, {}, True)],
+)
+def test_few_spills_that_the_hot_loop_does_not_touch_are_not_of_its_trips(
+    monkeypatch, spills, groups, counted
+):
+    def read(image, arch):
+        return {"spills": 9}, HotLoop(10, groups, None)
+
+    monkeypatch.setattr(compiled, "read_instructions", read)
+    assert compiled._spills_in_loop(b"", spills, "sm_90") == counted
+    monkeypatch.setattr(compiled, "read_instructions", lambda image, arch: ({}, None))
+    assert compiled._spills_in_loop(b"", spills, "sm_90"), "it has no loop"
+
+    def fail(image, arch):
+        raise OSError("no nvdisasm")
+
+    monkeypatch.setattr(compiled, "read_instructions", fail)
+    assert compiled._spills_in_loop(b"", spills, "sm_90")
 
 
 # Hashes

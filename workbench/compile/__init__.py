@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from typing import Any
 
 from workbench.code.code_reading import MachineCode, code_of_kernel
 from workbench.code.code_work import launch_work
+from workbench.code.hot_loop import read_instructions
 from workbench.code.loops import Code, code_of
 from workbench.code.machine_code import (
     amdgcn_registers,
@@ -387,9 +389,10 @@ def read_resources(
     if "cubin" in asm:
         text, unit, bits = asm["ptx"], *read_ptx(asm["ptx"])
         engine = "cp.async.bulk.tensor" in text
+        in_loop = _spills_in_loop(asm["cubin"], spills, device.limits.arch)
     else:
         unit, bits = read_amdgcn(asm["amdgcn"])
-        engine = False
+        engine, in_loop = False, True
     unit = unit or next(filter(None, map(_matrix_unit, launches)), None)
     threads = meta.num_warps * device.limits.warp_size
     fit = occupancy(device, threads=threads, registers=registers, shared_bytes=meta.shared)
@@ -410,7 +413,25 @@ def read_resources(
         matrix_unit=unit,
         compile_s=compile_s,
         copy_engine=engine,
+        spills_in_loop=in_loop,
     )
+
+
+# The model counts spilled bytes in every trip of the hot loop. Few of them may all lie around it:
+# then a persistent kernel, which keeps a tile's numbers over its loop, looked 1.5 times slower.
+FEW_SPILLS = 128  # bytes per thread; disassembling takes 0.5 s
+
+
+def _spills_in_loop(image: bytes, spills: int, arch: str) -> bool:
+    """Return whether the hot loop may touch spilled registers: False if its machine code, which is
+    read where there are few, does not."""
+    if not 0 < spills <= FEW_SPILLS:
+        return True
+    try:
+        _, loop = read_instructions(image, arch)
+    except (OSError, ValueError, subprocess.SubprocessError):  # no disassembler
+        return True
+    return loop is None or "spills" in loop.groups
 
 
 def _matrix_unit(launch: Launch) -> str | None:

@@ -7,13 +7,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from workbench.code.flow import FlowGraph, Loop, flow_graph
-from workbench.code.listing import Listing, disassembled, read_amdgcn_listing, read_sass
+from workbench.code.hot_loop import read_instructions
 from workbench.code.machine_code import amdgcn_registers, cubin_registers, elf_sections
-from workbench.code.mix import Mix, mix_of
 from workbench.compile import Compiled, compile_launches, read_launches
 from workbench.compile.launches import Launch
 from workbench.data.compiled_code import CompiledCode, HotLoop
@@ -40,7 +37,7 @@ def compile_code(
     groups: Mapping[str, int] = {}
     loop: HotLoop | None = None
     try:
-        groups, loop = _instructions(_image(largest.kernel.asm), arch)
+        groups, loop = read_instructions(_image(largest.kernel.asm), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         notes.append(f"the machine code could not be disassembled: {error}")
     digest = hash_of_code(launches)
@@ -49,51 +46,6 @@ def compile_code(
 
 def _image(asm: Mapping[str, Any]) -> bytes | str:
     return asm["amdgcn"] if "amdgcn" in asm else asm["cubin"]  # type: ignore[no-any-return]
-
-
-# Devices of one architecture share their code, and follow each other: nvdisasm takes 0.4 s.
-@lru_cache(maxsize=16)
-def _instructions(image: bytes | str, arch: str) -> tuple[Mapping[str, int], HotLoop | None]:
-    """Return the instructions of a kernel by kind, and its hot loop. Raises OSError, ValueError or
-    SubprocessError where it cannot be disassembled."""
-    if isinstance(image, str):
-        listing = read_amdgcn_listing(image)
-    else:
-        listing = read_sass(disassembled(image))
-    groups = mix_of(listing.instructions, arch).groups
-    return groups, hot_loop(listing, flow_graph(listing), arch)
-
-
-def hot_loop(listing: Listing, graph: FlowGraph, arch: str) -> HotLoop | None:
-    """Return the innermost loop with the most matrix instructions, then with the most memory
-    accesses and instructions; None where the listing has no loop with one of these."""
-
-    def mix_of_loop(loop: Loop) -> Mix:
-        blocks = [graph.blocks[n] for n in sorted(loop.blocks)]
-        ops = [op for b in blocks for op in listing.instructions[b.start : b.end]]
-        return mix_of(ops, arch)
-
-    def working(loop: Loop) -> bool:  # one that only waits for a barrier does no work
-        mix = mix_of_loop(loop)
-        return any(_rank(mix)[:2]) or "float" in mix.groups
-
-    mixes = [
-        mix_of_loop(loop)
-        for _, loop in graph.all_loops()
-        if working(loop) and not any(map(working, loop.inner))
-    ]
-    if not mixes:
-        return None
-    hot = max(mixes, key=_rank)
-    loads = [a.bytes for a in hot.accesses if a.kind in ("global load", "shared load")]
-    known = [bytes_ for bytes_ in loads if bytes_ is not None]
-    total = sum(known) if len(known) == len(loads) else None
-    return HotLoop(hot.instructions, dict(hot.groups), total)
-
-
-def _rank(mix: Mix) -> tuple[int, int, int]:
-    accesses = sum(access.count for access in mix.accesses)
-    return mix.groups.get("matrix", 0), accesses, mix.instructions
 
 
 def hash_of_code(launches: Sequence[Launch]) -> str:

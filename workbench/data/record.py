@@ -214,6 +214,12 @@ class Resources:
     ]
     compile_s: Annotated[float, ResourceColumn("compile, s", "{:.1f}", minor=True)]
     copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
+    spills_in_loop: bool = True  # unless the hot loop was read and touches none of them
+
+    @property
+    def loop_spill_bytes(self) -> int:
+        """Bytes per thread that a trip of the hot loop may write and read back."""
+        return self.spill_bytes if self.spills_in_loop else 0
 
 
 def metrics() -> dict[str, ResourceColumn]:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from workbench.data.files import write_file
 from workbench.data.record import Resources
@@ -100,7 +101,7 @@ def numbers_text(numbers: Mapping[str, int]) -> str:
 def resources_of(line: Mapping[str, str]) -> Resources:
     """Return the resources of a line of a table of times. Raises KeyError or ValueError where it
     lacks one."""
-    counts = {name: int(line[name]) for name in RESOURCES}
+    counts: dict[str, Any] = {name: int(line[name]) for name in RESOURCES}
     return Resources(
         binary=line["binary"],
         occupancy=0.0,  # the model works with `blocks_per_core`

@@ -215,7 +215,7 @@ class _CodeModel:
 
     def _spill_s(self, blocks: int) -> float:
         """Return the seconds in which spilled registers are written and read once."""
-        moved = 2.0 * blocks * self.resources.spill_bytes * self.resources.threads
+        moved = 2.0 * blocks * self.resources.loop_spill_bytes * self.resources.threads
         if moved / 2 <= NEAR_BYTES - blocks * self.resources.shared_bytes:
             return moved / (CONSTANTS.spill_bytes_cycle * self._clock)
         return moved / (self._cache_rate / CONSTANTS.cache * CONSTANTS.spill_far)

@@ -434,7 +434,7 @@ class _Model:
         """Return the seconds of a step's spilled registers: written and read once, in the core's
         own cache while they fit beside shared memory, in the last-level cache otherwise."""
         assert self.device.cache_bandwidth is not None
-        moved = 2.0 * blocks * self.resources.spill_bytes * self.resources.threads
+        moved = 2.0 * blocks * self.resources.loop_spill_bytes * self.resources.threads
         near = self.device.shared_per_core - blocks * self.resources.shared_bytes
         if moved / 2 <= near:
             return moved / (self.constants.spill_bytes_cycle * self.clock)
