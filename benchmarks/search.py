@@ -49,13 +49,13 @@ from workbench.data.events import read
 from workbench.data.record import Record, Run
 from workbench.data.stats import quantile
 from workbench.device.calibration import resources_of
-from workbench.device.cost_model import guess, predict
+from workbench.device.cost_model import guess
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
 from workbench.measurement.protocol import Protocol
 from workbench.spec import Spec, sizes_text
 from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
-from workbench.tuner.space import RecordFactory
+from workbench.tuner.space import RecordFactory, predict
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")

@@ -43,9 +43,9 @@ def caught(name: str) -> list[Launch]:
     from workbench.workload.recorder import LaunchRecorder
 
     result: dict[Any, Launch] = {}
-    real = LaunchRecorder.launched
+    real = LaunchRecorder.note_launch
 
-    def launched(self: Any, jit: Any, args: Any, kwargs: Any, grid: Any, by: Any) -> None:
+    def note_launch(self: Any, jit: Any, args: Any, kwargs: Any, grid: Any, by: Any) -> None:
         given = dict(kwargs)
         if by.tuner is not None:
             for word in by.tuner.best_config.all_kwargs():
@@ -56,7 +56,7 @@ def caught(name: str) -> list[Launch]:
         result.setdefault((id(jit), id(by)), (by.tuner or jit, tuple(args), given))
         real(self, jit, args, kwargs, grid, by)
 
-    LaunchRecorder.launched = launched  # type: ignore[method-assign]
+    LaunchRecorder.note_launch = note_launch  # type: ignore[method-assign]
     sys.argv = [name, "--steps", "1"]
     try:
         with (
@@ -65,7 +65,7 @@ def caught(name: str) -> list[Launch]:
         ):
             runpy.run_path(str(ROOT / "examples" / "workloads" / f"{name}.py"), run_name="__main__")
     finally:
-        LaunchRecorder.launched = real  # type: ignore[method-assign]
+        LaunchRecorder.note_launch = real  # type: ignore[method-assign]
     return list(result.values())
 
 
@@ -108,8 +108,7 @@ def recording(module: Any, folder: Path) -> Iterator[None]:
     if module is None:
         yield
         return
-    options = importlib.import_module(module.__name__.replace("recorder", "options"))
-    recorder = module.LaunchRecorder(folder / "x.workload", options.RecordOptions(0, False))
+    recorder = module.LaunchRecorder(folder / "x.workload", module.RecordOptions(0, False))
     with recorder:
         recorder._hooks._caught = False  # launches go on to the empty function
         yield
