@@ -64,7 +64,7 @@ def archive(mac: Mac, impl: Impl, config: Any, sizes: Sizes, dtype: str) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit code: 0, or 2 where nothing could be called."""
+    """Run the command line. Returns 0, 2 where nothing could be called, or 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m metal_shim.capture", description=__doc__)
     parser.add_argument("kernel", help="name of an operation, or the path of its file")
     parser.add_argument("--impl", help="as `lanes` or `lanes:rows=8`; default: the first")

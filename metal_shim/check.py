@@ -267,7 +267,9 @@ def run_command(answer: Callable[[], int], stopped: str = "stopped", *more: type
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
         if error.errno == errno.EPIPE:
             return stopped_by(13)
-        return _failed(f"the output cannot be written ({error.strerror}); free some space.")
+        if error.errno == errno.ENOSPC:
+            return _failed(f"the output cannot be written ({error.strerror}); free some space.")
+        return _failed(f"the system refuses a file or a program ({error.strerror or error}).")
 
 
 def _answered(options: argparse.Namespace) -> int:
@@ -331,14 +333,14 @@ def _check_file(options: argparse.Namespace) -> int:
     same = tuple(options.same_value)
     arguments = file_check.FileArguments(pairs(options.arg), grid, group, 0, same, needed)
     result = file_check.check_file(path, options.function, arguments)
-    wrong = file_check.unexpected(result.outputs, pairs(options.expect))
     print(
         f"{path.name}, {options.function}: four schedules emulated on a CPU; "
         "Apple's compiler and GPU took no part",
         *emulate.finding_lines((f.check, str(f)) for f in result.findings),
-        *(line for run in result.runs for line in _dispatch_lines(run)),
-        *wrong, sep="\n", flush=True,
+        *(line for run in result.runs for line in _dispatch_lines(run)), sep="\n", flush=True,
     )  # fmt: skip
+    wrong = file_check.unexpected(result.outputs, pairs(options.expect))  # may not be readable
+    print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
     return 1 if result.findings or wrong else 0
 
 

@@ -143,6 +143,8 @@ def launch_blocks(
 
 @dataclass(frozen=True)
 class ScalarChains:
+    """Threads of a threadgroup, and chains of multiply-adds in each of them."""
+
     threads: int = threads(32, 1024, default=256)
     chains: int = among(1, 2, 4, 8, 16, default=8)  # in each thread
 

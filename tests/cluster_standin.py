@@ -54,7 +54,6 @@ class Measuring:
         self.seconds: Counter[str] = Counter()
         self.null = Null(fate)
         self.own = _own()
-        self.lost = 0
 
     def describe(self, repository: Any) -> Any:
         device = device_named(self.own.get("gpu", "h200"))
@@ -65,7 +64,7 @@ class Measuring:
     def begin(self, job: Any) -> None:
         pass
 
-    prepare_standby = wait_idle = poisoned = lambda self: None
+    prepare_standby = wait_idle = replace = lambda self: None
 
     close = prepare_standby
 

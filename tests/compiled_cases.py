@@ -72,13 +72,13 @@ class Pools:
     def __init__(self, results):
         self.results, self.compiled = list(results), []
 
-    def compile(self, tasks, run):
+    def compile(self, tasks):
         for n, task in enumerate(tasks):
             self.compiled.append(task.job)
             result = self.results.pop(0)
             if isinstance(result, BaseException):
                 raise result
-            yield n, task.outcome(result, run)
+            yield n, task.outcome(result)
 
 
 class FakeCompilers(Pools):
@@ -92,12 +92,12 @@ class FakeCompilers(Pools):
     def versions(self):
         return [Compiler("3.6.0", "a", None), Compiler("3.9.0", "b", None)]
 
-    def compile(self, tasks, run):
+    def compile(self, tasks):
         for n, task in enumerate(tasks):
             if n == self.stop_after:
                 raise KeyboardInterrupt
             self.compiled.append(task.job)
-            yield n, task.outcome(other(str(task.pool), registers=252 if task.pool else 228), run)
+            yield n, task.outcome(other(str(task.pool), registers=252 if task.pool else 228))
 
     def __enter__(self):
         return self

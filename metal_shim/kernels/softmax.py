@@ -7,9 +7,15 @@ order in which simd_sum adds is not specified: results agree within tolerances, 
 
 from dataclasses import dataclass, replace
 
-from metal_shim import launches
 from metal_shim.kernel import metal_kernel
-from metal_shim.launches import LoopedRows, launch_rows, rows_kernel, rows_work
+from metal_shim.launches import (
+    LoopedRows,
+    held_impl,
+    launch_rows,
+    reject_rows,
+    rows_kernel,
+    rows_work,
+)
 from metal_shim.msl import BLOCK_REDUCE
 from workbench.kernels.softmax import softmax
 from workbench.spec import AUTO, among, given
@@ -58,7 +64,7 @@ ONLINE = rows_kernel(
 )
 
 
-@launches.held_impl(softmax, reads=1)
+@held_impl(softmax, reads=1)
 def simd_rows(x, *, config):
     """One threadgroup a row, held in registers: x is read once."""
     return launch_rows(SIMD_ROWS, config, x)
@@ -77,14 +83,14 @@ def size_lanes(config, limits, *, itemsize, M, N):
 
 
 def refuse_lanes(config, limits, *, itemsize, M, N):
-    return launches.reject_rows(32 * config.values, N)
+    return reject_rows(32 * config.values, N)
 
 
 @softmax.impl(Lanes, backend="metal", resolve=size_lanes, refuse=refuse_lanes, work=rows_work(1))
 def lanes(x, *, config):
     """One SIMD-group a row, without a barrier."""
     M, N = x.shape
-    if reason := launches.reject_rows(32 * config.values, N):
+    if reason := reject_rows(32 * config.values, N):
         raise ValueError(reason)
     group = 32 * config.rows
     return LANES(x, like=x, grid=(32 * M, 1, 1), group=group, T=x.dtype, VALUES=config.values)

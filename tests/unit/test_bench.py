@@ -611,7 +611,7 @@ def changing(cuda, device_s, cold=True, waiting=False, sets=3):
     copies = {n: FakeCopies(cuda, log, n) for n in (1, *range(2, 2100))}
     bench._working = SimpleNamespace(copies=lambda names, wanted: copies[wanted])
     bench._sets = [(i,) for i in range(sets)]
-    bench._timing_flush = FakeFlush(cuda, log)
+    bench._restore_flush = FakeFlush(cuda, log)
 
     def launch(x, which, config):
         log.append(("call", which))
@@ -692,7 +692,7 @@ def test_by_the_host_clock_a_restore_is_outside(device_s, cold):
 def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others(cuda):
     bench, turning, _ = changing(cuda, 1e-3)
     other = bench.calls(SimpleNamespace(mutates=(), backend="triton"), None)
-    assert turning.copies is not None and turning.flush is bench._timing_flush
+    assert turning.copies is not None and turning.flush is bench._restore_flush
     assert other.copies is None and other.flush is None
 
 

@@ -21,7 +21,7 @@ from workbench.backend.compilers import (
 from workbench.catalog.source import code_hash
 from workbench.commands import compiler_comparison
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
-from workbench.commands.code_run import code_run, stored_code
+from workbench.commands.code_run import new_code_run, stored_code
 from workbench.commands.compare import CompareCommand
 from workbench.commands.compiler_comparison import CompilerComparison, folder_of_version
 from workbench.commands.console import plain_console
@@ -198,7 +198,7 @@ def stored(folder):
     """A run of its own in the database of the folder, at each use."""
     options = CompareOptions(triton=("3.6.0", "3.9.0"), out=folder)
     versions = CodeVersions("Triton 3.6.0", "Triton 3.9.0", ("a100",), 0.01, 4)
-    run = code_run(options, "compare", [CASE], versions, [])
+    run = new_code_run(options, "compare", [CASE], versions, [])
     with (
         open_history(f"sqlite:///{folder / 'runs.db'}") as history,
         stored_code(options, run, history) as one,
@@ -210,7 +210,7 @@ def obtained(folder, pools, some):
     """What a run yields for these tasks, by place."""
     results = {}
     with stored(folder) as one:
-        for n, outcome in one.obtain(pools, some, one.known(some)):
+        for n, outcome in one.obtain(pools, some, one.find_known(some)):
             results[n] = outcome
     return results, one
 
@@ -254,22 +254,22 @@ def test_a_row_without_the_facts_is_compiled_again(tmp_path):
     with stored(tmp_path) as one:
         (task,) = tasks(1)
         for part in ("code", "resources"):
-            one.store.keep(replace(task.outcome(FACTS, one.run.id), **{part: None}))
+            one.store.keep(replace(task.outcome(FACTS), **{part: None}))
     with stored(tmp_path) as one:
-        assert one.known(tasks(1)) == {}
+        assert one.find_known(tasks(1)) == {}
 
 
 def test_the_pairs_of_a_run_are_those_of_its_records(tmp_path):
     """Of a config that two pairs share one outcome is stored; verdicts are kept beside."""
     with stored(tmp_path) as one:
         before, wide, fails = (
-            one.keep(task.outcome(result, one.run.id))
+            one.keep(task.outcome(result))
             for task, result in zip(
                 tasks(3), (FACTS, other(registers=252), Refusal("compile", "no")), strict=True
             )
         )
         pairs = [one.compare(one.keep(before), after) for after in (wide, fails)]
-        one.measured(pairs[0], None, "it broke")
+        one.keep_verdict(pairs[0], None, "it broke")
     assert [p.word for p in one.changes.pairs] == ["WORSE", "FAILS"] == [p.word for p in pairs]
     assert one.changes.pairs[0] == replace(pairs[0], unmeasured="it broke")
     assert len([e for e in events(one) if isinstance(e, Record)]) == 2

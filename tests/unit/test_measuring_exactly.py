@@ -344,7 +344,7 @@ def quiet(monkeypatch):
         lambda step, count, clock=None: asked.append((step, count, clock)) or [7e-5, 6e-5],
     )  # fmt: skip
     one = Bench.__new__(Bench)
-    one.protocol, one._graphs, one.clock, one._timing_flush = (
+    one.protocol, one._graphs, one.clock, one._restore_flush = (
         Protocol(graph_below_s=2e-5),
         None,
         "clock",

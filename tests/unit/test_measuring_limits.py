@@ -412,7 +412,7 @@ def timing(monkeypatch):
             return SimpleNamespace(replay=None, copies=1)
 
         one = Bench.__new__(Bench)
-        one.protocol, one.clock, one._timing_flush = Protocol(), None, None
+        one.protocol, one.clock, one._restore_flush = Protocol(), None, None
         one._graphs = SimpleNamespace(capture=capture)
         left = list(samples)
         monkeypatch.setattr(BenchTime, "samples", lambda self, count: [

@@ -1,5 +1,6 @@
 """Pools of compilers, GPUs of clusters and targets that are played in this process."""
 
+import ast
 import os
 import threading
 from concurrent.futures import CancelledError, Future
@@ -16,6 +17,7 @@ from workbench import compile as compile_package
 from workbench.backend import (
     compilers,
     library_processes,
+    measuring,
     offline,
     prewarm,
     processes,
@@ -287,7 +289,7 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
             )
             for n in range(3)
         ]  # fmt: skip
-        found = dict(both.compile(tasks, "r"))
+        found = dict(both.compile(tasks))
         assert list(found) == [0, 2, 1] and {o.run for o in found.values()} == {"r"}
         assert [found[n].key for n in range(3)] == [task.key for task in tasks]
         assert found[0].code == found[1].code == FACTS.code
@@ -521,7 +523,7 @@ def test_a_remote_process_that_dies_is_lost_with_its_config(cluster_gpu, monkeyp
     process.wait_idle()
     assert process.self_test() == {"dram": 1.0}
     process.replace()
-    assert [n for n, *_ in asked] == ["prepare_standby", "wait_idle", "self_test", "poisoned"]
+    assert [n for n, *_ in asked] == ["prepare_standby", "wait_idle", "self_test", "replace"]
     monkeypatch.setattr(
         ClusterGpu, "perform", lambda self, name, *args: (_ for _ in ()).throw(WorkerDied("w"))
     )
@@ -926,3 +928,15 @@ def test_a_thread_of_this_process_has_the_errors_of_its_task():
 
     with pytest.raises(CancelledError):
         _background(fails).result(10)
+
+
+def test_what_is_asked_of_a_gpu_of_a_cluster_by_name_is_there():
+    """The name crosses to another process as text, where no type sees it."""
+    files = Path(cluster_worker.__file__).parent.glob("*.py")
+    nodes = [n for f in files for n in ast.walk(ast.parse(f.read_text()))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    named = [c for c in calls if getattr(c.func, "attr", "") in ("perform", "_perform") and c.args]
+    names = {c.args[0].value for c in named if isinstance(c.args[0], ast.Constant)}
+    assert len(names) >= 8
+    own = {"open", "lock", "unlock", "aside"}  # of the actor itself
+    assert not {name for name in names - own if not hasattr(measuring.Measuring, name)}

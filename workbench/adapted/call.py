@@ -147,7 +147,7 @@ class Call:
         return wide.sum(0, keepdim=True).to(x.dtype)
 
     def compared_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of what of an output is compared."""
+        """Return the shape of the part of an output that is compared."""
         shape = self.tensors[name].shape
         return (1, *shape[1:]) if name in self.partial else shape
 

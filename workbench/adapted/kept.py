@@ -44,7 +44,7 @@ class Kept:
 
     @cached_property
     def moved_outputs(self) -> Mapping[str, Any]:
-        """Expected outputs for the values in `moved`, by name."""
+        """Expected outputs for the values in `moved_inputs`, by name."""
         return self._read(MOVED_EXPECTED)
 
     @cached_property

@@ -264,7 +264,7 @@ def _blaming_the_spec(inputs: Future[Any]) -> Future[Any]:
 
 # Tasks of the checker
 
-_start: Snapshot | None = None  # the functions that it relies on, before the user's file was read
+_snapshot: Snapshot | None = None  # of the functions that it relies on, before the user's file
 _problems: dict[tuple[Any, ...], Any] = {}
 _KEPT = 64  # problems
 
@@ -282,8 +282,8 @@ def import_trusted(kernel: str) -> Any:
     are remembered as they were before."""
     from workbench.measurement.tamper import snapshot
 
-    global _start
-    _start = _start or snapshot()
+    global _snapshot
+    _snapshot = _snapshot or snapshot()
     return load_kernel(kernel, bare=True).spec
 
 
@@ -325,7 +325,7 @@ def compare_outputs(
 
 def replaced_function() -> str | None:
     """Return the name of a function that checks rely on and that importing a Spec replaced."""
-    return _start.replaced_function() if _start is not None else None
+    return _snapshot.replaced_function() if _snapshot is not None else None
 
 
 # Tasks of the processes that run the code under test

@@ -102,10 +102,10 @@ class CompileTask:
         code, of = job.digest or job.code, f"{FACTS} {MODEL} {self.device!r}"
         return key_of(job.case, code=code, by=self.compiler.key, of=of)
 
-    def outcome(self, result: Outcome | Refusal, run: str) -> Outcome:
-        """Return what a worker sent as an outcome of a run."""
+    def outcome(self, result: Outcome | Refusal) -> Outcome:
+        """Return what a worker sent as an outcome that belongs to no run yet."""
         known = self.job.failure(result) if isinstance(result, Refusal) else result
-        return replace(known, case=self.job.case, key=self.key, run=run, at=timestamp())
+        return replace(known, case=self.job.case, key=self.key, at=timestamp())
 
 
 def triton_here() -> tuple[str, str, str]:
@@ -177,18 +177,18 @@ class Compilers:
             results.append(Compiler(version, key, folder))
         return results
 
-    def compile(self, tasks: Sequence[CompileTask], run: str) -> Iterator[tuple[int, Outcome]]:
-        """Yield the place of each task with its outcome in a run, in the order of completion."""
+    def compile(self, tasks: Sequence[CompileTask]) -> Iterator[tuple[int, Outcome]]:
+        """Yield the place of each task with its outcome, in the order of completion."""
         lost: list[int] = []
-        for n, outcome in self._run(tasks, run, range(len(tasks)), self._timeout_s):
+        for n, outcome in self._run(tasks, range(len(tasks)), self._timeout_s):
             if isinstance(outcome, Failure) and outcome.cause is not None:
                 lost.append(n)
             else:
                 yield n, outcome
-        yield from self._run(tasks, run, lost, PATIENCE * self._timeout_s)
+        yield from self._run(tasks, lost, PATIENCE * self._timeout_s)
 
     def _run(
-        self, tasks: Sequence[CompileTask], run: str, numbers: Sequence[int], limit_s: float
+        self, tasks: Sequence[CompileTask], numbers: Sequence[int], limit_s: float
     ) -> Iterator[tuple[int, Outcome]]:
         done: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         for n in numbers:
@@ -198,7 +198,7 @@ class Compilers:
             future.add_done_callback(lambda future, n=n: done.put((n, future)))  # type: ignore
         for _ in numbers:
             n, future = done.get()
-            yield n, tasks[n].outcome(outcome_of(future, "compile"), run)
+            yield n, tasks[n].outcome(outcome_of(future, "compile"))
 
     def close(self) -> None:
         """End all processes."""

@@ -103,7 +103,7 @@ class Measuring:
         self._job: worker.MeasureJob | None = None
         self._is_begun = False
         self.seconds: Counter[str] = Counter()  # seconds: check, timed, flush
-        self.lost_processes = 0  # processes
+        self.lost_processes = 0
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         """Return device, environment and lock name of the GPU, or None; see `worker.describe`.

@@ -164,7 +164,7 @@ class _UnderWay:
         self._open: set[str] = set()  # owners that have not finished
         self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
         self._codes: dict[str, Compiled] = {}  # by key
-        self._duplicates: dict[Future[Any], tuple[Candidate, Compiled]] = {}  # duplicates
+        self._duplicates: dict[Future[Any], tuple[Candidate, Compiled]] = {}
         self._done_queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._losses: list[tuple[Candidate, Refusal]] = []  # tried again when all others are done
 

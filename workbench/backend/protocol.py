@@ -58,7 +58,7 @@ class TimingResult:
 
 
 class Backend(Protocol):
-    """A backend of sweeps. `compiled` yields in the order of completion."""
+    """A backend of sweeps. `compile` yields in the order of completion."""
 
     device: Device
     environment: Environment
@@ -77,7 +77,7 @@ class Backend(Protocol):
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Prepare a problem and start to compile `candidates` in the background, for `compiled`.
+        """Prepare a problem and start to compile `candidates` in the background, for `compile`.
         Returns measured ceilings in the format of `hardware.ceilings`."""
 
     def compile(

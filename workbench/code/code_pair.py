@@ -145,8 +145,7 @@ def pairs_of(
     for c in comparisons:
         before, after = by_key.get(c.left_key), by_key.get(c.right_key)
         if run.versions and c.by == "code" and before and after:
-            commit = c.right.rpartition(" at ")[2] if run.engine == "bisect" else ""
-            pair = paired(before, after, run.versions.threshold, c.tuned, commit)
+            pair = paired(before, after, run.versions.threshold, c.tuned, c.commit)
             if verdict := known.get((c.left_key, c.right_key)):
                 pair = replace(pair, measured=verdict.verdict, unmeasured=verdict.reason)
             pairs.append(pair)

@@ -15,7 +15,7 @@ from workbench.backend.protocol import Problem
 from workbench.catalog.source import load_kernel
 from workbench.code.code_pair import has_facts, missing_reason, paired
 from workbench.commands.code_configs import devices_of
-from workbench.commands.code_run import CodeRun, code_run, stored_code
+from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.console import say_result
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError
@@ -74,7 +74,7 @@ class OfflineBisect:
             case = Case(self.problem.spec.name, "", "triton", {}, self.problem.sizes,
                         self.problem.dtype, device.name)  # fmt: skip
             root = self.repository.root
-            run = code_run(options, "bisect", [case], versions, [compiler], root)
+            run = new_code_run(options, "bisect", [case], versions, [compiler], root)
             code = INTERRUPTED
             with stored_code(options, run, history) as stored:
                 code = Compiling(self, trees, pools, compiler, stored, device).search()
@@ -150,7 +150,7 @@ class Compiling:
         if isinstance(job, str):
             return job
         tasks = [CompileTask(0, self.compiler, job, self.device)]
-        ((_, outcome),) = self.stored.obtain(self.pools, tasks, self.stored.known(tasks))
+        ((_, outcome),) = self.stored.obtain(self.pools, tasks, self.stored.find_known(tasks))
         return outcome
 
     def _job(self, commit: str) -> FactsJob | str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CodeOptions = BisectOptions | CompareOptions | GateOptions
 
 
-def code_run(
+def new_code_run(
     options: CodeOptions,
     engine: str,
     cases: Sequence[Case],
@@ -95,7 +95,7 @@ class CodeRun:
     comparisons: list[Comparison] = field(default_factory=list)
     state: RunState = "interrupted"
 
-    def known(self, tasks: Sequence[CompileTask]) -> dict[str, Outcome]:
+    def find_known(self, tasks: Sequence[CompileTask]) -> dict[str, Outcome]:
         """Return the outcomes of earlier runs by key. What the machine failed at is left out, and
         tried again."""
         earlier = self.store.history.find(task.key for task in tasks)
@@ -111,12 +111,13 @@ class CodeRun:
             if (outcome := known.get(task.key)) is None:
                 todo.append(n)
             else:
-                yield n, self.keep(replace(outcome, run=self.run.id))
-        for place, outcome in pools.compile([tasks[n] for n in todo], self.run.id):
+                yield n, self.keep(outcome)
+        for place, outcome in pools.compile([tasks[n] for n in todo]):
             yield todo[place], self.keep(outcome)
 
     def keep(self, outcome: Outcome) -> Outcome:
-        """Store an outcome, once, and return it."""
+        """Store an outcome as one of this run, once, and return it."""
+        outcome = replace(outcome, run=self.run.id)
         if outcome.key not in self.outcomes:
             self.store.keep(outcome)
         return self.outcomes.setdefault(outcome.key, outcome)
@@ -131,10 +132,10 @@ class CodeRun:
         outcomes: dict[int, Outcome] = {}
         for n, outcome in self.obtain(pools, [task for both in tasks for task in both], known):
             outcomes[n] = outcome
-            if n ^ 1 in outcomes:  # the other one of the two
-                job = tasks[n // 2][1].job
-                before, after = outcomes.pop(n & ~1), outcomes.pop(n | 1)
-                yield n // 2, self.compare(before, after, job.tuned)
+            place, other = n // 2, n + 1 - 2 * (n % 2)
+            if other in outcomes:
+                before, after = outcomes.pop(2 * place), outcomes.pop(2 * place + 1)
+                yield place, self.compare(before, after, tasks[place][1].job.tuned)
 
     def compare(
         self, before: Outcome, after: Outcome, tuned: str = "", commit: str = ""
@@ -146,10 +147,10 @@ class CodeRun:
         left = f"{before.case.label} {word} {versions.before}"
         right = f"{after.case.label} {word} {commit or versions.after}"
         entry = comparison_of(self.run, ((before, left), (after, right)), None)
-        self._keep(replace(entry, by="code", tuned=tuned))
+        self._keep(replace(entry, by="code", tuned=tuned, commit=commit))
         return paired(before, after, versions.threshold, tuned, commit)
 
-    def measured(self, pair: CodePair, verdict: Verdict | None, reason: str) -> None:
+    def keep_verdict(self, pair: CodePair, verdict: Verdict | None, reason: str) -> None:
         """Store what a GPU said of a pair: its verdict, or the reason why it has none."""
         keys = pair.before.key, pair.after.key
         mine = next(c for c in self.comparisons if (c.left_key, c.right_key) == keys)
@@ -172,10 +173,9 @@ class CodeRun:
 
 def _says_all(outcome: Outcome) -> bool:
     """Return whether an outcome of an earlier run stands for this one."""
-    if has_facts(outcome):
-        return True
-    failed = isinstance(outcome, Failure) and outcome.code is None
-    return failed and not (outcome.cause or is_of_machine(outcome.reason))  # type: ignore[union-attr]
+    if isinstance(outcome, Failure) and outcome.code is None:
+        return not (outcome.cause or is_of_machine(outcome.reason))
+    return has_facts(outcome)
 
 
 @contextmanager

@@ -187,7 +187,7 @@ class CompareCommand:
 
     def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:
         """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
-        import workbench.commands.config_profiles as profiling
+        from workbench.commands import config_profiles as profiling
 
         options = self.options
         configs = []

@@ -26,7 +26,7 @@ from workbench.backend.compilers import (
 from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
 from workbench.code.code_pair import ORDER, CodePair, exit_code_of
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
-from workbench.commands.code_run import CodeRun, code_run, stored_code
+from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
@@ -86,8 +86,6 @@ def _is_version(text: str) -> bool:
 
 
 def _agrees(version: str, folder: Path) -> bool:
-    from workbench.commands.console import say
-
     say(f"Triton {version} is not here. Install it into {folder} (some 600 MB)? [y/N]", err=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -123,9 +121,8 @@ class CompilerComparison:
 
     def go(self) -> int:
         """Run to the end. Returns 0, 1 where something was measured to be slower, 3 where something
-        is suspected to be worse, 2 where something
-        does not compile any more, or 130 after Ctrl-C. Raises CommandError, CompilerError,
-        CatalogError or UnknownDevice."""
+        is suspected to be worse, 2 where something does not compile any more, or 130 after Ctrl-C.
+        Raises CommandError, CompilerError, CatalogError or UnknownDevice."""
         options = self.options
         self._check()
         devices = devices_of(options.device)
@@ -183,7 +180,7 @@ class CompilerComparison:
         )  # fmt: skip
         cases = [each.job.case for each in configs]
         with stored_code(
-            options, code_run(options, "compare", cases, versions, compilers), history
+            options, new_code_run(options, "compare", cases, versions, compilers), history
         ) as stored:
             self._compare(stored, pools, compilers, configs)
         changes, result, run = finish(self.console, stored)
@@ -206,7 +203,7 @@ class CompilerComparison:
             )
             for each in configs
         ]
-        known = stored.known([task for both in tasks for task in both])
+        known = stored.find_known([task for both in tasks for task in both])
         if known:
             many = f"{len(known)} of {2 * len(tasks)} are compiled already"
             self.console.print(f"{many}, by {stored.store.history.name}", soft_wrap=True)
@@ -237,14 +234,15 @@ class CompilerComparison:
                 return
             mine = [jobs[pair.after.key] for pair in todo]
             run = run_of_verdicts(self.options, device, timer.environment, mine, compilers)
-            verdicts = VersionVerdicts(replace(stored.store), run, compilers)
+            own = replace(stored.store)  # for the second run: `begin` puts its run into the store
+            verdicts = VersionVerdicts(own, run, compilers)
             state: RunState = "interrupted"
             try:
                 for pair, job in zip(todo, mine, strict=True):
                     result = timer.compare(job, self.options.threshold)
                     verdicts.keep(pair, job, result)
                     known = _with_result(pair, result)
-                    stored.measured(pair, known.measured, known.unmeasured)
+                    stored.keep_verdict(pair, known.measured, known.unmeasured)
                     self._say_measured(known)
                 state = "complete"
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -483,3 +483,22 @@ def plan_line(run: Run, from_code: bool = False) -> str:
             f"Triton's interpreter, timed {model}. {error}"
         )
     return f"Times are measured on {run.environment.gpu or run.device}."
+
+
+def print_cells(
+    console: Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[str],
+) -> None:
+    """Print rows below their headings; the columns of the headings in `right` to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        justify: Any = "right" if heading in right else "left"
+        table.add_column(heading, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)

@@ -16,7 +16,7 @@ from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJ
 from workbench.backend.described import DefaultLaunch, DescribedImpl, Description
 from workbench.code.code_pair import exit_code_of
 from workbench.commands.code_configs import devices_of
-from workbench.commands.code_run import CodeRun, code_run, stored_code
+from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say_result
 from workbench.commands.gate_checks import checked_code, say_checks
@@ -72,7 +72,7 @@ class OfflineGate:
         with stored_runs(options.database, reading=False) as history:
             with contain_workers():
                 checks, stored = self._obtained(devices, history)
-            # here nothing that ran the branch's code runs any more
+            # all processes that ran code of the branch have ended here
             if stored is None:
                 return self._nothing(checks)
             changes, result, run = finish(self.console, stored)
@@ -109,12 +109,12 @@ class OfflineGate:
                 tuple(f"{left.what}: {left.reason}" for left in self.left_out), tuple(checks),
             )  # fmt: skip
             cases = [after.job.case for _, after in tasks]
-            run = code_run(options, "gate", cases, versions, [compiler], self.files.root)
+            run = new_code_run(options, "gate", cases, versions, [compiler], self.files.root)
             with (
                 Compilers([None], here=self.files.root) as pools,
                 stored_code(options, replace(run, started=started), history) as stored,
             ):
-                known = stored.known([after for _, after in tasks]) | baseline.outcomes
+                known = stored.find_known([after for _, after in tasks]) | baseline.outcomes
                 deque(stored.pairs(pools, tasks, known), maxlen=0)
             return checks, stored
 
@@ -198,7 +198,7 @@ class CompiledBaseline:
                 for launch in impl.launches
                 if launch.config is not None
             ]
-            self.outcomes = {outcome.key: outcome for _, outcome in pools.compile(tasks, "")}
+            self.outcomes = {outcome.key: outcome for _, outcome in pools.compile(tasks)}
 
     def task(
         self, kernel: Description, impl: DescribedImpl, launch: DefaultLaunch, digest: str = ""

@@ -109,7 +109,7 @@ class MeasureCommand:
 
     def _profile(self, recorder: Recorder, spec: Spec) -> tuple[tuple[Profile, ...], bool]:
         """Profile every config of ours; returns its profiles, and whether Ctrl-C ended it early."""
-        import workbench.commands.config_profiles as profiling
+        from workbench.commands import config_profiles as profiling
 
         options = self.options
         finals = [o for o in recorder.outcomes if isinstance(o, Record) and o.phase == "final"]

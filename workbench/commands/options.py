@@ -22,6 +22,11 @@ DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
 KERNEL = "A kernel's name, package.module, or path/to/mine.py."
 DTYPE = "fp32, fp16 or bf16."
 SWEEP = "tile_size"  # unless another is named
+# The modules of `reports/` that draw a page of stored runs.
+REPORTS = (
+    "calibration", "ceilings", "compare", "experiment", "findings", "measure", "roofline", "sweep",
+    "trace", "versions",
+)  # fmt: skip
 SIZES = "M=4096,N=4096,K=4096"
 EVENTS = "--events/--no-events"
 # Panels of the commands in `workbench --help`, in this order.
@@ -650,7 +655,7 @@ def program() -> Any:
 
 def workload_files() -> Any:
     """Return a field that declares workload files as arguments."""
-    return argument("Workload files, which `record` writes.")
+    return argument("Workload files, which `record` writes.", metavar="FILE...")
 
 
 def policy() -> Any:
@@ -741,7 +746,7 @@ class WorkloadCompareOptions(TakesProgram, Options, command="workload compare", 
     at_once: int = more(1, "Runs that import at once, then take turns.", min=1)
     step_mark: str | None = more(None, "KERNEL or KERNEL:N, a step's launches.")
     threshold: float = threshold()
-    out: Path = out()
+    out: Path = out("Folder for the page and the runs.")
     quiet: bool = quiet()
     json: Path | None = json()
     target: tuple[str, ...] = program()

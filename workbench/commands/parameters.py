@@ -17,6 +17,7 @@ from workbench.commands.options import (
     GROUPS,
     MORE,
     PANELS,
+    REPORTS,
     CommandError,
     Options,
     commands,
@@ -118,7 +119,9 @@ MOST_RUNS = 20  # the newest
 
 def _modules(folder: str) -> list[str]:
     """Return the names of a folder's modules. Nothing is imported: a key was just pressed."""
-    return sorted(f[:-3] for f in os.listdir(ROOT / folder) if f.endswith(".py") and f[0] != "_")
+    place = ROOT / folder
+    names = os.listdir(place) if place.is_dir() else []  # a part may be absent
+    return sorted(f[:-3] for f in names if f.endswith(".py") and f[0] != "_")
 
 
 def kernels() -> list[str]:
@@ -155,7 +158,7 @@ _SOURCES: Mapping[str, tuple[Callable[[], Iterable[str]], ...]] = {
     "dtype": (dtypes,),
     "vary": (sweeps,),
     "sweep.name": (kernels, sweeps),
-    "report.name": (lambda: _modules("reports"),),
+    "report.name": (lambda: REPORTS,),
     "report.runs": (runs,),
     "experiment.name": (lambda: _modules("experiments"),),
     "compare.left": (runs,),

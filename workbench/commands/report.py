@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.catalog import name_hint, names_in
+from workbench.catalog import name_hint
 from workbench.commands.console import console_for, is_stdout, note
-from workbench.commands.options import ReportOptions
+from workbench.commands.options import REPORTS, ReportOptions
 from workbench.commands.result import RunResult, document, json_text
 from workbench.commands.stored import (
     ANY_RUN,
@@ -60,7 +60,7 @@ def make(options: ReportOptions) -> list[Path]:
     Each file is written atomically, and none before all contents are known. Raises ReportError,
     EventsError or HistoryError, each one sentence.
     """
-    known = names_in("workbench.reports")
+    known = list(REPORTS)
     if options.name not in known:
         raise ReportError(name_hint("report", options.name, known))
     if options.name == "roofline":
@@ -77,7 +77,8 @@ def make(options: ReportOptions) -> list[Path]:
     kind = RunKind(
         f"run that the report {options.name} draws", lambda _, run: _draws(options.name, run)
     )
-    kept = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)[-1]
+    every = _read_runs(options.runs[0] if options.runs else LAST, options.database, kind)
+    kept = next((one for one in reversed(every) if _draws(options.name, one.run)), every[-1])
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
     place = options.out or _place([kept.run], "report.html")
@@ -231,12 +232,14 @@ def _also(report: str, kept: RunResult) -> dict[str, object]:
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:
-    """Raise ReportError where another report draws the runs of this engine."""
+    """Raise ReportError where this report does not draw the run."""
     if _draws(report, run):
         return
     drawn = next((name for name in known if _draws(name, run)), None)
     then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
-    raise ReportError(f"{run.id} is a run of `{run.engine}`, not of `{report}`; {then}.")
+    raise ReportError(
+        f"the report {report} does not draw {run.id}, a run of `{run.engine}`; {then}."
+    )
 
 
 def _draws(report: str, run: Run) -> bool:
@@ -263,8 +266,8 @@ def _read_runs(which: str, database: str | None, kind: RunKind) -> list[RunResul
 
 
 def stored_run(which: str, database: str | None, kind: RunKind = ANY_RUN) -> RunResult:
-    """Return the run of the database with this id, or the last one of a kind in this
-    project. Raises HistoryError where there is none."""
+    """Return the run of the database with this id, or the last one of a kind in this project.
+    Raises HistoryError where there is none."""
     with stored_runs(database) as history:
         if which != LAST:
             return _history_run(history, history.run(which))

@@ -220,7 +220,7 @@ class SweepCommand:
     def _profile(self, impls: Sequence[Impl]) -> bool:
         """Profile the winner of each size, and draw the pages again. Returns whether it was not
         interrupted."""
-        import workbench.commands.config_profiles as profiling
+        from workbench.commands import config_profiles as profiling
 
         options, console = self.options, console_for(self.options)
         if self.pages is not None:

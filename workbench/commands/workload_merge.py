@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from workbench.commands.options import WorkloadMergeOptions
 from workbench.commands.workload_show import show
 from workbench.data.exits import PASSED
-from workbench.workload.file import merge_workloads, read, write
+from workbench.workload.file import read_all, write
 
 
 def run(options: WorkloadMergeOptions) -> int:
     """Run the command. Returns its exit code. Raises WorkloadError."""
-    workload = merge_workloads([read(Path(name)) for name in options.files])
+    workload = read_all(options.files)
     write(options.out, workload)
     return show(options, workload, PASSED)

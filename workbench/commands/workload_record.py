@@ -34,6 +34,7 @@ def run(options: WorkloadRecordOptions) -> int:
         device_named(options.device)  # raises for an unknown one
     file = options.out
     check_file(file, "--out")
+    check_file(options.json, "--json")
     words = program_words(options.program)
     recording = RecordOptions(options.profile_steps, options.values, options.device)
     file.absolute().parent.mkdir(parents=True, exist_ok=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.commands.console import Output, aloud, console_for
+from workbench.commands.console import Output, aloud, console_for, print_cells
 from workbench.commands.options import WorkloadShowOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.units import duration, percent
-from workbench.workload.file import RecordedWorkload, merge_workloads, read
+from workbench.workload.file import RecordedWorkload, read_all
 from workbench.workload.gpu_time import shares
 from workbench.workload.table import WorkloadRow, head_lines, rows_of
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HEADINGS = ("kernel", "launches", "signatures", "GPU time", "config now", "from")
-NUMBERS = ("launches", "signatures", "GPU time", "share", "to win", "before", "after")
+RIGHT = ("launches", "signatures", "GPU time")  # headings of numbers
 OTHERS_SHOWN = 5
 
 
 def run(options: WorkloadShowOptions) -> int:
     """Run the command. Returns its exit code. Raises WorkloadError."""
-    return show(options, merge_workloads([read(Path(name)) for name in options.files]), PASSED)
+    return show(options, read_all(options.files), PASSED)
 
 
 def show(options: Output, workload: RecordedWorkload, code: int) -> int:
@@ -67,22 +66,8 @@ def print_table(console: Console, workload: RecordedWorkload, rows: Sequence[Wor
         )
         for row in rows
     ]
-    print_cells(console, HEADINGS, cells)
+    print_cells(console, HEADINGS, cells, RIGHT)
     print_rest(console, workload, rows)
-
-
-def print_cells(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows below their headings, numbers on the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        right = heading in NUMBERS
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
 
 
 def print_rest(console: Console, workload: RecordedWorkload, rows: Sequence[WorkloadRow]) -> None:

@@ -17,6 +17,7 @@ from workbench.commands.console import (
     aloud,
     console_for,
     note,
+    print_cells,
     prints_aside,
     say_result,
 )
@@ -42,7 +43,6 @@ from workbench.commands.run import (
     wants_cluster,
 )
 from workbench.commands.tune import TuneOptions, sweep_adapted_kernel, take_over
-from workbench.commands.workload_show import print_cells
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Outcome, Record, Verdict
@@ -55,7 +55,7 @@ from workbench.tuner.search import Budget
 from workbench.tuner.space import RecordFactory
 from workbench.workload.engine import SweptLaunch, WorkloadTuning
 from workbench.workload.entries import add_middles, entries_of
-from workbench.workload.file import RecordedWorkload, merge_workloads, read
+from workbench.workload.file import RecordedWorkload, read_all
 from workbench.workload.plan import (
     WorkItem,
     configs_in_use,
@@ -70,6 +70,7 @@ from workbench.workload.tuning import Tuned, TuningJournal
 from workbench.workload.tuning_text import (
     DONE_HEADINGS,
     PLAN_HEADINGS,
+    RIGHT,
     done_cells,
     plain_item,
     plan_cells,
@@ -92,7 +93,7 @@ def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int
     """Run the command. Returns its exit code. Raises OptionError, WorkloadError and others, each of
     which is one sentence. `open_backend` replaces the backend of the machine, for tests."""
     seconds, on_cluster = check_tuning(options), wants_cluster(options)
-    workload = merge_workloads([read(Path(name)) for name in options.files])
+    workload = read_all(options.files)
     if not on_cluster:
         named = options.device is not None
         predicts = named if open_backend is not None else named or not gpu_present()
@@ -117,6 +118,7 @@ def check_tuning(options: WorkloadTuneOptions) -> float:
     if not 0 < options.cover <= 1:
         raise OptionError("--cover is a share of the time above 0 and at most 1; write 0.95.")
     check_file(options.tuned, "--tuned")
+    check_file(options.json, "--json")
     if not options.dry_run:
         check_writable(options.out)
     return budget.seconds
@@ -254,9 +256,9 @@ def _tune(
         seconds,
         partial(console.print, soft_wrap=True),
         note,
-        options.trust,
-        options.widen,
-        (lambda: 1) if spread is None else (lambda: spread.gpus),
+        trust=options.trust,
+        widen=options.widen,
+        gpus=(lambda: 1) if spread is None else (lambda: spread.gpus),
     )
     code = tune_groups(tuning, sweeper, spread)
     used = configs_in_use(workload, device.title, device.dram.value)
@@ -276,8 +278,9 @@ def tune_groups(tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread |
             jobs = [_job(tuning, sweeper, spread, group) for group in groups_of(tuning.items)]
             spread.run(jobs)
         else:
+            own = replace(sweeper, kept=kept)
             for group in groups_of(tuning.items):
-                tuning.tune(group, replace(sweeper, kept=kept).sweep)
+                tuning.tune(group, own.sweep)
         if tuning.is_spent and tuning.open_items:
             note("the budget is spent; the same command continues with what is stored")
     except KeyboardInterrupt:
@@ -376,12 +379,13 @@ class TuningResult:
 def print_plan(console: Console, items: Sequence[WorkItem], device: str) -> None:
     """Print the work list."""
     console.print(plan_line(items, device), soft_wrap=True)
-    print_cells(console, PLAN_HEADINGS, map(plan_cells, items))
+    print_cells(console, PLAN_HEADINGS, map(plan_cells, items), RIGHT)
 
 
 def print_results(console: Console, done: Sequence[Tuned]) -> None:
     """Print the results, a line a signature, and below it the reason of each that failed."""
-    print_cells(console, DONE_HEADINGS, [done_cells(item, result) for item, result in done])
+    cells = [done_cells(item, result) for item, result in done]
+    print_cells(console, DONE_HEADINGS, cells, RIGHT)
     for item, result in done:
         if result.status == "failed":
             console.print(f"not tuned: {item.title}: {result.reason}", soft_wrap=True)

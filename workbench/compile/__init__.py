@@ -119,7 +119,7 @@ def compile_config(
     outside.
     """
     started, dedup = time.perf_counter(), Dedup()
-    launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
+    launches = _capture_call(impl, config, sizes, dtype, device, dedup, here)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     if not code:
         return compiled
@@ -148,7 +148,7 @@ def machine_code_of(
     """Compile a call for `device` and return the machine code of its largest launch; nothing runs.
     Raises CompileError, or CodeError where the code cannot be read."""
     started, dedup = time.perf_counter(), Dedup()
-    launches = _compile_launches(impl, config, sizes, dtype, device, dedup)
+    launches = _capture_call(impl, config, sizes, dtype, device, dedup)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     largest = max(launches, key=lambda launch: launch.programs)
     assert compiled.resources is not None  # Triton compiled it
@@ -162,7 +162,7 @@ def machine_codes_of(
     order and at its largest grid, also where it needs more than the device has; nothing runs.
     Raises CompileError, or CodeError where the code cannot be read."""
     started = time.perf_counter()
-    launches = _compile_launches(impl, config, sizes, dtype, device, Dedup())
+    launches = _capture_call(impl, config, sizes, dtype, device, Dedup())
     spent = time.perf_counter() - started
     result = []
     for same in group_by(launches, lambda one: id(one.kernel)).values():
@@ -191,7 +191,7 @@ def functions_launched(
 ) -> tuple[str, ...]:
     """Return the names of the device functions that one call launches, in order. They are compiled
     for that. Raises CompileError."""
-    launches = _compile_launches(impl, config, sizes, dtype, device, Dedup())
+    launches = _capture_call(impl, config, sizes, dtype, device, Dedup())
     return tuple(launch.function for launch in launches)
 
 
@@ -215,7 +215,7 @@ def compile_unless_duplicate(
     """
     started, dedup = time.perf_counter(), Dedup(claim, compiled)
     try:
-        launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
+        launches = _capture_call(impl, config, sizes, dtype, device, dedup, here)
     except CompileError:
         if not dedup.skipped:  # otherwise the launcher may have read a launch that was skipped
             raise
@@ -225,7 +225,7 @@ def compile_unless_duplicate(
             return CompiledDuplicate(dedup.key, spent, tuple(dedup.skipped))
     if dedup.skipped:  # launches of another config, but not in this combination
         dedup = Dedup()
-        launches = _compile_launches(impl, config, sizes, dtype, device, dedup, here)
+        launches = _capture_call(impl, config, sizes, dtype, device, dedup, here)
     return read_launches(impl, launches, device, dedup.key, started)
 
 
@@ -235,10 +235,10 @@ def compile_launches(
     """Compile a call and return its launches, and the key of its TTGIR. Raises as
     `compile_config`."""
     dedup = Dedup()
-    return _compile_launches(impl, config, sizes, dtype, device, dedup), dedup.key
+    return _capture_call(impl, config, sizes, dtype, device, dedup), dedup.key
 
 
-def _compile_launches(
+def _capture_call(
     impl: Impl,
     config: Any,
     sizes: Sizes,

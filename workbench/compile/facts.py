@@ -42,8 +42,6 @@ _AMD_FP64 = re.compile(r"v_\w*_f64")
 _DIVISION = re.compile(r"\bI2F(\.\w+)*\.RP\b")
 _AMD_DIVISION = re.compile(r"v_mul_f32\w* .*\b0x(4f7ffffe|5f7ffffc)\b")
 
-Picked = Iterable[tuple[Instruction, SourceLine | None]]
-
 
 @dataclass(frozen=True)
 class HotCode:

@@ -57,9 +57,9 @@ class Footprint:
 def footprint_of(
     ttgir: str, grid: Sequence[int], inputs: LaunchArguments, requested: Callable[[str, int], Any]
 ) -> Footprint:
-    """Return what all programs of a launch write. `asked(argument, elements)` returns the indices
-    of a tensor of so many elements whose writers are wanted. Raises NotModelled where an address
-    cannot be computed, or where there are too many."""
+    """Return what all programs of a launch write. `requested(argument, elements)` returns the
+    indices of a tensor of so many elements whose writers are wanted. Raises NotModelled where an
+    address cannot be computed, or where there are too many."""
     function = read_ttgir(ttgir)
     programs = math.prod(grid)
     seen = _Seen(inputs, programs)

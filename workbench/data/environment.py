@@ -313,8 +313,8 @@ def torch_build() -> Mapping[str, str | None]:
     return vars(module)
 
 
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # they choose among a host's GPUs
 # Device files of the drivers; `/dev/dxg` is that of the Windows Subsystem for Linux.
-GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 DRIVER_FILES = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
 
 

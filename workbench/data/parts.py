@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from workbench.spec import WorkbenchError
 
-REMEDY = "install the whole package: pip install --force-reinstall kernel-workbench"
+REMEDY = "install the whole package: pip install --force-reinstall --no-deps . in a clone"
 
 
 class MissingPart(WorkbenchError):

@@ -487,6 +487,7 @@ class Comparison:
     looks: int = 1  # how often it could have stopped, which widens its interval
     by: Literal["time", "code"] = "time"  # by code the outcomes themselves say the result
     tuned: str = ""  # date of a tuned config; empty for a default
+    commit: str = ""  # of the right side, in a bisection by code
     reason: str = ""  # why there is no verdict, where no outcome says it
 
 

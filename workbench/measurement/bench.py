@@ -95,7 +95,7 @@ class Bench:
     hot_bound_s: float = 0.0  # least seconds of a call on cached data
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
-    _timing_flush: Flush | None = field(init=False, default=None)  # flush that follows a restore
+    _restore_flush: Flush | None = field(init=False, default=None)  # flush that follows a restore
     _working: Working = field(init=False)
     _graphs: Graphs | None = field(init=False, default=None)
 
@@ -130,7 +130,7 @@ class Bench:
         if not impl.mutates:
             return Rotation(impl, config, sets, flush, is_traced=is_traced(impl))
         if cold and flush is None:  # restored data is still in the cache
-            flush = self._timing_flush = self._timing_flush or Flush(self.cache_bytes)
+            flush = self._restore_flush = self._restore_flush or Flush(self.cache_bytes)
         copies = self._working.copies(impl.mutates, 1)
         return Rotation(impl, config, sets, flush, copies, impl.mutates)
 
@@ -216,7 +216,7 @@ class Bench:
             return BenchTime("events", rotation, 1, estimate_s, self.clock)
         span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
         # a flush after restores does not mean that the sets are too small by themselves
-        flushed = rotation.flush is not None and rotation.flush is not self._timing_flush
+        flushed = rotation.flush is not None and rotation.flush is not self._restore_flush
         calls = graph_calls(span_s, estimate_s, len(rotation.sets), flushed)
         try:
             entrant = self._capture_graph(rotation, calls, estimate_s)

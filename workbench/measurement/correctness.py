@@ -360,8 +360,8 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     bounds."""
 
     def __init__(self, run_aside: Callable[[Callable[[], None]], None] | None = None) -> None:
-        """Fill and read memory on the current stream, or by `beside`, which runs a call on another
-        stream at once and waits for it (see `graphs.run_beside`)."""
+        """Fill and read memory on the current stream, or by `run_aside`, which runs a call on
+        another stream at once and waits for it (see `graphs.run_beside`)."""
         super().__init__()
         self._run_aside = run_aside
         self._blocks: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose

@@ -30,7 +30,7 @@ class CallBench(Bench):
         """Take the bytes of the last-level cache, the protocol and the reader of the SM clock."""
         self.cache_bytes, self.protocol, self.clock = cache_bytes, protocol, clock
         self.bound_s = self.hot_bound_s = 0.0
-        self._timing_flush = self._graphs = None
+        self._restore_flush = self._graphs = None
 
 
 class GpuTimer:

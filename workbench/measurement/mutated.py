@@ -58,8 +58,8 @@ class Working:
         self._largest: dict[frozenset[str], Copies] = {}
 
     def copies(self, mutates: Sequence[str], most: int) -> Copies:
-        """Return `most` copies of these inputs, or as many as half of the free memory holds; at
-        least one."""
+        """Return `most` copies of these inputs, or fewer where half of the free memory holds fewer;
+        at least one."""
         names = frozenset(mutates)
         places = {i: x for i, (n, x) in enumerate(self._inputs.items()) if n in names}
         largest = self._largest.get(names)

@@ -353,7 +353,7 @@ def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) 
     bench, protocol = _state().bench, _state().job.protocol
     rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
-    if reason := _check_kernels(candidate, rotation, kernel):
+    if reason := _note_kernels(candidate, rotation, kernel):
         return Refusal("check", reason, rule="launches")
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
@@ -373,7 +373,7 @@ def _timed_result(timing: Measured, checked: Checked, repeats: bool | None = Non
     return Timed(timing, checked.error, "gpu", checked.bits, _state().job.seed, repeats)
 
 
-def _check_kernels(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
+def _note_kernels(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
     """Store the kernels of one call, with which those of its duplicates must agree. Returns why
     they are not those that were compiled, or None."""
     launches = _state().bench.launches(rotation)

@@ -18,7 +18,7 @@ from workbench.device.error_band import devices_words
 from workbench.reports import render
 from workbench.spec import label, sizes_text
 
-KIND = "code"  # of the runs that this page draws
+KIND = "code"  # of the runs that this page draws; `code.py` draws a listing
 TITLES = {"compare": "Two compilers", "gate": "Changed kernels", "bisect": "Commits of a kernel"}
 BAD = ("FAILS", "WORSE")
 

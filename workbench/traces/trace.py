@@ -509,14 +509,3 @@ def plain(name: str) -> str:
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else " " if c.isspace() and c > " " else "" for c in name)
-
-
-def dispatch_of(activity: Activity) -> Dispatch:
-    """Return a kernel on a timeline as a dispatch without counters."""
-    return Dispatch(
-        activity.name,
-        device=activity.device,
-        lane=activity.lane,
-        geometry=activity.geometry,
-        duration_ns=activity.duration,
-    )

@@ -203,6 +203,11 @@ def read(path: Path) -> RecordedWorkload:
     return parse(data, str(path))
 
 
+def read_all(names: Sequence[str]) -> RecordedWorkload:
+    """Return several workload files as one. Raises WorkloadError."""
+    return merge_workloads([read(Path(name)) for name in names])
+
+
 def parse(data: bytes, name: str) -> RecordedWorkload:
     """Return the workload of a file's bytes; `name` is the file's, for messages. Raises
     WorkloadError."""

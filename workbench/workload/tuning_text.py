@@ -14,6 +14,7 @@ from workbench.workload.tuning import Tuned, TunedSignature, saving
 
 LEAST_TIME = "launches x least time to move the tensors"  # stands for GPU time that is not recorded
 PLAN_HEADINGS = ("kernel", "signature", "launches", "share", "to win", "config now", "family")
+RIGHT = ("launches", "share", "to win", "before", "after")  # headings of numbers
 DONE_HEADINGS = ("kernel", "signature", "share", "result", "config", "before", "after")
 LAST = ("num_warps", "num_stages")  # of a config, in the order of other tables
 

@@ -84,7 +84,7 @@ class RemoteMeasuring:
 
     def replace(self) -> None:
         """Replace the process, which can measure nothing more. Raises GpuGone."""
-        self._perform("poisoned")
+        self._perform("replace")
 
     def lock(
         self, name: str, on_wait: Callable[[str], None], timeout_s: float | None = None

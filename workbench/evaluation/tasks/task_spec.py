@@ -94,7 +94,8 @@ class TaskSpec(Spec):
 
 @dataclass(frozen=True)
 class TaskFunctions:
-    """What a format reads from a task. Each function gets sizes; `call_at` also the inputs."""
+    """What a format reads from a task. Each function gets sizes; `reference`, `call` and `objects`
+    the inputs, too."""
 
     name: str
     make: Callable[[Sizes, int], Mapping[str, Any]]
