@@ -290,7 +290,7 @@ def test_configs_of_lost_compilers_are_tried_again_longer(monkeypatch):
             for n in range(3)
         ]  # fmt: skip
         found = dict(both.compile(tasks))
-        assert list(found) == [0, 2, 1] and {o.run for o in found.values()} == {"r"}
+        assert list(found) == [0, 2, 1]
         assert [found[n].key for n in range(3)] == [task.key for task in tasks]
         assert found[0].code == found[1].code == FACTS.code
         assert (found[2].stage, found[2].reason) == ("refused", "no")
