@@ -49,13 +49,14 @@ from workbench.data.events import read
 from workbench.data.record import Record, Run
 from workbench.data.stats import quantile
 from workbench.device.calibration import resources_of
-from workbench.device.cost_model import guess
+from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.measurement.candidate import Candidate
 from workbench.measurement.protocol import Protocol
 from workbench.spec import Spec, sizes_text
 from workbench.tuner.search import SearchError, StopRule, Strategy, search_of
-from workbench.tuner.space import RecordFactory, predict
+from workbench.tuner.space import RecordFactory
+from workbench.tuner.space import predict as predict_candidates
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -320,7 +321,7 @@ def rows_of_run(path: Path) -> tuple[Table, list[Row]]:
     for record in records:
         impl = catalog.impl_of(spec, record.case.impl)
         candidates.append(factory.candidate(impl, impl.config(**record.case.config), False))
-    guessed = predict(candidates, problem, device)
+    guessed = predict_candidates(candidates, problem, device)
     rows = []
     for record, candidate in zip(records, guessed, strict=True):
         compiled = Compiled(record.resources, "", (), 1)
