@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import synthetic
 from nightly import by_turns
+from playwright.sync_api import expect
 
 from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.data.selection import select
@@ -509,8 +510,9 @@ def test_a_config_is_copied_as_triton_takes_it(show: Open) -> None:
         tab.get_attribute("#copy", "title") == f"triton.Config({inner}, num_warps=4, num_stages=2)"
     )
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.evaluate("window.setTimeout = () => 0")  # the button keeps its word until it is read
     tab.click("#copy")
-    tab.wait_for_function("document.querySelector('#copy').innerText === 'Copied'")
+    expect(tab.locator("#copy")).to_have_text("Copied")
     assert tab.evaluate("navigator.clipboard.readText()") == tab.get_attribute("#copy", "title")
     tab.locator("#configs tbody tr", has_text="library").first.click()
     assert tab.locator("#copy").is_disabled()
