@@ -30,6 +30,7 @@ from workbench.data.record import Resources
 from workbench.device.code_model import predict_launch
 from workbench.device.hardware import Device, device_named
 from workbench.device.occupancy import occupancy
+from workbench.device.warp_timeline import Issued, IssuedCode, IssuedLoop
 
 DATA = Path(__file__).parent / "data"
 FILE, UNSEEN = DATA / "h100_plain_2026-11-26.json.xz", DATA / "h200_plain_2026-11-28.json.xz"
@@ -69,14 +70,31 @@ def predicted_s(row: Mapping[str, Any], file: Path = FILE) -> float:
     contents = {name: _integers(i, file) for name, i in row["contents"].items()}
     given = LaunchArguments(row["scalars"], row["tensors"], contents)
     resources = _resources(row, device)
-    text = known["ttgir"][row["ttgir"]]
-    work = launch_work(text, row["grid"], given, device, resources, row["stages"])
+    text, issued = known["ttgir"][row["ttgir"]], _issued(row["ttgir"], file)
+    work = launch_work(text, row["grid"], given, device, resources, row["stages"], issued)
     return predict_launch(device, work, resources).predicted_s
 
 
 @cache
 def _integers(number: int, file: Path) -> Any:
     return np.array(stored(file)["contents"][number], dtype=np.int64)
+
+
+@cache
+def _issued(number: int, file: Path) -> Issued | None:
+    """Return what a warp of a stored code issues; None of products."""
+
+    def code(parts: Sequence[Any]) -> IssuedCode:
+        kinds, *numbers = parts
+        return IssuedCode(kinds, *map(tuple, numbers))
+
+    one = stored(file)["issued"][number]
+    if one is None:
+        return None
+    loops = [
+        IssuedLoop(n, code(trip), code(rest) if rest else None) for n, trip, rest in one["loops"]
+    ]
+    return Issued(code(one["straight"]), tuple(loops))
 
 
 def _resources(row: Mapping[str, Any], device: Device) -> Resources:

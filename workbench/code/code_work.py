@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workbench.code.issued_code import first_sites
 from workbench.code.program_values import LaunchArguments
 from workbench.code.program_walk import CostWalk, FirstElementWalk, Region
 from workbench.code.ttgir import Function, read_ttgir
 from workbench.data.record import Resources
 from workbench.device.code_model import LaunchWork, RegionWork, resident_programs
 from workbench.device.hardware import Device
+from workbench.device.warp_timeline import Issued
 
 FILES = (
     *(
         "block_descriptors",
         "code_work",
+        "issued_code",
         "program_slices",
         "program_values",
         "program_walk",
         "ttgir",
     ),
     "ttgir_layouts",
+    "warp_code",
 )
 SAMPLES = 3  # programs that are walked in full, at least
 MOST = 1 << 15  # programs whose first addresses are computed; of a larger grid, evenly spaced ones
 ALIKE = 0.02  # standard deviation of programs' work over its mean, up to which all are alike
+FEW = 4  # trips of a loop that counts as straight code where the machine code does not show it
 NEAR = 1 << 24  # bytes between accesses of one tensor that may be of the same tiles
 
 
@@ -56,8 +62,10 @@ def launch_work(
     device: Device,
     resources: Resources,
     stages: int,
+    issued: Issued | None = None,
 ) -> LaunchWork:
-    """Return what the code of a launch does. Raises NotModelled where that cannot be derived."""
+    """Return what the code of a launch does, with what `issued_code` read from its machine code.
+    Raises NotModelled where that cannot be derived."""
     function = read_ttgir(ttgir)
     programs = math.prod(grid)
     few = np.unique(np.linspace(0, programs - 1, SAMPLES + 2).astype(np.int64)[1:-1])
@@ -67,15 +75,52 @@ def launch_work(
     places = resident_programs(device, programs, resources) * device.limits.cores
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
+    regions = tuple(_regions(function, full, firsts))
+    unrolled = _unrolled(issued, regions, full, first_sites(function)) if issued else None
     return LaunchWork(
         programs,
         function.warps,
         stages,
-        tuple(_regions(function, full, firsts)),
+        regions,
         moved,
         least,
         _rounds(full, firsts, programs, places),
+        issued if unrolled is not None else None,
+        unrolled or {},
+        traffic.fresh(),
     )
+
+
+def _unrolled(
+    issued: Issued, regions: Sequence[RegionWork], full: CostWalk, stand_for: Mapping[int, int]
+) -> dict[int, int] | None:
+    """Return of how many trips of each loop the compiler made one, by the accesses that the machine
+    code has and those of a trip; None where a loop with work is neither found nor resolved."""
+    expected: dict[int, float] = defaultdict(float)
+    loops: dict[int, set[int]] = defaultdict(set)
+    for number, site in full.sites.items():
+        first = stand_for[number]
+        expected[first] += site.instructions
+        loops[_loop_of(site.region)].add(first)
+
+    def ratio(accesses: Mapping[int, int], loop: int) -> float:
+        each = [accesses[n] / expected[n] for n in loops[loop] if accesses.get(n)]
+        return float(np.median(each)) if each else 0.0
+
+    found = {one.number: one.trip for one in issued.loops}
+    trips: dict[int, float] = defaultdict(float)
+    for region in regions:
+        trips[region.loop] = max(trips[region.loop], region.executions)
+    for loop, count in trips.items():
+        resolved = ratio(issued.straight.accesses, loop) >= count / 2
+        if loop and loop not in found and count > FEW and not resolved:
+            return None
+    return {n: max(1, round(ratio(trip.accesses, n))) for n, trip in found.items()}
+
+
+def _loop_of(region: Region) -> int:
+    """Return the number of the innermost loop around a region, 0 outside of all."""
+    return next((part for part in reversed(region) if isinstance(part, int)), 0)
 
 
 def _covering(few: Any, many: Any, firsts: FirstElementWalk) -> Any:
@@ -103,7 +148,15 @@ def _regions(function: Function, full: CostWalk, firsts: FirstElementWalk) -> li
         amounts = {kind: amount / runs for kind, amount in tally.sums.items()}
         is_loop = bool(region) and isinstance(region[-1], int)
         results.append(
-            RegionWork(amounts, executions, is_loop, tally.waits, tally.wgmma, tally.peak)
+            RegionWork(
+                amounts,
+                executions,
+                is_loop,
+                tally.waits,
+                tally.wgmma,
+                tally.peak,
+                _loop_of(region),
+            )
         )
     return results
 
@@ -199,6 +252,21 @@ class _MemoryTraffic:
         kept = float(np.clip(1.5 - alive / cache, 0.0, 1.0))
         return moved + (1 - kept) * again, total
 
+    def fresh(self) -> dict[int, float]:
+        """Return for each load the share of its bytes that no access has brought into the cache
+        before, by the number of its operation."""
+        result: dict[int, float] = {}
+        seen: set[tuple[str, int]] = set()
+        for number, tiles, asked in self._accesses():
+            if tiles.is_written:
+                continue
+            size = self._given.tensors.get(tiles.argument, math.inf)
+            bytes_ = min(size, self._distinct(tiles, np.zeros(len(tiles.each), np.int64)))
+            key = tiles.argument, tiles.first
+            result[number] = 0.0 if key in seen else min(1.0, bytes_ / max(1.0, asked))
+            seen.add(key)
+        return result
+
     def _distinct(self, tiles: _Tiles, turns: Any) -> float:
         """Return the bytes of a tile's first access in each turn."""
         order = np.lexsort((-tiles.each, tiles.addresses, turns))
@@ -209,6 +277,12 @@ class _MemoryTraffic:
 
     def _grouped(self) -> list[_Tiles]:
         groups: dict[tuple[str, bool, int], _Tiles] = {}
+        for _, tiles, _ in self._accesses():
+            _put(groups, tiles)
+        return list(groups.values())
+
+    def _accesses(self) -> Iterator[tuple[int, _Tiles, float]]:
+        """Yield each access by its number, with the bytes that all programs ask it for."""
         for number, site in self._firsts.sites.items():
             known = self._full.sites.get(number)
             if known is None or not known.executions:
@@ -222,8 +296,7 @@ class _MemoryTraffic:
             counted = each * (executed if site.moves else np.minimum(executed, 1))
             written = site.what in ("store", "atomic")
             tiles = _Tiles(known.argument, written, int(addresses[0]), addresses, counted)
-            _put(groups, tiles)
-        return list(groups.values())
+            yield number, tiles, float((each * executed).sum()) * self._scale
 
 
 def _put(groups: dict[tuple[str, bool, int], _Tiles], tiles: _Tiles) -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 LOC = re.compile(r"\s*loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 OP = re.compile(r'^(?:(%[\w.$-]+)(?::(\d+))? = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
+PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 NAME = re.compile(r"%[\w.$-]+(?:#\d+)?")
 PARAMETER = re.compile(r"(%[\w.$-]+): ([^,{)]+)")
 TYPE = re.compile(r"(?:tensor|memdesc)<")
@@ -33,6 +34,7 @@ class Op:
     regions: list[list[Op]] = field(default_factory=list)
     tail: str = ""  # what follows its closing brace
     number: int = 0  # its place in the text
+    line: tuple[str, int] | None = None  # of the source: file without folders, and line
 
     @property
     def word(self) -> str:
@@ -109,6 +111,9 @@ class _TtgirReader:
         self._owners: list[Op] = []
         self._count = 0
         self._has_ended = False
+        self._places: dict[str, str] = {}  # texts of the named ones
+        self._located: list[tuple[Op, str]] = []
+        self._last = Op("", "", [])
 
     def read(self, text: str) -> Function:
         for raw in text.splitlines():
@@ -116,15 +121,30 @@ class _TtgirReader:
             if line.startswith("#"):
                 name, _, value = line.partition(" = ")
                 self.function.layouts[name] = value
+                if name.startswith("#loc"):
+                    self._places[name] = raw.partition(" = ")[2]
             elif line.startswith("module"):
                 self._module(line)
             elif line.startswith("tt.func"):
                 self._begin(line)
             elif not self._has_ended:
+                count = self._count
                 self._line(line)
+                if self._count > count and (places := LOC.findall(raw)):
+                    self._located.append((self._last, places[-1]))
+        for op, place in self._located:
+            op.line = self._resolve(place)
         if not self.function.body:
             raise NotModelled("its intermediate code has no function")
         return self.function
+
+    def _resolve(self, place: str) -> tuple[str, int] | None:
+        """Return the source line of a place; of a function that was inlined, its own line."""
+        if match := PLACE.search(place):
+            return match.group(1).rsplit("/", 1)[-1], int(match.group(2))
+        names = re.findall(r"#loc\d*", place)
+        lines = (self._resolve(self._places[n]) for n in names if n in self._places)
+        return next(filter(None, lines), None)
 
     def _module(self, line: str) -> None:
         def number(key: str, default: int) -> int:
@@ -166,7 +186,7 @@ class _TtgirReader:
         results = [] if not result else [result]
         if result and many:
             results = [f"{result}#{i}" for i in range(int(many))]
-        op = Op(name, rest.strip(), results, number=self._count)
+        op = self._last = Op(name, rest.strip(), results, number=self._count)
         self._open[-1].append(op)
         if rest.endswith("{"):
             op.regions.append([])

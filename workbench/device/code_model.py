@@ -12,14 +12,25 @@ two alone.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from workbench.data.record import Predicted, Resources
 from workbench.device.cost_model import CONSTANTS, LAUNCH_S, norm, require_figures
 from workbench.device.hardware import Device
+from workbench.device.warp_timeline import (
+    FLOAT,
+    MULTIPLY,
+    OTHER,
+    SPECIAL,
+    Issued,
+    IssuedCode,
+    WarpLatencies,
+)
 
-MODEL = "code-1"
+MODEL, ISSUED_MODEL = "code-1", "code-2"  # without and with the machine code of the kernel
 NEAR_BYTES = 240 << 10  # of a core for shared memory and its cache together
 LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
 
@@ -46,6 +57,28 @@ C = CodeConstants()
 
 
 @dataclass(frozen=True)
+class IssuedConstants:
+    """Constants of the model that reads machine code. Cycles are of one of a core's four
+    schedulers, for an instruction of a warp."""
+
+    memory_s: float = 400e-9  # until a load has its data
+    cache_s: float = 150e-9  # ... that an access has brought into the cache before
+    float_cycles: float = 1.0
+    integer_cycles: float = 1.0
+    multiply_cycles: float = 2.0  # of integers
+    special_cycles: float = 8.0
+    drain_s: float = 300e-9  # until a program's last stores have left
+    sharpness: float = 3.0  # with which a part's terms overlap
+    overlap: float = 2.0  # ... and memory and cores
+    spills: float = 2.0  # of the seconds that spills take by themselves
+    hot_s: float = 1.5e-9  # between two atomic operations of one address
+
+
+ISSUED = IssuedConstants()
+SCHEDULERS = 4  # of a core
+
+
+@dataclass(frozen=True)
 class RegionWork:
     """What one program does in one execution of a region."""
 
@@ -55,6 +88,7 @@ class RegionWork:
     waits: int = 0
     wgmma: bool = False
     peak: str = ""  # of the device, that products are held to: "bf16"
+    loop: int = 0  # number of the innermost loop's operation; 0 outside of all
 
     def get(self, kind: str) -> float:
         """Return an amount, 0 where the region has none."""
@@ -72,6 +106,9 @@ class LaunchWork:
     memory_bytes: float  # from and to memory, with what the cache cannot keep
     least_bytes: float  # distinct ones
     rounds: float | None = None  # of unequal programs in order of their start; None: all alike
+    issued: Issued | None = None  # by a warp, where machine code was read
+    unrolled: Mapping[int, int] = field(default_factory=dict)  # trips in one, of each issued loop
+    fresh: Mapping[int, float] = field(default_factory=dict)  # of loads: share that is from memory
 
     @property
     def flops(self) -> float:
@@ -108,7 +145,8 @@ BOUNDS = (*TERMS, MEMORY, ATOMICS)  # what may bound a time
 def predict_launch(device: Device, work: LaunchWork, resources: Resources) -> Predicted:
     """Return the predicted time of one cold launch, with its terms in seconds. Raises ValueError
     where the device lacks a figure that the launch needs."""
-    return _CodeModel(device, work, resources).predict()
+    model = _CodeModel if work.issued is None else _IssuedModel
+    return model(device, work, resources).predict()
 
 
 def predict_each(
@@ -118,27 +156,33 @@ def predict_each(
     parts = [predict_launch(device, w, r) for w, r in zip(works, each, strict=True)]
     terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
     sums = {term: sum(getattr(one, term) for one in parts) for term in terms}
-    return Predicted(**sums, model=MODEL, bound=max(parts, key=lambda p: p.predicted_s).bound)
+    slowest = max(parts, key=lambda p: p.predicted_s)
+    return Predicted(**sums, model=slowest.model, bound=slowest.bound)
 
 
 @dataclass(frozen=True)
 class _CodeModel:
+    """The model of one launch, from its TTGIR."""
+
     device: Device
     work: LaunchWork
     resources: Resources
+    model: ClassVar[str] = MODEL
+    hot_s: ClassVar[float] = C.hot_s
 
     def predict(self) -> Predicted:
+        """Return the predicted time of the launch."""
         require_figures(self.device, *self._peaks())
-        core = max(0.0, self._core_s() - CONSTANTS.tile_cycles / self._clock)
+        core = self._core_s()
         dram = self.work.memory_bytes / (self._dram * CONSTANTS.dram)
-        hot = sum(r.get("hot") * r.executions for r in self.work.regions) * C.hot_s
+        hot = sum(r.get("hot") * r.executions for r in self.work.regions) * self.hot_s
         hot *= self.work.programs
         overlapped = norm([core, dram], self._overlap())
         total = LAUNCH_S + norm([overlapped, hot], CONSTANTS.sharpness)
         named = {**self._part_seconds(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
-            model=MODEL,
+            model=self.model,
             compute_s=named["compute"],
             dram_s=dram,
             cache_s=max(named[n] for n in TERMS[1:-1]),
@@ -186,7 +230,11 @@ class _CodeModel:
         return resident_programs(self.device, self.work.programs, self.resources)
 
     def _core_s(self) -> float:
-        """Return the seconds in which the cores have run all programs."""
+        """Return the seconds in which the cores have run all programs; what the last one ends with
+        is beside memory's work."""
+        return max(0.0, self._rounds_s() - CONSTANTS.tile_cycles / self._clock)
+
+    def _rounds_s(self) -> float:
         resident, programs = self._resident(), self.work.programs
         places = resident * self._cores
         one = self._program_s(resident)
@@ -287,6 +335,76 @@ class _CodeModel:
         each = [(r.executions, self._terms(r, resident)) for r in self.work.regions]
         sums = [rounds * sum(n * t.seconds()[i] for n, t in each) for i in range(len(TERMS))]
         return dict(zip(TERMS, sums, strict=True))
+
+
+class _IssuedModel(_CodeModel):
+    """The model of one launch whose machine code was read: what a warp issues, and waits for, in
+    place of estimates from TTGIR."""
+
+    model = ISSUED_MODEL
+    hot_s = ISSUED.hot_s
+
+    def _core_s(self) -> float:
+        return self._rounds_s()
+
+    def _overlap(self) -> float:
+        return ISSUED.overlap
+
+    def _program_s(self, blocks: int) -> float:
+        issued, work = self._issued, self.work
+        loops = {one.number: one for one in issued.loops}
+        parts: dict[int, list[RegionWork]] = defaultdict(list)
+        for region in work.regions:
+            parts[region.loop if region.loop in loops else 0].append(region)
+        total = self._part_s(parts.pop(0, []), issued.straight, 0.0, blocks)
+        for number, regions in parts.items():
+            loop, many = loops[number], work.unrolled.get(number, 1)
+            trips = max(region.executions for region in regions)
+            if trips < many and loop.rest is not None:
+                total += self._part_s(regions, loop.rest, trips, blocks)
+            else:
+                total += self._part_s(regions, loop.trip, trips / many, blocks)
+        most = max((r.executions for r in work.regions), default=1.0)
+        spilled = ISSUED.spills * max(1.0, most) * self._spill_s(blocks)
+        total = norm([total, spilled], CONSTANTS.sharpness) + ISSUED.drain_s
+        each = max(CONSTANTS.start_cycles, work.warps * CONSTANTS.start_warp_cycles)
+        return norm([total, blocks * each / self._clock], CONSTANTS.sharpness)
+
+    @property
+    def _issued(self) -> Issued:
+        assert self.work.issued is not None  # or `_CodeModel` times the launch
+        return self.work.issued
+
+    def _part_s(
+        self, regions: Sequence[RegionWork], code: IssuedCode, passes: float, blocks: int
+    ) -> float:
+        """Return the seconds of some regions that are executed by one code: a loop of so many
+        passes, or, with none, straight code."""
+        sums = dict.fromkeys(("compute", "cache", "shared", "lines"), 0.0)
+        for region in regions:
+            terms = self._terms(region, blocks)
+            for name in sums:
+                sums[name] += region.executions * getattr(terms, name)
+        often = passes or 1.0
+        at_once = max(1.0, blocks * self.work.warps / SCHEDULERS)
+        issue = often * _issue_cycles(code) * at_once / self._clock
+        memory, cache = ISSUED.memory_s * self._clock, ISSUED.cache_s * self._clock
+        cycles = code.cycles(WarpLatencies(memory, cache), self.work.fresh, in_loop=passes > 0)
+        latency = often * cycles / self._clock + sums["cache"] / blocks
+        return norm([*sums.values(), issue, latency], ISSUED.sharpness)
+
+
+def _issue_cycles(code: IssuedCode) -> float:
+    """Return the cycles in which a scheduler issues the instructions of one warp."""
+    counts = code.counts
+    pipes = {
+        FLOAT: ISSUED.float_cycles,
+        OTHER: ISSUED.integer_cycles,
+        MULTIPLY: ISSUED.multiply_cycles,
+        SPECIAL: ISSUED.special_cycles,
+    }
+    each = [counts.get(kind, 0) * cycles for kind, cycles in pipes.items()]
+    return max(float(len(code.kinds)), *each)
 
 
 def resident_programs(device: Device, programs: int, resources: Resources) -> int:

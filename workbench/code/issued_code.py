@@ -1,0 +1,118 @@
+"""Match the machine code of an NVIDIA kernel with the loops and accesses of its TTGIR, by the
+source lines that both name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from workbench.code.program_slices import ACCESSES, every_op
+from workbench.code.ttgir import Function, Op, read_ttgir
+from workbench.code.warp_code import WarpCode, WarpInstruction, read_warp_code
+from workbench.device.warp_timeline import ACCESSES as OF_MEMORY
+from workbench.device.warp_timeline import DRAIN, MATRIX, Issued, IssuedCode, IssuedLoop
+
+LOOPS = ("scf.for", "scf.while")
+Line = tuple[str, int]
+
+
+def issued_code(ttgir: str, cubin: bytes) -> Issued | None:
+    """Return what a warp issues; None for a kernel that uses the matrix units, whose products have
+    terms of their own, and for code that cannot be read in this way."""
+    try:
+        code = read_warp_code(cubin)
+    except (ValueError, LookupError):
+        return None
+    if any(one.kind == MATRIX for one in code.instructions):
+        return None
+    return _Match(read_ttgir(ttgir), code).issued()
+
+
+def first_sites(function: Function) -> dict[int, int]:
+    """Return for each access the number that stands for all accesses of its line in its loop:
+    machine code tells them apart by line only."""
+    result: dict[int, int] = {}
+    firsts: dict[tuple[int, Line | None], int] = {}
+    for loop, op in _placed(function.body, 0):
+        if op.word in ACCESSES:
+            key = loop, op.line
+            result[op.number] = firsts.setdefault(key, op.number) if op.line else op.number
+    return result
+
+
+def _placed(ops: Sequence[Op], loop: int) -> Iterator[tuple[int, Op]]:
+    """Yield all operations, each with the number of the innermost loop around it."""
+    for op in ops:
+        yield loop, op
+        for region in op.regions:
+            yield from _placed(region, op.number if op.name in LOOPS else loop)
+
+
+class _Match:
+    def __init__(self, function: Function, code: WarpCode) -> None:
+        self._code = code
+        self._sites: dict[tuple[int, Line], int] = {}
+        firsts = first_sites(function)
+        for loop, op in _placed(function.body, 0):
+            if op.line and op.number in firsts:
+                self._sites[loop, op.line] = firsts[op.number]
+        loops = [op for op in every_op(function.body) if op.name in LOOPS]
+        inside = {op.number: [each for r in op.regions for each in every_op(r)] for op in loops}
+        self._lines = {n: {op.line for op in ops} - {None} for n, ops in inside.items()}
+
+    def issued(self) -> Issued:
+        """Return the instructions outside of loops, and those of each loop."""
+        found: dict[int, list[IssuedCode]] = {}
+        inside: set[int] = set()
+        for _, loop in self._code.graph.all_loops():
+            inside |= loop.blocks
+            own = loop.blocks.difference(*(inner.blocks for inner in loop.inner))
+            body = list(self._instructions(own))
+            if number := self._loop_of(body):
+                found.setdefault(number, []).append(self._issued(body, number))
+        loops = []
+        for number, codes in found.items():
+            trip, *rest = sorted(codes, key=lambda one: -len(one.kinds))
+            loops.append(IssuedLoop(number, trip, rest[0] if rest else None))
+        straight = self._issued(list(self._instructions(self._outside(inside))), 0)
+        return Issued(straight, tuple(sorted(loops, key=lambda one: one.number)))
+
+    def _outside(self, inside: Collection[int]) -> list[int]:
+        """Return the blocks outside of loops up to the kernel's end: slow paths lie behind it."""
+        graph, result = self._code.graph, []
+        for number in sorted(graph.reached - set(inside)):
+            result.append(number)
+            if not graph.blocks[number].after:
+                break
+        return result
+
+    def _instructions(self, blocks: Collection[int]) -> Iterator[WarpInstruction]:
+        for number in sorted(blocks):
+            block = self._code.graph.blocks[number]
+            yield from self._code.instructions[block.start : block.end]
+
+    def _loop_of(self, body: Sequence[WarpInstruction]) -> int:
+        """Return the number of the loop in TTGIR that has most lines of a body, the innermost of
+        several; 0 where none has one."""
+        lines = Counter(one.line for one in body)
+        score = {n: sum(lines[line] for line in own) for n, own in self._lines.items()}
+        best = max(score.values(), default=0)
+        return max((n for n, count in score.items() if count == best), default=0) if best else 0
+
+    def _issued(self, body: Sequence[WarpInstruction], loop: int) -> IssuedCode:
+        accesses = [one for one in body if one.kind in OF_MEMORY]
+        return IssuedCode(
+            "".join(one.kind for one in body),
+            tuple(one.control for one in body),
+            tuple(self._site(one, loop) for one in accesses),
+            tuple(one.pending for one in body if one.kind == DRAIN),
+        )
+
+    def _site(self, one: WarpInstruction, loop: int) -> int:
+        """Return the access of an instruction; one of straight code may be of a loop that the
+        compiler has resolved."""
+        if one.line is None:
+            return 0
+        own = self._sites.get((loop, one.line))
+        others: Mapping[tuple[int, Line], int] = self._sites
+        return own or next((s for (_, line), s in others.items() if line == one.line), 0)
