@@ -372,7 +372,7 @@ def error_bands() -> Rows:
     yield from error_band.devices_words(
         [("h200", "matmul"), ("h100", "copy"), ("h200", "softmax"), ("none", "copy")]
     )
-    for seconds, model in itertools.product((3.9e-6, 4e-6, 4.1e-6), ("analytic-4", "code-1")):
+    for seconds, model in itertools.product((3.9e-6, 4e-6, 4.1e-6), ("analytic-4", "code-2")):
         with_unit = resources(random.Random(1), 1)
         kinds = [
             error_band._kind(seconds, r, model)

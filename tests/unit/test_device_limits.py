@@ -327,7 +327,7 @@ def test_a_prediction_has_the_band_of_its_kernel_or_its_kind():
     plain = replace(predicted("mine"), resources=None)
     assert E.band_of(plain).title == "other kernels"
     assert E.band_of(predicted("mine", 4e-6)).title == "other launch-sized kernels"
-    code = predicted(model="code-1")
+    code = predicted(model="code-2")
     assert E.band_of(code).title == "products timed from their code"
     assert E.band_of(replace(code, resources=None)).title == "kernels timed from their code"
     assert E.band_of(predicted(device="a100")) is None
@@ -344,7 +344,7 @@ def test_a_band_ends_no_lower_than_the_least_bytes_take():
     one = predicted()
     assert E.expected_s(one) == (pytest.approx(66e-6), pytest.approx(140e-6))
     assert E.expected_s(replace(one, bytes=480_000_000))[0] == pytest.approx(1e-4)
-    code = replace(predicted(model="code-1"), bytes=480_000_000)
+    code = replace(predicted(model="code-2"), bytes=480_000_000)
     assert E.expected_s(code) == (pytest.approx(65e-6), pytest.approx(135e-6))
     assert E.expected_s(replace(one, timing=synthetic.measured(1e-4))) is None
     assert E.expected_s(predicted(shortest_s=1e-5, longest_s=2e-4)) is None

@@ -315,10 +315,10 @@ def test_a_page_of_one_kernel_names_the_bands_that_concern_it():
     assert of("mine").count(" for ") == 5 and "for other kernels (" in of("mine")
     assert "for kernels timed from their code (836 times)" in of("mine")
     assert of("matmul", "mine").count(" for ") == 6
-    by_code = device_words("h200", "mine", "code-1")
+    by_code = device_words("h200", "mine", "code-2")
     assert by_code.count(" for ") == 2 and "products timed from their code" in by_code
     assert "from their code" not in device_words("h200", "mine", "analytic-4")
-    assert device_words("a100", "mine", "code-1") == "The model was never validated on this device."
+    assert device_words("a100", "mine", "code-2") == "The model was never validated on this device."
 
 
 OPS = st.integers(0, 1 << 22)

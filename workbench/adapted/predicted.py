@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.adapted.kernel import refused_grid, unwrap
-from workbench.code.code_work import launch_work
 from workbench.code.ttgir import NotModelled
-from workbench.compile import CompileError, read_resources
+from workbench.compile import CompileError, read_resources, work_of_launch
 from workbench.compile.launches import capture_launches
 from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted, Resources
@@ -40,9 +39,7 @@ class PredictedCall:
         if not resources.blocks_per_core:
             raise CompileError(f"does not fit {self._device.name}")
         known = replace(launch.launch_arguments, contents=self._contents)
-        stages = getattr(launch.kernel.metadata, "num_stages", 1)
-        text = launch.kernel.asm["ttgir"]
-        work = launch_work(text, launch.grid, known, self._device, resources, stages)
+        work = work_of_launch(launch.kernel, launch.grid, known, self._device, resources)
         return predict_launch(self._device, work, resources), resources
 
 

@@ -23,7 +23,7 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Checked, Environment, Predicted
-from workbench.device import apple_model, code_model, cost_model, occupancy
+from workbench.device import apple_model, code_model, cost_model, occupancy, warp_timeline
 from workbench.device.correction import ModelledConfig, SizedConfig
 from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -236,7 +236,10 @@ def method_for(device: Device) -> OfflineMethod:
     return OfflineMethod(
         cost_model.MODEL,
         (
-            *map(Path, (cost_model.__file__, code_model.__file__, occupancy.__file__)),
+            Path(cost_model.__file__),
+            Path(code_model.__file__),
+            Path(warp_timeline.__file__),
+            Path(occupancy.__file__),
             *code_files(),
         ),
         "interpreter",

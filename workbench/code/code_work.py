@@ -9,13 +9,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.code.issued_code import first_sites
 from workbench.code.program_values import LaunchArguments
 from workbench.code.program_walk import CostWalk, FirstElementWalk, Region
 from workbench.code.ttgir import Function, read_ttgir
@@ -76,7 +75,7 @@ def launch_work(
     traffic = _MemoryTraffic(full, firsts, given, many, programs, places)
     moved, least = traffic.bytes(device.cache.value)
     regions = tuple(_regions(function, full, firsts))
-    unrolled = _unrolled(issued, regions, full, first_sites(function)) if issued else None
+    unrolled = _unrolled(issued, regions, full) if issued else None
     return LaunchWork(
         programs,
         function.warps,
@@ -92,30 +91,25 @@ def launch_work(
 
 
 def _unrolled(
-    issued: Issued, regions: Sequence[RegionWork], full: CostWalk, stand_for: Mapping[int, int]
+    issued: Issued, regions: Sequence[RegionWork], full: CostWalk
 ) -> dict[int, int] | None:
     """Return of how many trips of each loop the compiler made one, by the accesses that the machine
     code has and those of a trip; None where a loop with work is neither found nor resolved."""
     expected: dict[int, float] = defaultdict(float)
     loops: dict[int, set[int]] = defaultdict(set)
     for number, site in full.sites.items():
-        first = stand_for[number]
-        expected[first] += site.instructions
-        loops[_loop_of(site.region)].add(first)
-
-    def ratio(accesses: Mapping[int, int], loop: int) -> float:
-        each = [accesses[n] / expected[n] for n in loops[loop] if accesses.get(n)]
-        return float(np.median(each)) if each else 0.0
-
-    found = {one.number: one.trip for one in issued.loops}
-    trips: dict[int, float] = defaultdict(float)
+        loop = _loop_of(site.region)
+        expected[loop] += site.instructions
+        loops[loop].add(number)
+    accesses = {one.number: len(one.trip.sites) for one in issued.loops}
+    straight = issued.straight.sites
+    resolved = defaultdict(int, {n: sum(s in own for s in straight) for n, own in loops.items()})
     for region in regions:
-        trips[region.loop] = max(trips[region.loop], region.executions)
-    for loop, count in trips.items():
-        resolved = ratio(issued.straight.accesses, loop) >= count / 2
-        if loop and loop not in found and count > FEW and not resolved:
+        n = region.loop
+        is_small = region.executions <= FEW or resolved[n] >= region.executions / 2 * expected[n]
+        if n and n not in accesses and not is_small:
             return None
-    return {n: max(1, round(ratio(trip.accesses, n))) for n, trip in found.items()}
+    return {n: max(1, round(count / (expected[n] or count or 1))) for n, count in accesses.items()}
 
 
 def _loop_of(region: Region) -> int:
@@ -257,13 +251,13 @@ class _MemoryTraffic:
         before, by the number of its operation."""
         result: dict[int, float] = {}
         seen: set[tuple[str, int]] = set()
-        for number, tiles, asked in self._accesses():
+        for number, tiles, requested in self._accesses():
             if tiles.is_written:
                 continue
             size = self._given.tensors.get(tiles.argument, math.inf)
             bytes_ = min(size, self._distinct(tiles, np.zeros(len(tiles.each), np.int64)))
             key = tiles.argument, tiles.first
-            result[number] = 0.0 if key in seen else min(1.0, bytes_ / max(1.0, asked))
+            result[number] = 0.0 if key in seen else min(1.0, bytes_ / max(1.0, requested))
             seen.add(key)
         return result
 

@@ -3,16 +3,26 @@ source lines that both name."""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from workbench.code.program_slices import ACCESSES, every_op
+from workbench.code.program_slices import ACCESSES, WRITES, every_op
 from workbench.code.ttgir import Function, Op, read_ttgir
 from workbench.code.warp_code import WarpCode, WarpInstruction, read_warp_code
 from workbench.device.warp_timeline import ACCESSES as OF_MEMORY
-from workbench.device.warp_timeline import DRAIN, MATRIX, Issued, IssuedCode, IssuedLoop
+from workbench.device.warp_timeline import (
+    ATOMIC,
+    DRAIN,
+    MATRIX,
+    STORE,
+    Issued,
+    IssuedCode,
+    IssuedLoop,
+)
 
 LOOPS = ("scf.for", "scf.while")
+BELOW = 8  # lines; a load is inline assembly, of which each line counts as one of the source
 Line = tuple[str, int]
 
 
@@ -21,23 +31,11 @@ def issued_code(ttgir: str, cubin: bytes) -> Issued | None:
     terms of their own, and for code that cannot be read in this way."""
     try:
         code = read_warp_code(cubin)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, struct.error):
         return None
     if any(one.kind == MATRIX for one in code.instructions):
         return None
     return _Match(read_ttgir(ttgir), code).issued()
-
-
-def first_sites(function: Function) -> dict[int, int]:
-    """Return for each access the number that stands for all accesses of its line in its loop:
-    machine code tells them apart by line only."""
-    result: dict[int, int] = {}
-    firsts: dict[tuple[int, Line | None], int] = {}
-    for loop, op in _placed(function.body, 0):
-        if op.word in ACCESSES:
-            key = loop, op.line
-            result[op.number] = firsts.setdefault(key, op.number) if op.line else op.number
-    return result
 
 
 def _placed(ops: Sequence[Op], loop: int) -> Iterator[tuple[int, Op]]:
@@ -51,27 +49,26 @@ def _placed(ops: Sequence[Op], loop: int) -> Iterator[tuple[int, Op]]:
 class _Match:
     def __init__(self, function: Function, code: WarpCode) -> None:
         self._code = code
-        self._sites: dict[tuple[int, Line], int] = {}
-        firsts = first_sites(function)
+        self._sites: dict[tuple[bool, int, Line], int] = {}  # by whether it writes, loop and line
         for loop, op in _placed(function.body, 0):
-            if op.line and op.number in firsts:
-                self._sites[loop, op.line] = firsts[op.number]
+            if op.line and op.word in ACCESSES:
+                self._sites.setdefault((op.word in WRITES, loop, op.line), op.number)
         loops = [op for op in every_op(function.body) if op.name in LOOPS]
         inside = {op.number: [each for r in op.regions for each in every_op(r)] for op in loops}
         self._lines = {n: {op.line for op in ops} - {None} for n, ops in inside.items()}
 
     def issued(self) -> Issued:
         """Return the instructions outside of loops, and those of each loop."""
-        found: dict[int, list[IssuedCode]] = {}
+        bodies: dict[int, list[IssuedCode]] = {}
         inside: set[int] = set()
         for _, loop in self._code.graph.all_loops():
             inside |= loop.blocks
             own = loop.blocks.difference(*(inner.blocks for inner in loop.inner))
             body = list(self._instructions(own))
             if number := self._loop_of(body):
-                found.setdefault(number, []).append(self._issued(body, number))
+                bodies.setdefault(number, []).append(self._issued(body, number))
         loops = []
-        for number, codes in found.items():
+        for number, codes in bodies.items():
             trip, *rest = sorted(codes, key=lambda one: -len(one.kinds))
             loops.append(IssuedLoop(number, trip, rest[0] if rest else None))
         straight = self._issued(list(self._instructions(self._outside(inside))), 0)
@@ -113,6 +110,9 @@ class _Match:
         compiler has resolved."""
         if one.line is None:
             return 0
-        own = self._sites.get((loop, one.line))
-        others: Mapping[tuple[int, Line], int] = self._sites
-        return own or next((s for (_, line), s in others.items() if line == one.line), 0)
+        writes, (file, last) = one.kind in STORE + ATOMIC, one.line
+        for line in range(last, last - BELOW, -1):
+            if own := self._sites.get((writes, loop, (file, line))):
+                return own
+        alike = ((w, line) == (writes, one.line) for w, _, line in self._sites)
+        return next((n for n, is_it in zip(self._sites.values(), alike, strict=True) if is_it), 0)

@@ -118,11 +118,10 @@ class _TtgirReader:
     def read(self, text: str) -> Function:
         for raw in text.splitlines():
             line = LOC.sub("", raw).strip()
-            if line.startswith("#"):
-                name, _, value = line.partition(" = ")
-                self.function.layouts[name] = value
-                if name.startswith("#loc"):
-                    self._places[name] = raw.partition(" = ")[2]
+            if line.startswith("#loc"):
+                name, _, self._places[name] = raw.partition(" = ")
+            elif line.startswith("#"):
+                name, _, self.function.layouts[name] = line.partition(" = ")
             elif line.startswith("module"):
                 self._module(line)
             elif line.startswith("tt.func"):

@@ -49,6 +49,7 @@ _KINDS: dict[int, str] = {
     **dict.fromkeys((0x037, 0x03C, 0x03F, 0x1F0, 0x1F1, 0x1F3, 0x1F4), MATRIX),
     **{0x189: SHUFFLE, 0x1C4: SHUFFLE, 0x11D: BARRIER, 0x11A: DRAIN, 0x1AE: COPY, 0x1AF: COMMIT},
 }
+HOPPER = 90  # the first whose branches hold their distance in two parts
 _BRANCH, _EXIT, _CALLS = 0x147, 0x14D, (0x143, 0x144, 0x149, 0x14A, 0x14C, 0x150)
 _UNIFORM = range(0x80, 0xC0)
 _ZERO = 0xFF  # number of the register that is zero; a product with it is a move
@@ -85,7 +86,14 @@ def read_warp_code(cubin: bytes) -> WarpCode:
     words = list(struct.iter_unpack("<QQ", texts[0]))
     lines = _lines_of(parts.get(b".debug_line", b""), len(words))
     each = tuple(_read(low, high, line) for (low, high), line in zip(words, lines, strict=True))
-    return WarpCode(each, flow_graph(_flow(words)))
+    return WarpCode(each, flow_graph(_flow(words, _capability(cubin) >= HOPPER)))
+
+
+def _capability(image: bytes) -> int:
+    """Return the compute capability that an image is for, as 90, from the flags of its ELF header;
+    where they hold it changed with version 8 of the ABI."""
+    flags = int(struct.unpack_from("<I", image, 48)[0])
+    return (flags >> 8 if image[8] >= 8 else flags) & 0xFF
 
 
 def _read(low: int, high: int, line: Line | None) -> WarpInstruction:
@@ -97,8 +105,9 @@ def _read(low: int, high: int, line: Line | None) -> WarpInstruction:
     return WarpInstruction(kind, high >> 41 & _STEPS, pending, line)
 
 
-def _flow(words: Sequence[tuple[int, int]]) -> Listing:
-    """Return where each instruction leads, as a listing without texts."""
+def _flow(words: Sequence[tuple[int, int]], is_split: bool) -> Listing:
+    """Return where each instruction leads, as a listing without texts. `is_split` says that eight
+    bits of a branch's distance lie apart."""
     result = Listing([Instruction("", "") for _ in words], roots=[0])
     for i, (low, high) in enumerate(words):
         operation, guarded = low & 0x1FF, low >> 12 & 0xF != _ALWAYS
@@ -107,7 +116,7 @@ def _flow(words: Sequence[tuple[int, int]]) -> Listing:
         leads = [i + 1] if guarded or operation not in (_BRANCH, _EXIT) else []
         if operation == _BRANCH:
             leads = [i + 1] if guarded or high >> 23 & 0xF != _ALWAYS else []
-            leads.append(i + 1 + _offset(low, high))
+            leads.append(i + 1 + _distance(low, high, is_split))
         leads = [n for n in leads if n != len(words)]  # the padding after the last branch
         if any(not 0 <= n < len(words) for n in leads):
             raise ValueError("a branch leads out of the code")
@@ -117,11 +126,13 @@ def _flow(words: Sequence[tuple[int, int]]) -> Listing:
     return result
 
 
-def _offset(low: int, high: int) -> int:
+def _distance(low: int, high: int, is_split: bool) -> int:
     """Return by how many instructions a branch jumps from the one after it."""
-    far = (low | high << 64) >> 34 & (1 << 48) - 1
-    far -= far >> 47 << 48  # signed
-    return (far << 8 | low >> 16 & 0xFF) // 4
+    words = (low | high << 64) >> 34 & (1 << 48) - 1
+    words -= words >> 47 << 48  # signed
+    if is_split:
+        words = words << 8 | low >> 16 & 0xFF
+    return words // 4
 
 
 # Lines

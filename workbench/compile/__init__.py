@@ -21,6 +21,7 @@ from typing import Any
 from workbench.code.code_reading import MachineCode, code_of_kernel
 from workbench.code.code_work import launch_work
 from workbench.code.hot_loop import read_instructions
+from workbench.code.issued_code import issued_code
 from workbench.code.loops import Code, code_of
 from workbench.code.machine_code import (
     amdgcn_registers,
@@ -29,6 +30,7 @@ from workbench.code.machine_code import (
     read_amdgcn,
     read_ptx,
 )
+from workbench.code.program_values import LaunchArguments
 from workbench.code.ttgir import NotModelled
 from workbench.compile.dedup import Claim, Dedup, SkippedLaunch
 from workbench.compile.launchers import build_launchers
@@ -345,8 +347,22 @@ def _works(
 
 def _work_of(impl: Impl, launch: Launch, resources: Resources, device: Device) -> LaunchWork:
     kernel, arguments = launch.kernel, replace(launch.launch_arguments, contents=impl.contents())
+    return work_of_launch(kernel, launch.grid, arguments, device, resources)
+
+
+def work_of_launch(
+    kernel: Any,
+    grid: Sequence[int],
+    arguments: LaunchArguments,
+    device: Device,
+    resources: Resources,
+) -> LaunchWork:
+    """Return what a compiled kernel does in a launch. Raises NotModelled where its code does not
+    say it."""
+    ttgir, cubin = kernel.asm["ttgir"], kernel.asm.get("cubin")
+    issued = issued_code(ttgir, cubin) if cubin else None
     stages = getattr(kernel.metadata, "num_stages", 1)
-    return launch_work(kernel.asm["ttgir"], launch.grid, arguments, device, resources, stages)
+    return launch_work(ttgir, grid, arguments, device, resources, stages, issued)
 
 
 def resources_of_each(launches: Sequence[Launch], device: Device) -> Iterator[Resources]:

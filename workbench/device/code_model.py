@@ -4,9 +4,10 @@
 program, by region: a loop's body, or a straight part between loops. A region is executed in the
 longest of compute, cache, shared memory, issue, special functions, the load unit, and the latency
 of one program alone; programs come in rounds over cores and residents; memory bounds the whole
-launch. Constants that `cost_model.Constants` has are taken from there. The others were found on
-tables of an H100 and an H200 (docs/model.md); the model was compared with measured times on these
-two alone.
+launch. Where a kernel's machine code was read, which is of NVIDIA's kernels without products, issue
+and latency are those of its instructions (`warp_timeline.py`). Constants that
+`cost_model.Constants` has are taken from there. The others were found on tables of an H100 and an
+H200 (docs/model.md); the model was compared with measured times on these two alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from workbench.device.warp_timeline import (
     WarpLatencies,
 )
 
-MODEL, ISSUED_MODEL = "code-1", "code-2"  # without and with the machine code of the kernel
+MODEL = "code-2"
 NEAR_BYTES = 240 << 10  # of a core for shared memory and its cache together
 LEAST_NEAR = 8 << 10  # of it that is cache whatever shared memory takes
 
@@ -67,11 +68,11 @@ class IssuedConstants:
     integer_cycles: float = 1.0
     multiply_cycles: float = 2.0  # of integers
     special_cycles: float = 8.0
-    drain_s: float = 300e-9  # until a program's last stores have left
-    sharpness: float = 3.0  # with which a part's terms overlap
-    overlap: float = 2.0  # ... and memory and cores
+    drain_s: float = 100e-9  # until a program's last stores have left
+    sharpness: float = 2.5  # with which a part's terms overlap
+    overlap: float = 2.3  # ... and memory and cores
     spills: float = 2.0  # of the seconds that spills take by themselves
-    hot_s: float = 1.5e-9  # between two atomic operations of one address
+    hot_s: float = 8e-9  # between two atomic operations of one address
 
 
 ISSUED = IssuedConstants()
@@ -156,8 +157,7 @@ def predict_each(
     parts = [predict_launch(device, w, r) for w, r in zip(works, each, strict=True)]
     terms = ("predicted_s", "compute_s", "dram_s", "cache_s", "latency_s", "launch_s")
     sums = {term: sum(getattr(one, term) for one in parts) for term in terms}
-    slowest = max(parts, key=lambda p: p.predicted_s)
-    return Predicted(**sums, model=slowest.model, bound=slowest.bound)
+    return Predicted(**sums, model=MODEL, bound=max(parts, key=lambda p: p.predicted_s).bound)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,6 @@ class _CodeModel:
     device: Device
     work: LaunchWork
     resources: Resources
-    model: ClassVar[str] = MODEL
     hot_s: ClassVar[float] = C.hot_s
 
     def predict(self) -> Predicted:
@@ -182,7 +181,7 @@ class _CodeModel:
         named = {**self._part_seconds(), MEMORY: dram, ATOMICS: hot}
         return Predicted(
             predicted_s=total,
-            model=self.model,
+            model=MODEL,
             compute_s=named["compute"],
             dram_s=dram,
             cache_s=max(named[n] for n in TERMS[1:-1]),
@@ -341,7 +340,6 @@ class _IssuedModel(_CodeModel):
     """The model of one launch whose machine code was read: what a warp issues, and waits for, in
     place of estimates from TTGIR."""
 
-    model = ISSUED_MODEL
     hot_s = ISSUED.hot_s
 
     def _core_s(self) -> float:

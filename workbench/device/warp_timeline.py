@@ -26,8 +26,8 @@ class WarpLatencies:
     """Cycles after which a result is there. `memory` is of data that no access has brought into
     the cache before."""
 
-    memory: float = 800.0
-    cache: float = 300.0
+    memory: float
+    cache: float
     atomic: float = 700.0
     shared: float = 30.0
     shuffle: float = 30.0
@@ -35,7 +35,7 @@ class WarpLatencies:
     constant: float = 30.0
     other: float = 20.0
     operands: float = 15.0  # until an instruction has read its registers
-    barrier: float = 60.0  # from the last warp's arrival
+    barrier: float = 90.0  # until all warps are there, too
 
     def by_kind(self) -> dict[str, float]:
         """Return the latencies of instructions that are not loads of global memory."""
@@ -51,11 +51,6 @@ class IssuedCode:
     controls: tuple[int, ...]  # bits 105 to 121 of each: stall, yield, barriers set and waited for
     sites: tuple[int, ...] = ()  # of each access: the number of its operation in TTGIR, or 0
     pending: tuple[int, ...] = ()  # of each DRAIN: groups of copies that may remain
-
-    @cached_property
-    def accesses(self) -> Mapping[int, int]:
-        """Return how many instructions access memory for each operation."""
-        return Counter(self.sites)
 
     @cached_property
     def counts(self) -> Mapping[str, int]:

@@ -1,0 +1,102 @@
+"""What a warp issues, read from cubins: held against nvdisasm, and against loops of TTGIR."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from workbench.code.flow import flow_graph
+from workbench.code.issued_code import issued_code
+from workbench.code.listing import disassembled, read_sass
+from workbench.code.warp_code import read_warp_code
+from workbench.compile.launches import capture_launches
+from workbench.device.hardware import device_named
+from workbench.device.warp_timeline import LOAD, SHUFFLE, STORE
+
+pytestmark = pytest.mark.compile
+WORDS = re.compile(r"/\* 0x([0-9a-f]{16}) \*/")
+
+
+@triton.jit
+def twice(x, acc):
+    return acc + x * x
+
+
+@triton.jit
+def two_passes(x, y, N, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, N, BLOCK):
+        total = twice(tl.load(x + row * N + start + i), total)
+    scale = tl.rsqrt(tl.sum(total))
+    for start in range(0, N, BLOCK):
+        value = tl.load(x + row * N + start + i)
+        tl.store(y + row * N + start + i, value * scale)
+
+
+@triton.jit
+def product(a, b, c, K, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(0, K, BLOCK):
+        left = tl.load(a + i[:, None] * K + k + i[None])
+        total = tl.dot(left, tl.load(b + (k + i[:, None]) * BLOCK + i[None]), total)
+    tl.store(c + i[:, None] * BLOCK + i[None], total)
+
+
+def compiled(kernel, device, *arguments, **more):
+    with capture_launches(device_named(device)) as launches:
+        kernel[(8,)](*arguments, **more)
+    return SimpleNamespace(**launches[0].kernel.asm)
+
+
+def two(device="h100", block=512):
+    x = torch.empty(8, 8192)
+    return compiled(two_passes, device, x, torch.empty_like(x), 8192, BLOCK=block, num_warps=4)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "b200", "rtx5090"])
+def test_instructions_lines_and_loops_are_those_of_nvdisasm(device):
+    asm = two(device)
+    code = read_warp_code(asm.cubin)
+    text = disassembled(asm.cubin, "-g", "-hex")
+    listing = read_sass(disassembled(asm.cubin, "-g"))
+    high = [int(word, 16) for word in WORDS.findall(text)][1::2]
+    assert [one.control for one in code.instructions] == [word >> 41 & 0x1FFFF for word in high]
+    pairs = list(zip(code.instructions, listing.instructions, strict=True))
+    assert all(one.line[1] == op.source.line for one, op in pairs if op.source)
+    kinds = {LOAD: "LDG", STORE: "STG", SHUFFLE: "SHFL"}
+    for kind, name in kinds.items():
+        assert any(one.kind == kind for one, _ in pairs)
+        assert all((one.kind == kind) == op.opcode.startswith(name) for one, op in pairs)
+    mine, theirs = (
+        [sorted(loop.blocks) for _, loop in graph.all_loops()]
+        for graph in (code.graph, flow_graph(listing))
+    )
+    assert mine == theirs and mine
+
+
+@pytest.mark.parametrize("block", [128, 512, 4096])
+def test_each_loop_of_the_kernel_has_its_accesses(block):
+    asm = two(block=block)
+    issued = issued_code(asm.ttgir, asm.cubin)
+    first, second = issued.loops
+    assert first.number < second.number
+    assert set(first.trip.kinds) & {LOAD, STORE} == {LOAD}
+    assert {LOAD, STORE} <= set(second.trip.kinds)
+    assert len(set(first.trip.sites)) == 1 and 0 not in first.trip.sites
+    assert len(set(second.trip.sites)) == 2 and 0 not in second.trip.sites
+    assert not set(first.trip.sites) & set(second.trip.sites)
+
+
+def test_code_of_products_and_what_is_no_cubin_is_not_read():
+    half = torch.empty(64, 64, dtype=torch.float16)
+    asm = compiled(product, "h100", half, half, torch.empty(64, 64), 64, BLOCK=64, num_warps=4)
+    assert issued_code(asm.ttgir, asm.cubin) is None
+    good = two()
+    for damaged in (b"", good.cubin[:100], b"\x7fELF" + bytes(200)):
+        assert issued_code(good.ttgir, damaged) is None
