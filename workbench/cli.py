@@ -93,7 +93,7 @@ def _run(options: Options) -> int:
     find_modules_here(options.IMPORTS_HERE)
     options = options.resolve_names()
     more: dict[str, Any] = {}
-    elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
+    elsewhere = ("device", "workers")  # no measuring process of this one is needed
     with prewarm_bytecode() if gpu_shown() else nullcontext():
         if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
             from workbench.backend.prewarm import begin_prewarm  # before the slow imports

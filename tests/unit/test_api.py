@@ -133,7 +133,7 @@ def test_the_promised_command_starts_beside_the_function():
         [sys.executable, "-m", "workbench.sweep", "--help"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0 and "--same-bits-as" in done.stdout
+    assert done.returncode == 0 and "--require" in done.stdout
 
 
 # Arguments
@@ -141,14 +141,12 @@ def test_the_promised_command_starts_beside_the_function():
 # Options of the command line alone: where it prints, and the form of its output.
 OF_THE_COMMAND_LINE = {"json", "quiet", "events_file", "events", "wide"}
 LEFT_OUT = {
-    "sweep": {"vary"},  # in Python `name` is always the sweep
     "compare": {"triton", "device", "expect"},
     "profile": {
-        *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
-        *("instrument", "list_metrics", "device", "dry_run"),
+        *("steps", "with_", "tool_option", "list_metrics", "device", "dry_run"),
     },
     "evaluate": {"verify", "reuse", "annotate", "sarif"},
-    "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
+    "history": {"prune", "older_than", "keep", "yes", "export"},
 }
 
 

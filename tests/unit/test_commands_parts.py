@@ -245,19 +245,18 @@ def test_errors_of_jobs_are_raised_once_the_others_are_done(spread_on):
 
 def test_options_of_clusters_exclude_each_other():
     def options(**more):
-        return SimpleNamespace(**({"workers": None, "scheduler": None, "device": None} | more))
+        return SimpleNamespace(**({"workers": None, "device": None} | more))
 
-    assert not wants_cluster(options()) and wants_cluster(options(workers=2))
-    assert wants_cluster(options(scheduler="tcp://a:1", sanitize=False))
+    assert not wants_cluster(options()) and wants_cluster(options(workers="2"))
+    assert wants_cluster(options(workers="tcp://a:1", require=("idle-gpu",)))
     for more, words in (
-        ({"workers": 1, "scheduler": "x"}, "write one of them"),
         (
-            {"workers": 1, "device": "h200"},
+            {"workers": "1", "device": "h200"},
             "With --device nothing is measured; leave out --device or --workers",
         ),
         (
-            {"scheduler": "x", "sanitize": True},
-            "With --sanitize it uses this machine's GPU; leave out --sanitize or --scheduler",
+            {"workers": "tcp://a:1", "require": ("sanitizer",)},
+            "--require sanitizer uses this machine's GPU; leave out --require sanitizer or --work",
         ),
     ):
         with pytest.raises(OptionError, match=words):
@@ -861,16 +860,10 @@ def test_outcomes_are_counted_by_kind():
         sweep._exit_code([failure]) == COULD_NOT_RUN
         and sweep._exit_code([failure, record]) == PASSED
     )
-    for options, predicts, words in (
-        (SweepOptions(same_bits_as="x"), False, "x is not known"),
-        (SweepOptions(same_bits_as="default"), True, "outputs of a GPU"),
-    ):
-        with pytest.raises(CommandError, match=words):
-            sweep.bits_option(options, SimpleNamespace(predicts=predicts))
-    assert (
-        sweep.bits_option(SweepOptions(same_bits_as="default"), SimpleNamespace(predicts=False))
-        == "default"
-    )
+    same = SweepOptions(require="same-bits")
+    with pytest.raises(CommandError, match="outputs of a GPU"):
+        sweep.bits_option(same, SimpleNamespace(predicts=True))
+    assert sweep.bits_option(same, SimpleNamespace(predicts=False)) == "default"
     assert sweep.bits_option(SweepOptions(), SimpleNamespace(predicts=True)) == ""
 
 
@@ -922,16 +915,13 @@ def test_a_small_space_is_measured_whole(many, bits, expected):
 def test_a_sweep_and_a_kernel_are_named_once():
     def names(**given):
         resolved = SweepOptions(**given).resolve_names()
-        return resolved.name, resolved.kernel, resolved.vary
+        return resolved.name, resolved.kernel
 
-    assert names(name="pipeline") == ("pipeline", "matmul", "")
-    assert names(name="softmax") == (problem_sweep := names(kernel="softmax")[0], "softmax", "")
-    assert names(name="softmax", vary="pipeline") == ("pipeline", "softmax", "")
-    assert names(vary="pipeline", kernel="copy") == ("pipeline", "copy", "")
-    assert names(name="pipeline", vary="pipeline") == ("pipeline", "matmul", "") and problem_sweep
-    for given in ({"name": "softmax", "kernel": "copy"}, {"name": "pipeline", "vary": "tile_size"}):
-        with pytest.raises(OptionError, match="is given twice"):
-            SweepOptions(**given).resolve_names()
+    assert names(name="pipeline") == ("pipeline", "matmul")
+    assert names(name="softmax") == names(kernel="softmax") == ("tile_size", "softmax")
+    assert names(name="pipeline", kernel="copy") == ("pipeline", "copy")
+    with pytest.raises(OptionError, match="is given twice, as softmax and as --kernel copy"):
+        SweepOptions(name="softmax", kernel="copy").resolve_names()
     with pytest.raises(OptionError, match="sofmax"):
         SweepOptions(name="sofmax").resolve_names()
 
@@ -984,14 +974,16 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
     for module in (operands, trace_comparison):
         monkeypatch.setattr(module, "is_run", lambda text: text in runs)
 
-    def operands_named(left, right, energy=False):
-        named = SimpleNamespace(left=left, right=right, energy=energy, database=None)
+    def operands_named(left, right, also=()):
+        named = SimpleNamespace(left=left, right=right, also=also, database=None)
         return trace_comparison.trace_operands(named) if operands.are_traces(named) else None
 
     read, measured, profiled = runs
     left, right = operands_named(read, profiled)
     assert left.name == f"source 1111 ({read})" and right.findings == [profiled]
-    assert not operands_named(measured, measured) and not operands_named(read, profiled, True)
+    assert not operands_named(measured, measured) and not operands_named(
+        read, profiled, ("energy",)
+    )
     assert operands_named(read, "tiles") is None and operands_named("tiles", "rows") is None
     for pair in ((read, measured), (measured, profiled)):
         with pytest.raises(
@@ -1264,7 +1256,7 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
 def test_each_tool_gets_what_is_asked_of_it_alone():
     from workbench.traces.profilers.running.workload import Workload
 
-    options = ProfileOptions(all=True, metrics="SQ_WAVES A", instrument=("x",))
+    options = ProfileOptions(metrics="SQ_WAVES A", tool_option=("checks=all", "instrument=x"))
     one = ProfileCommand(options, Console(file=io.StringIO()))
     plain = Workload(("python",), "title")
     assert one._tool_workload(plain, "sanitizer").every and not plain.every

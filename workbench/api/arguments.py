@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypedDict
 
-from workbench.commands.options import OptionError
+from workbench.commands.options import Also, Idle, OptionError, Requirement, Sanitizer
 from workbench.spec import sizes_text
 
 OneSize = str | Mapping[str, int]
@@ -34,27 +34,24 @@ class PlaceArguments(TypedDict, total=False):
 class RunArguments(PlaceArguments, total=False):
     """Arguments of commands that measure."""
 
-    strict: bool  # refuse to measure while other processes use the GPU
+    require: Idle | Sequence[Idle]  # "idle-gpu": refuse to measure while others use the GPU
 
 
 class TimedArguments(RunArguments, total=False):
     """Arguments of commands that time configs."""
 
-    energy: bool  # also measure the joules of a call
-    profile: bool  # profile what was timed, last
+    also: Also | Sequence[Also]  # "energy": the joules of a call; "profile": last
 
 
-class SweepArguments(TimedArguments, total=False):
+class SweepArguments(PlaceArguments, total=False):
     """The less frequent arguments of a sweep."""
 
+    also: Also | Sequence[Also]
+    require: Requirement | Sequence[Requirement]
     only: bool
     search: str | None
-    same_bits_as: str | None
-    sanitize: bool
-    workers: int | None
-    scheduler: str | None
+    workers: int | str | None
     fresh: bool
-    retry_failures: bool
 
 
 class CompareArguments(TimedArguments, total=False):
@@ -67,7 +64,7 @@ class EvaluateArguments(TypedDict, total=False):
     """The less frequent arguments of an evaluation."""
 
     task: str | Path | None
-    sanitize: bool
+    require: Sanitizer | Sequence[Sanitizer]
     accept_claims: bool
     progress: bool | None  # False for no display
 

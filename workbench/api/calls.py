@@ -88,15 +88,10 @@ def sweep(
         only: keep the knobs to tune at their default.
         budget: `"30s"`, `"2m"`, or a number of configs.
         search: `exhaustive`, `model`, `random` or `tpe`.
-        same_bits_as: `default`: the winner gives the bits that the default config gives.
-        energy: also measure the joules of a call.
-        profile: profile the winner last.
-        sanitize: finalists must also pass racecheck and memcheck.
-        strict: refuse to measure while other processes use the GPU.
-        workers: share the work among so many GPUs of this host.
-        scheduler: share it among the GPUs of a Dask cluster, `tcp://HOST:8786`.
+        also: `"energy"`: the joules of a call; `"profile"`: profile the winner last.
+        require: `"same-bits"` as the default's, `"sanitizer"` or `"idle-gpu"`; or a list of them.
+        workers: share the work among so many GPUs of this host, or those of `tcp://HOST:8786`.
         fresh: obtain again what the database holds.
-        retry_failures: try configs again that have no time in the database.
         out, database, progress: see above.
     """
     options = SweepOptions(
@@ -133,9 +128,8 @@ def measure(
         sizes: `{"M": 4096, "N": [1024, 2048, 4096]}`; all sizes of the Spec to time by default.
         dtype: one dtype or several.
         device: compile and predict for this device, with no GPU.
-        energy: also measure the joules of a call.
-        profile: profile every Impl of ours last.
-        strict: refuse to measure while other processes use the GPU.
+        also: `"energy"`: the joules of a call; `"profile"`: profile every Impl of ours last.
+        require: `"idle-gpu"`: refuse to measure while other processes use the GPU.
         out, database, progress: see above.
     """
     options = MeasureOptions(
@@ -171,9 +165,8 @@ def compare(
         sizes: sizes of one problem.
         dtype: `fp32`, `fp16` or `bf16`.
         threshold: share up to which a difference does not count.
-        energy: also compare the joules of a call.
-        profile: profile both operands last.
-        strict: refuse to measure while other processes use the GPU.
+        also: `"energy"`: the joules of a call; `"profile"`: profile both operands last.
+        require: `"idle-gpu"`: refuse to measure while other processes use the GPU.
         trust: of stored runs: execute the kernel's file that they name.
         out, database, progress: see above.
     """
@@ -214,7 +207,7 @@ def evaluate(
         device: compile and predict for this device, with no GPU.
         task: file or folder of a task of KernelBench, GPU MODE or flashinfer-bench, to which
             `kernel` is a submission.
-        sanitize: on an NVIDIA GPU, also run racecheck and memcheck on one call.
+        require: `"sanitizer"`: on an NVIDIA GPU one call must pass racecheck and memcheck.
         accept_claims: `exit_code` of a plausible kernel is 0.
         progress: see above.
     """
@@ -251,7 +244,7 @@ def experiment(
         dtype: `fp32`, `fp16` or `bf16`.
         device: compile and predict for this device, with no GPU.
         time: of `expected`: a time to compare with the bound, `"0.5ms"`.
-        strict: refuse to measure while other processes use the GPU.
+        require: `"idle-gpu"`: refuse to measure while other processes use the GPU.
         out, database, progress: see above.
     """
     options = ExperimentOptions(
@@ -275,7 +268,7 @@ def ceilings(
 
     Args:
         device: the stated ceilings of this device; nothing is measured.
-        strict: refuse to measure while other processes use the GPU.
+        require: `"idle-gpu"`: refuse to measure while other processes use the GPU.
         out, database, progress: see above.
     """
     options = CeilingsOptions(device=device, **command_options("ceilings", RunArguments, more))

@@ -57,8 +57,8 @@ class OfflineGate:
         to be worse, 2 where something does not compile any more, or 130 after Ctrl-C. Raises
         CommandError for options that need a measurement, UnknownDevice, or CompilerError."""
         options = self.options
-        if options.strict:
-            raise CommandError("--device measures nothing; leave out --strict.")
+        if options.require:
+            raise CommandError("--device measures nothing; leave out --require idle-gpu.")
         apple = [name for name in options.device if backend_of(name) == METAL]
         if apple:
             raise CommandError(

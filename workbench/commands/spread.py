@@ -41,11 +41,11 @@ def cluster_of(options: ClusterOptions, notify: Callable[[str], None] = note) ->
     """Return a context manager with the cluster that the options name. Raises ClusterError."""
     from workbench.backend.cluster import cluster as dask
 
-    if options.workers is not None:
-        cluster = dask.local_cluster(options.workers, notify)
+    assert options.workers is not None
+    if options.workers.isdigit():
+        cluster = dask.local_cluster(int(options.workers), notify)
     else:
-        assert options.scheduler is not None
-        cluster = dask.remote_cluster(options.scheduler, notify)
+        cluster = dask.remote_cluster(options.workers, notify)
     try:
         yield cluster
     finally:
