@@ -106,7 +106,7 @@ def also(which: str) -> Any:
 
 def require_idle() -> Any:
     """Return a field that declares `--require` of a command that measures."""
-    return word_list(Idle, "--require", "idle-gpu: refuse to measure while others use it.")
+    return word_list(Idle, "--require", "idle-gpu: refuse while others use the GPU.")
 
 
 def events() -> Any:
@@ -330,7 +330,7 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
         Requirement,
         "--require",
         "same-bits: the winner's are the default's; sanitizer: finalists pass racecheck and "
-        "memcheck; idle-gpu: refuse to measure while others use it.",
+        "memcheck; idle-gpu: refuse while others use the GPU.",
     )
     workers: str | None = workers()
     fresh: bool = fresh()
