@@ -14,6 +14,7 @@ import pytest
 import synthetic
 from rich.console import Console
 
+from workbench.backend import supervisor
 from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
@@ -22,7 +23,6 @@ from workbench.commands import (
     operands,
     problem,
     spread,
-    supervisor,
     sweep,
     trace_comparison,
     traces,
@@ -662,12 +662,11 @@ def supervised(monkeypatch):
     sent, said, clock = [], [], SimpleNamespace(now=100.0, sleep=lambda s: None)
     running = []
     marks = SimpleNamespace(running=lambda: running)
-    one = supervisor._Supervisor(7, marks, 5)
+    one = supervisor._Supervisor(7, marks, 5, said.append)
     monkeypatch.setattr(supervisor.os, "kill", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(
         supervisor, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep)
     )
-    monkeypatch.setattr(supervisor, "_say", said.append)
     return one, sent, said, clock, running
 
 

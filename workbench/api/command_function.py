@@ -42,7 +42,8 @@ def command_function(
 ) -> Callable[[Callable[[Called], R]], Callable[..., R]]:
     """Return a decorator that makes a function of a command; the decorated one creates its result.
     `first` are the arguments that may be given by place, with their defaults, EMPTY for none;
-    options that are `left_out` are no arguments."""
+    options that are `left_out` are no arguments. The function checks its arguments as Python does.
+    Raises TypeError where one is missing or has another name."""
     kinds = get_type_hints(options)
     hidden = {*PRINTED, *left_out}
     own = [f for f in fields(options) if f.name not in hidden]
@@ -126,8 +127,8 @@ def _option_value(name: str, kind: Any, value: Any) -> Any:
 def _docstring(text: str, known: Mapping[str, Field[Any]]) -> str:
     """Return a docstring with what each argument means: as it stands there, or by the help."""
     head, _, own = text.partition("\n\nArgs:\n")
-    said = set(re.findall(r"^    (\w+):", own, flags=re.M))
-    lines = [f"{name}: {_meaning(f)}" for name, f in known.items() if name not in said]
+    written = set(re.findall(r"^    (\w+):", own, flags=re.M))
+    lines = [f"{name}: {_meaning(f)}" for name, f in known.items() if name not in written]
     lines.append("progress: False for no display.")
     wrapper = textwrap.TextWrapper(96, "    ", "        ")
     return "\n".join([f"{head}\n\nArgs:", *own.splitlines(), *map(wrapper.fill, lines)])

@@ -21,7 +21,6 @@ from workbench.adapted.kernel import Listed
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import CommandError, SweepOptions
-from workbench.commands.page_drawing import PageDrawing, page_of
 from workbench.commands.problem import (
     check_sweep,
     default_search,
@@ -59,6 +58,7 @@ from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_p
 from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, prewarm_page, write_page
+from workbench.reports.page_drawing import PageDrawing, page_of
 from workbench.reports.run_index import write_run_page
 from workbench.reports.selection_sentence import sentence
 from workbench.spec import Impl, Knob, sizes_text, values
