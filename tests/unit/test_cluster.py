@@ -19,10 +19,10 @@ from nullside import Place
 from workbench import catalog
 from workbench.backend.cluster import cluster
 from workbench.backend.cluster.joining import files_hash
+from workbench.backend.cluster.spread import references_text
 from workbench.catalog.source import load_kernel
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
-from workbench.commands.spread import references_text
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history

@@ -15,14 +15,15 @@ import synthetic
 from rich.console import Console
 
 from workbench.backend import supervisor
+from workbench.backend.cluster import spread
 from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
     calibrate,
     gate_checks,
+    gpu_lines,
     operands,
     problem,
-    spread,
     sweep,
     trace_comparison,
     traces,
@@ -265,19 +266,19 @@ def test_options_of_clusters_exclude_each_other():
 
 def test_lines_of_gpus_name_the_problem():
     out = io.StringIO()
-    lines = spread.GpuLines(False, console=Console(file=out, width=100, highlight=False))
-    one = spread.ProblemConsole(lines, "N=8", "node GPU 0")
+    lines = gpu_lines.GpuLines(False, console=Console(file=out, width=100, highlight=False))
+    one = gpu_lines.ProblemConsole(lines, "N=8", "node GPU 0")
     plan = SimpleNamespace(candidates=[1, 2, 3])
     one.begin(None, plan, 2)
     assert out.getvalue() == "N=8 on node GPU 0: 3 configs to try, 2 known from earlier runs\n"
-    spread.ProblemConsole(lines, "N=16", "node GPU 1").begin(None, plan, 0)
+    gpu_lines.ProblemConsole(lines, "N=16", "node GPU 1").begin(None, plan, 0)
     assert out.getvalue().endswith("N=16 on node GPU 1: 3 configs to try\n")
     drawn = lines._draw().plain.splitlines()
     assert [line.partition("  ")[0] for line in drawn] == ["node GPU 0: N=8", "node GPU 1: N=16"]
     assert all(len(line) <= 100 for line in drawn)
     one.end()
     assert len(lines._draw().plain.splitlines()) == 1
-    quiet = spread.GpuLines(True, console=Console(file=out, width=100))
+    quiet = gpu_lines.GpuLines(True, console=Console(file=out, width=100))
     quiet.say("nothing")
     assert "nothing" not in out.getvalue()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.kernel import Listed
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import SweepConsole, console_for, prints_aside
+from workbench.commands.console import SweepConsole, console_for, note, prints_aside
 from workbench.commands.options import CommandError, SweepOptions
 from workbench.commands.problem import (
     check_sweep,
@@ -173,12 +173,13 @@ class SweepCommand:
     ) -> int:
         """Run the sweep on the GPUs of a cluster, a size on each. Returns the exit code."""
         from workbench.backend.cluster.remote import ClusterLive
-        from workbench.commands.spread import GpuLines, Job, ProblemConsole, Spread, cluster_of
+        from workbench.backend.cluster.spread import Job, Spread, cluster_of
+        from workbench.commands.gpu_lines import GpuLines, ProblemConsole
 
         lines = GpuLines(self.options.quiet, prints_aside(self.options))
         ended: dict[str, tuple[SweepCommand, int]] = {}  # by sizes
         code = PASSED
-        with cluster_of(self.options) as cluster:
+        with cluster_of(str(self.options.workers), note) as cluster:
             spread = Spread(cluster, lines.say)
 
             def run_size(problem: Problem, gpu: ClusterGpu) -> None:
