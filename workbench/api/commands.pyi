@@ -62,7 +62,7 @@ def compare(
         sizes: {"M": 4096, "N": 4096, "K": 4096}
         dtype: fp32, fp16 or bf16.
         threshold: Share up to which a difference does not count; 0.01 by default.
-        also: After the times: energy, the joules of a call; profile, both operands by counters.
+        also: energy: the joules of a call; profile: both operands, by counters. After the times.
         require: idle-gpu: refuse while others use the GPU.
         trust: Of stored runs: execute the kernel's file that they name.
         out: Folder for the page and events.
@@ -180,8 +180,8 @@ def measure(
         sizes: {"M": 4096, "N": 4096, "K": 4096}; or a list. Default: all to time.
         dtype: fp32, fp16 or bf16; or a list. Default: bf16.
         device: Compile and predict for this target (h200, mi300x, ...) with no GPU.
-        also: After the times: energy, the joules of a call; profile, every Impl of ours by
-            counters.
+        also: energy: the joules of a call; profile: every Impl of ours, by counters. After the
+            times.
         require: idle-gpu: refuse while others use the GPU.
         out: Folder for the page and events.
         database: Database URL; SQLite in the user's data folder by default.
@@ -214,7 +214,7 @@ def profile(
         sizes: Of a kernel: {"M": 4096, "N": 4096, "K": 4096}.
         dtype: Of a kernel: fp32, fp16 or bf16, which is the default.
         calls: Of a kernel: calls to record.
-        steps: Of a program: pass over so many of its workbench.step(), warm up, then record: 0,1,3.
+        steps: Of a program: its workbench.step() to pass over, to warm up in, to record: 0,1,3.
         with_: trace: shapes of inputs, memory of operators, Python's stacks.
         metrics: ncu, rocprofv3: counters to add, A,B.
         tool_option: ncu: set=detailed; proton: data=trace; sanitizer: checks=all; xctrace:
@@ -258,9 +258,9 @@ def sweep(
         only: Keep the knobs to tune at their default.
         budget: 30s, 2m, or 200 (configs): stop then with the best so far.
         search: Which configs come first: exhaustive, model, random, tpe.
-        also: After the times: energy, the joules of a call; profile, the winner by counters.
-        require: same-bits: the winner's are the default's; sanitizer: finalists pass racecheck and
-            memcheck; idle-gpu: refuse while others use the GPU.
+        also: energy: the joules of a call; profile: the winner, by counters. After the times.
+        require: same-bits: as the default's; sanitizer: racecheck and memcheck pass; idle-gpu:
+            refuse while others use the GPU.
         workers: Share the work among so many GPUs of this host, or those of a Dask cluster.
         fresh: Obtain again what the database already holds.
         out: Folder for the page and events.

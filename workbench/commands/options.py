@@ -100,7 +100,7 @@ def word_list(words: Any, name: str, help: str) -> Any:
 
 def also(which: str) -> Any:
     """Return a field that declares `--also`; `which` names the configs that a profile is of."""
-    text = f"After the times: energy, the joules of a call; profile, {which} by counters."
+    text = f"energy: the joules of a call; profile: {which}, by counters. After the times."
     return word_list(Also, "--also", text)
 
 
@@ -329,8 +329,8 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
     require: tuple[Requirement, ...] = word_list(
         Requirement,
         "--require",
-        "same-bits: the winner's are the default's; sanitizer: finalists pass racecheck and "
-        "memcheck; idle-gpu: refuse while others use the GPU.",
+        "same-bits: as the default's; sanitizer: racecheck and memcheck pass; idle-gpu: refuse "
+        "while others use the GPU.",
     )
     workers: str | None = workers()
     fresh: bool = fresh()
@@ -581,7 +581,7 @@ class ProfileOptions(TakesProgram, RunOutput, Options, command="profile", panel=
     calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
     steps: str | None = more(
         None,
-        "Of a program: pass over so many of its workbench.step(), warm up, then record: 0,1,3.",
+        "Of a program: its workbench.step() to pass over, to warm up in, to record: 0,1,3.",
         read=read_steps,
         metavar="WAIT,WARMUP,ACTIVE",
     )
