@@ -15,9 +15,7 @@ from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
     capture,
     history,
-    in_process,
     instrumentation,
-    page_drawing,
     stored,
     version_verdicts,
     workload_export,
@@ -25,7 +23,9 @@ from workbench.commands import (
     workload_run,
 )
 from workbench.commands.options import OptionError, WorkloadRecordOptions
+from workbench.data import user_code
 from workbench.data.record import Record
+from workbench.reports import page_drawing
 from workbench.revisions import bisection
 from workbench.workload.strict import WorkloadError
 
@@ -38,7 +38,7 @@ PREDICTED = [o for o in synthetic.matmul(predicted=True)[1] if isinstance(o, Rec
 def test_the_script_of_the_user_is_unseen_and_comes_back(monkeypatch):
     main = SimpleNamespace(__file__="mine.py", __spec__="spec")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    with in_process.hide_main():
+    with user_code.hide_main():
         assert not hasattr(main, "__file__") and main.__spec__ is None
     assert (main.__file__, main.__spec__) == ("mine.py", "spec")
 
