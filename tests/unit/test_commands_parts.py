@@ -33,7 +33,6 @@ from workbench.commands import (
     version_verdicts,
     workload_compare,
     workload_run,
-    workload_runner,
     workload_tune,
 )
 from workbench.commands.options import (
@@ -41,7 +40,6 @@ from workbench.commands.options import (
     OptionError,
     ProfileOptions,
     SweepOptions,
-    WorkloadCompareOptions,
     WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
@@ -52,7 +50,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.device.hardware import find_device
 from workbench.traces.trace import Dispatch, Trace
 from workbench.traces.trace_compare import TraceOperand, compare
-from workbench.workload import engine, plan
+from workbench.workload import engine, plan, program_runner
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
 
@@ -301,26 +299,27 @@ class Run:
 
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
-    started, ended = [], []
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: Run())
+    started, ended, notes = [], [], []
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: Run())
     monkeypatch.setattr(
-        workload_runner, "start_child", lambda words, **more: started.append(more) or Run()
+        program_runner, "start_child", lambda words, **more: started.append(more) or Run()
     )
     monkeypatch.setattr(
-        workload_runner, "run_child", lambda words, **more: ended.append(more) or "ended"
+        program_runner, "run_child", lambda words, **more: ended.append(more) or "ended"
     )
-    monkeypatch.setattr(workload_runner, "wait_for_child", lambda process: "waited")
-    monkeypatch.setattr(workload_runner, "startup_variables", dict)
+    monkeypatch.setattr(program_runner, "wait_for_child", lambda process: "waited")
+    monkeypatch.setattr(program_runner, "startup_variables", dict)
     clock = iter(range(100, 1000))
 
     def make(at_once, rounds=3):
-        options = WorkloadCompareOptions(
-            tmp_path / "t.json", "nearest", rounds=rounds, at_once=at_once
-        )
-        one = workload_runner.ProgramRunner(
-            options,
-            workload_runner.MarkOptions(""),
+        one = program_runner.ProgramRunner(
             ["python"],
+            program_runner.MarkOptions(""),
+            program_runner.Deployment(str(tmp_path / "t.json"), "nearest"),
+            rounds,
+            at_once,
+            aside=False,
+            tell=notes.append,
             now=lambda: float(next(clock)),
         )
         return one, started, ended
@@ -338,8 +337,8 @@ def test_a_run_by_itself_has_a_folder_and_the_table_where_it_is_pinned(runner):
             assert folder.name == "1-0"
         place = one._place
     assert not place.exists() and started == []
-    marks = [json.loads(more["more"][workload_runner.sitecustomize.MARKS]) for more in ended]
-    tables = [more["more"][workload_runner.sitecustomize.TUNED] for more in ended]
+    marks = [json.loads(more["more"][program_runner.sitecustomize.MARKS]) for more in ended]
+    tables = [more["more"][program_runner.sitecustomize.TUNED] for more in ended]
     assert [m["gate"] for m in marks] == [False, False] and bool(tables[0]) and tables[1] == ""
     assert marks[0]["folder"].endswith("1-1") and "nearest" in tables[0]
 
@@ -359,10 +358,10 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
         "kill",
         "wait",
     ]
-    assert [
-        json.loads(m["more"][workload_runner.sitecustomize.MARKS])["gate"] for m in started
-    ] == [True] * 3
-    assert [workload_runner.order_of(n) for n in range(3)] == [
+    assert [json.loads(m["more"][program_runner.sitecustomize.MARKS])["gate"] for m in started] == [
+        True
+    ] * 3
+    assert [program_runner.order_of(n) for n in range(3)] == [
         (False, True),
         (True, False),
         (False, True),
@@ -372,9 +371,9 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
 @pytest.mark.parametrize(("code", "words"), [(3, "exit code 3"), (-9, "SIGKILL|137"), (0, "0")])
 def test_a_run_that_ends_before_its_turn_is_an_error(runner, monkeypatch, code, words):
     one, _, _ = runner(2)
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: Run(waits=False))
-    monkeypatch.setattr(workload_runner, "start_child", lambda words, **more: Run(code))
-    with one, pytest.raises(workload_runner.UngatedError, match=words), one.once(0, False):
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: Run(waits=False))
+    monkeypatch.setattr(program_runner, "start_child", lambda words, **more: Run(code))
+    with one, pytest.raises(program_runner.UngatedError, match=words), one.once(0, False):
         pass
 
 
@@ -382,15 +381,15 @@ def test_runs_that_are_long_in_importing_are_noted_each_minute(runner, monkeypat
     one, _, _ = runner(2)
     times = [0.0, 59.9, 60.0, 100.0, 120.0, 121.0]
     notes, gates = [], [Run(waits=False), Run()]
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: gates.pop(0) if gates else Run())
-    monkeypatch.setattr(workload_runner, "note", notes.append)
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: gates.pop(0) if gates else Run())
+    one.tell = notes.append
     first = gates[0]
     one.now = lambda: times.pop(0) if times else 200.0
 
     def sleep(seconds):
         first.waited_for = len(times) < 2
 
-    monkeypatch.setattr(workload_runner, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(program_runner, "time", SimpleNamespace(sleep=sleep))
     with one:
         one._start(0, False)
     assert [n[:49] for n in notes] == [

@@ -284,6 +284,16 @@ class TakesProgram:
         """Command line of the program, or empty."""
         return self.target[self._program_at + 1 :]
 
+    def check_program(self, usage: str) -> None:
+        """Raise OptionError where no program is named, or words before it that the command does
+        not take; `usage` is how to write the command."""
+        if self.operands:
+            raise OptionError(
+                f"{self.operands[0]} is one word too many; a program stands behind --: {usage}."
+            )
+        if not any(self.program[:1]):
+            raise OptionError(f"No program is named; write: {usage}.")
+
     @property
     def _program_at(self) -> int:
         """Place of `--` among the words, or their number."""
