@@ -1,6 +1,7 @@
 """Write docs/kernels/: one page a kernel, from its file and from what was measured; the table of
 rules in docs/evaluate.md; the functions in docs/api.md; the schema of `--json` in
-docs/result.schema.json; and of `workbench.ops` the types and the measured ranking.
+docs/result.schema.json; of `workbench.ops` the types and the measured ranking; and the types of the
+API's commands.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -16,14 +17,17 @@ import inspect
 import json
 import lzma
 import re
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import workbench
 import workbench.api
 from workbench import catalog
+from workbench.api import commands
 from workbench.measurement.rules import RULES
 from workbench.ops.text import stub
 from workbench.spec import AUTO, Impl, Spec, Tensor, label, sizes_text, values
@@ -36,6 +40,7 @@ from result_schema import result_schema  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
 OPS = ROOT / "workbench" / "ops"
+CALLS = ROOT / "workbench" / "api" / "commands.pyi"
 EVALUATE = ROOT / "docs" / "evaluate.md"
 DATA = ROOT / "benchmarks" / "data"
 MEASURED = [DATA / "kernels_h200.json", DATA / "kernels_h100.json"]
@@ -224,13 +229,47 @@ def function(name: str) -> str:
     arguments = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", rest, flags=re.S | re.M)
     rows = ["| argument | meaning |", "|---|---|"]
     for names, words in re.findall(ARGUMENT, arguments[1] if arguments else "", flags=re.M):
-        if not words.startswith("see above"):
+        if names not in ("out", "database", "progress"):  # the page says once what these are
             rows.append(f"| `{names}` | {' '.join(words.split())} |")
     signature = inspect.signature(call)
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     shown = signature.replace(parameters=plain, return_annotation=signature.empty)
     line = f"### wb.{name}\n\n`wb.{name}{shown}`\n\n{' '.join(first.split())}\n"
     return f"{line}\n{chr(10).join(rows)}\n" if rows[2:] else line
+
+
+def calls_stub() -> str:
+    """The types of the functions of the API that are commands, as ruff formats them."""
+    functions = [vars(commands)[name] for name in workbench.api.__all__ if name in vars(commands)]
+    calls = [f for f in functions if inspect.isfunction(f)]
+    results = [inspect.signature(f).return_annotation for f in calls]
+    head = [
+        "# Written by docs/generate.py from the options of the commands; do not edit.\n",
+        "from collections.abc import Sequence",
+        "from pathlib import Path\n",
+        f"from workbench.api import {', '.join(sorted(['Result', *results]))}",
+        "from workbench.api.arguments import ManySizes, OneSize, Words",
+        "from workbench.commands.options import Also, Idle, Recorded, Requirement, Sanitizer",
+    ]
+    text = "\n".join([*head, *map(call_stub, calls)])
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(CALLS), "-"]
+    return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def call_stub(call: Callable[..., Any]) -> str:
+    """A function of the API as a type checker reads it."""
+    signature = inspect.signature(call)
+    plain = [
+        f"{'*' * (p.kind is p.VAR_POSITIONAL)}{p.name}: {p.annotation}"
+        + ("" if p.default is p.empty else f" = {p.default!r}")
+        for p in signature.parameters.values()
+    ]
+    kinds = [p.kind for p in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        plain.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    text = textwrap.indent(inspect.getdoc(call) or "", "    ").lstrip()
+    line = f"def {call.__name__}({', '.join(plain)},) -> {signature.return_annotation}:"
+    return f'{line}\n    """{text}\n    """'
 
 
 def all_pages() -> dict[Path, str]:
@@ -243,6 +282,7 @@ def all_pages() -> dict[Path, str]:
     return {
         **made,
         OPS / "__init__.pyi": stub(specs),
+        CALLS: calls_stub(),
         OPS.parent / "tuner" / "measured.json": ranked(measured),
     }
 

@@ -19,10 +19,10 @@ import synthetic
 from table_text import text_of
 
 from workbench.api import figures, frames
+from workbench.backend.cluster.spread import references_text
 from workbench.code.code_pair import MEANINGS, CodePair, ranked
 from workbench.commands import code_table, console, diagnose_trace, diagnosed, trace_tables, traces
 from workbench.commands.operators import operator_table
-from workbench.commands.spread import references_text
 from workbench.commands.workload_tune import print_plan, print_results
 from workbench.data.compiled_code import CompiledCode
 from workbench.data.record import Case, Evidence, Failure, Outcome, Predicted, Record

@@ -93,7 +93,7 @@ def _run(options: Options) -> int:
     find_modules_here(options.IMPORTS_HERE)
     options = options.resolve_names()
     more: dict[str, Any] = {}
-    elsewhere = ("device", "workers", "scheduler")  # no measuring process of this one is needed
+    elsewhere = ("device", "workers")  # no measuring process of this one is needed
     with prewarm_bytecode() if gpu_shown() else nullcontext():
         if options.COMMAND == "sweep" and not any(getattr(options, x, None) for x in elsewhere):
             from workbench.backend.prewarm import begin_prewarm  # before the slow imports
@@ -160,16 +160,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command in a process of its own, and the help in this one, as it runs no code of the
-    user. Returns the exit code; see `main` and `commands.supervisor`."""
+    user. Returns the exit code; see `main` and `backend.supervisor`."""
     _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[: words.index("--")] if "--" in words else words
     if not words or {"--help", "--version"} & set(own):
         return main(words)
-    from workbench.commands.supervisor import supervise
+    from workbench.backend.supervisor import supervise
 
-    return supervise(lambda: main(words))
+    return supervise(lambda: main(words), _tell)
+
+
+def _tell(text: str) -> None:
+    from workbench.commands.console import say  # only now: `--help` does not need it
+
+    say(text, err=True)
 
 
 def _take_debug(words: list[str]) -> bool:

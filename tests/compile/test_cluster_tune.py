@@ -44,7 +44,7 @@ def test_two_workers_give_the_table_of_one(recorded):
     hosts = Hosts(recorded)
     try:
         hosts.start("0", "1")
-        wanted = options(recorded, "many", scheduler=hosts.url)
+        wanted = options(recorded, "many", workers=hosts.url)
         assert tune_workload(wanted) == 0
     finally:
         hosts.end()

@@ -263,8 +263,8 @@ def test_the_python_source_compiles_and_equals_the_entries(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.newest
 def test_each_second_launch_of_a_kernel_ends_a_step(tmp_path, monkeypatch):
-    from workbench.commands.workload_program import startup_variables
     from workbench.workload.deployed import Deployment, lookups_in
+    from workbench.workload.program_runner import startup_variables
     from workbench.workload.program_runs import read_marks
     from workbench.workload.startup import sitecustomize
     from workbench.workload.step_marks import MarkOptions

@@ -22,9 +22,9 @@ AGREE = 0.03  # share by which two runs may differ
 
 
 def measured(folder, kernel, impl, sizes):
-    """The run of `measure --energy` and its cold records, by Impl."""
+    """The run of `measure --also energy` and its cold records, by Impl."""
     options = MeasureOptions(
-        kernel, impl=(impl,), sizes=(sizes,), energy=True, out=folder,
+        kernel, impl=(impl,), sizes=(sizes,), also="energy", out=folder,
         database=f"sqlite:///{folder / 'h.db'}",
     )  # fmt: skip
     text = io.StringIO()

@@ -76,7 +76,7 @@ def test_torch_profiler_records_each_launch_of_a_kernel(tmp_path):
 @pytest.mark.alone
 @pytest.mark.parametrize(("data", "file"), [("tree", "hatchet"), ("trace", "chrome_trace")])
 def test_proton_records_each_launch_of_a_kernel(tmp_path, data, file):
-    words = ("--tool", "proton", "--data", data, *SOFTMAX, "--calls", str(CALLS))
+    words = ("--tool", "proton", "--tool-option", f"data={data}", *SOFTMAX, "--calls", str(CALLS))
     out, run = profiled(tmp_path, *words)
     assert f"recorded: {CALLS} calls of softmax.rows" in out
     (kernels,) = [r for r in rows_of(read([run / f"proton.{file}"])) if "rows" in r.name]
@@ -94,7 +94,7 @@ def test_a_library_is_recorded_too(tmp_path, tool):
 @pytest.mark.alone
 def test_steps_of_a_program_are_recorded(tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
-    steps = ("--wait", "2", "--warmup", "1", "--active", "3")
+    steps = ("--steps", "2,1,3")
     out, run = profiled(tmp_path, *steps, "--", sys.executable, str(Path("step.py")))
     assert "recorded: steps 3 to 5 of 8" in out and "GPU itself" in out
     trace = read([run / "torch.pt.trace.json"])

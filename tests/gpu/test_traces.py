@@ -110,13 +110,13 @@ def mean_of(summary):
 @pytest.mark.parametrize("way", FIRST)
 def test_both_tools_see_what_the_program_does(place, way):
     alone_s = float(re.search(r"median (\S+)", ran(place, "chain.py", way))[1])
-    steps = ("--wait", "4", "--warmup", "2", "--active", "4")
+    steps = ("--steps", "4,2,4")
     torch_folder, proton_folder = place / "torch", place / "proton"
     for folder in (torch_folder, proton_folder):
         folder.mkdir()
         (folder / "chain.py").write_text(CHAIN)
     by_torch = traced(torch_folder, way, "--tool", "trace", *steps)
-    by_proton = traced(proton_folder, way, "--tool", "proton", "--data", "trace")
+    by_proton = traced(proton_folder, way, "--tool", "proton", "--tool-option", "data=trace")
     window_s = by_torch.times.window / 1e9 / (4 * CHAINS)
     print(f"{way}: {alone_s * 1e6:.1f} us a chain alone, {window_s * 1e6:.1f} traced, kernels")
     print(f"  {mean_of(by_torch) * 1e6:.3f} us by torch, {mean_of(by_proton) * 1e6:.3f} by Proton")
@@ -153,7 +153,7 @@ assert (y == 2).all()
 @pytest.mark.alone
 def test_proton_records_scopes_inside_of_a_kernel(tmp_path):
     (tmp_path / "inside.py").write_text(INSIDE)
-    words = ("--tool", "proton", "--data", "inside", "--", sys.executable, "inside.py")
+    words = ("--tool", "proton", "--tool-option", "data=inside", "--", sys.executable, "inside.py")
     ran(tmp_path, "-m", "workbench", "profile", *words)
     (file,) = tmp_path.glob("results/*/proton.chrome_trace")
     names = {activity.name for activity in read([file]).activities}

@@ -1,5 +1,6 @@
 """The Python API: names, arguments, results, and what it costs to import it."""
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -15,7 +16,7 @@ from null_backend import Fate, Null
 from nullside import kernel_in
 
 import workbench as wb
-from workbench.api import arguments
+from workbench.api import command_function
 from workbench.api import progress as displays
 from workbench.api.arguments import sizes_mappings, sizes_texts
 from workbench.api.call import Called
@@ -23,7 +24,7 @@ from workbench.commands import ceilings, compare, experiment, history, measure, 
 from workbench.commands.compare import CompareCommand
 from workbench.commands.console import SweepConsole, console_for
 from workbench.commands.measure import MeasureCommand
-from workbench.commands.options import commands
+from workbench.commands.options import HistoryOptions, ProfileOptions, SweepOptions, commands
 from workbench.commands.result import CommandResult, write_result
 from workbench.commands.sweep import SweepCommand
 from workbench.data.exits import INTERRUPTED, PASSED
@@ -133,7 +134,7 @@ def test_the_promised_command_starts_beside_the_function():
         [sys.executable, "-m", "workbench.sweep", "--help"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0 and "--same-bits-as" in done.stdout
+    assert done.returncode == 0 and "--require" in done.stdout
 
 
 # Arguments
@@ -141,14 +142,10 @@ def test_the_promised_command_starts_beside_the_function():
 # Options of the command line alone: where it prints, and the form of its output.
 OF_THE_COMMAND_LINE = {"json", "quiet", "events_file", "events", "wide"}
 LEFT_OUT = {
-    "sweep": {"vary"},  # in Python `name` is always the sweep
     "compare": {"triton", "device", "expect"},
-    "profile": {
-        *("wait", "warmup", "active", "shapes", "memory", "stacks", "data", "set", "all"),
-        *("instrument", "list_metrics", "device", "dry_run"),
-    },
+    "profile": {"list_metrics", "device", "dry_run"},
     "evaluate": {"verify", "reuse", "annotate", "sarif"},
-    "history": {"prune", "older_than", "keep", "yes", "parquet", "benchmark_json", "bencher"},
+    "history": {"prune", "older_than", "keep", "yes", "export"},
 }
 
 
@@ -156,14 +153,13 @@ LEFT_OUT = {
 def test_arguments_are_the_options_of_the_command(name):
     fields = {f.name: f.default for f in dataclasses.fields(commands()[name])}
     parameters = dict(inspect.signature(getattr(wb, name)).parameters)
-    more = more_of(parameters.pop("more", None))
-    parameters.pop("progress", None)
+    assert parameters.pop("progress").default is None
     left_out = OF_THE_COMMAND_LINE | LEFT_OUT.get(name, set())
-    assert not set(parameters) & more
-    assert set(parameters) | more - {"progress"} == set(fields) - left_out
+    assert set(parameters) == set(fields) - left_out
     documented = getattr(wb, name).__doc__
-    for argument in (*parameters, *more):
-        assert re.search(rf"^ +(\w+, )*{argument}(, \w+)*:", documented, flags=re.M)
+    assert documented.count("\nArgs:\n") == 1
+    for argument in (*parameters, "progress"):
+        assert len(re.findall(rf"^    {argument}: .", documented, flags=re.M)) == 1
     for argument, parameter in parameters.items():
         given = {"name": "full", "sizes": None, "out": "results"}.get(argument, fields[argument])
         given = "matmul" if (name, argument) == ("sweep", "kernel") else given
@@ -171,12 +167,44 @@ def test_arguments_are_the_options_of_the_command(name):
             assert parameter.default in (given, parameter.empty) or argument == "name"
 
 
-def more_of(parameter):
-    """The names of the TypedDict that `**more` unpacks."""
-    if parameter is None:
-        return set()
-    (kind,) = re.findall(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    return set(getattr(arguments, kind).__annotations__)
+def test_the_types_of_the_functions_are_those_of_their_signatures():
+    """`commands.pyi` is what editors read; docs/generate.py --check compares its text."""
+    stub = ast.parse((ROOT / "workbench" / "api" / "commands.pyi").read_text(encoding="utf-8"))
+    functions = {f.name: f for f in stub.body if isinstance(f, ast.FunctionDef)}
+    assert set(functions) == set(CALLS)
+    for name, function in functions.items():
+        given = function.args
+        names = [a.arg for a in (*given.args, *filter(None, [given.vararg]), *given.kwonlyargs)]
+        signature = inspect.signature(getattr(wb, name))
+        assert names == list(signature.parameters)
+        assert ast.get_docstring(function) == inspect.getdoc(getattr(wb, name))
+        assert ast.unparse(function.returns) == signature.return_annotation
+
+
+def test_arguments_become_options_of_the_command(monkeypatch):
+    given = []
+
+    def called(options, progress):
+        given.append(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_function, "call", called)
+    for call in (
+        lambda: wb.sweep(Path("a.py"), sizes={"N": [1, 2]}, impl="x", budget=20, workers=2,
+                         also="energy", require=["same-bits", "idle-gpu"], out="r"),
+        lambda: wb.profile("--", "python", "a.py", steps=(0, 1, 3), with_="shapes"),
+        lambda: wb.history(load="e.jsonl"),
+    ):  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert given == [
+        SweepOptions("full", "a.py", ("x",), ("N=1", "N=2"), budget="20", workers="2",
+                     also=("energy",), require=("same-bits", "idle-gpu"), out=Path("r")),
+        ProfileOptions(target=("--", "python", "a.py"), steps="0,1,3", with_=("shapes",)),
+        HistoryOptions(load=Path("e.jsonl")),
+    ]  # fmt: skip
+    with pytest.raises(wb.WorkbenchError, match="--also takes no 'energie'; write energy or prof"):
+        wb.sweep("softmax", also="energie")
 
 
 def test_an_argument_that_does_not_exist_is_an_error():

@@ -83,9 +83,13 @@ def sweep_words(context):
         (["history", "--limit", "0"], "Invalid value for '--limit'"),
         (["sweep", "tile_sise"], "There is no sweep or kernel 'tile_sise'; did you mean tile_size"),
         (["sweep", "sofmax"], "There is no sweep or kernel 'sofmax'; did you mean softmax?"),
-        (["sweep", "copy", "--vary", "fulll"], "There is no sweep 'fulll'; did you mean full?"),
+        (["sweep", "fulll", "--kernel", "copy"], "no sweep or kernel 'fulll'; did you mean full?"),
+        (["sweep", "--also", "energie"], "--also takes no 'energie'; write energy or profile."),
+        (["measure", "copy", "--require", "x"], "--require takes no 'x'; write idle-gpu."),
+        (["sweep", "--workers", "0"], "--workers 0 is neither a number of GPUs nor the address"),
+        (["profile", "--steps", "1,2", "--", "a"], "--steps 1,2 is not WAIT,WARMUP,ACTIVE; write"),
+        (["history", "--export", "csv=x"], "--export takes parquet=FILE or benchmark-json=FILE"),
         (["sweep", "copy", "--kernel", "copy"], "given twice, as copy and as --kernel copy;"),
-        (["sweep", "full", "--vary", "pipeline"], "twice, as full and as --vary pipeline; leave"),
         (["sweep", "no/such.py"], "There is no kernel file no/such.py"),
         (["sweep", "full", "--kernel", "sofmax"], "There is no kernel 'sofmax'; did you mean soft"),
         (["sweep", "full", "--kernel", "no/such.py"], "There is no kernel file no/such.py"),
@@ -257,14 +261,12 @@ def test_a_sweep_from_the_command_line(context, capsys):
     ("sweep", "kernel", "words"),
     [
         ("tile_size", "KERNEL", ["KERNEL"]),
-        ("full", "KERNEL", ["KERNEL", "--vary", "full"]),
         ("full", "KERNEL", ["full", "--kernel", "KERNEL"]),
         ("pipeline", "matmul", ["pipeline", "--budget", "3"]),
         *(
             pytest.param(*case, marks=pytest.mark.nightly)
             for case in (
-                ("full", "KERNEL", ["--kernel", "KERNEL", "--vary", "full"]),
-                ("full", "KERNEL", ["full", "--kernel", "KERNEL", "--vary", "full"]),
+                ("tile_size", "KERNEL", ["--kernel", "KERNEL"]),
                 ("tile_size", "copy", ["copy"]),
                 ("tile_size", "matmul", ["--budget", "3"]),
             )
@@ -283,7 +285,6 @@ def test_the_first_word_is_a_kernel_or_a_sweep(context, monkeypatch, sweep, kern
         run = history.run("last")
     assert early == [path]
     assert run.command.startswith(f"python -m workbench.sweep {sweep} --kernel {path} --sizes ")
-    assert "--vary" not in run.command
     repeated = shlex.split(run.command.removeprefix("python -m workbench."))
     assert cli.main([*repeated, *places]) == 0
     with open_history(context.url) as history:
@@ -353,16 +354,36 @@ def test_alone_it_says_what_to_begin_with(capsys):
     assert max(map(len, lines)) <= 100
 
 
+SHARED = {"out", "events_file", "events", "quiet", "json", "database", "help"}
+MOST_OPTIONS = 12  # of a command, beside those that all share
+
+
+def test_a_command_has_few_options_of_its_own():
+    def every(group, before=()):
+        for name, command in group.commands.items():
+            yield " ".join((*before, name)), command
+            if hasattr(command, "commands"):
+                yield from every(command, (*before, name))
+
+    named = {
+        name: [p.name for p in command.params if p.param_type_name == "option"]
+        for name, command in every(typer.main.get_command(cli.app))
+    }
+    own = {name: [o for o in options if o not in SHARED] for name, options in named.items()}
+    assert len(own) > 20 and len(own["sweep"]) == MOST_OPTIONS
+    assert not {name: options for name, options in own.items() if len(options) > MOST_OPTIONS}
+
+
 def test_help_has_panels_and_each_command_stands_in_one(capsys):
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     assert [word for word in re.findall("\u256d\u2500 ([A-Z][a-z ]+) \u2500", text)] == [
-        "Options", "Tune", "Understand", "Check a change", "Time", "Look back", "This machine",
+        "Options", "Tune", "Understand", "Check a change", "Look back", "This machine",
     ]  # fmt: skip
     assert cli.main(["sweep", "--help"]) == 0
     text = capsys.readouterr().out
     parts = re.split("\u256d\u2500 (?:More options|Files and output) ", text)
-    assert "--budget" in parts[0] and "--strict" in parts[1] and "--json" in parts[2]
+    assert "--budget" in parts[0] and "--require" in parts[1] and "--json" in parts[2]
 
 
 @pytest.mark.parametrize(

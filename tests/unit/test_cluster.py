@@ -19,10 +19,10 @@ from nullside import Place
 from workbench import catalog
 from workbench.backend.cluster import cluster
 from workbench.backend.cluster.joining import files_hash
+from workbench.backend.cluster.spread import references_text
 from workbench.catalog.source import load_kernel
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import OptionError, SweepOptions, WorkloadTuneOptions
-from workbench.commands.spread import references_text
 from workbench.commands.sweep import SweepCommand
 from workbench.commands.workload_tune import run as tune_workload
 from workbench.data.database import open_history
@@ -61,7 +61,7 @@ def sweep(place, url, sizes=SIZES, **more):
     """Sweep on a cluster. Returns the command and its exit code."""
     options = SweepOptions(
         "tile_size", str(place.kernel), sizes=sizes, out=place.out, database=place.url,
-        scheduler=url, **more,
+        workers=url, **more,
     )  # fmt: skip
     command = SweepCommand(
         options, SweepConsole(quiet=False), tuned_file=place.folder / "tuned.json"
@@ -342,10 +342,12 @@ def options(**more):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"workers": 2, "scheduler": "tcp://a:1"}, "write one of them"),
         ({"workers": 2, "device": "h200"}, "nothing is measured; leave out --device or --workers"),
-        ({"scheduler": "tcp://a:1", "sanitize": True}, "leave out --sanitize or --scheduler"),
-        ({"scheduler": "tcp://a:1", "profile": True}, "leave out --profile or --scheduler"),
+        (
+            {"workers": "tcp://a:1", "require": "sanitizer"},
+            "leave out --require sanitizer or",
+        ),
+        ({"workers": "tcp://a:1", "also": "profile"}, "leave out --also profile or --workers"),
     ],
 )
 def test_options_that_exclude_each_other_are_said(more, sentence):
@@ -361,12 +363,12 @@ def test_more_workers_than_gpus_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("url", "sentence"),
-    [("somewhere", "is no address; write tcp://HOST:8786"), ("tcp://127.0.0.1:9", "not answer")],
+    [("somewhere", "write --workers 2, or --workers tcp://"), ("tcp://127.0.0.1:9", "not answer")],
 )
 def test_a_scheduler_that_is_none_is_said(url, sentence, monkeypatch):
     monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
-    with pytest.raises(cluster.ClusterError, match=sentence):
-        SweepCommand(options(scheduler=url), SweepConsole(True)).go()
+    with pytest.raises((cluster.ClusterError, OptionError), match=sentence):
+        SweepCommand(options(workers=url), SweepConsole(True)).go()
 
 
 def test_without_dask_a_sentence_names_the_extra(monkeypatch, tmp_path):

@@ -15,18 +15,18 @@ from workbench.api import notebook, outcome_table, results
 from workbench.commands import (
     capture,
     history,
-    in_process,
     instrumentation,
-    page_drawing,
     stored,
     version_verdicts,
     workload_export,
-    workload_program,
     workload_run,
 )
 from workbench.commands.options import OptionError, WorkloadRecordOptions
+from workbench.data import user_code
 from workbench.data.record import Record
+from workbench.reports import page_drawing
 from workbench.revisions import bisection
+from workbench.workload import program_runner
 from workbench.workload.strict import WorkloadError
 
 pytestmark = pytest.mark.unit
@@ -38,7 +38,7 @@ PREDICTED = [o for o in synthetic.matmul(predicted=True)[1] if isinstance(o, Rec
 def test_the_script_of_the_user_is_unseen_and_comes_back(monkeypatch):
     main = SimpleNamespace(__file__="mine.py", __spec__="spec")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    with in_process.hide_main():
+    with user_code.hide_main():
         assert not hasattr(main, "__file__") and main.__spec__ is None
     assert (main.__file__, main.__spec__) == ("mine.py", "spec")
 
@@ -73,21 +73,21 @@ def test_pages_are_written_and_the_first_error_is_raised_at_the_end(monkeypatch,
 
 
 def test_a_program_is_there_and_its_processes_heed_the_startup(monkeypatch):
-    ls, last = workload_program.program_words(["ls", "a"])
+    ls, last = program_runner.program_words(["ls", "a"])
     assert (Path(ls).name, last) == ("ls", "a")
     with monkeypatch.context() as patched:
-        patched.setattr(workload_program, "whole_command", lambda *_: ["./not-there"])
+        patched.setattr(program_runner, "whole_command", lambda *_: ["./not-there"])
         with pytest.raises(WorkloadError, match=r"no program \./not-there"):
-            workload_program.program_words(["x"])
+            program_runner.program_words(["x"])
     monkeypatch.setenv("PYTHONPATH", "mine")
-    own = str(Path(workload_program.sitecustomize.__file__).parent)
-    assert workload_program.startup_variables({"A": "1"}) == {"PYTHONPATH": f"{own}:mine", "A": "1"}
+    own = str(Path(program_runner.sitecustomize.__file__).parent)
+    assert program_runner.startup_variables({"A": "1"}) == {"PYTHONPATH": f"{own}:mine", "A": "1"}
     monkeypatch.delenv("PYTHONPATH")
-    assert workload_program.startup_variables({}) == {"PYTHONPATH": own}
+    assert program_runner.startup_variables({}) == {"PYTHONPATH": own}
     for target in ((), ("--",), ("--", "", "x")):
         with pytest.raises(OptionError, match="No program is named; write: u"):
-            workload_program.check_program(WorkloadRecordOptions(target=target), "u")
-    workload_program.check_program(WorkloadRecordOptions(target=("--", "x")), "u")
+            WorkloadRecordOptions(target=target).check_program("u")
+    WorkloadRecordOptions(target=("--", "x")).check_program("u")
 
 
 @pytest.mark.parametrize(

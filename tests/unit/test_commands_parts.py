@@ -14,15 +14,16 @@ import pytest
 import synthetic
 from rich.console import Console
 
+from workbench.backend import supervisor
+from workbench.backend.cluster import spread
 from workbench.backend.cluster.cluster import ClusterError, SchedulerGone, WorkerDied
 from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.commands import (
     calibrate,
     gate_checks,
+    gpu_lines,
     operands,
     problem,
-    spread,
-    supervisor,
     sweep,
     trace_comparison,
     traces,
@@ -32,7 +33,6 @@ from workbench.commands import (
     version_verdicts,
     workload_compare,
     workload_run,
-    workload_runner,
     workload_tune,
 )
 from workbench.commands.options import (
@@ -40,7 +40,6 @@ from workbench.commands.options import (
     OptionError,
     ProfileOptions,
     SweepOptions,
-    WorkloadCompareOptions,
     WorkloadTuneOptions,
 )
 from workbench.commands.profile import ProfileCommand
@@ -51,7 +50,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError
 from workbench.device.hardware import find_device
 from workbench.traces.trace import Dispatch, Trace
 from workbench.traces.trace_compare import TraceOperand, compare
-from workbench.workload import engine, plan
+from workbench.workload import engine, plan, program_runner
 from workbench.workload.pinned import TableLookup
 from workbench.workload.program_runs import NamedOutput, ProgramRun
 
@@ -245,19 +244,18 @@ def test_errors_of_jobs_are_raised_once_the_others_are_done(spread_on):
 
 def test_options_of_clusters_exclude_each_other():
     def options(**more):
-        return SimpleNamespace(**({"workers": None, "scheduler": None, "device": None} | more))
+        return SimpleNamespace(**({"workers": None, "device": None} | more))
 
-    assert not wants_cluster(options()) and wants_cluster(options(workers=2))
-    assert wants_cluster(options(scheduler="tcp://a:1", sanitize=False))
+    assert not wants_cluster(options()) and wants_cluster(options(workers="2"))
+    assert wants_cluster(options(workers="tcp://a:1", require=("idle-gpu",)))
     for more, words in (
-        ({"workers": 1, "scheduler": "x"}, "write one of them"),
         (
-            {"workers": 1, "device": "h200"},
+            {"workers": "1", "device": "h200"},
             "With --device nothing is measured; leave out --device or --workers",
         ),
         (
-            {"scheduler": "x", "sanitize": True},
-            "With --sanitize it uses this machine's GPU; leave out --sanitize or --scheduler",
+            {"workers": "tcp://a:1", "require": ("sanitizer",)},
+            "--require sanitizer uses this machine's GPU; leave out --require sanitizer or --work",
         ),
     ):
         with pytest.raises(OptionError, match=words):
@@ -266,19 +264,19 @@ def test_options_of_clusters_exclude_each_other():
 
 def test_lines_of_gpus_name_the_problem():
     out = io.StringIO()
-    lines = spread.GpuLines(False, console=Console(file=out, width=100, highlight=False))
-    one = spread.ProblemConsole(lines, "N=8", "node GPU 0")
+    lines = gpu_lines.GpuLines(False, console=Console(file=out, width=100, highlight=False))
+    one = gpu_lines.ProblemConsole(lines, "N=8", "node GPU 0")
     plan = SimpleNamespace(candidates=[1, 2, 3])
     one.begin(None, plan, 2)
     assert out.getvalue() == "N=8 on node GPU 0: 3 configs to try, 2 known from earlier runs\n"
-    spread.ProblemConsole(lines, "N=16", "node GPU 1").begin(None, plan, 0)
+    gpu_lines.ProblemConsole(lines, "N=16", "node GPU 1").begin(None, plan, 0)
     assert out.getvalue().endswith("N=16 on node GPU 1: 3 configs to try\n")
     drawn = lines._draw().plain.splitlines()
     assert [line.partition("  ")[0] for line in drawn] == ["node GPU 0: N=8", "node GPU 1: N=16"]
     assert all(len(line) <= 100 for line in drawn)
     one.end()
     assert len(lines._draw().plain.splitlines()) == 1
-    quiet = spread.GpuLines(True, console=Console(file=out, width=100))
+    quiet = gpu_lines.GpuLines(True, console=Console(file=out, width=100))
     quiet.say("nothing")
     assert "nothing" not in out.getvalue()
 
@@ -301,26 +299,27 @@ class Run:
 
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
-    started, ended = [], []
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: Run())
+    started, ended, notes = [], [], []
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: Run())
     monkeypatch.setattr(
-        workload_runner, "start_child", lambda words, **more: started.append(more) or Run()
+        program_runner, "start_child", lambda words, **more: started.append(more) or Run()
     )
     monkeypatch.setattr(
-        workload_runner, "run_child", lambda words, **more: ended.append(more) or "ended"
+        program_runner, "run_child", lambda words, **more: ended.append(more) or "ended"
     )
-    monkeypatch.setattr(workload_runner, "wait_for_child", lambda process: "waited")
-    monkeypatch.setattr(workload_runner, "startup_variables", dict)
+    monkeypatch.setattr(program_runner, "wait_for_child", lambda process: "waited")
+    monkeypatch.setattr(program_runner, "startup_variables", dict)
     clock = iter(range(100, 1000))
 
     def make(at_once, rounds=3):
-        options = WorkloadCompareOptions(
-            tmp_path / "t.json", "nearest", rounds=rounds, at_once=at_once
-        )
-        one = workload_runner.ProgramRunner(
-            options,
-            workload_runner.MarkOptions(""),
+        one = program_runner.ProgramRunner(
             ["python"],
+            program_runner.MarkOptions(""),
+            program_runner.Deployment(str(tmp_path / "t.json"), "nearest"),
+            rounds,
+            at_once,
+            aside=False,
+            tell=notes.append,
             now=lambda: float(next(clock)),
         )
         return one, started, ended
@@ -338,8 +337,8 @@ def test_a_run_by_itself_has_a_folder_and_the_table_where_it_is_pinned(runner):
             assert folder.name == "1-0"
         place = one._place
     assert not place.exists() and started == []
-    marks = [json.loads(more["more"][workload_runner.sitecustomize.MARKS]) for more in ended]
-    tables = [more["more"][workload_runner.sitecustomize.TUNED] for more in ended]
+    marks = [json.loads(more["more"][program_runner.sitecustomize.MARKS]) for more in ended]
+    tables = [more["more"][program_runner.sitecustomize.TUNED] for more in ended]
     assert [m["gate"] for m in marks] == [False, False] and bool(tables[0]) and tables[1] == ""
     assert marks[0]["folder"].endswith("1-1") and "nearest" in tables[0]
 
@@ -359,10 +358,10 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
         "kill",
         "wait",
     ]
-    assert [
-        json.loads(m["more"][workload_runner.sitecustomize.MARKS])["gate"] for m in started
-    ] == [True] * 3
-    assert [workload_runner.order_of(n) for n in range(3)] == [
+    assert [json.loads(m["more"][program_runner.sitecustomize.MARKS])["gate"] for m in started] == [
+        True
+    ] * 3
+    assert [program_runner.order_of(n) for n in range(3)] == [
         (False, True),
         (True, False),
         (False, True),
@@ -372,9 +371,9 @@ def test_runs_that_import_at_once_are_those_that_follow(runner):
 @pytest.mark.parametrize(("code", "words"), [(3, "exit code 3"), (-9, "SIGKILL|137"), (0, "0")])
 def test_a_run_that_ends_before_its_turn_is_an_error(runner, monkeypatch, code, words):
     one, _, _ = runner(2)
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: Run(waits=False))
-    monkeypatch.setattr(workload_runner, "start_child", lambda words, **more: Run(code))
-    with one, pytest.raises(workload_runner.UngatedError, match=words), one.once(0, False):
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: Run(waits=False))
+    monkeypatch.setattr(program_runner, "start_child", lambda words, **more: Run(code))
+    with one, pytest.raises(program_runner.UngatedError, match=words), one.once(0, False):
         pass
 
 
@@ -382,15 +381,15 @@ def test_runs_that_are_long_in_importing_are_noted_each_minute(runner, monkeypat
     one, _, _ = runner(2)
     times = [0.0, 59.9, 60.0, 100.0, 120.0, 121.0]
     notes, gates = [], [Run(waits=False), Run()]
-    monkeypatch.setattr(workload_runner, "Gate", lambda folder: gates.pop(0) if gates else Run())
-    monkeypatch.setattr(workload_runner, "note", notes.append)
+    monkeypatch.setattr(program_runner, "Gate", lambda folder: gates.pop(0) if gates else Run())
+    one.tell = notes.append
     first = gates[0]
     one.now = lambda: times.pop(0) if times else 200.0
 
     def sleep(seconds):
         first.waited_for = len(times) < 2
 
-    monkeypatch.setattr(workload_runner, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(program_runner, "time", SimpleNamespace(sleep=sleep))
     with one:
         one._start(0, False)
     assert [n[:49] for n in notes] == [
@@ -663,12 +662,11 @@ def supervised(monkeypatch):
     sent, said, clock = [], [], SimpleNamespace(now=100.0, sleep=lambda s: None)
     running = []
     marks = SimpleNamespace(running=lambda: running)
-    one = supervisor._Supervisor(7, marks, 5)
+    one = supervisor._Supervisor(7, marks, 5, said.append)
     monkeypatch.setattr(supervisor.os, "kill", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(
         supervisor, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep)
     )
-    monkeypatch.setattr(supervisor, "_say", said.append)
     return one, sent, said, clock, running
 
 
@@ -861,16 +859,10 @@ def test_outcomes_are_counted_by_kind():
         sweep._exit_code([failure]) == COULD_NOT_RUN
         and sweep._exit_code([failure, record]) == PASSED
     )
-    for options, predicts, words in (
-        (SweepOptions(same_bits_as="x"), False, "x is not known"),
-        (SweepOptions(same_bits_as="default"), True, "outputs of a GPU"),
-    ):
-        with pytest.raises(CommandError, match=words):
-            sweep.bits_option(options, SimpleNamespace(predicts=predicts))
-    assert (
-        sweep.bits_option(SweepOptions(same_bits_as="default"), SimpleNamespace(predicts=False))
-        == "default"
-    )
+    same = SweepOptions(require="same-bits")
+    with pytest.raises(CommandError, match="outputs of a GPU"):
+        sweep.bits_option(same, SimpleNamespace(predicts=True))
+    assert sweep.bits_option(same, SimpleNamespace(predicts=False)) == "default"
     assert sweep.bits_option(SweepOptions(), SimpleNamespace(predicts=True)) == ""
 
 
@@ -922,16 +914,13 @@ def test_a_small_space_is_measured_whole(many, bits, expected):
 def test_a_sweep_and_a_kernel_are_named_once():
     def names(**given):
         resolved = SweepOptions(**given).resolve_names()
-        return resolved.name, resolved.kernel, resolved.vary
+        return resolved.name, resolved.kernel
 
-    assert names(name="pipeline") == ("pipeline", "matmul", "")
-    assert names(name="softmax") == (problem_sweep := names(kernel="softmax")[0], "softmax", "")
-    assert names(name="softmax", vary="pipeline") == ("pipeline", "softmax", "")
-    assert names(vary="pipeline", kernel="copy") == ("pipeline", "copy", "")
-    assert names(name="pipeline", vary="pipeline") == ("pipeline", "matmul", "") and problem_sweep
-    for given in ({"name": "softmax", "kernel": "copy"}, {"name": "pipeline", "vary": "tile_size"}):
-        with pytest.raises(OptionError, match="is given twice"):
-            SweepOptions(**given).resolve_names()
+    assert names(name="pipeline") == ("pipeline", "matmul")
+    assert names(name="softmax") == names(kernel="softmax") == ("tile_size", "softmax")
+    assert names(name="pipeline", kernel="copy") == ("pipeline", "copy")
+    with pytest.raises(OptionError, match="is given twice, as softmax and as --kernel copy"):
+        SweepOptions(name="softmax", kernel="copy").resolve_names()
     with pytest.raises(OptionError, match="sofmax"):
         SweepOptions(name="sofmax").resolve_names()
 
@@ -984,14 +973,16 @@ def test_operands_of_traces_are_files_or_runs_of_one_kind(monkeypatch, tmp_path)
     for module in (operands, trace_comparison):
         monkeypatch.setattr(module, "is_run", lambda text: text in runs)
 
-    def operands_named(left, right, energy=False):
-        named = SimpleNamespace(left=left, right=right, energy=energy, database=None)
+    def operands_named(left, right, also=()):
+        named = SimpleNamespace(left=left, right=right, also=also, database=None)
         return trace_comparison.trace_operands(named) if operands.are_traces(named) else None
 
     read, measured, profiled = runs
     left, right = operands_named(read, profiled)
     assert left.name == f"source 1111 ({read})" and right.findings == [profiled]
-    assert not operands_named(measured, measured) and not operands_named(read, profiled, True)
+    assert not operands_named(measured, measured) and not operands_named(
+        read, profiled, ("energy",)
+    )
     assert operands_named(read, "tiles") is None and operands_named("tiles", "rows") is None
     for pair in ((read, measured), (measured, profiled)):
         with pytest.raises(
@@ -1264,7 +1255,7 @@ def test_the_run_of_verdicts_has_sizes_where_all_are_the_same(monkeypatch):
 def test_each_tool_gets_what_is_asked_of_it_alone():
     from workbench.traces.profilers.running.workload import Workload
 
-    options = ProfileOptions(all=True, metrics="SQ_WAVES A", instrument=("x",))
+    options = ProfileOptions(metrics="SQ_WAVES A", tool_option=("checks=all", "instrument=x"))
     one = ProfileCommand(options, Console(file=io.StringIO()))
     plain = Workload(("python",), "title")
     assert one._tool_workload(plain, "sanitizer").every and not plain.every

@@ -127,7 +127,7 @@ def test_the_ratio_of_energies_stands_beside_the_verdict(place):
     def fate(candidate):
         return Fate(power_w=400.0 if candidate.config.num_warps == 4 else 500.0)
 
-    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", fate, energy=True) == 0
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", fate, also="energy") == 0
     assert place.comparisons()[-1].verdict.word == "SAME"
     assert "energy  0.80" in place.text() and "energy, mJ" in place.text()
     records = [e for e in place.events() if isinstance(e, Record)]
@@ -146,14 +146,14 @@ def test_energy_that_is_stopped_leaves_the_verdict(place, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("null_backend.Null.energy", stopped)
-    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", energy=True) == 130
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", also="energy") == 130
     assert place.comparisons()[-1].verdict.word == "SAME"
 
 
 def test_stored_runs_have_no_energy_to_measure(place):
     run = "20261121-093000-tile_size-toy-3f2a"
-    with pytest.raises(CommandError, match="compared without measuring; leave out --energy"):
-        place.compare(run, run, energy=True)
+    with pytest.raises(CommandError, match="compared without measuring; leave out --also energy"):
+        place.compare(run, run, also="energy")
 
 
 def test_the_threshold_is_the_users(place):

@@ -113,8 +113,8 @@ def test_a_hostile_folder_is_one_sentence(name, tmp_path, monkeypatch):
     ("more", "reason"),
     [
         ({"left": "tiles", "right": "tiles"}, "leave out LEFT and RIGHT"),
-        ({"energy": True}, "leave out --energy"),
-        ({"strict": True, "trust": True}, "leave out --strict and --trust"),
+        ({"also": ("energy",)}, "leave out --also"),
+        ({"require": ("idle-gpu",), "trust": True}, "leave out --require and --trust"),
         ({"impl": "tiles"}, "name it with --kernel"),
         ({"kernel": ("copy", "matmul"), "sizes": "N=4"}, "name it with --kernel"),
     ],

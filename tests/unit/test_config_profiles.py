@@ -1,4 +1,4 @@
-"""`--profile` of sweep, measure and compare, with a small program in the place of ncu."""
+"""`--also profile` of sweep, measure and compare, with a small program in the place of ncu."""
 
 import csv
 import gzip
@@ -87,7 +87,7 @@ class Place:
     def run(self, name, predicts=False, **more):
         null = Null(predicts=predicts)
         kernel, tuned = str(self.folder / "toy.py"), self.folder / "tuned.json"
-        kept = {"out": self.folder / "results", "database": self.url, "profile": True, **more}
+        kept = {"out": self.folder / "results", "database": self.url, "also": ("profile",), **more}
         if name == "sweep":
             wanted = SweepOptions("tile_size", kernel, **kept)
             return SweepCommand(wanted, SweepConsole(True), lambda *_: null, tuned).go()
@@ -185,7 +185,9 @@ def test_where_nothing_runs_it_is_refused_before_any_work(place, name):
 def test_what_is_not_measured_is_not_profiled(tmp_path, capfd):
     for name in "ab":
         (tmp_path / f"{name}.json").write_text("[]")
-    code = main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--profile"])
+    code = main(
+        ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--also", "profile"]
+    )
     assert code == 2 and len(capfd.readouterr().err.splitlines()) == 1
 
 

@@ -123,7 +123,7 @@ def wrong_with(words):
     try:
         asked = COMMAND_LINE[name].make_context(name, list(arguments)).params
         if name == "sweep":
-            options = SweepOptions(asked["name"], asked["kernel"], asked["vary"]).resolve_names()
+            options = SweepOptions(asked["name"], asked["kernel"]).resolve_names()
             return None if options.name in names_in("workbench.sweeps") else "no such sweep"
     except Exception as error:  # typer has click's errors under a name of its own
         return repr(error)

@@ -165,7 +165,7 @@ def test_a_counter_that_falls_without_end_is_an_error():
 
 def test_a_counter_that_stands_still_is_an_error_after_a_wait():
     board = Board(step_s=1e9)
-    with pytest.raises(EnergyError, match=r"not updated within 5 s.*leave out --energy"):
+    with pytest.raises(EnergyError, match=r"not updated within 5 s.*leave out --also energy"):
         energies({0: Call(board, 1e-3, 500.0)}, board, clock=board.clock)
     assert board.now_s == pytest.approx(5.0, abs=0.1)
 

@@ -417,7 +417,9 @@ def test_a_plan_is_sanitized_and_not_the_file(monkeypatch):
                              submitted(), "digest")  # fmt: skip
     known = {"wanted": Wanted("mine.py", None, {}, "bf16"), "facts": FACTS, "device": H100,
              "predicted": False, "digests": {}}  # fmt: skip
-    result = command._decide(options(sanitize=True), None, submitted(), planned, object(), known)
+    result = command._decide(
+        options(require=("sanitizer",)), None, submitted(), planned, object(), known
+    )
     assert asked[0][0] == "/t/plan.py" and asked[0][4] == {"N": 6}
     shown = next(r for r in result.verdict.rules if r.rule == "sanitizer")
     assert (shown.state, shown.shown) == ("kept", "evidence")

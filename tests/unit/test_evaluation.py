@@ -409,6 +409,10 @@ def test_a_check_that_cannot_run_is_an_error_of_the_request(capsys):
         ((), "is not possible here: "),
         (("--device", "h200"), "runs the kernel, "),
     ):
-        assert main(["evaluate", "copy", "--sanitize", *words]) == 2
+        assert main(["evaluate", "copy", "--require", "sanitizer", *words]) == 2
         out, err = capsys.readouterr()
-        assert err.startswith(f"error: --sanitize {said}") and err.count("\n") == 1 and not out
+        assert (
+            err.startswith(f"error: --require sanitizer {said}")
+            and err.count("\n") == 1
+            and not out
+        )

@@ -105,18 +105,19 @@ PROMISES = {
     "workbench measure softmax": PREDICTED,
     "workbench measure softmax --json -": r'"predicted_s"',
     "workbench profile -- python step.py": r"(?s)aten::.*report",
-    "workbench profile --active 5 -- python step.py": r"ProfilerStep# +5 ",
-    "workbench profile --memory -- python step.py": r"(?s)report",
-    "workbench profile --shapes --memory --stacks -- python step.py": r"(?s)report",
-    "workbench profile --tool xctrace --instrument \"Time Profiler\" -- ./app": (
+    "workbench profile --steps 0,1,5 -- python step.py": r"ProfilerStep# +5 ",
+    "workbench profile --with memory -- python step.py": r"(?s)report",
+    "workbench profile --with shapes,memory,stacks -- python step.py": r"(?s)report",
+    "workbench profile --tool xctrace --tool-option \"instrument=Time Profiler\" -- ./app": (
         r"--instrument 'Time Profiler'",
-        "workbench profile --tool xctrace --instrument \"Time Profiler\" --dry-run -- ./app"),
-    "workbench profile --tool xctrace --instrument Allocations -- ./app": (
+        "workbench profile --tool xctrace --tool-option \"instrument=Time Profiler\" --dry-run "
+        "-- ./app"),
+    "workbench profile --tool xctrace --tool-option instrument=Allocations -- ./app": (
         r"--instrument Allocations",
-        "workbench profile --tool xctrace --instrument Allocations --dry-run -- ./app"),
+        "workbench profile --tool xctrace --tool-option instrument=Allocations --dry-run -- ./app"),
     "workbench profile --tool xctrace -- ./app": (
         r"Metal System Trace", "workbench profile --tool xctrace --dry-run -- ./app"),
-    "workbench profile --wait 2 --warmup 3 --active 5 -- python step.py": r"ProfilerStep# +5 ",
+    "workbench profile --steps 2,3,5 -- python step.py": r"ProfilerStep# +5 ",
     "workbench profile sample_topk_topp --dry-run": r"catalog.spec_of\('sample_topk_topp'\)",
     "workbench profile sample_topk_topp --tool gputrace": (
         r"MTL_CAPTURE_ENABLED", "workbench profile sample_topk_topp --tool gputrace --dry-run"),

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,12 +30,12 @@ NAME = "copy.blocks block_n 512, 4 warps at N=1024, bf16, h200"
 def export(monkeypatch, tmp_path):
     """Runs `history` on the rows; returns the content of a file that an option names."""
 
-    def go(rows, **options):
-        (file,) = options.values()
+    def go(rows, form):
+        file = tmp_path / "exported.json"
         monkeypatch.setattr("workbench.commands.history.show_history", lambda *_: rows)
         url = f"sqlite:///{tmp_path}/h.db"
         open_history(url).close()
-        assert run(HistoryOptions(database=url, **options)) == 0
+        assert run(HistoryOptions(database=url, export=(f"{form}={file}",))) == 0
         return json.loads(file.read_text())
 
     return go
@@ -48,8 +47,8 @@ def test_only_the_newest_time_of_each_config_is_exported():
     }  # fmt: skip
 
 
-def test_github_action_benchmark(export, tmp_path):
-    measured, predicted = export([ROW, OLDER, MODEL], benchmark_json=tmp_path / "b.json")
+def test_github_action_benchmark(export):
+    measured, predicted = export([ROW, OLDER, MODEL], "benchmark-json")
     assert measured == {
         "name": NAME, "unit": "us", "value": pytest.approx(20), "range": "19 to 21.25",
         "extra": "run r2\ncommit c0ffee",
@@ -58,8 +57,8 @@ def test_github_action_benchmark(export, tmp_path):
     assert predicted["value"] == pytest.approx(10) and predicted["extra"] == "run r2"
 
 
-def test_bencher(export, tmp_path):
-    metrics = export([ROW, MODEL, FAILED], bencher=tmp_path / "bmf.json")
+def test_bencher(export):
+    metrics = export([ROW, MODEL, FAILED], "bencher")
     assert metrics == {
         NAME: {"latency": {"value": pytest.approx(20_000), "lower_value": pytest.approx(19_000),
                            "upper_value": pytest.approx(21_250)}},
@@ -70,8 +69,8 @@ def test_bencher(export, tmp_path):
 
 def test_parquet_without_its_package_is_refused_before_anything_is_read(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(CommandError, match=r"--parquet needs pyarrow.*\[parquet\]"):
-        run(HistoryOptions(parquet=Path("x.parquet")))
+    with pytest.raises(CommandError, match=r"--export parquet needs pyarrow.*\[parquet\]"):
+        run(HistoryOptions(export=("parquet=x.parquet",)))
 
 
 @pytest.mark.nightly  # pyarrow is installed for the night alone

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import synthetic
 
-from workbench.commands import bring_back, code, spread
+from workbench.backend.cluster import spread
+from workbench.commands import bring_back, code
 from workbench.compile.facts import HotCode
 from workbench.data import selection
 from workbench.data.record import Measured, Record

@@ -126,7 +126,7 @@ def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
 
 
 def test_energy_follows_all_times_of_a_problem(place):
-    assert place.measure(energy=True, sizes=("N=1024",), wide=True) == 0
+    assert place.measure(also="energy", sizes=("N=1024",), wide=True) == 0
     words = [word for word, _ in place.null.requests]
     assert words.index("energy") > max(n for n, w in enumerate(words) if w == "hot")
     energies = [r.timing.energy for r in place.records("final")]
@@ -141,19 +141,19 @@ def test_energy_that_is_stopped_leaves_the_times(place, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("null_backend.Null.energy", stopped)
-    assert place.measure(energy=True, sizes=("N=1024",)) == 130
+    assert place.measure(also="energy", sizes=("N=1024",)) == 130
     assert len(place.records("final")) == len(place.records("hot")) == 2
 
 
 def test_an_energy_that_cannot_be_had_says_why(place):
-    assert place.measure(lambda c: Fate(no_energy="no counter"), energy=True) == 0
+    assert place.measure(lambda c: Fate(no_energy="no counter"), also="energy") == 0
     assert "No energy: no counter." in place.text() and "energy, mJ" not in place.text()
     assert {r.timing.no_energy for r in place.records("final")} == {"no counter"}
 
 
 def test_a_prediction_has_no_energy(place):
-    with pytest.raises(CommandError, match="leave out --energy"):
-        place.measure(predicts=True, energy=True)
+    with pytest.raises(CommandError, match="leave out --also energy"):
+        place.measure(predicts=True, also="energy")
 
 
 def test_a_config_is_as_asked_else_tuned_else_the_default(place):

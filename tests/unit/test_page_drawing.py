@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import synthetic
 
-from workbench.commands.page_drawing import PageDrawing
+from workbench.reports.page_drawing import PageDrawing
 from workbench.reports.sweep import page
 
 

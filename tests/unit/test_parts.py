@@ -18,7 +18,7 @@ NEEDED = {
     "workload": ["workload record -- python a.json", "workload show a.workload",
                  "workload tune a.workload"],
     "metal": ["sweep softmax --device m4max", "measure softmax --device m4max"],
-    "cluster": ["sweep softmax --workers 1", "sweep softmax --scheduler tcp://localhost:1"],
+    "cluster": ["sweep softmax --workers 1", "sweep softmax --workers tcp://localhost:1"],
     "two_tritons": ["compare --triton old new"],
 }  # fmt: skip
 RUN = """\

@@ -70,7 +70,7 @@ class Recorded:
 def steps(tmp_path_factory):
     """Steps 2 and 3 of six, with shapes, of a program that ends with exit code 3."""
     folder = tmp_path_factory.mktemp("steps")
-    options = ("--wait", "1", "--warmup", "1", "--active", "2", "--shapes")
+    options = ("--steps", "1,1,2", "--with", "shapes")
     return Recorded(folder, STEP, *options, program=("python", "step.py", "--tool", "x")).end()
 
 
@@ -169,10 +169,11 @@ def sentence(capsys, *words):
         (("--", "python", "x.py"), "There is no script x.py"),
         (("--sizes", "M=1", "--", "python", "x.py"), "--sizes is of a kernel"),
         (("--calls", "2", "--", "python", "x.py"), "--calls is of a kernel"),
-        (("--active", "2", "softmax"), "--active counts the steps of a program"),
-        (("--data", "tree", "softmax"), "--data is of proton"),
-        (("--tool", "proton", "--shapes", "softmax"), "--shapes is of torch.profiler"),
-        (("--tool", "proton", "--data", "flat", "softmax"), "There is no data 'flat'"),
+        (("--steps", "0,1,2", "softmax"), "--steps counts the steps of a program"),
+        (("--tool-option", "data=tree", "softmax"), "--tool-option data=tree is of proton"),
+        (("--tool", "proton", "--with", "shapes", "softmax"), "--with is of torch.profiler"),
+        (("--tool-option", "data=flat", "softmax"), "There is no data 'flat'"),
+        (("--tool-option", "dat=tree", "softmax"), "There is no tool option 'dat'; did you mean"),
         (("softmax", "--impl", "rows:block_m=1024"), "cannot run"),
     ],
 )
@@ -212,12 +213,14 @@ def test_a_wrong_kernel_is_not_profiled(capsys, monkeypatch, tmp_path):
 
 def test_the_stored_command_repeats_a_run():
     words = ("--", "python", "step.py", "a b")
-    options = ProfileOptions(tool="trace", shapes=True, target=words)
-    assert options.command == ("workbench profile --tool trace --shapes -- python step.py 'a b'")
+    options = ProfileOptions(tool="trace", with_="shapes", target=words)
+    assert options.command == (
+        "workbench profile --tool trace --with shapes -- python step.py 'a b'"
+    )
     assert options.program == ("python", "step.py", "a b") and options.kernel is None
     check_options(options)
     with pytest.raises(OptionError, match="leave it out"):
-        check_options(ProfileOptions(tool="proton", memory=True, target=words))
+        check_options(ProfileOptions(tool="proton", with_="memory", target=words))
 
 
 def row(name, **more):

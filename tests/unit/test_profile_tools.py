@@ -224,7 +224,7 @@ def test_the_default_tool_of_a_kernel_on_a_mac():
         assert f"`workbench profile --tool xctrace -- {program}`" in said
         assert "xctrace record --template 'Metal System Trace' --output metal.trace" in said
         assert f"--launch -- {program}`." in said
-    assert chosen_tool(replace(options, shapes=True), mac)[0] == "trace"
+    assert chosen_tool(replace(options, with_=("shapes",)), mac)[0] == "trace"
     assert chosen_tool(ProfileOptions(target=("--", "prog")), mac)[0] == "trace"
 
 
@@ -232,7 +232,7 @@ def test_the_default_tool_of_what_is_asked():
     def of(machine="nvidia", target=("softmax",), **options):
         return chosen_tool(ProfileOptions(target=target, **options), MACHINES[machine])[0]
 
-    assert of(target=("--", "prog")) == "trace" and of(shapes=True) == "trace"
+    assert of(target=("--", "prog")) == "trace" and of(with_=("shapes",)) == "trace"
     assert of("forbidden", metrics="a") == "ncu" and of("amd", metrics="A") == "rocprofv3"
     assert of("forbidden", tool="ncu") == "ncu"
 
@@ -380,11 +380,11 @@ def test_listed_names_hold_the_pattern():
         (("--list-metrics", "stall", "--device", "mi300x"), "no list of ncu's counters for gfx942"),
         (("--tool", "ncu", "--dry-run", "--metrics", "smsp__x.sum", "--device", "h200", "softmax"),
          "nearest are"),
-        (("--tool", "ncu", "--set", "detaild", "softmax"), "detailed"),
+        (("--tool", "ncu", "--tool-option", "set=detaild", "softmax"), "detailed"),
         (("--tool", "trace", "--metrics", "a", "softmax"), "--metrics is of ncu"),
-        (("--tool", "ncu", "--all", "softmax"), "--all is of sanitizer"),
-        (("--instrument", "Allocations", "--", "./app"), "--instrument is of xctrace"),
-        (("--tool", "xctrace", "--instrument", "Leaks", "--", "./app"), "no instrument 'Leaks'"),
+        (("--tool", "ncu", "--tool-option", "checks=all", "softmax"), "checks=all is of sanitizer"),
+        (("--tool-option", "instrument=Allocations", "--", "./app"), "Allocations is of xctrace"),
+        (("--tool-option", "instrument=Leaks", "--", "./app"), "no instrument 'Leaks'"),
         (("--tool", "sanitizer", "softmax"), "no driver shows one here"),
     ],
 )  # fmt: skip
@@ -533,6 +533,7 @@ def test_where_ncu_gives_nothing_trace_is_tried(command, tmp_path, name, monkeyp
 
 LOGS = {check: (TRACES / "h200" / f"{check}.log").read_text()
         for check in ("synccheck", "racecheck", "memcheck", "initcheck")}  # fmt: skip
+ALL = ("--tool-option", "checks=all")
 FAULTY = gzip.decompress((TRACES / "h200" / "oob.log.gz").read_bytes()).decode()
 
 
@@ -541,7 +542,13 @@ FAULTY = gzip.decompress((TRACES / "h200" / "oob.log.gz").read_bytes()).decode()
     [
         (LOGS, (), 0, ["synccheck.log", "initcheck.log"], []),
         ({**LOGS, "racecheck": FAULTY}, (), 1, ["racecheck.log"], ["memcheck.log"]),
-        ({**LOGS, "racecheck": FAULTY}, ("--all",), 1, ["memcheck.log", "initcheck.log"], []),
+        (
+            {**LOGS, "racecheck": FAULTY},
+            ("--tool-option", "checks=all"),
+            1,
+            ["memcheck.log", "initcheck.log"],
+            [],
+        ),
         ({**LOGS, "memcheck": "========= COMPUTE-SANITIZER\n"}, (), 3, ["initcheck.log"], []),
     ],
 )

@@ -91,7 +91,6 @@ def test_a_failure_is_kept_that_comes_again(failure, lasts):
     plan = plan_of(TIMED[0])
     stored = Stored([("first_pass", replace(failure, key=TIMED[0].key))])
     assert bool(resume.earlier_outcomes(stored, plan).first) is lasts
-    assert not resume.earlier_outcomes(stored, plan, retry_failures=True).first
     finals = Stored([("final", replace(failure, key=TIMED[0].key))])
     plan.run = replace(plan.run, predicted=False)
     is_kept = bool(resume.earlier_outcomes(finals, plan).final)
@@ -108,7 +107,7 @@ def test_times_are_kept_of_each_phase_and_of_a_key_of_the_first_schema():
         [("first_pass", TIMED[0]), ("first_pass", old), ("final", TIMED[2]), ("hot", TIMED[0])]
     )
     stored.by_key["unused", "first_pass"] = replace(TIMED[2], key="unused")
-    known = resume.earlier_outcomes(stored, plan, retry_failures=True)
+    known = resume.earlier_outcomes(stored, plan)
     assert known.first == {
         TIMED[0].key: TIMED[0],
         TIMED[1].key: replace(old, key=TIMED[1].key, older_key=True),
@@ -133,8 +132,6 @@ def test_a_chance_is_left_where_one_run_of_as_many_configs_stopped():
     outcomes = [("first_pass", o) for o in TIMED[:2]]
     left = resume.earlier_outcomes(Stored(outcomes, [stop(plan)]), plan).chance_left
     assert left == 0.07
-    again = Stored(outcomes, [stop(plan)])
-    assert resume.earlier_outcomes(again, plan, retry_failures=True).chance_left is None
     for other in (stop(plan, tried=3), stop(plan_of(*TIMED[:2]))):
         assert resume.earlier_outcomes(Stored(outcomes, [other]), plan).chance_left is None
     two = [outcomes[0], ("first_pass", replace(TIMED[1], run="another"))]

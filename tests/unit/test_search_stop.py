@@ -364,15 +364,6 @@ def test_a_search_that_was_interrupted_goes_on_and_stops(place):
 
 
 @pytest.mark.nightly
-def test_failures_that_are_tried_again_may_change_the_answer(place):
-    wrong = lambda c: Fate(time_s(c), wrong="NaN" if c.case.config.get("num_warps") == 2 else None)  # noqa: E731
-    outcomes = place.sweep(wrong)
-    assert any(isinstance(o, Failure) for o in outcomes)
-    place.sweep(fate, retry_failures=True)
-    assert place.labels("time"), "they are not taken for tried"
-
-
-@pytest.mark.nightly
 def test_the_document_holds_the_finding(place, tmp_path):
     place.sweep(fate, json=tmp_path / "out.json")
     (stored,) = json.loads((tmp_path / "out.json").read_text())["runs"]

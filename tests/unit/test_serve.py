@@ -27,16 +27,18 @@ def test_a_tool_takes_what_its_command_takes_beside_output():
     tune = serve_tools.input_schema(commands()["tune"])["properties"]
     assert tune["arg"]["type"] == "array" and tune["fresh"]["type"] == "boolean"
     assert "out" not in tune and "quiet" not in tune
+    judged = serve_tools.input_schema(commands()["evaluate"])["properties"]["require"]
+    assert judged["items"] == {"type": "string", "enum": ("sanitizer",)}
     for name in serve_tools.TOOLS:
         schema = serve_tools.input_schema(commands()[name])
         assert all(p["description"] for p in schema["properties"].values())
 
 
 def test_arguments_are_the_words_of_a_command_line():
-    given = {"kernel": "a b.py", "spec": "-x", "accept_claims": True, "sanitize": False,
+    given = {"kernel": "a b.py", "spec": "-x", "accept_claims": True, "require": ["sanitizer"],
              "dtype": None}  # fmt: skip
     words = serve_tools.words_of(commands()["evaluate"], given)
-    assert words == ["evaluate", "--spec=-x", "--accept-claims", "a b.py"]
+    assert words == ["evaluate", "--spec=-x", "--require=sanitizer", "--accept-claims", "a b.py"]
     words = serve_tools.words_of(commands()["predict"], {"kernel": "k", "impl": ["a", "b"]})
     assert words == ["predict", "--impl=a", "--impl=b", "k"]
     for name, given, part in (

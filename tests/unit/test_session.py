@@ -177,7 +177,7 @@ def test_what_the_sanitizer_does_not_accept_cannot_win(context, monkeypatch):
     race = by_block(n16=Fate(time_s=1e-6, sanitized="racecheck at N=64: 3 errors"))
     without = context.sweep(race)
     assert of(without, "hot")[0].case.config["block_n"] == 16 and not context.labels("sanitize")
-    outcomes = context.sweep(race, sanitize=True)
+    outcomes = context.sweep(race, require="sanitizer")
     assert not context.labels("time"), "the first pass is known"
     words = [word for word, _ in context.null.requests]
     assert words.index("sanitize") < words.index("final")
@@ -191,8 +191,8 @@ def test_what_the_sanitizer_does_not_accept_cannot_win(context, monkeypatch):
 
 
 def test_a_sweep_without_the_sanitizer_says_so_at_once(context):
-    with pytest.raises(CommandError, match="--sanitize is not possible"):
-        context.sweep(sanitize=True)
+    with pytest.raises(CommandError, match="--require sanitizer is not possible"):
+        context.sweep(require="sanitizer")
     assert context.null.requests == []
 
 
@@ -200,7 +200,7 @@ def test_a_sweep_without_the_sanitizer_says_so_at_once(context):
 
 
 def test_energy_is_asked_for_last_and_kept_with_the_finals(context):
-    outcomes = context.sweep(energy=True)
+    outcomes = context.sweep(also="energy")
     words = [word for word, _ in context.null.requests]
     assert words.index("energy") > max(n for n, w in enumerate(words) if w in ("final", "hot"))
     assert context.labels("energy") == context.labels("final")
@@ -215,23 +215,23 @@ def test_energy_is_asked_for_last_and_kept_with_the_finals(context):
 def test_energy_changes_no_time(context):
     without = context.sweep()
     times = {(o.key, o.phase): o.timing.samples_s for o in without if isinstance(o, Record)}
-    outcomes = context.sweep(energy=True)
+    outcomes = context.sweep(also="energy")
     assert context.labels("time") == [], "the first pass is known"
     assert set(context.labels("energy")) == set(context.labels("final")) != set()
     again = {(o.key, o.phase): o.timing.samples_s for o in outcomes if isinstance(o, Record)}
     assert again == times
-    context.sweep(energy=True)
+    context.sweep(also="energy")
     assert context.null.requests == [], "a sweep whose finals have their energy is complete"
     context.sweep()
     assert context.null.requests == []
 
 
 def test_an_energy_that_cannot_be_had_is_a_sentence_and_costs_no_time(context, capsys):
-    outcomes = context.sweep(lambda c: Fate(no_energy="no counter here"), energy=True)
+    outcomes = context.sweep(lambda c: Fate(no_energy="no counter here"), also="energy")
     finals = of(outcomes, "final")
     assert finals and {o.timing.no_energy for o in finals} == {"no counter here"}
     assert "No energy: no counter here." in capsys.readouterr().out
-    context.sweep(energy=True)
+    context.sweep(also="energy")
     assert context.labels("energy"), "it is tried again"
 
 
@@ -240,7 +240,7 @@ def test_the_console_says_which_takes_least(context, capsys):
         slow = getattr(candidate.config, "num_warps", 0) == 4
         return Fate(time_s=101e-6, power_w=300.0) if slow else Fate()
 
-    context.sweep(fate, energy=True)
+    context.sweep(fate, also="energy")
     text = capsys.readouterr().out
     least = r"Least energy: blocks block_n \d+, 4 warps, 30\.\d+ mJ a call: (39|40) % less"
     assert re.search(least, " ".join(text.split()))
@@ -251,14 +251,14 @@ def test_energy_that_is_stopped_leaves_the_times(context, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("null_backend.Null.energy", stopped)
-    outcomes = context.sweep(energy=True)
+    outcomes = context.sweep(also="energy")
     assert context.code == 130 and of(outcomes, "final") and of(outcomes, "hot")
     assert context.stored() == outcomes
 
 
 def test_a_prediction_has_no_energy(context):
-    with pytest.raises(CommandError, match="energy has no prediction; leave out --energy"):
-        context.sweep(energy=True, predicts=True)
+    with pytest.raises(CommandError, match="energy has no prediction; leave out --also energy"):
+        context.sweep(also="energy", predicts=True)
     assert context.null.requests == [] and context.null.closed
 
 
@@ -504,12 +504,12 @@ def test_an_incumbent_is_what_was_found_for_just_this(context):
 def test_strict_refuses_a_gpu_that_others_use(context, monkeypatch, others, text):
     busy = replace(ENVIRONMENT, others_on_gpu=others)
     monkeypatch.setattr("null_backend.ENVIRONMENT", busy)
-    assert text in refusal(context, strict=True)
+    assert text in refusal(context, require="idle-gpu")
     context.sweep()
     assert context.code == 0, "without it they are counted in the result"
     alone = replace(ENVIRONMENT, others_on_gpu=0)
     monkeypatch.setattr("null_backend.ENVIRONMENT", alone)
-    context.sweep(strict=True)
+    context.sweep(require="idle-gpu")
     assert context.code == 0
 
 
@@ -610,11 +610,13 @@ def test_a_database_that_fails_half_way_loses_nothing_of_the_events(context, mon
 
 def test_the_command_repeats_the_question():
     context = SweepOptions(
-        "tile_size", "my kernels/a.py", "", ("x", "y"), ("N=3", "N=5"), "fp16", "h200", True, "30s"
+        "tile_size", "my kernels/a.py", ("x", "y"), ("N=3", "N=5"), "fp16", "h200", True, "30s",
+        also="profile,energy,profile", require=("idle-gpu",), workers=2,
     )  # fmt: skip
     assert context.command == (
         "python -m workbench.sweep tile_size --kernel 'my kernels/a.py' --impl x --impl y"
         " --sizes N=3 --sizes N=5 --dtype fp16 --device h200 --only --budget 30s"
+        " --also profile,energy --require idle-gpu"
     )
 
 

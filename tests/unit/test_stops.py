@@ -23,11 +23,11 @@ pytestmark = pytest.mark.unit
 NUMBERS = [getattr(signal, name) for name in STOPS]
 SUPERVISED = """
 import os, signal, sys, time
-from workbench.commands import supervisor
+from workbench.backend import supervisor
 supervisor.ENDING_S = {ending}
 def command():
     {code}
-raise SystemExit(supervisor.supervise(command))
+raise SystemExit(supervisor.supervise(command, lambda text: print(text, file=sys.stderr)))
 """
 
 

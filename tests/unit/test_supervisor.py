@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 PLAIN = """
 import sys
-from workbench.commands.supervisor import supervise
+from workbench.backend.supervisor import supervise
 from workbench.data import user_code
 
 def command():
@@ -28,7 +28,7 @@ def command():
     print("done")
     return {result}
 
-raise SystemExit(supervise(command))
+raise SystemExit(supervise(command, lambda text: print(text, file=sys.stderr)))
 """
 
 

@@ -295,7 +295,7 @@ def test_a_verdict_has_the_first_result_of_each_rule_that_ran():
     assert [r.rule for r in one.rules] == [rule.name for rule in RULES]
     assert by["values"] == R("values", "kept") and by["repeat"].reason == "a remark"
     assert by["launches"].state == "broken" and by["sizes"] == R("sizes", "kept", "first")
-    assert by["sanitizer"].reason == "--sanitize asks for it, on an NVIDIA GPU"
+    assert by["sanitizer"].reason == "--require sanitizer asks for it, on an NVIDIA GPU"
     for rule in RULES:
         if rule.name not in (*("values", "repeat", "launches", "sizes"), "sanitizer"):
             assert by[rule.name] == R(rule.name, "not run", "it needs a GPU" if rule.gpu else "")

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.commands import workload_runner
+from workbench.commands import workload_compare
 from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.workload_compare import mark_of, run
-from workbench.commands.workload_runner import ProgramRunner
+from workbench.workload import program_runner
 from workbench.workload.gate import Gate, wait
 from workbench.workload.program_runs import (
     NamedOutput,
@@ -186,10 +187,9 @@ def test_a_run_that_ends_before_its_turn_ends_the_comparison(tmp_path):
 def test_runs_that_do_not_reach_the_gpu_are_counted(tmp_path, monkeypatch, capsys):
     """Each minute, as nothing else shows that the comparison waits."""
     polls = itertools.count()
-    runner = ProgramRunner(
-        WorkloadCompareOptions(tmp_path / "t.json", rounds=2, at_once=2),
-        MarkOptions(""),
-        ["x"],
+    options = WorkloadCompareOptions(tmp_path / "t.json", rounds=2, at_once=2)
+    runner = replace(
+        workload_compare.program_runner(options, MarkOptions(""), ["x"]),
         now=itertools.count(0, 50).__next__,
     )
 
@@ -201,8 +201,8 @@ def test_runs_that_do_not_reach_the_gpu_are_counted(tmp_path, monkeypatch, capsy
     process = SimpleNamespace(
         poll=poll, terminate=lambda: None, kill=lambda: None, wait=lambda *limit: 0
     )
-    monkeypatch.setattr(workload_runner, "start_child", lambda *words, **more: process)
-    monkeypatch.setattr(workload_runner, "LOOK_S", 0.0)
+    monkeypatch.setattr(program_runner, "start_child", lambda *words, **more: process)
+    monkeypatch.setattr(program_runner, "LOOK_S", 0.0)
     with runner:
         runner._start(0, False)
     said = capsys.readouterr().err

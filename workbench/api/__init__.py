@@ -4,18 +4,16 @@
 """
 
 from workbench.api.bench import BenchFunction, bench
-from workbench.api.calls import (
+from workbench.api.calls import predict, prune, tune
+from workbench.api.commands import (
     ceilings,
     compare,
     evaluate,
     experiment,
     history,
     measure,
-    predict,
     profile,
-    prune,
     sweep,
-    tune,
 )
 from workbench.api.result import BestConfig, Result
 from workbench.api.results import (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any, TypedDict
 
 from workbench.commands.options import OptionError
 from workbench.spec import sizes_text
@@ -21,64 +19,6 @@ MappedSizes = Mapping[str, int | Sequence[int]] | Sequence[Mapping[str, int]]
 
 Words = str | Sequence[str]
 """One word, or several."""
-
-
-class PlaceArguments(TypedDict, total=False):
-    """Arguments that all commands take."""
-
-    out: str | Path  # folder for the page and the events file
-    database: str | None  # URL; SQLite in the user's data folder by default
-    progress: bool | None  # False for no display
-
-
-class RunArguments(PlaceArguments, total=False):
-    """Arguments of commands that measure."""
-
-    strict: bool  # refuse to measure while other processes use the GPU
-
-
-class TimedArguments(RunArguments, total=False):
-    """Arguments of commands that time configs."""
-
-    energy: bool  # also measure the joules of a call
-    profile: bool  # profile what was timed, last
-
-
-class SweepArguments(TimedArguments, total=False):
-    """The less frequent arguments of a sweep."""
-
-    only: bool
-    search: str | None
-    same_bits_as: str | None
-    sanitize: bool
-    workers: int | None
-    scheduler: str | None
-    fresh: bool
-    retry_failures: bool
-
-
-class CompareArguments(TimedArguments, total=False):
-    """The less frequent arguments of a comparison."""
-
-    trust: bool
-
-
-class EvaluateArguments(TypedDict, total=False):
-    """The less frequent arguments of an evaluation."""
-
-    task: str | Path | None
-    sanitize: bool
-    accept_claims: bool
-    progress: bool | None  # False for no display
-
-
-def command_options(function: str, known: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as fields of the command's options. Raises TypeError for one that the
-    TypedDict `known` lacks."""
-    for name in given:
-        if name not in known.__annotations__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return {k: Path(v) if k == "out" else v for k, v in given.items() if k != "progress"}
 
 
 def words(given: Words) -> tuple[str, ...]:
@@ -137,8 +77,3 @@ def _extents(axis: str, extent: int | Sequence[int]) -> Sequence[int]:
         f"or a list "
         "of numbers."
     )
-
-
-def optional_path(path: str | Path | None) -> Path | None:
-    """Return a path, or None."""
-    return None if path is None else Path(path)

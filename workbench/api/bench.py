@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from workbench.api.arguments import MappedSizes, sizes_mappings
+from workbench.api.arguments import MappedSizes, Words, sizes_mappings
 from workbench.api.call import call_in_process
 from workbench.api.timing_results import BenchResult
 from workbench.commands.options import MeasureOptions, OptionError
@@ -56,7 +56,7 @@ class BenchFunction(Generic[P, R]):
         *,
         sizes: MappedSizes | None = None,
         device: str | None = None,
-        strict: bool = False,
+        require: Words = (),
         out: str | Path = "results",
         database: str | None = None,
         progress: bool | None = None,
@@ -68,7 +68,7 @@ class BenchFunction(Generic[P, R]):
             sizes: in place of those of the decorator.
             device: the roofline bound of this device alone, from the declared bytes and FLOPs;
                 nothing is run.
-            strict: refuse to measure while other processes use the GPU.
+            require: `"idle-gpu"`: refuse to measure while other processes use the GPU.
             out: folder for the page and the events file.
             database: URL of the database; SQLite in the user's data folder by default.
             progress: False for no display of progress.
@@ -77,7 +77,7 @@ class BenchFunction(Generic[P, R]):
         """
         every = sizes_mappings(sizes) if sizes is not None else self._sizes
         options = MeasureOptions(
-            self.name, device=device, strict=strict, out=Path(out), database=database
+            self.name, device=device, require=require, out=Path(out), database=database
         )
         module = import_module("workbench.commands.bench")
         benched = module.BenchedFunction(

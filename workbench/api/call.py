@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.api.progress import progress_display
-from workbench.commands.in_process import hide_main
 from workbench.commands.options import Options, module_of
 from workbench.commands.progress import redirect
 from workbench.commands.result import CommandResult, collecting
 from workbench.data.exits import INTERRUPTED
 from workbench.data.interrupts import Interrupts
 from workbench.data.parts import named_parts
+from workbench.data.user_code import hide_main
 from workbench.spec import WorkbenchError
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from tempfile import TemporaryFile
 from typing import Any
 
+from workbench.backend.supervisor import supervise
+from workbench.commands.console import say
 from workbench.commands.options import CommandError
-from workbench.commands.supervisor import supervise
 from workbench.data.exits import PASSED
 from workbench.spec import WorkbenchError
 
@@ -31,7 +33,7 @@ def apart(task: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
             file.flush()
             return PASSED
 
-        supervise(send)
+        supervise(send, partial(say, err=True))
         file.seek(0)
         try:
             plain = json.loads(file.read())

@@ -54,8 +54,8 @@ class OfflineBisect:
         2 where GOOD and BAD have the same machine code, or 130 after Ctrl-C. Raises CommandError
         where one of them does not compile."""
         options = self.command.options
-        if options.strict:
-            raise CommandError("--device measures nothing; leave out --strict.")
+        if options.require:
+            raise CommandError("--device measures nothing; leave out --require idle-gpu.")
         assert options.device is not None
         if backend_of(options.device) == METAL:
             raise CommandError(

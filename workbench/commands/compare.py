@@ -35,8 +35,8 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     any_backend,
+    check_also,
     check_outputs,
-    check_profile,
     draw_ended_run,
     execute,
     new_run,
@@ -97,9 +97,9 @@ class CompareCommand:
         if are_traces(options):
             from workbench.commands.trace_comparison import compare_traces, trace_operands
 
-            if options.profile:
+            if "profile" in options.also:
                 raise CommandError(
-                    "What profilers recorded is compared as it is; leave out --profile."
+                    "What profilers recorded is compared as it is; leave out --also profile."
                 )
             return compare_traces(options, trace_operands(options), self.console)
         if options.expect is not None:
@@ -107,12 +107,11 @@ class CompareCommand:
                 "--expect compares counters; name two files of ncu, or two runs of `profile`."
             )
         if is_run(options.left) and is_run(options.right):
-            for name in ("energy", "profile"):
-                if getattr(options, name):
-                    raise CommandError(
-                        f"Two stored runs are compared without measuring; leave out --{name}, or "
-                        "name two operands to run on the GPU."
-                    )
+            if options.also:
+                raise CommandError(
+                    f"Two stored runs are compared without measuring; leave out --also "
+                    f"{options.also[0]}, or name two operands to run on the GPU."
+                )
             return compare_runs(options, self.console)
         kernel = kernel_of(options.left, options.right, next(iter(options.kernel), None))
         spec = catalog.spec_of(kernel)
@@ -125,7 +124,7 @@ class CompareCommand:
         require_gpu(self.open_backend)
         folder = repository_of(kernel)
         with resources(options, lambda: self.open_backend(None, folder)) as opened:
-            check_profile(opened.backend, options.profile)
+            check_also(opened.backend, options.also)
             return self._go(problem, operands, repository, opened)
 
     def _check_operands(self) -> None:
@@ -161,7 +160,7 @@ class CompareCommand:
         factory = RecordFactory(run, problem, backend.protocol)
 
         def obtain(recorder: Recorder) -> None:
-            compared = compare_pair(pair, recorder, options.threshold, options.energy)
+            compared = compare_pair(pair, recorder, options.threshold, "energy" in options.also)
             show_comparison(self.console, compared, recorder.run)
 
         profiles: tuple[Profile, ...] = ()
@@ -172,7 +171,7 @@ class CompareCommand:
             say_begin(self.console, run, options.threshold)
             recorder = opened.recorder(run)
             state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
-            if options.profile and state == "complete":
+            if "profile" in options.also and state == "complete":
                 draw_comparisons(recorder, folder)  # it is there whatever becomes of the profiler
                 backend.close()  # its process holds memory and the GPU's lock
                 profiles, stopped = self._profile(pair, recorder)

@@ -146,8 +146,7 @@ class CompilerComparison:
         options = self.options
         if options.left or options.right:
             raise CommandError("--triton compares two compilers; leave out LEFT and RIGHT.")
-        flags = {"--energy": options.energy, "--strict": options.strict, "--trust": options.trust,
-                 }  # fmt: skip
+        flags = {"--also": options.also, "--require": options.require, "--trust": options.trust}
         if given := [flag for flag, value in flags.items() if value]:
             raise CommandError(f"--triton compares machine code; leave out {' and '.join(given)}.")
         if len(options.kernel) != 1 and (options.impl or options.sizes):

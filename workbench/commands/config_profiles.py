@@ -1,4 +1,4 @@
-"""`--profile` of `sweep`, `measure` and `compare`: profile configs whose times are known.
+"""`--also profile` of `sweep`, `measure` and `compare`: profile configs whose times are known.
 
 Each config is called once more, in a process of its own, under the tool that `workbench profile`
 would choose. What came back is stored with the run whose time it explains; no time changes.

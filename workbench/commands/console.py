@@ -203,7 +203,7 @@ class SweepConsole:
         if earlier:
             counts += f", {earlier} known from earlier runs"
         if failed:
-            counts += f" ({failed} of them failed; --retry-failures tries these again)"
+            counts += f" ({failed} of them failed; --fresh tries all again)"
         self.console.print(counts)
         self._line = ProgressLine(len(plan.candidates), earlier)
         self._show()
@@ -235,10 +235,10 @@ class SweepConsole:
         """Print that an earlier run holds every outcome, of which so many have `failed`."""
         if not self.quiet:
             self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
-            text = f"Nothing was left to obtain after the run {run.id}; --fresh redoes"
-            if failed:
-                text += f", and --retry-failures tries {failed} without a time again"
-            self.console.print(f"{text}.")
+            without = f", where {failed} configs have no time" if failed else ""
+            self.console.print(
+                f"Nothing was left to obtain after the run {run.id}{without}; --fresh redoes it."
+            )
 
     def warn(self, message: str) -> None:
         """Print a note to standard error about a problem that affects no outcome."""

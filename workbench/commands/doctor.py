@@ -53,7 +53,7 @@ BINARY_TOOLS = ("cuobjdump", "nvdisasm")
 
 # Optional packages by pip's name, and what they are used for.
 PACKAGES: Mapping[str, str] = {
-    "nvidia-ml-py": "clocks, temperature, power and energy (--energy) on NVIDIA GPUs",
+    "nvidia-ml-py": "clocks, temperature, power and energy (--also energy) on NVIDIA GPUs",
     "psycopg": "a history in PostgreSQL, which a team can share",
     "ruptures": "steps in the history (site)",
     "hypothesis": "the property tests",

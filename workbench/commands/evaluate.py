@@ -145,7 +145,7 @@ def run(options: EvaluateOptions) -> int:
         options = options_of(before, options)
     if options.kernel is None:
         raise CommandError("Name the kernel's file, or --verify a verdict's JSON file.")
-    check_sanitizer(options.sanitize, options.device)
+    check_sanitizer(options.require, options.device)
     if options.reuse is not None and (kept := _reused_verdict(options, options.reuse)) is not None:
         return _say_reused_verdict(options, options.reuse, kept)
     with ExitStack() as opened:
@@ -160,7 +160,8 @@ def run(options: EvaluateOptions) -> int:
     code = EXIT_CODES[evaluation.verdict.word]
     if options.accept_claims and evaluation.verdict.word == "plausible":
         code = PASSED
-    if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
+    state = evaluation.verdict.state("sanitizer")
+    if "sanitizer" in options.require and code == PASSED and state != "kept":
         code = UNDECIDED
     plain = {**evaluation.plain(), "request": request_of(options)}
     if before is not None:
@@ -282,7 +283,7 @@ def _decide(
         shown: Shown = "evidence" if of_plan else "claim"
         results += shown_by(more, shown) if strict else more
         verdict = verdict_of(results, error, strict)
-        if options.sanitize and verdict.broken_rule is None:
+        if "sanitizer" in options.require and verdict.broken_rule is None:
             sizes = hidden[-1] if hidden else facts.timed
             ran = replace(wanted, kernel=kernel)
             results += shown_by([_sanitizer_result(ran, timed, sizes)], shown if strict else "")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import workbench
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.backend.supervisor import contain_workers
 from workbench.backend.workers import BEGIN_S, Workers
 from workbench.commands.apart import apart
 from workbench.commands.comparison import (
@@ -25,8 +26,7 @@ from workbench.commands.comparison import (
     say_begin,
 )
 from workbench.commands.console import console_for, say_result
-from workbench.commands.gate_checks import checked_code, say_checks
-from workbench.commands.gate_comment import write_comment
+from workbench.commands.gate_checks import checked_code, say_checks, write_comment
 from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import CommandError, GateOptions
@@ -45,7 +45,6 @@ from workbench.commands.run import (
     target_backend,
 )
 from workbench.commands.sizes import check_dtype
-from workbench.commands.supervisor import contain_workers
 from workbench.data import verdict
 from workbench.data.clock import folder_of, is_id
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED

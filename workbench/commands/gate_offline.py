@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.backend.compilers import Compiler, Compilers, CompileTask, FactsJob
 from workbench.backend.described import DefaultLaunch, DescribedImpl, Description
+from workbench.backend.supervisor import contain_workers
 from workbench.code.code_pair import exit_code_of
 from workbench.commands.code_configs import devices_of
 from workbench.commands.code_run import CodeRun, new_code_run, stored_code
 from workbench.commands.code_table import finish
 from workbench.commands.console import say_result
-from workbench.commands.gate_checks import checked_code, say_checks
-from workbench.commands.gate_comment import write_comment
+from workbench.commands.gate_checks import checked_code, say_checks, write_comment
 from workbench.commands.gate_files import GateFiles, describe_both
 from workbench.commands.options import CommandError, GateOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_outputs, require_triton
 from workbench.commands.stored import stored_runs
-from workbench.commands.supervisor import contain_workers
 from workbench.data.clock import timestamp
 from workbench.data.compiled_code import CodeVersions
 from workbench.data.database import History
@@ -57,8 +56,8 @@ class OfflineGate:
         to be worse, 2 where something does not compile any more, or 130 after Ctrl-C. Raises
         CommandError for options that need a measurement, UnknownDevice, or CompilerError."""
         options = self.options
-        if options.strict:
-            raise CommandError("--device measures nothing; leave out --strict.")
+        if options.require:
+            raise CommandError("--device measures nothing; leave out --require idle-gpu.")
         apple = [name for name in options.device if backend_of(name) == METAL]
         if apple:
             raise CommandError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -19,36 +19,51 @@ from workbench.spec import label, sizes_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+FORMATS = ("parquet", "benchmark-json", "bencher")
+
+
+def export_files(options: HistoryOptions) -> dict[str, Path]:
+    """Return the files that `--export` names, by format. Raises CommandError for another format,
+    and for one that is named twice."""
+    files: dict[str, Path] = {}
+    for text in options.export:
+        name, _, file = text.partition("=")
+        if name not in FORMATS or not file or name in files:
+            raise CommandError(
+                f"--export takes {' or '.join(f'{each}=FILE' for each in FORMATS)}, each once, and "
+                f"not {text}."
+            )
+        files[name] = Path(file)
+    return files
+
 
 def check_exports(options: HistoryOptions) -> None:
     """Raise CommandError where a file cannot be written, two options name the same one, or a
     package is missing."""
-    others = {"--parquet": options.parquet, "--benchmark-json": options.benchmark_json}
-    check_files(None, options.json, {**others, "--bencher": options.bencher})
-    if options.parquet is not None:
+    files = export_files(options)
+    check_files(None, options.json, {f"--export {name}": file for name, file in files.items()})
+    if "parquet" in files:
         try:
             import pyarrow  # noqa: F401
         except ImportError:
             raise CommandError(
-                "--parquet needs pyarrow, which is not installed: pip install "
+                "--export parquet needs pyarrow, which is not installed: pip install "
                 "'kernel-workbench[parquet]'."
             ) from None
 
 
 def write_exports(options: HistoryOptions, rows: Sequence[Row], console: Console) -> None:
     """Write the files that the options name. Raises FileError where one cannot be written."""
-    newest = newest_times(rows)
-    files: list[tuple[Path, str | bytes]] = []
-    if options.parquet is not None:
-        files.append((options.parquet, parquet(rows)))
-    if options.benchmark_json is not None:
-        files.append((options.benchmark_json, _text(smaller_is_better(newest))))
-    if options.bencher is not None:
-        files.append((options.bencher, _text(bencher_metrics(newest))))
-    write_files(files, make_folders=True)
+    newest, files = newest_times(rows), export_files(options)
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "parquet": lambda: parquet(rows),
+        "benchmark-json": lambda: _text(smaller_is_better(newest)),
+        "bencher": lambda: _text(bencher_metrics(newest)),
+    }
+    write_files([(path, contents[name]()) for name, path in files.items()], make_folders=True)
     many = amount(len(newest), "time")
-    for path, _ in files:
-        what = amount(len(rows), "outcome") if path == options.parquet else f"the newest {many}"
+    for name, path in files.items():
+        what = amount(len(rows), "outcome") if name == "parquet" else f"the newest {many}"
         console.print(f"written  {path}: {what}", soft_wrap=True)
 
 

@@ -24,9 +24,8 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     any_backend,
+    check_also,
     check_emulator,
-    check_energy,
-    check_profile,
     draw_ended_run,
     execute,
     gpu_present,
@@ -91,12 +90,11 @@ class MeasureCommand:
         seen = prewarm if prewarm and gpu_present() else None  # torch may be told to see none
         opener = self.open_backend or partial(any_backend, prewarm=seen)
         with resources(options, lambda: opener(options.device, repository)) as opened:
-            check_energy(opened.backend, options.energy)
+            check_also(opened.backend, options.also)
             check_emulator(opened.backend)
-            check_profile(opened.backend, options.profile)
             recorder, state = self._go(problems, Selected(operands, cache, opened.backend), opened)
         profiles: tuple[Profile, ...] = ()
-        if options.profile and state == "complete":
+        if "profile" in options.also and state == "complete":
             self._draw(recorder)  # it is there whatever becomes of the profiler
             profiles, stopped = self._profile(recorder, spec)
             state = "interrupted" if stopped else state
@@ -154,7 +152,7 @@ class MeasureCommand:
         """Return the candidates of one problem."""
         backend = recorder.backend
         factory = RecordFactory(recorder.run, problem, backend.protocol)
-        energy, tell = self.options.energy, recorder.write_dispatches
+        energy, tell = "energy" in self.options.also, recorder.write_dispatches
         group = ProblemGroup(factory, backend, selected, energy, tell)
         group.plan()
         self.origins.update(group.origins)

@@ -33,7 +33,7 @@ def compare_on_emulator(options: CompareOptions, device: str, console: Console) 
     """Compare two operands for an Apple GPU. Returns the exit code of the verdict, 2 where one of
     them has no prediction, or 130 after Ctrl-C. Raises CommandError for options that need a GPU,
     and for stored runs and revisions, which have no emulated comparison."""
-    for name in ("energy", "profile", "expect", "impl"):
+    for name in ("also", "expect", "impl"):
         if getattr(options, name):
             raise CommandError(
                 f"With --device {device} both operands are emulated and nothing runs on a GPU; "

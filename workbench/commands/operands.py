@@ -75,7 +75,7 @@ def are_traces(options: CompareOptions) -> bool:
         raise CommandError(
             f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
         )
-    if options.energy or not all(is_run(text) for text in texts):
+    if "energy" in options.also or not all(is_run(text) for text in texts):
         return False
     with open_history(options.database, True) as history:
         runs = [history.run(text) for text in texts]

@@ -8,12 +8,15 @@ of all commands, and a sweep starts its processes before its module is imported.
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from workbench.data.parts import require_part
 from workbench.spec import WorkbenchError
@@ -30,11 +33,17 @@ REPORTS = (
 SIZES = "M=4096,N=4096,K=4096"
 EVENTS = "--events/--no-events"
 # Panels of the commands in `workbench --help`, in this order.
-PANELS = ("Tune", "Understand", "Check a change", "Time", "Look back", "This machine")
+PANELS = ("Tune", "Understand", "Check a change", "Look back", "This machine")
 # Panels of a command's options: those that most calls need, and then these.
 MORE = "More options"
 FILES = "Files and output"
 PAIR = "tuple[str, str] | None"  # type of an option with two values
+# Words of the options that take several of a list.
+Also = Literal["energy", "profile"]
+Idle = Literal["idle-gpu"]
+Sanitizer = Literal["sanitizer"]
+Requirement = Literal["same-bits", "sanitizer", "idle-gpu"]
+Recorded = Literal["shapes", "memory", "stacks"]
 
 
 def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
@@ -44,13 +53,21 @@ def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> A
 
 
 def option(
-    default: Any, help: str, name: str | None = None, *, stored: bool = True, **limits: Any
+    default: Any,
+    help: str,
+    name: str | None = None,
+    *,
+    stored: bool = True,
+    read: Callable[[Any], Any] | None = None,
+    words: tuple[str, ...] = (),
+    **limits: Any,
 ) -> Any:
     """Return a field that declares an option. `name` is its flag if the field's own name is not;
     `limits` are Typer's, such as `min` or the panel of `--help`. `stored` options are part of the
-    command that is stored with a run."""
+    command that is stored with a run. `read` returns a value as it is kept, or raises OptionError;
+    `words` are all that a list may hold."""
     data = {"help": help, "name": name, "positional": False, "stored": stored, "limits": limits}
-    return field(default=default, metadata=data)
+    return field(default=default, metadata={**data, "read": read, "words": words})
 
 
 def more(default: Any, help: str, name: str | None = None, **limits: Any) -> Any:
@@ -73,21 +90,23 @@ def out(help: str = "Folder for the page and events.") -> Any:
     return file_option(Path("results"), help)
 
 
-def strict(stored: bool = False) -> Any:
-    """Return a field that declares `--strict`."""
-    text = "Refuse to measure while others use the GPU."
-    return more(False, text, "--strict", stored=stored)
+def word_list(words: Any, name: str, help: str) -> Any:
+    """Return a field that declares the option `name`, which takes several of the `words`, a
+    Literal: with commas between, or repeated."""
+    known: tuple[str, ...] = get_args(words)
+    read = partial(read_words, name, known)
+    return more((), help, name, read=read, words=known)
 
 
-def profile(which: str) -> Any:
-    """Return a field that declares `--profile`; `which` names the configs that it profiles."""
-    text = f"Profile {which} last, in a process of its own: which limit holds, by counters."
-    return more(False, text, "--profile")
+def also(which: str) -> Any:
+    """Return a field that declares `--also`; `which` names the configs that a profile is of."""
+    text = f"energy: the joules of a call; profile: {which}, by counters. After the times."
+    return word_list(Also, "--also", text)
 
 
-def energy() -> Any:
-    """Return a field that declares `--energy`."""
-    return more(False, "Also measure the joules of a call, after the times.", "--energy")
+def require_idle() -> Any:
+    """Return a field that declares `--require` of a command that measures."""
+    return word_list(Idle, "--require", "idle-gpu: refuse while others use the GPU.")
 
 
 def events() -> Any:
@@ -130,14 +149,8 @@ def fresh() -> Any:
 
 def workers() -> Any:
     """Return a field that declares `--workers`."""
-    return more(
-        None, "Share the work among so many GPUs of this host, by Dask.", stored=False, min=1
-    )
-
-
-def scheduler() -> Any:
-    """Return a field that declares `--scheduler`."""
-    return more(None, "Share it among the GPUs of a Dask cluster: tcp://HOST:8786.", stored=False)
+    text = "Share the work among so many GPUs of this host, or those of a Dask cluster."
+    return more(None, text, stored=False, read=read_workers, metavar="N|tcp://HOST:8786")
 
 
 def config_from() -> Any:
@@ -147,7 +160,8 @@ def config_from() -> Any:
 
 def threshold() -> Any:
     """Return a field that declares `--threshold`."""
-    return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
+    text = "Share up to which a difference does not count; 0.01 by default."
+    return option(0.01, text, read=read_threshold)
 
 
 DEFAULT_TARGET = "h200"  # where no GPU is present and no device was named
@@ -161,11 +175,49 @@ class OptionError(WorkbenchError, ValueError):
     """An option has a value that it cannot have; one sentence says which it may have."""
 
 
-def check_threshold(value: float) -> None:
-    """Raise OptionError for a threshold that is not a share: it is finite, at least 0 and below 1.
-    At 1 or more a kernel could take twice as long and be the same."""
+def read_threshold(value: float) -> float:
+    """Return a threshold. Raises OptionError for one that is not a share: it is finite, at least 0
+    and below 1. At 1 or more a kernel could take twice as long and be the same."""
     if not 0 <= value < 1:  # also not a number
         raise OptionError(f"A threshold of {value:g} is not a share; write one from 0 to below 1.")
+    return value
+
+
+def read_words(flag: str, known: tuple[str, ...], value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the words of a list, each once, without the commas. Raises OptionError for one that
+    the option `flag` does not take."""
+    texts = (value,) if isinstance(value, str) else value
+    words = tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",")))
+    if odd := [word for word in words if word not in known]:
+        *first, last = known
+        names = f"{', '.join(first)} or {last}" if first else last
+        raise OptionError(f"{flag} takes no {odd[0]!r}; write {names}.")
+    return words
+
+
+def read_workers(value: int | str | None) -> str | None:
+    """Return the number of GPUs, or the address of a scheduler. Raises OptionError for another
+    text."""
+    if value is None or re.fullmatch(r"[1-9][0-9]*|\w+://.*:[0-9]+", str(value), re.ASCII):
+        return None if value is None else str(value)
+    raise OptionError(
+        f"--workers {value} is neither a number of GPUs nor the address of a scheduler; write "
+        "--workers 2, or --workers tcp://HOST:8786."
+    )
+
+
+def read_steps(value: str | Iterable[int] | None) -> str | None:
+    """Return the numbers of steps with commas between. Raises OptionError where they are not
+    three, of which the last is 1 or more."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else ",".join(map(str, value))
+    if not re.fullmatch(r"[0-9]+,[0-9]+,0*[1-9][0-9]*", text, re.ASCII):
+        raise OptionError(
+            f"--steps {text} is not WAIT,WARMUP,ACTIVE; write --steps 0,1,3 to record three steps "
+            "after one warm-up."
+        )
+    return text
 
 
 @dataclass(frozen=True)
@@ -182,6 +234,11 @@ class Options:
         """Take the name of the command, and its panel of `workbench --help`."""
         cls.COMMAND, cls.PANEL = command, panel
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if (read := f.metadata.get("read")) is not None:
+                object.__setattr__(self, f.name, read(getattr(self, f.name)))
+
     def resolve_names(self) -> Options:
         """Return the options as `run` of the command takes them."""
         return self
@@ -196,6 +253,8 @@ class Options:
                 continue
             many = value if isinstance(value, tuple) else (value,)
             texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in many]
+            if f.metadata.get("words") and texts:
+                texts = [",".join(texts)]
             name = f.metadata.get("name") or f"--{f.name.replace('_', '-')}"
             if f.metadata["positional"]:
                 words += [text for text in texts if text]
@@ -225,6 +284,16 @@ class TakesProgram:
         """Command line of the program, or empty."""
         return self.target[self._program_at + 1 :]
 
+    def check_program(self, usage: str) -> None:
+        """Raise OptionError where no program is named, or words before it that the command does
+        not take; `usage` is how to write the command."""
+        if self.operands:
+            raise OptionError(
+                f"{self.operands[0]} is one word too many; a program stands behind --: {usage}."
+            )
+        if not any(self.program[:1]):
+            raise OptionError(f"No program is named; write: {usage}.")
+
     @property
     def _program_at(self) -> int:
         """Place of `--` among the words, or their number."""
@@ -252,12 +321,11 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
     name: str = argument(
-        f"{KERNEL} Or a sweep: tile_size, block_size, pipeline or full.", "", "KERNEL|SWEEP"
+        "A kernel, for the sweep tile_size. Or a sweep: tile_size, block_size, pipeline or full.",
+        "",
+        "KERNEL|SWEEP",
     )
     kernel: str = option("", "The kernel, where the first word is a sweep. Default: matmul.")
-    vary: str = option(
-        "", "The sweep, where the first word is a kernel. Default: tile_size.", stored=False
-    )
     impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
     sizes: tuple[str, ...] = option(
         (), "M=4096,N=4096,K=4096; repeated: tuned jointly for all of them."
@@ -267,22 +335,15 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
     only: bool = more(False, "Keep the knobs to tune at their default.", "--only")
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     search: str | None = more(None, "Which configs come first: exhaustive, model, random, tpe.")
-    same_bits_as: str | None = more(
-        None, "default: the winner gives the bits that the default gives."
+    also: tuple[Also, ...] = also("the winner")
+    require: tuple[Requirement, ...] = word_list(
+        Requirement,
+        "--require",
+        "same-bits: as the default's; sanitizer: racecheck and memcheck pass; idle-gpu: refuse "
+        "while others use the GPU.",
     )
-    energy: bool = energy()
-    profile: bool = profile("the winner")
-    sanitize: bool = more(False, "Finalists must pass racecheck and memcheck, too.", "--sanitize")
-    strict: bool = strict(stored=True)
-    workers: int | None = workers()
-    scheduler: str | None = scheduler()
+    workers: str | None = workers()
     fresh: bool = fresh()
-    retry_failures: bool = more(
-        False,
-        "Try configs again that have no time in the database.",
-        "--retry-failures",
-        stored=False,
-    )
 
     def resolve_names(self) -> SweepOptions:
         """Return the options with the sweep as `name` and the kernel as `kernel`. Raises
@@ -296,20 +357,13 @@ class SweepOptions(RunOutput, Options, command="sweep", panel="Tune"):
                 known = [*sweeps, *catalog.known_kernels()]
                 hint = catalog.example("kernel", word, "")
                 raise OptionError(hint or catalog.name_hint("sweep or kernel", word, known))
-            once("kernel", word, "--kernel", self.kernel)
-            return replace(self, name=self.vary or SWEEP, kernel=word, vary="")
-        if self.vary != word:
-            once("sweep", word, "--vary", self.vary)
-        name = word or self.vary or SWEEP
-        return replace(self, name=name, kernel=self.kernel or "matmul", vary="")
-
-
-def once(what: str, word: str, option: str, value: str) -> None:
-    """Raise OptionError where the first word and an option both name the same thing."""
-    if word and value:
-        raise OptionError(
-            f"The {what} is given twice, as {word} and as {option} {value}; leave one out."
-        )
+            if self.kernel:
+                raise OptionError(
+                    f"The kernel is given twice, as {word} and as --kernel {self.kernel}; leave "
+                    "one out."
+                )
+            return replace(self, name=SWEEP, kernel=word)
+        return replace(self, name=word or SWEEP, kernel=self.kernel or "matmul")
 
 
 @dataclass(frozen=True)
@@ -403,13 +457,9 @@ class CompareOptions(RunOutput, Options, command="compare", panel="Check a chang
     expect: str | None = option(
         None, "Of two files of ncu: mbarrier, direct_store, tmem_ahead or prefetch."
     )
-    energy: bool = energy()
-    profile: bool = profile("both operands")
-    strict: bool = strict()
+    also: tuple[Also, ...] = also("both operands")
+    require: tuple[Idle, ...] = require_idle()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
-
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -425,19 +475,16 @@ class GateOptions(RunOutput, Options, command="gate", panel="Check a change"):
     )
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
-    strict: bool = strict()
+    require: tuple[Idle, ...] = require_idle()
     markdown: Path | None = option(
         None, "Write the result as Markdown, for a comment on a pull request.", stored=False
     )
     annotate: bool = annotate()
     sarif: Path | None = sarif()
 
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
-
 
 @dataclass(frozen=True)
-class MeasureOptions(RunOutput, Options, command="measure", panel="Time"):
+class MeasureOptions(RunOutput, Options, command="measure", panel="Understand"):
     """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
 
     kernel: str = argument("A kernel's name, package.module, or file.")
@@ -454,9 +501,8 @@ class MeasureOptions(RunOutput, Options, command="measure", panel="Time"):
     wide: bool = option(
         False, "Print all columns; 80 characters otherwise.", "--wide", stored=False
     )
-    energy: bool = energy()
-    profile: bool = profile("every Impl of ours")
-    strict: bool = strict()
+    also: tuple[Also, ...] = also("every Impl of ours")
+    require: tuple[Idle, ...] = require_idle()
 
 
 @dataclass(frozen=True)
@@ -474,7 +520,9 @@ class EvaluateOptions(Options, command="evaluate", panel="Check a change"):
     task: Path | None = option(
         None, "Judge a submission to a task of KernelBench, GPU MODE or flashinfer-bench."
     )
-    sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
+    require: tuple[Sanitizer, ...] = word_list(
+        Sanitizer, "--require", "sanitizer: one call passes racecheck and memcheck."
+    )
     accept_claims: bool = flag("`plausible` is exit code 0.", "--accept-claims")
     verify: Path | None = option(None, "Judge again what this verdict's JSON file is of.")
     reuse: Path | None = option(None, "Give this file's verdict if it is of the same contents.")
@@ -541,26 +589,40 @@ class ProfileOptions(TakesProgram, RunOutput, Options, command="profile", panel=
     sizes: str | None = option(None, f"Of a kernel: {SIZES}.")
     dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
     calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
-    wait: int | None = more(None, "Of a program: steps to pass over first.", min=0)
-    warmup: int | None = more(None, "Then steps in which the profiler warms up.", min=0)
-    active: int | None = more(None, "Then steps to record; see workbench.step().", min=1)
-    shapes: bool = more(False, "trace: shapes of the operators' inputs.", "--shapes")
-    memory: bool = more(False, "trace: memory of the operators.", "--memory")
-    stacks: bool = more(False, "trace: Python's stack at each operator.", "--stacks")
-    data: str | None = more(None, "proton: tree, trace or inside. Default: tree.")
+    steps: str | None = more(
+        None,
+        "Of a program: its workbench.step() to pass over, to warm up in, to record: 0,1,3.",
+        read=read_steps,
+        metavar="WAIT,WARMUP,ACTIVE",
+    )
+    with_: tuple[Recorded, ...] = word_list(
+        Recorded, "--with", "trace: shapes of inputs, memory of operators, Python's stacks."
+    )
     metrics: str | None = option(None, "ncu, rocprofv3: counters to add, A,B.")
-    set: str | None = more(None, "ncu: a set of sections in place of ours, such as detailed.")
-    all: bool = more(False, "sanitizer: go on after a finding.", "--all")
-    instrument: tuple[str, ...] = more((), "xctrace: Time Profiler or Allocations, recorded too.")
+    tool_option: tuple[str, ...] = more(
+        (),
+        "ncu: set=detailed; proton: data=trace; sanitizer: checks=all; xctrace: "
+        "instrument=Allocations. Repeated.",
+        metavar="KEY=VALUE",
+    )
     list_metrics: bool = more(False, "Print ncu's counters that hold a pattern.", "--list-metrics")
     device: str | None = more(None, "Of --list-metrics, --metrics: names valid there.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 
     @property
-    def strict(self) -> bool:
-        """False: the time without a profiler counts other processes on the GPU."""
-        return False
+    def require(self) -> tuple[str, ...]:
+        """Nothing: the time without a profiler counts other processes on the GPU."""
+        return ()
+
+    def tool_values(self, key: str) -> tuple[str, ...]:
+        """Return the values of a key of `--tool-option`."""
+        pairs = (text.partition("=") for text in self.tool_option)
+        return tuple(value for name, _, value in pairs if name == key)
+
+    def tool_value(self, key: str) -> str:
+        """Return the last value of a key of `--tool-option`, or an empty text."""
+        return "".join(self.tool_values(key)[-1:])
 
     @property
     def kernel(self) -> str | None:
@@ -584,7 +646,7 @@ class ExperimentOptions(RunOutput, Options, command="experiment", panel="Underst
     dtype: str | None = option(None, DTYPE)
     device: str | None = option(None, DEVICE)
     time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
-    strict: bool = strict()
+    require: tuple[Idle, ...] = require_idle()
 
 
 @dataclass(frozen=True)
@@ -593,7 +655,7 @@ class CeilingsOptions(RunOutput, Options, command="ceilings", panel="Understand"
     library."""
 
     device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
-    strict: bool = strict()
+    require: tuple[Idle, ...] = require_idle()
 
 
 @dataclass(frozen=True)
@@ -610,7 +672,7 @@ class CalibrateOptions(RunOutput, Options, command="calibrate", panel="Tune"):
         None, "Print the sizes and the calibration of this device; measure nothing."
     )
     to: Path | None = option(None, "File to write in place of the user's own.", stored=False)
-    strict: bool = strict()
+    require: tuple[Idle, ...] = require_idle()
 
 
 @dataclass(frozen=True)
@@ -710,8 +772,7 @@ class WorkloadTuneOptions(Options, command="workload tune", panel="Tune"):
     cover: float = more(0.95, "Share of the kernels' time that is tuned.")
     device: str | None = option(None, DEVICE)
     dry_run: bool = flag("Print what would be tuned, and stop.", "--dry-run")
-    workers: int | None = workers()
-    scheduler: str | None = scheduler()
+    workers: str | None = workers()
     widen: bool = more(
         False, "Add configs one step beyond, where the best is at an end.", "--widen"
     )
@@ -750,9 +811,6 @@ class WorkloadCompareOptions(TakesProgram, Options, command="workload compare", 
     quiet: bool = quiet()
     json: Path | None = json()
     target: tuple[str, ...] = program()
-
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -805,11 +863,9 @@ class HistoryOptions(Options, command="history", panel="Look back"):
     yes: bool = flag("Prune without asking.", "--yes")
     quiet: bool = quiet("Print only the outcomes.")
     json: Path | None = json("Write the outcomes to this file; - is standard output.")
-    parquet: Path | None = file_option(None, "Write the outcomes as Parquet (pandas and pyarrow).")
-    benchmark_json: Path | None = file_option(
-        None, "Write the newest times for github-action-benchmark: customSmallerIsBetter."
+    export: tuple[str, ...] = file_option(
+        (), "Write a file for others: parquet=FILE, benchmark-json=FILE or bencher=FILE; repeated."
     )
-    bencher: Path | None = file_option(None, "Write the newest times as Bencher Metric Format.")
     database: str | None = database()
 
 
@@ -841,10 +897,7 @@ class BisectOptions(RunOutput, Options, command="bisect", panel="Check a change"
         None, "Run nothing: compare the machine code for this device with that of GOOD and BAD."
     )
     threshold: float = threshold()
-    strict: bool = strict()
-
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+    require: tuple[Idle, ...] = require_idle()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -29,6 +29,10 @@ Run = Callable[[Options], int]
 METAVARS = {bool: "", tuple[str, ...]: "<str>"}
 
 
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple
+
+
 def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
     """Add all commands to the app; each calls `run`. With `shown`, options are those of this
     command alone, and of none for `--help`, which lists commands: those of all take 27 ms."""
@@ -42,17 +46,20 @@ def add_commands(app: typer.Typer, run: Run, shown: str | None) -> None:
 
 def _parameter(command: str, field: Field[Any], kind: Any) -> inspect.Parameter:
     """Return a field of the options class of a command as a parameter for Typer."""
-    data, complete = field.metadata, completer(command, field.name)
+    data = field.metadata
+    words = data.get("words", ())
+    complete = completer(command, field.name, words)
     if data["positional"]:
         metavar = data["metavar"]
         text = typer.Argument(help=data["help"], metavar=metavar, autocompletion=complete)
     else:
         names = [data["name"]] if data["name"] else []
         limits: dict[str, Any] = {"metavar": METAVARS[kind]} if kind in METAVARS else {}
+        limits |= {"metavar": ",".join(words)} if words else {}
         limits |= data["limits"]
         text = typer.Option(*names, help=data["help"], autocompletion=complete, **limits)
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
-    if kind == tuple[str, ...]:
+    if _is_list(kind):
         kind = list[str]
         # an empty list is what no word gives; older click takes no default of several words
         default = default if field.default is MISSING else list(default) or None
@@ -71,7 +78,7 @@ def _panel_rank(field: Field[Any]) -> int:
 
 def _field_value(value: Any, kind: Any) -> Any:
     """Return a value of Typer as the options class takes it."""
-    return tuple(value or ()) if kind == tuple[str, ...] else value
+    return tuple(value or ()) if _is_list(kind) else value
 
 
 def _add(app: typer.Typer, options: type[Options], run: Run, bare: bool) -> None:
@@ -156,7 +163,6 @@ _SOURCES: Mapping[str, tuple[Callable[[], Iterable[str]], ...]] = {
     "spec": (kernels,),
     "device": (devices,),
     "dtype": (dtypes,),
-    "vary": (sweeps,),
     "sweep.name": (kernels, sweeps),
     "report.name": (lambda: REPORTS,),
     "report.runs": (runs,),
@@ -170,9 +176,13 @@ _SOURCES: Mapping[str, tuple[Callable[[], Iterable[str]], ...]] = {
 }
 
 
-def completer(command: str, name: str) -> Callable[[str], list[str]] | None:
-    """Return what completes the words of an option of a command; None where nothing does."""
+def completer(
+    command: str, name: str, known: tuple[str, ...] = ()
+) -> Callable[[str], list[str]] | None:
+    """Return what completes the words of an option of a command, which may be a list of `known`
+    ones; None where nothing does."""
     sources = _SOURCES.get(f"{command}.{name}", _SOURCES.get(name, ()))
+    sources += ((lambda: known),) if known else ()
 
     def complete(incomplete: str) -> list[str]:
         words = (word for source in sources for word in source())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,21 +66,16 @@ if TYPE_CHECKING:
     from workbench.traces.trace_summary import TraceSummary
 
 DEFAULT_TOOL = "trace"
-DEFAULT_STEPS = StepSchedule(wait=0, warmup=1, active=3)  # of what is left out, where one is given
-OF_A_KERNEL = ("impl", "sizes", "dtype")
-OF_STEPS = ("wait", "warmup", "active")
-OF_TRACE = ("shapes", "memory", "stacks")
-DATA = ("tree", "trace", "inside")
+OF_A_KERNEL = ("--impl", "--sizes", "--dtype", "--calls")
 # Options that some tools alone have.
-OF_TOOLS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    ((*OF_TRACE, *OF_STEPS), ("trace",)),
-    (("data",), ("proton",)),
-    (("set",), ("ncu",)),
-    (("metrics",), ("ncu", "rocprofv3")),
-    (("all",), ("sanitizer",)),
-    (("instrument",), ("xctrace",)),
-)
-ONLY_NAMED = (("data",), ("all",), ("instrument",))  # of tools that are never a default
+OF_TOOLS = {"--with": ("trace",), "--steps": ("trace",), "--metrics": ("ncu", "rocprofv3")}
+# Keys of --tool-option, with the tool and its values.
+TOOL_OPTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "data": ("proton", ("tree", "trace", "inside")),
+    "set": ("ncu", SETS),
+    "checks": ("sanitizer", ("all",)),
+    "instrument": ("xctrace", tuple(INSTRUMENTS)),
+}
 LEAST_STEPS = 2  # with and without the profiler, to compare their times
 TITLES = {"trace": "torch.profiler"}
 
@@ -273,8 +268,8 @@ class ProfileCommand:
             prepared.call.title,
             CALL_STEPS,
             prepared.marked,
-            tuple(f"--{name}" for name in OF_TRACE if getattr(self.options, name)),
-            self.options.data or "tree",
+            tuple(f"--{name}" for name in self.options.with_),
+            self.options.tool_value("data") or "tree",
         )
         return self._tool_workload(workload, name)
 
@@ -282,15 +277,16 @@ class ProfileCommand:
         """Return the workload with what is asked of one tool. Raises CounterError."""
         options = self.options
         if name == "sanitizer":
-            return replace(workload, every=options.all)
+            return replace(workload, every=options.tool_value("checks") == "all")
         if name == "ncu":
             counters = ncu_counters(options, self._say_once) if options.metrics else ()
-            if sentence := explain_set(options.set):
+            sections = options.tool_value("set")
+            if sentence := explain_set(sections or None):
                 self._say_once(sentence)
-            extended = replace(workload, counters=counters, selection=options.set or "")
+            extended = replace(workload, counters=counters, selection=sections)
             return add_default_counters(extended, name, self._gpu())
         if name == "xctrace":
-            return replace(workload, instruments=options.instrument)
+            return replace(workload, instruments=options.tool_values("instrument"))
         if name == "rocprofv3" and options.metrics:
             return replace(workload, counters=counter_groups(options.metrics))
         return add_default_counters(workload, name, self._gpu())
@@ -361,51 +357,56 @@ def check_options(options: ProfileOptions) -> None:
         )
     if not all(program[:1]):
         raise OptionError("The program behind -- has no name; write: -- python step.py.")
-    for value, name, known in (
-        (options.tool, "tool", tuple(profilers())),
-        (options.data, "data", DATA),
-        (options.set, "set", SETS),
-        *((each, "instrument", INSTRUMENTS) for each in options.instrument),
-    ):
-        if value is not None and value not in known:
-            raise OptionError(catalog.name_hint(name, value, known))
+    if options.tool is not None and options.tool not in profilers():
+        raise OptionError(catalog.name_hint("tool", options.tool, tuple(profilers())))
     _check_fit(options)
+    _check_tool_options(options)
 
 
 def _check_fit(options: ProfileOptions) -> None:
     """Raise OptionError for an option that has no meaning for this workload or this tool."""
-    defaults = {f.name: f.default for f in fields(options)}
-    given = [name for name, value in defaults.items() if getattr(options, name) != value]
-    tool = options.tool
 
-    def refuse(names: Sequence[str], reason: str) -> None:
-        for name in names:
-            if name in given:
-                raise OptionError(f"--{name} {reason}; leave it out.")
+    def refuse(flags: Iterable[str], reason: str) -> None:
+        for flag in flags:
+            name = "with_" if flag == "--with" else flag[2:]
+            if getattr(options, name) not in (None, ()):
+                raise OptionError(f"{flag} {reason}; leave it out.")
 
     if options.kernel is None:
-        refuse((*OF_A_KERNEL, "calls"), "is of a kernel, and a program is named")
+        refuse(OF_A_KERNEL, "is of a kernel, and a program is named")
     else:
-        refuse(OF_STEPS, "counts the steps of a program, but a kernel is named")
-    for names, tools in OF_TOOLS:
-        title = " and ".join(TITLES.get(each, each) for each in tools)
-        if tool not in tools and not (tool is None and names not in ONLY_NAMED):
-            named = tool or f"{DEFAULT_TOOL} or ncu, unless --tool names another"
-            refuse(names, f"is of {title}, and the tool is {named}")
+        refuse(["--steps"], "counts the steps of a program, but a kernel is named")
+    for flag, tools in OF_TOOLS.items():
+        if options.tool is not None and options.tool not in tools:
+            title = " and ".join(TITLES.get(each, each) for each in tools)
+            refuse([flag], f"is of {title}, and the tool is {options.tool}")
+
+
+def _check_tool_options(options: ProfileOptions) -> None:
+    """Raise OptionError for a `--tool-option` that the tool does not take."""
+    for text in options.tool_option:
+        key, _, value = text.partition("=")
+        if key not in TOOL_OPTIONS:
+            raise OptionError(catalog.name_hint("tool option", key, tuple(TOOL_OPTIONS)))
+        tool, known = TOOL_OPTIONS[key]
+        if value not in known:
+            raise OptionError(catalog.name_hint(key, value, known))
+        if options.tool != tool and (options.tool or tool != "ncu"):  # a kernel's default is ncu
+            named = options.tool or f"{DEFAULT_TOOL} or ncu, unless --tool names another"
+            raise OptionError(
+                f"--tool-option {text} is of {tool}, and the tool is {named}; leave it out."
+            )
 
 
 def program_workload(options: ProfileOptions) -> Workload:
     """Return the workload of a program."""
-    schedule = None
-    if any(getattr(options, name) is not None for name in OF_STEPS):
-        known = {n: v for n in OF_STEPS if (v := getattr(options, n)) is not None}
-        schedule = replace(DEFAULT_STEPS, **known)
+    steps = options.steps
     return Workload(
         options.program,
         title_of(options.program),
-        schedule,
-        options=tuple(f"--{name}" for name in OF_TRACE if getattr(options, name)),
-        data=options.data or "tree",
+        StepSchedule(*map(int, steps.split(","))) if steps else None,
+        options=tuple(f"--{name}" for name in options.with_),
+        data=options.tool_value("data") or "tree",
     )
 
 
@@ -415,9 +416,9 @@ def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
     of_gpu = {"cuda": "ncu", "hip": "rocprofv3"}.get(machine.gpu)
     if options.tool is not None:
         return options.tool, ""
-    if options.metrics or options.set:
+    if options.metrics or options.tool_value("set"):
         return of_gpu or "ncu", ""
-    given = any(getattr(options, name) for name in OF_TRACE)
+    given = bool(options.with_)
     if options.kernel is not None and machine.system == "darwin" and not given:
         return GPUTRACE, _capture_sentence(options, machine)
     if options.kernel is None or of_gpu is None or given:

@@ -60,8 +60,8 @@ class RunOptions(Output, Protocol):
         """Folder for the results."""
 
     @property
-    def strict(self) -> bool:
-        """Whether to refuse a GPU that other processes use."""
+    def require(self) -> tuple[str, ...]:
+        """What must hold; "idle-gpu": no other process uses the GPU."""
 
     @property
     def events_file(self) -> Path | None:
@@ -97,8 +97,8 @@ class OpenResources:
 def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
     """Return a context manager that opens the database and the backend, and closes them at the end.
 
-    Raises CommandError where a place for results cannot be written to, or where `--strict` was
-    given and others use the GPU; HistoryError where the database cannot be opened.
+    Raises CommandError where a place for results cannot be written to, or where an idle
+    GPU is required and others use it; HistoryError where the database cannot be opened.
     """
     check_outputs(options)
     with ExitStack() as stack:
@@ -107,7 +107,7 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
         backend = open_backend()
         stack.callback(backend.close)
         give_ceilings(backend, history)
-        check_exclusive(backend, options.strict)
+        check_idle(backend, options.require)
         yield OpenResources(history, interrupts, backend, options)
 
 
@@ -171,35 +171,32 @@ def check_writable(folder: Path, file: Path | None = None, flag: str = "--events
         ) from None
 
 
-def check_exclusive(backend: Backend, strict: bool) -> None:
-    """Raise CommandError if `strict` and another process uses the GPU."""
+def check_idle(backend: Backend, require: Sequence[str]) -> None:
+    """Raise CommandError if an idle GPU is required and another process uses it."""
     others = backend.environment.others_on_gpu
-    if strict and others:
+    if "idle-gpu" in require and others:
         raise CommandError(
             f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
-            "not be its own; end them, or leave out --strict to have them counted in the result."
+            "not be its own; end them, or leave out --require idle-gpu to have them counted in the "
+            "result."
         )
 
 
-def check_energy(backend: Backend, wanted: bool) -> None:
-    """Raise CommandError if energy is `wanted` where times are predicted: no counter ran."""
-    if wanted and backend.predicts:
+def check_also(backend: Backend, also: Sequence[str]) -> None:
+    """Raise CommandError if energy or a profile is requested where times are predicted, as nothing
+    runs, and MissingPart where the part that profiles is not installed."""
+    if "energy" in also and backend.predicts:
         raise CommandError(
             f"Times for {backend.device.name} are predicted, and energy has no prediction; leave "
-            "out --energy, or run it where the GPU is."
+            "out --also energy, or run it where the GPU is."
         )
-
-
-def check_profile(backend: Backend, wanted: bool) -> None:
-    """Raise CommandError if a profile is `wanted` where nothing runs, and MissingPart where the
-    part that profiles is not installed."""
-    if wanted and backend.predicts:
+    if "profile" in also and backend.predicts:
         raise CommandError(
             f"Times for {backend.device.name} are predicted, and nothing runs that could be "
-            "profiled; leave out --profile, or run it where the GPU is. Without a GPU `workbench "
-            "diagnose KERNEL` reads the machine code."
+            "profiled; leave out --also profile, or run it where the GPU is. Without a GPU "
+            "`workbench diagnose KERNEL` reads the machine code."
         )
-    if wanted:
+    if "profile" in also:
         require_part("traces")
 
 
@@ -212,32 +209,28 @@ def check_emulator(backend: Backend) -> None:
         require_emulator()
 
 
-def check_sanitizer(wanted: bool, device: str | None) -> None:
-    """Raise CommandError if compute-sanitizer is `wanted` and cannot run here, or if a `device` is
+def check_sanitizer(require: Sequence[str], device: str | None) -> None:
+    """Raise CommandError if compute-sanitizer is required and cannot run here, or if a `device` is
     named, on which nothing runs."""
-    if not wanted:
+    if "sanitizer" not in require:
         return
     if device is not None:
         raise CommandError(
-            f"--sanitize runs the kernel, and with --device {device} nothing runs; leave one of "
-            "them out."
+            f"--require sanitizer runs the kernel, and with --device {device} nothing runs; leave "
+            "one of them out."
         )
     from workbench.backend.sanitizing import sanitizer_refusal
 
     if (reason := sanitizer_refusal()) is not None:
-        raise CommandError(f"--sanitize is not possible here: {reason}")
+        raise CommandError(f"--require sanitizer is not possible here: {reason}")
 
 
 class ClusterOptions(Protocol):
     """Options of a command that can use a cluster."""
 
     @property
-    def workers(self) -> int | None:
-        """GPUs of this host."""
-
-    @property
-    def scheduler(self) -> str | None:
-        """Address of a scheduler."""
+    def workers(self) -> str | None:
+        """GPUs of this host, or the address of a scheduler."""
 
     @property
     def device(self) -> str | None:
@@ -246,17 +239,14 @@ class ClusterOptions(Protocol):
 
 def wants_cluster(options: ClusterOptions) -> bool:
     """Return whether a cluster was asked for. Raises OptionError where the options exclude it."""
-    if options.workers is None and options.scheduler is None:
+    if options.workers is None:
         return False
-    if options.workers is not None and options.scheduler is not None:
-        raise OptionError(
-            "--workers starts a cluster on this host and --scheduler joins one; write one of them."
-        )
-    flag = "--workers" if options.workers is not None else "--scheduler"
-    for name in ("device", "sanitize", "profile"):
-        if getattr(options, name, None):
-            reason = "nothing is measured" if name == "device" else "it uses this machine's GPU"
-            raise OptionError(f"With --{name} {reason}; leave out --{name} or {flag}.")
+    if options.device is not None:
+        raise OptionError("With --device nothing is measured; leave out --device or --workers.")
+    for flag, word in (("require", "sanitizer"), ("also", "profile")):
+        if word in getattr(options, flag, ()):
+            option = f"--{flag} {word}"
+            raise OptionError(f"{option} uses this machine's GPU; leave out {option} or --workers.")
     return True
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import workbench
 from workbench.commands.options import CommandError, Options
@@ -19,7 +19,6 @@ _KINDS: Mapping[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
     float: {"type": "number"},
-    tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
 }
 
 
@@ -33,11 +32,7 @@ def input_schema(options: type[Options]) -> dict[str, Any]:
     """Return the JSON schema of a tool's arguments."""
     properties, required = {}, []
     for field, kind in _settable_fields(options):
-        plain = next((k for k in getattr(kind, "__args__", ()) if k in _KINDS), kind)
-        properties[field.name] = {
-            **_KINDS.get(kind, _KINDS.get(plain, {"type": "string"})),
-            "description": field.metadata["help"],
-        }
+        properties[field.name] = {**_form(field, kind), "description": field.metadata["help"]}
         if field.default is MISSING:
             required.append(field.name)
     return {
@@ -46,6 +41,15 @@ def input_schema(options: type[Options]) -> dict[str, Any]:
         "required": required,
         "additionalProperties": False,
     }
+
+
+def _form(field: Field[Any], kind: Any) -> dict[str, Any]:
+    """Return the part of the schema that says what values a field takes."""
+    if get_origin(kind) is tuple:
+        words = field.metadata.get("words")
+        return {"type": "array", "items": {"type": "string", **({"enum": words} if words else {})}}
+    plain = next((k for k in getattr(kind, "__args__", ()) if k in _KINDS), kind)
+    return _KINDS.get(plain, {"type": "string"})
 
 
 def words_of(options: type[Options], given: Mapping[str, Any]) -> list[str]:

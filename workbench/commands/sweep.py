@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.adapted.kernel import Listed
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import SweepConsole, console_for, prints_aside
+from workbench.commands.console import SweepConsole, console_for, note, prints_aside
 from workbench.commands.options import CommandError, SweepOptions
-from workbench.commands.page_drawing import PageDrawing, page_of
 from workbench.commands.problem import (
     check_sweep,
     default_search,
@@ -36,9 +35,8 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     any_backend,
+    check_also,
     check_emulator,
-    check_energy,
-    check_profile,
     check_sanitizer,
     draw_ended_run,
     execute,
@@ -60,6 +58,7 @@ from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_p
 from workbench.device.calibration import CalibrationError, calibration_of, shipped_devices
 from workbench.device.hardware import METAL
 from workbench.reports import DRAWING, prewarm_page, write_page
+from workbench.reports.page_drawing import PageDrawing, page_of
 from workbench.reports.run_index import write_run_page
 from workbench.reports.selection_sentence import sentence
 from workbench.spec import Impl, Knob, sizes_text, values
@@ -147,10 +146,9 @@ class SweepCommand:
         worst = PASSED
         if wants_cluster(options):
             return self._spread(problems, sweep, impls, search)
-        check_sanitizer(options.sanitize, options.device)
+        check_sanitizer(options.require, options.device)
         with resources(options, lambda: opener(options.device, repository)) as opened:
-            check_energy(opened.backend, options.energy)
-            check_profile(opened.backend, options.profile)
+            check_also(opened.backend, options.also)
             try:
                 for at, problem in enumerate(problems):
                     share = search.share(len(problems) - at) if search else None
@@ -162,7 +160,7 @@ class SweepCommand:
                 self.console.end()
         if len(problems) > 1:
             self._portfolio(problems)
-        if options.profile and not self._profile(impls):
+        if "profile" in options.also and not self._profile(impls):
             return INTERRUPTED
         return worst
 
@@ -175,12 +173,13 @@ class SweepCommand:
     ) -> int:
         """Run the sweep on the GPUs of a cluster, a size on each. Returns the exit code."""
         from workbench.backend.cluster.remote import ClusterLive
-        from workbench.commands.spread import GpuLines, Job, ProblemConsole, Spread, cluster_of
+        from workbench.backend.cluster.spread import Job, Spread, cluster_of
+        from workbench.commands.gpu_lines import GpuLines, ProblemConsole
 
         lines = GpuLines(self.options.quiet, prints_aside(self.options))
         ended: dict[str, tuple[SweepCommand, int]] = {}  # by sizes
         code = PASSED
-        with cluster_of(self.options) as cluster:
+        with cluster_of(str(self.options.workers), note) as cluster:
             spread = Spread(cluster, lines.say)
 
             def run_size(problem: Problem, gpu: ClusterGpu) -> None:
@@ -308,13 +307,14 @@ class _OneSize:
         )
         history = self.opened.history
         anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
-        earlier = Earlier() if anew else earlier_outcomes(history, plan, options.retry_failures)
+        earlier = Earlier() if anew else earlier_outcomes(history, plan)
         earlier = replace(earlier, previous_best=previous_best_keys(plan))
         search = self.search
         if search and backend.predicts:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
-        engine = Engine(plan, backend, earlier, search, options.energy, options.sanitize)
+        energy, sanitize = "energy" in options.also, "sanitizer" in options.require
+        engine = Engine(plan, backend, earlier, search, energy, sanitize)
         remove_stale_file(self._lock)
         if engine.is_finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
@@ -373,8 +373,7 @@ class _OneSize:
 
     def _look_again(self, engine: Engine) -> None:
         """Take over what another process stored while this one waited for its turn."""
-        history, retry = self.opened.history, self.command.options.retry_failures
-        if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
+        if new := engine.look_again(earlier_outcomes(self.opened.history, engine.plan)):
             self.command.console.print_joining(new)
 
     def _launches(self, run: Run) -> list[LaunchChoice]:
@@ -550,7 +549,7 @@ class _OneSize:
         """Return what the console says of energy, where it was requested."""
         from workbench.reports.figures.energy import energy_notes, energy_sentence
 
-        if not self.command.options.energy:
+        if "energy" not in self.command.options.also:
             return []
         final = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
         sentences = [
@@ -584,18 +583,16 @@ def _exit_code(outcomes: Sequence[Outcome]) -> int:
 
 
 def bits_option(options: SweepOptions, backend: Backend) -> str:
-    """Return the value of `--same-bits-as`. Raises CommandError where it is not a config that the
-    workbench knows, or where no outputs of the GPU are there to compare."""
-    if options.same_bits_as not in (None, "default"):
+    """Return the config whose bits the winner must have; empty where none is required. Raises
+    CommandError where no outputs of the GPU are there to compare."""
+    if "same-bits" not in options.require:
+        return ""
+    if backend.predicts:
         raise CommandError(
-            f"--same-bits-as {options.same_bits_as} is not known; write --same-bits-as default."
+            "--require same-bits compares outputs of a GPU, and none takes part here; leave it "
+            "out, or run where there is one."
         )
-    if options.same_bits_as and backend.predicts:
-        raise CommandError(
-            "--same-bits-as compares outputs of a GPU, and none takes part here; leave it out, or "
-            "run where there is one."
-        )
-    return options.same_bits_as or ""
+    return "default"
 
 
 def previous_best_keys(plan: Plan) -> frozenset[str]:

@@ -72,8 +72,8 @@ def compare_traces(
     """Compare two traces, print the result and write its page. Nothing is stored beyond the page.
     Returns 0, or 3 where the second is suspected to be slower or nothing can be said. Raises
     CommandError where an option needs a measurement."""
-    if options.energy:  # of two files
-        raise CommandError("Traces are compared without measuring; leave out --energy.")
+    if "energy" in options.also:  # of two files
+        raise CommandError("Traces are compared without measuring; leave out --also energy.")
     if options.events_file is not None:
         raise CommandError("Traces are compared without measuring; leave out --events-file.")
     for operand in operands:

@@ -48,7 +48,6 @@ from workbench.commands.console import (
     plain_console,
     say_result,
 )
-from workbench.commands.in_process import hide_main
 from workbench.commands.options import (
     DEFAULT_TARGET,
     FunctionOptions,
@@ -65,6 +64,7 @@ from workbench.data.exits import INTERRUPTED, PASSED
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Failure, Outcome, Record
 from workbench.data.temporary import temporary_folder
+from workbench.data.user_code import hide_main
 from workbench.device.hardware import device_named
 from workbench.measurement.inputs import torch_dtype
 from workbench.reports.selection_sentence import NOT_CHECKED, sentence

@@ -35,4 +35,4 @@ class TunedFunction:
     """The winner of a tuning, beside the result of its sweep."""
 
     config: Any  # triton.Config
-    kernel: Path  # the one-file kernel: `workbench sweep KERNEL --vary full` takes it again
+    kernel: Path  # the one-file kernel: `workbench sweep full --kernel KERNEL` takes it again

@@ -11,7 +11,7 @@ from typing import Any
 from workbench.commands.options import CommandError, EvaluateOptions
 
 _TEXTS = ("file", "dtype", "device", "verdict")
-REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "sanitize", "accept_claims")
+REQUESTED = ("spec", "task", "impl", "sizes", "dtype", "device", "accept_claims")
 BOUND = ("submission", "spec", "format", "versions")
 COMPARED = ("verdict", "rule", "hidden_sizes", "config", "sizes")
 
@@ -36,7 +36,8 @@ def stored_verdict(path: Path) -> Mapping[str, Any]:
 def request_of(options: EvaluateOptions) -> dict[str, Any]:
     """Return what was asked of an evaluation, as it was given, but for the file's own place."""
     request = {name: getattr(options, name) for name in REQUESTED}
-    return {**request, "task": None if options.task is None else str(options.task)}
+    task = None if options.task is None else str(options.task)
+    return {**request, "task": task, "require": list(options.require)}
 
 
 def verdict_to_reuse(

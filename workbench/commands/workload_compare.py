@@ -11,14 +11,12 @@ import json
 import signal
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from workbench.commands.console import console_for, say_result
+from workbench.commands.console import console_for, note, prints_aside, say_result
 from workbench.commands.options import OptionError, WorkloadCompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file, check_writable
-from workbench.commands.workload_program import check_program, program_words
-from workbench.commands.workload_runner import ProgramRunner, UngatedError, order_of
 from workbench.data import verdict as verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import COULD_NOT_RUN, stopped_by
@@ -29,8 +27,14 @@ from workbench.data.units import duration
 from workbench.reports import render, write_page
 from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
-from workbench.workload.deployed import counts_of, counts_text, lookups_in
-from workbench.workload.pinned import check_policy
+from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
+from workbench.workload.pinned import MissPolicy, check_policy
+from workbench.workload.program_runner import (
+    ProgramRunner,
+    UngatedError,
+    order_of,
+    program_words,
+)
 from workbench.workload.program_runs import (
     NamedOutput,
     OutputDifference,
@@ -93,6 +97,16 @@ class ProgramComparison:
         return COULD_NOT_RUN if self.failure or result is None else verdicts.EXIT[result.word]
 
 
+def program_runner(
+    options: WorkloadCompareOptions, marks: MarkOptions, words: list[str]
+) -> ProgramRunner:
+    """Return what runs the program with and without the table."""
+    policy = cast(MissPolicy, options.policy)
+    deployment = Deployment(str(options.table.absolute()), policy, options.verify)
+    many = options.rounds, options.at_once
+    return ProgramRunner(words, marks, deployment, *many, prints_aside(options), note)
+
+
 def run(options: WorkloadCompareOptions) -> int:
     """Compare. Returns the exit code of the verdict. Raises OptionError, WorkloadError and others,
     each of which is one sentence."""
@@ -106,7 +120,7 @@ def run(options: WorkloadCompareOptions) -> int:
     )
     console = console_for(options)
     try:
-        with ProgramRunner(options, marks, words) as runner:
+        with program_runner(options, marks, words) as runner:
             for number in range(options.rounds):
                 if not one_round(comparison, runner, folder, number):
                     break
@@ -127,7 +141,7 @@ def check_options(options: WorkloadCompareOptions) -> MarkOptions:
     read or there is no such policy."""
     if str(options.table) == "--":
         raise OptionError(f"No table is named; write: {USAGE}.")
-    check_program(options, USAGE)
+    options.check_program(USAGE)
     check_policy(options.policy)
     check_file(options.json, "--json")
     read(options.table)

@@ -9,7 +9,6 @@ from pathlib import Path
 from workbench.commands.console import console_for, note, prints_aside, say_result
 from workbench.commands.options import WorkloadRecordOptions
 from workbench.commands.run import check_file
-from workbench.commands.workload_program import check_program, program_words, startup_variables
 from workbench.commands.workload_show import show
 from workbench.data.environment import gpu_shown
 from workbench.data.exits import stopped_by
@@ -19,6 +18,7 @@ from workbench.traces.profilers.running.expected import ending
 from workbench.traces.profilers.running.workload import title_of
 from workbench.workload.file import RecordedWorkload, merge_workloads, read, write
 from workbench.workload.program import handed_on
+from workbench.workload.program_runner import program_words, startup_variables
 from workbench.workload.recorder import RecordOptions
 from workbench.workload.startup import sitecustomize
 from workbench.workload.strict import WorkloadError
@@ -29,7 +29,7 @@ USAGE = "workbench workload record -- python train.py"
 def run(options: WorkloadRecordOptions) -> int:
     """Run a program whose processes record themselves, and merge their files. Returns the exit code
     of the program. Raises OptionError, WorkloadError and others, each of which is one sentence."""
-    check_program(options, USAGE)
+    options.check_program(USAGE)
     if options.device is not None:
         device_named(options.device)  # raises for an unknown one
     file = options.out

@@ -12,11 +12,11 @@ from workbench.commands.console import console_for, prints_aside, say_result
 from workbench.commands.options import WorkloadRunOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
-from workbench.commands.workload_program import check_program, program_words, startup_variables
 from workbench.data.exits import COULD_NOT_RUN, stopped_by
 from workbench.traces.profilers.running.child import run_child
 from workbench.workload.deployed import Deployment, counts_of, counts_text, lookups_in
 from workbench.workload.pinned import MissPolicy, TableLookup, check_policy
+from workbench.workload.program_runner import program_words, startup_variables
 from workbench.workload.ranks import difference
 from workbench.workload.startup import sitecustomize
 from workbench.workload.tuned_table import read
@@ -61,7 +61,7 @@ def run(options: WorkloadRunOptions) -> int:
 def check_options(options: WorkloadRunOptions) -> None:
     """Raise OptionError where no program is named, and WorkloadError where the table cannot be read
     or there is no such policy."""
-    check_program(options, USAGE)
+    options.check_program(USAGE)
     check_policy(options.policy)
     read(options.tuned)
     check_file(options.json, "--json")

@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.backend.cluster.cluster import ClusterGpu
+    from workbench.backend.cluster.spread import Job, Spread
     from workbench.backend.prewarm import KeptProcesses
     from workbench.backend.workers import Pool
-    from workbench.commands.spread import Job, Spread
     from workbench.reports.compare import Compared
 
 
@@ -99,11 +99,12 @@ def run(options: WorkloadTuneOptions, open_backend: Opener | None = None) -> int
         predicts = named if open_backend is not None else named or not gpu_present()
         sweeper = LaunchSweeper(options, predicts, open_backend)
         return _tune(sweeper, workload, seconds, device_of(options), None)
-    from workbench.commands.spread import GpuLines, Spread, cluster_of
+    from workbench.backend.cluster.spread import Spread, cluster_of
+    from workbench.commands.gpu_lines import GpuLines
 
     require_triton()
     lines = GpuLines(options.quiet, prints_aside(options))
-    with cluster_of(options) as cluster:
+    with cluster_of(str(options.workers), note) as cluster:
         spread = Spread(cluster, lines.say)
         sweeper = LaunchSweeper(replace(options, out=options.out.absolute()), False)
         return _tune(sweeper, workload, seconds, spread.first().gpu.device, spread)
@@ -296,7 +297,7 @@ def _job(
     tuning: WorkloadTuning, sweeper: LaunchSweeper, spread: Spread, group: Sequence[WorkItem]
 ) -> Job:
     """Return a group as a job for one GPU: its sweeps and its comparisons."""
-    from workbench.commands.spread import Job
+    from workbench.backend.cluster.spread import Job
 
     first = group[0].signature
     more = f" and {len(group) - 1} more of its family" if len(group) > 1 else ""

@@ -53,7 +53,7 @@ PARTS: Mapping[str, PackagePart] = {
         ("commands.bring_back", "commands.metal_comparison", "measurement.metal_*"),
         ("kernels", "traces"),
     ),
-    "cluster": PackagePart(("workbench.backend.cluster",), ("commands.spread",)),
+    "cluster": PackagePart(("workbench.backend.cluster",), ("commands.gpu_lines",)),
     "two_tritons": PackagePart(
         ("workbench.backend.version_timing",),
         ("commands.compiler_comparison", "commands.version_verdicts"),

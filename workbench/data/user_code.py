@@ -1,6 +1,6 @@
 """Run the user's own functions so that neither their exits nor their loops end or hang a command.
 
-A command runs in a child of the process that the user started (`commands/supervisor.py`). Sections
+A command runs in a child of the process that the user started (`backend/supervisor.py`). Sections
 that run the user's code are marked in memory that both share, each with a time limit; the parent
 ends a child that outlasts one, and says which code it was.
 """
@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.data.interrupts import CtrlC
 
@@ -149,3 +152,18 @@ def _text(value: object, write: Callable[[object], str]) -> str | None:
         if isinstance(error, CtrlC):
             raise
         return None
+
+
+@contextmanager
+def hide_main() -> Iterator[None]:
+    """Return a context manager that keeps new workers from importing the user's script, as they
+    would import any parent's: an interpreting worker must set Triton's mode before it is imported,
+    and a script may have no guard."""
+    main = vars(sys.modules["__main__"])
+    before: dict[str, Any] = {n: main[n] for n in ("__file__", "__spec__") if n in main}
+    main.pop("__file__", None)
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update(before)

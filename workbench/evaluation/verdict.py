@@ -78,7 +78,7 @@ def verdict_of(
         if before is None or before.state == "not run" or result.state == "broken" or noted:
             known[result.rule] = result
     missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
-    missing["sanitizer"] = "--sanitize asks for it, on an NVIDIA GPU"
+    missing["sanitizer"] = "--require sanitizer asks for it, on an NVIDIA GPU"
     every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
     return RulesVerdict(tuple(every), error, strict)
 

@@ -133,7 +133,7 @@ class Meter:
             if at_s > end:
                 raise EnergyError(
                     f"the energy counter was not updated within {self.rules.wait_s:g} s, so it "
-                    "cannot be read; update the driver, or leave out --energy"
+                    "cannot be read; update the driver, or leave out --also energy"
                 )
             before_s, value = at_s, now
 
@@ -143,7 +143,7 @@ class Meter:
         if self._value < before:
             raise WentBack(
                 "the energy counter began again while it was read; run the command again, or leave "
-                "out --energy"
+                "out --also energy"
             )
         return self.clock.now(), self._value
 

@@ -135,8 +135,8 @@ RULES: tuple[EvaluationRule, ...] = (
     ),
     EvaluationRule(
         "sanitizer",
-        "With `--sanitize`: compute-sanitizer finds no race (racecheck) and no wrong access "
-        "(memcheck) in a call at a size that the kernel was not told.",
+        "With `--require sanitizer`: compute-sanitizer finds no race (racecheck) and no wrong "
+        "access (memcheck) in a call at a size that the kernel was not told.",
         "races that give right results by luck, accesses that no guard band sees",
         gpu=True,
     ),

@@ -18,18 +18,17 @@ from workbench.tuner.space import Earlier, Plan
 from workbench.tuner.stopped import stop_of
 
 
-def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False) -> Earlier:
-    """Return the stored outcomes of a plan's configs that need not be obtained again. With
-    `retry_failures` every config without a time is tried again."""
+def earlier_outcomes(history: History, plan: Plan) -> Earlier:
+    """Return the stored outcomes of a plan's configs that need not be obtained again."""
     phase: Phase = "predict" if plan.run.predicted else "first_pass"
     first = {
         key: outcome
         for key, outcome in _find(history, plan.candidates, phase).items()
-        if isinstance(outcome, Record) or (not retry_failures and _lasting(outcome))
+        if isinstance(outcome, Record) or _lasting(outcome)
     }
     if plan.run.predicted:
         return Earlier(first)
-    stopped = None if retry_failures else _chance_left(history, plan, first)
+    stopped = _chance_left(history, plan, first)
     finals = _own_results(_find(history, [*plan.candidates, *plan.baselines], "final"))
     hot = _own_results(_find(history, plan.candidates, "hot"))
     earlier = Earlier(first, finals, hot, chance_left=stopped)

@@ -61,9 +61,7 @@ class SchedulerGone(Exception):
 def require_distributed() -> None:
     """Raise ClusterError where Dask's scheduler is not installed."""
     if find_spec("distributed") is None:
-        raise ClusterError(
-            f"--workers and --scheduler need Dask's distributed, which is not installed: {INSTALL}"
-        )
+        raise ClusterError(f"--workers needs Dask's distributed, which is not installed: {INSTALL}")
 
 
 @dataclass(eq=False)
@@ -150,7 +148,7 @@ class Cluster:
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ClusterError(
                 f"The scheduler {self.place} does not answer ({first_sentence(error)}); start it "
-                "with `dask scheduler`, or correct --scheduler."
+                "with `dask scheduler`, or correct --workers."
             ) from None
 
     # Waiting
@@ -509,5 +507,5 @@ def remote_cluster(url: str, notify: Callable[[str], None]) -> Cluster:
     from distributed import Client
 
     if not url.partition("://")[2].rpartition(":")[2].isdigit():
-        raise ClusterError(f"--scheduler {url} is no address; write tcp://HOST:8786.")
+        raise ClusterError(f"--workers {url} is no address; write tcp://HOST:8786.")
     return Cluster(lambda: Client(url, timeout=CONNECT_S), url, notify)

@@ -59,7 +59,7 @@ def _check(check: str, machine: Machine, workload: Workload, folder: Path) -> li
 
 
 def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
-    """Return the other checks, each due while none has found anything, or with `--all`."""
+    """Return the other checks, each due while none has found anything, or with `checks=all`."""
 
     def is_due() -> bool:
         return workload.every or not any(r.verdict == "fail" for r in results_of(folder).values())
@@ -69,7 +69,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
 
 
 def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the logs that may come back: without `--all` the first finding ends the checks."""
+    """Return the logs that may come back: the first finding ends the checks, or `checks=all`."""
     return [folder / f"{check}.log" for check in _chosen_checks(workload)]
 
 

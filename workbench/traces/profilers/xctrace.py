@@ -1,6 +1,6 @@
 """Apple's xctrace: intervals of the GPU by the template "Metal System Trace".
 
-`--instrument` adds samples of the CPU or allocations to the same recording. They stay in
+`instrument=` adds samples of the CPU or allocations to the same recording. They stay in
 `metal.trace`, for Instruments: only the intervals of the GPU are exported and read.
 """
 

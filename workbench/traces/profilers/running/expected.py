@@ -78,8 +78,8 @@ def _no_step(title: str, status: RecordingStatus, schedule: StepSchedule | None)
     before = schedule.wait + schedule.warmup
     steps = amount(status.steps, "step")
     return (
-        f"{title} made {steps}, and {before} come before the first one to record; choose a smaller "
-        "--wait or --warmup."
+        f"{title} made {steps}, and {before} come before the first one to record; choose smaller "
+        "--steps WAIT,WARMUP."
     )
 
 

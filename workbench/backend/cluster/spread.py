@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench.commands.console import ProgressLine, SweepConsole, note, plain_console
-from workbench.commands.run import ClusterOptions
-from workbench.data.record import Run
+from workbench.backend.cluster.cluster import (
+    JOIN_S,
+    SCHEDULER_S,
+    Cluster,
+    ClusterError,
+    ClusterGpu,
+    SchedulerGone,
+    WorkerDied,
+    local_cluster,
+    remote_cluster,
+)
+from workbench.backend.measuring import GpuGone, WorkerRefused
 from workbench.data.references import ALIKE, apart
 from workbench.data.units import percent
 from workbench.spec import WorkbenchError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from workbench.backend.cluster.cluster import Cluster, ClusterGpu
-    from workbench.tuner.engine import TimeBreakdown
-    from workbench.tuner.space import Plan
 
 LOOK_S = 0.3  # between two looks at the workers of the cluster
 MOVES = 5  # of one problem to another GPU: a sixth would meet the same fault
@@ -37,15 +37,13 @@ STOP_S = 12.0  # for threads to store what they have after Ctrl-C, of ENDING_S i
 
 
 @contextmanager
-def cluster_of(options: ClusterOptions, notify: Callable[[str], None] = note) -> Iterator[Cluster]:
-    """Return a context manager with the cluster that the options name. Raises ClusterError."""
-    from workbench.backend.cluster import cluster as dask
-
-    if options.workers is not None:
-        cluster = dask.local_cluster(options.workers, notify)
+def cluster_of(workers: str, notify: Callable[[str], None]) -> Iterator[Cluster]:
+    """Return a context manager with a cluster of so many GPUs of this host, or with that of the
+    scheduler at this address. Raises ClusterError."""
+    if workers.isdigit():
+        cluster = local_cluster(int(workers), notify)
     else:
-        assert options.scheduler is not None
-        cluster = dask.remote_cluster(options.scheduler, notify)
+        cluster = remote_cluster(workers, notify)
     try:
         yield cluster
     finally:
@@ -135,8 +133,6 @@ class Spread:
 
     def _look(self) -> None:
         """Let new workers join; wait for the scheduler where it is gone."""
-        from workbench.backend.cluster.cluster import SCHEDULER_S, ClusterError, SchedulerGone
-
         try:
             new = self._cluster.refresh()
         except SchedulerGone:
@@ -162,8 +158,6 @@ class Spread:
     def _look_for_gpus(self) -> None:
         """Raise ClusterError where no GPU takes part, and KeyboardInterrupt where none does any
         more. A worker that died may be restarted, and others may join, within JOIN_S."""
-        from workbench.backend.cluster.cluster import JOIN_S, ClusterError
-
         now = time.monotonic()
         if self._serving or self._joining:
             self._alone_since = None
@@ -185,9 +179,6 @@ class Spread:
     # In the thread of a worker
 
     def _serve(self, address: str, about: Mapping[str, Any]) -> None:
-        from workbench.backend.cluster.cluster import WorkerDied
-        from workbench.backend.measuring import GpuGone, WorkerRefused
-
         gpu: ClusterGpu | None = None
         try:
             with suppress(WorkerRefused, WorkerDied, GpuGone, KeyboardInterrupt):
@@ -234,9 +225,6 @@ class Spread:
 
     def _run_job(self, job: Job, gpu: ClusterGpu) -> bool:
         """Run a job. Returns whether the GPU can do another one."""
-        from workbench.backend.cluster.cluster import WorkerDied
-        from workbench.backend.measuring import GpuGone, WorkerRefused
-
         usable = False
         try:
             job.run(gpu)
@@ -278,102 +266,3 @@ def references_text(references: Mapping[str, float]) -> str:
     """Return `copy 4.02 TB/s, product 651 TFLOP/s`."""
     units = {"copy": "TB/s", "product": "TFLOP/s"}
     return ", ".join(f"{n} {v / 1e12:.3g} {units.get(n, '')}" for n, v in references.items())
-
-
-class GpuLines:
-    """The terminal of a command on several GPUs: a live line for each, and lines above them."""
-
-    def __init__(self, quiet: bool, stderr: bool = False, console: Console | None = None) -> None:
-        self.console = console or plain_console(stderr)
-        self.console.soft_wrap = not self.console.is_terminal
-        self.quiet = quiet
-        self.lock = threading.RLock()
-        self._lines: dict[str, tuple[str, ProgressLine]] = {}
-        self._live: Any = None
-
-    def say(self, text: str) -> None:
-        """Print a line, unless quiet."""
-        if not self.quiet:
-            self.console.print(text)
-
-    def show(self, gpu: str, problem: str, line: ProgressLine) -> None:
-        """Show the progress of a problem on a GPU."""
-        with self.lock:
-            self._lines[gpu] = problem, line
-            wanted = self.console.is_terminal and not self.console.is_dumb_terminal
-            if self._live is None and wanted and not self.quiet:
-                self._start()
-
-    def drop(self, gpu: str) -> None:
-        """Show a GPU no longer."""
-        with self.lock:
-            self._lines.pop(gpu, None)
-
-    def end(self) -> None:
-        """Remove the live lines."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _start(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=5,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
-
-    def _draw(self) -> Text:
-        from rich.text import Text
-
-        unicode = self.console.encoding.startswith("utf")
-        with self.lock:
-            shown = sorted(self._lines.items())
-        text = Text("\n", no_wrap=True, end="").join(
-            Text(f"{gpu}: {problem}  ").append_text(
-                line.draw(max(20, self.console.width - len(gpu) - len(problem) - 5),
-                          "━─" if unicode else "#-")
-            )
-            for gpu, (problem, line) in shown
-        )  # fmt: skip
-        return text
-
-
-class ProblemConsole(SweepConsole):
-    """The output of one problem of several: its lines name the problem and its GPU."""
-
-    def __init__(self, lines: GpuLines, problem: str, gpu: str) -> None:
-        self.console, self.quiet = lines.console, lines.quiet
-        self._gpus, self._problem, self._gpu = lines, problem, gpu
-        self._live = self._lines = self._redirection = None  # GpuLines shows the progress
-        self._line = ProgressLine()
-
-    def begin(self, run: Run, plan: Plan, earlier: int, failed: int = 0) -> None:
-        """Print which problem begins on which GPU, and show its progress."""
-        known = f", {earlier} known from earlier runs" if earlier else ""
-        many = f"{len(plan.candidates)} configs to try{known}"
-        self._gpus.say(f"{self._problem} on {self._gpu}: {many}")
-        self._line = ProgressLine(len(plan.candidates), earlier)
-        self._gpus.show(self._gpu, self._problem, self._line)
-
-    def end(self) -> None:
-        """Show the progress no longer."""
-        self._gpus.drop(self._gpu)
-
-    def conclude(
-        self,
-        sentence: str,
-        counts: Mapping[str, int],
-        breakdown: TimeBreakdown,
-        page: Path,
-        events: Path | None,
-    ) -> None:
-        """Print the result of the problem, its lines together."""
-        with self._gpus.lock:
-            self.console.print(f"{self._problem} on {self._gpu}:")
-            super().conclude(sentence, counts, breakdown, page, events)

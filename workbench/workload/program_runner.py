@@ -1,21 +1,19 @@
-"""Run a compared program once, in a fresh process; several processes may import ahead of their
-turn."""
+"""Run the program of `workload record`, `run` and `compare`: its command line, the variables by
+which its Python processes import `workbench/workload/startup`, and its runs in fresh processes,
+several of which may import ahead of their turn."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
-from workbench.commands.console import note, prints_aside
-from workbench.commands.options import WorkloadCompareOptions
-from workbench.commands.workload_program import startup_variables
 from workbench.data.exits import stopped_by
 from workbench.spec import WorkbenchError
 from workbench.traces.profilers.running.child import (
@@ -26,14 +24,32 @@ from workbench.traces.profilers.running.child import (
     wait_for_child,
 )
 from workbench.traces.profilers.running.expected import ending
+from workbench.traces.profilers.running.machine import machine_here
+from workbench.traces.profilers.running.workload import Workload, title_of, whole_command
 from workbench.workload.deployed import Deployment
 from workbench.workload.gate import Gate
-from workbench.workload.pinned import MissPolicy
 from workbench.workload.startup import sitecustomize
 from workbench.workload.step_marks import MarkOptions
+from workbench.workload.strict import WorkloadError
 
 LOOK_S = 0.05  # between two looks at runs that import
 NOTE_S = 60.0  # imports of a large program take up to this
+
+
+def program_words(program: Sequence[str]) -> list[str]:
+    """Return the command line of a program. Raises WorkloadError where there is no such program."""
+    machine = machine_here(tuple(program[:1]))
+    words = whole_command(Workload(tuple(program), title_of(program)), machine)
+    if shutil.which(words[0]) is None and not Path(words[0]).exists():
+        raise WorkloadError(f"There is no program {words[0]}; name one that is on the path.")
+    return words
+
+
+def startup_variables(more: Mapping[str, str]) -> dict[str, str]:
+    """Return these variables, and the PYTHONPATH with which Python processes heed them."""
+    own = str(Path(sitecustomize.__file__).resolve().parent)
+    paths = [own, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths), **more}
 
 
 class UngatedError(WorkbenchError):
@@ -50,12 +66,16 @@ class StartedRun:
 
 @dataclass
 class ProgramRunner:
-    """Runs of the program, each in a fresh process, in the order of rounds. With `at_once` of the
-    options so many import at the same time, and then take turns."""
+    """Runs of the program, each in a fresh process, in the order of `rounds`. With `at_once` so
+    many import at the same time, and then take turns; `tell` is called with notes on those."""
 
-    options: WorkloadCompareOptions
-    marks: MarkOptions
     words: list[str]
+    marks: MarkOptions
+    deployment: Deployment  # of the runs with the table
+    rounds: int
+    at_once: int
+    aside: bool  # its output goes to standard error
+    tell: Callable[[str], None]
     now: Callable[[], float] = time.perf_counter
     started: dict[tuple[int, bool], StartedRun] = field(default_factory=dict)
 
@@ -80,12 +100,12 @@ class ProgramRunner:
         wall time in seconds; where it waited for its turn, from then on. Raises UngatedError where
         a run did not wait."""
         folder = self._folder(number, pinned)
-        if self.options.at_once == 1:
+        if self.at_once == 1:
             began = self.now()
             end = run_child(
                 self.words,
                 own=False,
-                aside=prints_aside(self.options),
+                aside=self.aside,
                 more=self._variables(folder, pinned),
             )
         else:
@@ -101,15 +121,15 @@ class ProgramRunner:
 
     def _start(self, number: int, pinned: bool) -> None:
         """Start this run and those that follow it, and wait until all of them wait."""
-        planned = [(n, p) for n in range(self.options.rounds) for p in order_of(n)]
+        planned = [(n, p) for n in range(self.rounds) for p in order_of(n)]
         at = planned.index((number, pinned))
-        for each in planned[at : at + self.options.at_once]:
+        for each in planned[at : at + self.at_once]:
             folder = self._folder(*each)
             gate = Gate(folder)
             process = start_child(
                 self.words,
                 own=False,
-                aside=prints_aside(self.options),
+                aside=self.aside,
                 more=self._variables(folder, each[1]),
             )
             self.started[each] = StartedRun(process, gate)
@@ -117,7 +137,7 @@ class ProgramRunner:
         while left := sum(not run.gate.waited_for for run in self.started.values()):
             if (now := self.now()) - noted >= NOTE_S:
                 noted = now
-                note(
+                self.tell(
                     f"after {now - began:.0f} s {left} of {len(self.started)} runs have not used "
                     "the GPU through torch, nor marked a step; a run that never does so needs a "
                     "comparison without --at-once"
@@ -138,15 +158,10 @@ class ProgramRunner:
         return folder
 
     def _variables(self, folder: Path, pinned: bool) -> dict[str, str]:
-        options = self.options
-        marks = replace(self.marks, folder=str(folder), gate=options.at_once > 1)
+        marks = replace(self.marks, folder=str(folder), gate=self.at_once > 1)
         more = {sitecustomize.MARKS: marks.text(), sitecustomize.TUNED: ""}
         if pinned:
-            policy = cast(MissPolicy, options.policy)
-            table = str(options.table.absolute())
-            more[sitecustomize.TUNED] = Deployment(
-                table, policy, options.verify, str(folder)
-            ).text()
+            more[sitecustomize.TUNED] = replace(self.deployment, folder=str(folder)).text()
         return startup_variables(more)
 
 

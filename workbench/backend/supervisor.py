@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -34,9 +35,9 @@ _PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
 _SIGNALS = frozenset(getattr(signal, name) for name in STOPS if hasattr(signal, name))
 
 
-def supervise(command: Callable[[], int]) -> int:
+def supervise(command: Callable[[], int], tell: Callable[[str], None]) -> int:
     """Run the command in a child process and return its exit code, or COULD_NOT_RUN, after one
-    sentence, where the child ended otherwise. Without `fork` it runs in this process."""
+    sentence to `tell`, where the child ended otherwise. Without `fork` it runs in this process."""
     if not hasattr(os, "fork"):
         return command()
     marks = Marks()
@@ -50,21 +51,26 @@ def supervise(command: Callable[[], int]) -> int:
     if pid == 0:
         os.close(result)
         os.close(mine)
-        _child(command, marks, ours, alive, before)
+        _child(command, tell, marks, ours, alive, before)
     os.close(ours)
     os.close(alive)
-    return _Supervisor(pid, marks, result).wait(before)
+    return _Supervisor(pid, marks, result, tell).wait(before)
 
 
 def _child(
-    command: Callable[[], int], marks: Marks, result: int, alive: int, mask: Iterable[int]
+    command: Callable[[], int],
+    tell: Callable[[str], None],
+    marks: Marks,
+    result: int,
+    alive: int,
+    mask: Iterable[int],
 ) -> None:
     """Run the command, write its exit code to `result`, and end. Threads and exits of the user's
     code neither delay nor change it, and signals only until the command itself has ended."""
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     watch(marks)
     limit_memory()
-    sys.unraisablehook = _handle_unraisable
+    sys.unraisablehook = partial(_handle_unraisable, tell)
     code = INTERNAL
     try:
         with Interrupts(STOPS) as stops, processes_in_a_folder():
@@ -86,14 +92,14 @@ def _child(
         os._exit(code & 0xFF)
 
 
-def _handle_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+def _handle_unraisable(tell: Callable[[str], None], ignored: sys.UnraisableHookArgs) -> None:
     """Repeat a Ctrl-C that came in a `__del__` or a callback, where Python drops it. Print anything
     else that was raised there in one line, where Python prints a traceback."""
     if isinstance(ignored.exc_value, CtrlC):
         repeat_stop(POLL_S)
         return
     whose = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
-    _say(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
+    tell(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
 
 
 def _end_with_parent(alive: int) -> None:
@@ -107,8 +113,8 @@ class _Supervisor:
     """Wait for the child, end it where the user's code outlasts its limit or a stop does not end,
     and say how it ended."""
 
-    def __init__(self, pid: int, marks: Marks, result: int) -> None:
-        self._pid, self._marks, self._result = pid, marks, result
+    def __init__(self, pid: int, marks: Marks, result: int, tell: Callable[[str], None]) -> None:
+        self._pid, self._marks, self._result, self._tell = pid, marks, result, tell
         self._stop: int | None = None  # the signal that came first
         self._stop_s = 0.0  # when it came
         self._is_passed_on = False  # the child has it
@@ -195,7 +201,7 @@ class _Supervisor:
         if code:
             return int(code)
         if self._ended is not None and self._stop is not None:
-            _say(self._ended)
+            self._tell(self._ended)
             return stopped_by(self._stop)
         running = self._marks.running()
         whose = running[0].what if running else "the code that it ran"
@@ -210,7 +216,7 @@ class _Supervisor:
             name = signal.Signals(number).name
             killed = "; the system may have run out of memory" if number == signal.SIGKILL else ""
             reason = f"{whose} ended the process ({name}{killed})"
-        _say(f"error: {reason}; correct it and run the command again.")
+        self._tell(f"error: {reason}; correct it and run the command again.")
         return COULD_NOT_RUN
 
 
@@ -271,9 +277,3 @@ def _children() -> set[int]:
 
 def _late(mark: Mark) -> str:
     return f"{mark.what} took longer than {mark.limit_s:.3g} s"
-
-
-def _say(text: str) -> None:
-    from workbench.commands.console import say  # only now: `--help` does not need it
-
-    say(text, err=True)
