@@ -33,7 +33,7 @@ from workbench.reports.figures import (
     curve_data,
     experiment,
     history,
-    roofline,
+    scene,
     sweep,
     trace,
 )
@@ -61,7 +61,7 @@ def ticks() -> Rows:
     ratios = [n + d for n in sweep.HEAT_STEPS for d in (-1e-9, 0, 1e-9)]
     yield text_of([sweep.heat_step(ratio) for ratio in ratios])
     yield text_of([sweep.jitter(n) for n in range(8)])
-    yield text_of([roofline.mark_of(n) for n in range(18)])
+    yield text_of([scene.mark_of(n) for n in range(18)])
     impls = [f"impl{n}" for n in range(14)] + [f"library{n}" for n in range(6)]
     yield text_of(sweep.marks_of(impls, impls[14:]))
     yield text_of([sweep.marker_of(mark) for mark in (*sweep.MARKS, *sweep.LIBRARY_MARKS)])

@@ -24,7 +24,7 @@ from workbench.device.ceilings import (
     diagnose,
     stem_of,
 )
-from workbench.reports.figures import paper, roofline
+from workbench.reports.figures import paper
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
     RunWithOutcomes,
@@ -35,6 +35,9 @@ from workbench.reports.figures.roofline_points import (
     rows,
     sheet_of,
 )
+from workbench.reports.figures.room import Room
+from workbench.reports.figures.scene import scene_of
+from workbench.reports.figures.shapes import inks
 from workbench.reports.roofline import page
 
 DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
@@ -541,7 +544,7 @@ def test_ceilings_of_dtypes_that_nothing_computes_in_are_off():
 @given(st.lists(st.tuples(st.floats(0, 700), st.floats(0, 500), st.text("abc_", min_size=1,
                 max_size=18)), max_size=25))  # fmt: skip
 def test_words_never_lie_over_one_another(wanted):
-    room = roofline.Room(700, 500, 0, 0)
+    room = Room(700, 500, 0, 0)
     room.dots = [(x, y) for x, y, _ in wanted]
     for x, y, text in wanted:
         room.find(x, y, text, far=True)
@@ -558,7 +561,7 @@ def test_every_point_lies_within_the_axes(wanted):
     run = run_of()
     created = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
             for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
-    scene = roofline.scene_of(sheet_of([RunWithOutcomes(run, created)]))
+    scene = scene_of(sheet_of([RunWithOutcomes(run, created)]))
     for n in scene.placed:
         point = scene.sheet.points[n]
         assert scene.x[0] < point.load.intensity < scene.x[1]
@@ -578,13 +581,14 @@ def test_a_figure_is_a_column_wide_and_the_same_each_time():
 def test_a_figure_has_the_light_colours_of_the_page():
     folder = Path(paper.__file__).parents[1]
     css = (folder / "sweep.css").read_text() + (folder / "roofline.css").read_text()
-    for name, value in paper.INK.items():
-        assert re.search(rf"--{name}: (#\w+)", css)[1] == value
+    for name, ink in (("ink", "ink"), ("warn", "warn"), ("l-shared", "roof-shared"),
+                      ("i2", "impl-2"), ("d3", "impl-3")):  # fmt: skip
+        assert re.search(rf"--{ink}: (#\w+)", css)[1] == inks()[name]
 
 
 def test_a_text_may_touch_the_edges_of_its_room():
     """From 10 to 110 and 20 to 70, with 2 px at the left."""
-    room = roofline.Room(100, 50, 10, 20)
+    room = Room(100, 50, 10, 20)
     assert not room._outside((12, 20, 110, 70))
     beyond = ((11.9, 20, 110, 70), (12, 19.9, 110, 70), (12, 20, 110.1, 70), (12, 20, 110, 70.1))
     assert all(map(room._outside, beyond))

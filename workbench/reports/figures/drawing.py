@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,26 +31,29 @@ def axes(
     width: float,
     height: float,
     grid: Literal["", "x", "y", "both"] = "",
+    scale: float = 1.0,
 ) -> Any:
-    """Return axes at a place in CSS pixels from the upper left, in the page's colours."""
-    across, down = (inches * 72 for inches in fig.get_size_inches())
+    """Return axes at a place in CSS pixels from the upper left, in the page's colours; `scale` are
+    the points of a pixel."""
+    across, down = (inches * 72 / scale for inches in fig.get_size_inches())
     ax = fig.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     ax.set_facecolor("none")
     muted = colour("muted")
-    ax.tick_params(which="both", color=muted, labelcolor=muted, labelsize=SMALL, width=0.8)
+    size, width = SMALL * scale, 0.8 * scale
+    ax.tick_params(which="both", color=muted, labelcolor=muted, labelsize=size, width=width)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.label.set(color=muted, size=SMALL)
-    frame(ax, ("left", "bottom"))
+        axis.label.set(color=muted, size=size)
+    frame(ax, ("left", "bottom"), scale)
     if grid:
         ax.grid(axis=grid, color=colour("rule"), linewidth=0.8)
         ax.set_axisbelow(True)
     return ax
 
 
-def frame(ax: Any, spines: Iterable[str]) -> None:
+def frame(ax: Any, spines: Iterable[str], scale: float = 1.0) -> None:
     """Show only these spines: `left`, `bottom`."""
     for name, spine in ax.spines.items():
-        spine.set(visible=name in set(spines), color=colour("muted"), linewidth=0.8)
+        spine.set(visible=name in set(spines), color=colour("muted"), linewidth=0.8 * scale)
 
 
 def name_rows(ax: Any, at: Sequence[float], names: Sequence[str]) -> None:
@@ -63,6 +67,36 @@ def plain_ticks(*axes: Any) -> None:
     """Write the ticks of an x or y axis as plain numbers."""
     for axis in axes:
         axis.set_major_formatter(lambda v, _: f"{v:g}")
+
+
+def one_two_five(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` to `high` as ticks of a logarithmic axis."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
+    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
+
+
+def decades(ax: Any, scale: float = 1.0) -> None:
+    """Set ticks at powers of ten, with metric prefixes for rates."""
+    for axis, limits, write in (
+        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
+        (ax.yaxis, ax.get_ylim(), flops_text),
+    ):
+        first, last = (math.log10(v) for v in limits)
+        powers = [10.0**e for e in range(math.ceil(first), math.floor(last) + 1)]
+        axis.set_ticks(powers if len(powers) > 2 else one_two_five(*limits))
+        axis.set_major_formatter(write)
+        axis.set_minor_formatter(lambda v, _: "")
+    ax.grid(which="major", color=colour("rule"), linewidth=0.8 * scale)
+    ax.tick_params(which="minor", length=2 * scale)
+
+
+def flops_text(value: float, _: Any = None) -> str:
+    """Return a rate without its unit: `989 T`."""
+    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.3g} {symbol}"
+    return f"{value:.3g}"
 
 
 def note(

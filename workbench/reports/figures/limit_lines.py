@@ -21,8 +21,16 @@ from workbench.device.ceilings import (
 )
 from workbench.device.error_band import expected_s
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import EXPECTED_BAR, axes, frame, note, plain_ticks
-from workbench.reports.figures.sweep import Board, jitter, one_two_five, place_points
+from workbench.reports.figures.drawing import (
+    EXPECTED_BAR,
+    axes,
+    decades,
+    flops_text,
+    frame,
+    note,
+    plain_ticks,
+)
+from workbench.reports.figures.sweep import Board, jitter, place_points
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 NEAR = 16.0  # times a point's intensity or rate: limits within it are in the figure
@@ -116,28 +124,6 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     return figure_svg(fig, prefix, "Bandwidth", place_points(ax, board, points))
 
 
-def decades(ax: Any) -> None:
-    """Set ticks at powers of ten, with metric prefixes for rates."""
-    for axis, limits, write in (
-        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
-        (ax.yaxis, ax.get_ylim(), _flops),
-    ):
-        first, last = (math.log10(v) for v in limits)
-        powers = [10.0**e for e in range(math.ceil(first), math.floor(last) + 1)]
-        axis.set_ticks(powers if len(powers) > 2 else one_two_five(*limits))
-        axis.set_major_formatter(write)
-        axis.set_minor_formatter(lambda v, _: "")
-    ax.grid(which="major", color=colour("rule"), linewidth=0.8)
-    ax.tick_params(which="minor", length=2)
-
-
-def _flops(value: float, _: Any = None) -> str:
-    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= size:
-            return f"{value / size:.3g} {symbol}"
-    return f"{value:.3g}"
-
-
 def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapping[str, Any]]]:
     """Return the share of each ceiling but the cache's that a record reaches, its name, and it. Of
     a ceiling measured in both states that of the record's state counts."""
@@ -168,7 +154,7 @@ def _ceiling_style(kind: str, name: str, ceiling: Mapping[str, Any]) -> dict[str
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
-    rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
+    rate = f"{flops_text(ceiling['value'])}{ceiling['unit']}"
     parts = f"{what_of(name, ceiling)} {rate}", origin_of(name, ceiling)
     return ", ".join(filter(None, (*parts, clock_words(state_of(name, ceiling)))))
 

@@ -26,6 +26,7 @@ from workbench.reports.figures.drawing import (
     bar,
     frame,
     note,
+    one_two_five,
     plain_ticks,
 )
 from workbench.spec import knob_text, label
@@ -286,13 +287,6 @@ def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
     plain_ticks(ax.yaxis)
     ax.yaxis.minorticks_off()
     ax.set_ylabel(ax.get_ylabel() + " (log)")
-
-
-def one_two_five(low: float, high: float) -> list[float]:
-    """Return round numbers from `low` to `high` as ticks of a logarithmic axis."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
-    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
 
 
 def place_points(
