@@ -123,7 +123,7 @@ def calibrations() -> Rows:
         yield calibration.sentence(known, parts)  # type: ignore[arg-type]
         for part in parts:
             yield f"  {text_of(calibration.cells(part))} {text_of(part.plain)}"
-            yield from (f"    {line}" for line in calibration.held_lines(part.held))
+            yield from (f"    {text_of(calibration.size_cells(held))}" for held in part.held)
             yield f"    {text_of(calibration.points(part.held))}"
 
 

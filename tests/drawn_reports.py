@@ -405,13 +405,13 @@ def rooms() -> Rows:
         room.dots = [(dice.randrange(320), dice.randrange(220)) for _ in range(number % 7 * 3)]
         start, end = ((dice.randrange(300), dice.randrange(200)) for _ in range(2))
         if number % 3:
-            room.cross(*start, *end)
+            room.cross(start, end)
         else:
             room.ring(start, end)
         yield text_of((room.dots, room.along[:4], room.along[-1:]))
         for at in range(5):
             x, y = dice.choice((0, 40, 150, 295)), dice.choice((5, 100, 195))
-            spot = room.find(x, y, "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)
+            spot = room.find((x, y), "text " * at, dice.choice((6, 8, 12)), dice.random() < 0.5)
             yield f"  {x} {y} {text_of(spot)}"
             if spot and at == 2:
                 room.take(*spot, "taken")

@@ -547,7 +547,7 @@ def test_words_never_lie_over_one_another(wanted):
     room = Room(700, 500, 0, 0)
     room.dots = [(x, y) for x, y, _ in wanted]
     for x, y, text in wanted:
-        room.find(x, y, text, far=True)
+        room.find((x, y), text, far=True)
     for n, box in enumerate(room.taken):
         assert box[0] >= 0 and box[2] <= 700 and box[1] >= 0 and box[3] <= 500
         for other in room.taken[:n]:

@@ -6,7 +6,7 @@ Everything here is a pure function of a calibration, and runs without a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -134,13 +134,6 @@ def sentence(known: Calibration, parts: Sequence[CalibratedPart]) -> str:
         f"takes at most 5 % longer than the best known config; at the worst it takes "
         f"{three_digits(100 * max(regrets_, default=math.nan))} % longer.{more}"
     )
-
-
-def held_lines(held: Sequence[HeldSize]) -> Iterator[str]:
-    """Yield a line for each size that was held back."""
-    for one in held:
-        text = zip(SIZE_HEADS, size_cells(one), strict=True)
-        yield "; ".join(f"{head} {cell}" for head, cell in text)
 
 
 def show(console: Console, parts: Sequence[CalibratedPart]) -> None:

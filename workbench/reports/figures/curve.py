@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import LIBRARY_MARKERS, MARKERS, SMALL, axes
+from workbench.reports.figures.drawing import LIBRARY_MARKERS, MARKERS, axes, legend_beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,8 +90,7 @@ def curve_figure(curve: Curve) -> Figure:
         ax.yaxis.set_minor_formatter(lambda value, _: "")
     else:
         ax.set_ylim(0, 1.06 * max(tops, default=1.0))
-    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+    legend_beside(ax)
     return fig
 
 

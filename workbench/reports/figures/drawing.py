@@ -69,6 +69,24 @@ def plain_ticks(*axes: Any) -> None:
         axis.set_major_formatter(lambda v, _: f"{v:g}")
 
 
+def log_ticks(axis: Any, low: float, high: float) -> None:
+    """Set the ticks of a logarithmic axis to powers of ten, and 2 and 5 times them on a short
+    one."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    axis.set_ticks([t for e in powers for s in steps if low <= (t := s * 10.0**e) <= high])
+    axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: plain(value))
+
+
+def plain(value: float) -> str:
+    """Return a tick's text: 0.5, 200, 20 G."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if prefix == 'k' else size):g} {prefix}"
+    return f"{value:g}"
+
+
 def one_two_five(low: float, high: float) -> list[float]:
     """Return round numbers from `low` to `high` as ticks of a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -97,6 +115,17 @@ def flops_text(value: float, _: Any = None) -> str:
         if value >= size:
             return f"{value / size:.3g} {symbol}"
     return f"{value:.3g}"
+
+
+def legend_beside(ax: Any) -> None:
+    """Write the legend at the right of the axes."""
+    look = {"fontsize": SMALL, "frameon": False, "labelcolor": colour("ink")}
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, **look)
+
+
+def short_name(name: str, most: int) -> str:
+    """Return a name, cut where it has more letters than these."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def note(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Chart, Measured, Predicted, Record, Series
-from workbench.data.units import text_of, unit_of
+from workbench.data.record import Chart, Measured, Record, Series, group_by
+from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, name_rows, note_row, plain_ticks
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, plain, short_name
+from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_LINE = 24  # px between rows
 
 
 def chart(result: Chart, prefix: str) -> Markup:
@@ -76,62 +74,17 @@ def _line(ax: Any, n: int, series: Series) -> None:
         ax.errorbar(series.x, series.y, (below, above), **look)
 
 
-def plain(value: float) -> str:
-    """Return a tick's text: 0.5, 200, 20 G."""
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if prefix == 'k' else size):g} {prefix}"
-    return f"{value:g}"
-
-
 def times(records: Sequence[Record], prefix: str) -> Markup:
     """Return the time of each variant by kernel, on a log axis, with the median's interval."""
-    rows: list[tuple[str, Record | None]] = []
-    for kernel in dict.fromkeys(r.case.kernel for r in records):
-        mine = [r for r in records if r.case.kernel == kernel]
+    scale, unit = unit_of(min(r.time_s for r in records))
+    rows: list[ValueRow] = []
+    for kernel, mine in group_by(records, lambda r: r.case.kernel).items():
         same = all(r.case.sizes == mine[0].case.sizes for r in mine)
-        of = sizes_text(mine[0].case.sizes, " ") if same else ""
-        rows.append((f"{kernel}, {of}" if of else kernel, None))
-        rows += [(_name(r, not same), r) for r in mine]
-    fig = figure(960, 8 + _LINE * len(rows) + 52)
-    ax = axes(fig, 400, 8, 470, _LINE * len(rows), "x")
-    seconds = [r.time_s for r in records]
-    seconds += [end for r in records if not r.is_measured for end in _ends(r.timing) or ()]
-    scale, unit = unit_of(min(seconds))
-    low, high = min(seconds) / scale, max(seconds) / scale
-    ax.set(xscale="log", xlim=(low / 1.6, high * 1.6), ylim=(len(rows) - 0.5, -0.5))
-    ax.set(xlabel=f"time of one call, {unit} (log)")
-    decades = range(math.floor(math.log10(low / 1.6)), math.ceil(math.log10(high * 1.6)) + 1)
-    ticks = [m * 10.0**e for e in decades for m in (1, 2, 5)]
-    ax.set_xticks([t for t in ticks if low / 1.6 <= t <= high * 1.6], minor=False)
-    plain_ticks(ax.xaxis)
-    ax.xaxis.minorticks_off()
-    name_rows(ax, range(len(rows)), [name for name, _ in rows])
-    for name, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
-        name.set_fontweight("normal" if record else "bold")
-    for row, (_, record) in enumerate(rows):
-        if record is not None:
-            _bar(ax, row, record, scale)
-        elif row:
-            ax.axhline(row - 0.5, color=colour("rule"), linewidth=0.8)
+        at = sizes_text(mine[0].case.sizes, " ") if same else ""
+        rows.append(ValueRow(f"{kernel}, {at}" if at else kernel))
+        rows += [time_row(_name(r, not same), r, scale) for r in mine]
+    fig = rows_figure(rows, f"time of one call, {unit} (log)", 400, 470, log=True)
     return figure_svg(fig, prefix, "Time of each variant")
-
-
-def _ends(timing: Measured | Predicted) -> tuple[float, float] | None:
-    """Return the ends of an interval in seconds; None where the model states none."""
-    if isinstance(timing, Measured):
-        return timing.low_s, timing.high_s
-    return timing.interval_s
-
-
-def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
-    ink, at = colour("impl-0"), record.time_s / scale
-    face = ink if record.is_measured else "none"
-    ax.plot([at], [row], marker="o", markersize=7, color=ink, markerfacecolor=face, zorder=3)
-    if ends := _ends(record.timing):
-        ends = ends[0] / scale, ends[1] / scale
-        ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
-    note_row(ax, row, ("" if record.is_measured else "~") + text_of(record.time_s, scale))
 
 
 def _name(record: Record, sized: bool) -> str:
@@ -142,4 +95,4 @@ def _name(record: Record, sized: bool) -> str:
         parts += ["hot"] * (timing.regime == "hot") + ["host clock"] * (timing.method == "host")
     parts.append(label(case.config) if case.config else "")
     name = ", ".join(part for part in parts if part)
-    return name if len(name) <= 60 else name[:59] + "…"
+    return short_name(name, 60)

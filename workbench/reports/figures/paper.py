@@ -48,15 +48,15 @@ def paper(sheet: Sheet, kind: str) -> bytes:
     scene = replace(scene, lines=_shown_ceilings(scene))
     kernels = scene.strip_kernels
     aside = 24 + 7 * max(map(len, kernels), default=0)
-    form = Form(WIDTH, 70, 8, WIDTH - 80, 290, aside, 8, 6, 1.5, keyed=True)
+    form = Form(WIDTH, 70, 8, WIDTH - 80, 290, aside, 8, 6, 1.5, SCALE, keyed=True)
     chart = 344 if scene.placed or not kernels else 0  # px
     whole = chart + (ROW * len(kernels) + 56 if kernels else 0)
     key, rows = _key(scene, whole + 12)
     with matplotlib.rc_context(_SETTINGS), use_inks(inks()):
         fig = figure(WIDTH * SCALE, (whole + LINE * (rows + 1)) * SCALE)
         fig.set_facecolor(inks()["ground"])
-        shapes = chart_shapes(fig, scene, form, SCALE) if chart else []
-        shapes += strip_shapes(fig, scene, form, chart + 8, SCALE) if kernels else []
+        shapes = chart_shapes(fig, scene, form) if chart else []
+        shapes += strip_shapes(fig, scene, form, chart + 8) if kernels else []
         paint(fig, [*shapes, *key], SCALE)
         out = io.BytesIO()
         created: Mapping[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}

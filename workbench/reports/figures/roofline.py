@@ -8,8 +8,9 @@ hidden where all switches of one of its words are off.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -41,6 +42,7 @@ class Form(NamedTuple):
     names: int
     changes: int
     largest: float  # scale of the mark with the largest share of time
+    scale: float = 1.0  # points of a px
     keyed: bool = False  # ceilings are named below the picture
 
 
@@ -48,20 +50,37 @@ class Form(NamedTuple):
 PAGE = Form(1120, 78, 14, 770, 548, 190, 14, 12, 2.3)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layout:
-    """A picture under way. `spot` gives the place of a point that takes so many seconds."""
+    """A picture under way, of points by their index; in a strip they lie on the lines of rows."""
 
     scene: Scene
     form: Form
+    ax: Any
     room: Room
-    spot: Callable[[Point, float], Place]
-    at: Mapping[int, Place]  # of points, by their index
-    flat: bool = False  # points lie on the lines of rows
+    numbers: Sequence[int]
+    strip: bool = False
 
     def point(self, n: int) -> Point:
         """Return a point by its index."""
         return self.scene.sheet.points[n]
+
+    def place(self, x: float, y: float) -> Place:
+        """Return the place of data."""
+        return place(self.ax, x, y, self.form.scale)
+
+    def spot(self, point: Point, seconds: float) -> Place:
+        """Return the place of a point that takes so many seconds."""
+        if self.strip:
+            row = self.scene.strip_kernels.index(point.record.case.kernel)
+            return self.place(point.load.bytes / seconds / 1e9, row)
+        return self.place(point.load.intensity or 1.0, point.load.flops / seconds)
+
+    @cached_property
+    def at(self) -> dict[int, Place]:
+        """Return the places of its points."""
+        points = ((n, self.point(n)) for n in self.numbers)
+        return {n: self.spot(p, p.load.time_s) for n, p in points}
 
 
 def chart(scene: Scene, prefix: str) -> Markup:
@@ -80,34 +99,20 @@ def strip(scene: Scene, prefix: str) -> Markup:
     return figure_svg(fig, prefix, "Bandwidth", svg(strip_shapes(fig, scene, PAGE, top)))
 
 
-def chart_shapes(fig: Any, scene: Scene, form: Form, scale: float = 1.0) -> list[Any]:
+def chart_shapes(fig: Any, scene: Scene, form: Form) -> list[Any]:
     """Draw the axes of a roofline; returns the shapes over them."""
-    ax = axes(fig, *form[1:5], scale=scale)
+    ax = axes(fig, *form[1:5], scale=form.scale)
     ax.set(xscale="log", yscale="log", xlim=scene.x, ylim=scene.y)
     ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
-    decades(ax, scale)
+    decades(ax, form.scale)
     ax.set_axisbelow(True)
-
-    def at(x: float, y: float) -> Place:
-        return place(ax, x, y, scale)
-
-    def spot(point: Point, seconds: float) -> Place:
-        return at(point.load.intensity or 1.0, point.load.flops / seconds)
-
     room = Room(form.across, form.down, form.left, form.top)
-    layout = _layout(scene, form, room, scene.placed, spot)
+    layout = Layout(scene, form, ax, room, scene.placed)
     room.dots = list(layout.at.values())
-    traffic = _traffic(layout, at)
-    parts = [*_ceilings(layout, at), *_whiskers(layout), *_arrows(layout), *traffic]
+    traffic = _traffic(layout)
+    parts = [*_ceilings(layout), *_whiskers(layout), *_arrows(layout), *traffic]
     parts += [points_group(layout), *_warnings(layout), *_names(layout)]
-    return parts if form.keyed else [*parts, *_ridge_names(layout, at)]
-
-
-def _layout(
-    scene: Scene, form: Form, room: Room, numbers: Sequence[int], spot: Callable[..., Place]
-) -> Layout:
-    points = ((n, scene.sheet.points[n]) for n in numbers)
-    return Layout(scene, form, room, spot, {n: spot(p, p.load.time_s) for n, p in points})
+    return parts if form.keyed else [*parts, *_ridge_names(layout)]
 
 
 def _top(scene: Scene) -> float:
@@ -122,19 +127,19 @@ def _top(scene: Scene) -> float:
 # Ceilings.
 
 
-def _ceilings(layout: Layout, at: Callable[[float, float], Place]) -> list[Group]:
+def _ceilings(layout: Layout) -> list[Group]:
     """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
     where no point can be."""
-    scene, room, form = layout.scene, layout.room, layout.form
+    scene, room, form, at = layout.scene, layout.room, layout.form, layout.place
     right = form.left + form.across
-    beside = _label_baselines(scene, at)
+    beside = _label_baselines(layout)
     parts, sample = [], form.top + 14.0
     for line in scene.lines:
         value, off = line.ceiling.value, scene.off(line)
         ends = [at(*end) for end in _cut(scene, line, value)]
-        shapes: list[Any] = [*_band(scene, line, at), segment(*ends, look=line.look)]
+        shapes: list[Any] = [*_band(layout, line), segment(*ends, look=line.look)]
         if not off:
-            room.cross(*ends[0], *ends[1])
+            room.cross(ends[0], ends[1])
         if line.dtypes and not form.keyed:
             y = beside[id(line)]
             shapes.append(segment(at(*line.end), (right + 14, y - 4), look="lead"))
@@ -148,7 +153,7 @@ def _ceilings(layout: Layout, at: Callable[[float, float], Place]) -> list[Group
             room.dots.append(ridge := at(line.ridge or 0.0, value))
             shapes.append(Ring(ridge, 3, title, "ridge"))
         parts.append(_line_group(scene, line, shapes))
-    return parts if form.keyed else [*parts, *_line_extensions(scene, at)]
+    return parts if form.keyed else [*parts, *_line_extensions(layout)]
 
 
 def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> Group:
@@ -156,9 +161,9 @@ def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "")
     return Group(scene.line_switches(line), shapes, look, scene.off(line))
 
 
-def _line_extensions(scene: Scene, at: Callable[[float, float], Place]) -> list[Group]:
+def _line_extensions(layout: Layout) -> list[Group]:
     """Return extensions of memory's lines up to the ceilings that are switched off at first."""
-    parts = []
+    parts, scene, at = [], layout.scene, layout.place
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
         for flat in (n for n in scene.lines if n.dtypes and scene.off(n)):
@@ -172,10 +177,11 @@ def _line_extensions(scene: Scene, at: Callable[[float, float], Place]) -> list[
     return parts
 
 
-def _label_baselines(scene: Scene, at: Callable[[float, float], Place]) -> dict[int, float]:
+def _label_baselines(layout: Layout) -> dict[int, float]:
     """Return the baselines of the labels at the right: in the lines' order, a line apart."""
-    flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
-    wanted = [at(*line.end)[1] + 4 for line in flat]
+    flat = [line for line in layout.scene.lines if line.dtypes]
+    flat.sort(key=lambda line: -line.ceiling.value)
+    wanted = [layout.place(*line.end)[1] + 4 for line in flat]
     highest = PAGE.top + 8.0
     ys: list[float] = []
     for y in wanted:
@@ -202,12 +208,12 @@ def key_shapes(scene: Scene, line: Line, x: float, y: float, brief: bool = False
     return [sample, *label_shapes(scene, line, x + 48, y, brief)]
 
 
-def _band(scene: Scene, line: Line, at: Callable[[float, float], Place]) -> list[Path]:
+def _band(layout: Layout, line: Line) -> list[Path]:
     low, high = line.ceiling.low, line.ceiling.high
     if not line.ceiling.is_measured or not low or not high:
         return []
-    (a, b), (d, c) = _cut(scene, line, low), _cut(scene, line, high)
-    return [Path([[at(*each) for each in (a, b, c, d)]], "band", closed=True)]
+    (a, b), (d, c) = (_cut(layout.scene, line, value) for value in (low, high))
+    return [Path([[layout.place(*each) for each in (a, b, c, d)]], "band", closed=True)]
 
 
 def _cut(scene: Scene, line: Line, value: float) -> Ends:
@@ -218,14 +224,14 @@ def _cut(scene: Scene, line: Line, value: float) -> Ends:
     return (first, first * value), (line.end[0], line.end[0] * value)
 
 
-def _ridge_names(layout: Layout, at: Callable[[float, float], Place]) -> list[Group]:
+def _ridge_names(layout: Layout) -> list[Group]:
     """Return FLOP/byte beside each ridge that has space; the labels at the right have all."""
     scene, parts = layout.scene, []
     for line in sorted(scene.lines, key=lambda n: (not n.ceiling.is_measured, -n.ceiling.value)):
         if scene.has_ridge(line):
             words = f"{line.ridge:.3g}"
-            x, y = at(line.ridge or 0.0, line.ceiling.value)
-            spot = (x + 6, y - 6) if scene.off(line) else layout.room.find(x, y, words, 6)
+            x, y = layout.place(line.ridge or 0.0, line.ceiling.value)
+            spot = (x + 6, y - 6) if scene.off(line) else layout.room.find((x, y), words, 6)
             if spot:
                 parts.append(_line_group(scene, line, [Text(spot, words)], " at"))
     return parts
@@ -285,10 +291,10 @@ def _arrows(layout: Layout) -> list[Group]:
         start, (x, y) = at[arrow.start], at[arrow.end]
         long = math.dist(start, (x, y))
         shapes: list[Any] = [*_arrow(start, (x, y), 12)]
-        words = f"{100 * arrow.change:+.{int(layout.flat)}f} %".replace("-", "−")
+        words = f"{100 * arrow.change:+.{int(layout.strip)}f} %".replace("-", "−")
         beside = (start[1] + y) / 2 if long > 30 else y
-        gap = 14 if layout.flat else 8
-        spot = layout.room.find(x, beside, words, gap) if long >= 5 or layout.flat else None
+        gap = 14 if layout.strip else 8
+        spot = layout.room.find((x, beside), words, gap) if long >= 5 or layout.strip else None
         if spot and number < layout.form.changes:
             shapes.append(Text(spot, words, "change"))
         slower = "arrow slower" if arrow.change > 0 else "arrow"
@@ -311,14 +317,14 @@ def _arrow(start: Place, end: Place, least: float) -> list[Path]:
     return [segment(start, (x, y)), Path([head], closed=True)]
 
 
-def _traffic(layout: Layout, at: Callable[[float, float], Place]) -> list[Group]:
+def _traffic(layout: Layout) -> list[Group]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
     for n, start in layout.at.items():
         point = layout.point(n)
         for each in point.traffic:
-            end = at(each.flops / each.bytes, each.flops / point.load.time_s)
+            end = layout.place(each.flops / each.bytes, each.flops / point.load.time_s)
             times = each.bytes / point.load.bytes
             words = f"profiled by {each.tool}: {quantity(each.bytes, 'B')} at {NAMES[each.level]}"
             ring = Ring(end, 4.5, f"{point.name}: {words}, {times:.2f}x the declared")
@@ -348,7 +354,7 @@ def _names(layout: Layout) -> list[Group]:
     parts = []
     for n, name in points_to_label(layout.scene, layout.scene.placed, layout.form.names):
         x, y = layout.at[n]
-        if spot := layout.room.find(x, y, name, 12, far=True):
+        if spot := layout.room.find((x, y), name, 12, far=True):
             shapes: list[Any] = [Text(spot, name, "name")]
             nearest = min(max(x, spot[0]), spot[0] + CHAR * len(name)), spot[1] - 4
             if math.dist(nearest, (x, y)) > 24:
@@ -361,11 +367,11 @@ def _names(layout: Layout) -> list[Group]:
 # The strip: kernels that declare no FLOPs, under the bandwidths.
 
 
-def strip_shapes(fig: Any, scene: Scene, form: Form, top: float, scale: float = 1.0) -> list[Any]:
+def strip_shapes(fig: Any, scene: Scene, form: Form, top: float) -> list[Any]:
     """Draw the axes of a strip below `top`; returns the shapes over them."""
     points, kernels = scene.sheet.points, scene.strip_kernels
     down = ROW * len(kernels)
-    ax = axes(fig, form.aside, top, form.width - form.aside - 24, down, scale=scale)
+    ax = axes(fig, form.aside, top, form.width - form.aside - 24, down, scale=form.scale)
     lines = _bandwidths(scene)
     values = [points[n].bytes_rate / 1e9 for n in scene.strip]
     values += [line.ceiling.value / 1e9 for line in lines]
@@ -382,16 +388,12 @@ def strip_shapes(fig: Any, scene: Scene, form: Form, top: float, scale: float = 
     ax.set_yticks(range(len(kernels)), kernels)
     ax.tick_params(axis="y", length=0)
     plain_ticks(ax.xaxis)
-    frame(ax, ("bottom",), scale)
-
-    def spot(point: Point, seconds: float) -> Place:
-        row = kernels.index(point.record.case.kernel)
-        return place(ax, point.load.bytes / seconds / 1e9, row, scale)
+    frame(ax, ("bottom",), form.scale)
 
     room = Room(form.width, top + down, 0, 0)
-    layout = replace(_layout(scene, form, room, scene.strip, spot), flat=True)
+    layout = Layout(scene, form, ax, room, scene.strip, strip=True)
     room.dots = list(layout.at.values())
-    parts = [*_uprights(layout, ax, lines, top, scale), *_whiskers(layout), *_arrows(layout)]
+    parts = [*_uprights(layout, lines, top), *_whiskers(layout), *_arrows(layout)]
     return [*parts, points_group(layout), *_warnings(layout)]
 
 
@@ -402,21 +404,19 @@ def _bandwidths(scene: Scene) -> list[Line]:
     return [n for n in memory if n.ceiling.level == "dram" or n.ceiling.value <= reach]
 
 
-def _uprights(
-    layout: Layout, ax: Any, lines: Sequence[Line], top: float, scale: float
-) -> list[Group]:
+def _uprights(layout: Layout, lines: Sequence[Line], top: float) -> list[Group]:
     """Return the bandwidths as upright lines, each with its label above."""
     scene, parts, ends = layout.scene, [], [1e9] * 4
-    bottom = place(ax, 1.0, ax.get_ylim()[0], scale)[1]
+    bottom = layout.place(1.0, layout.ax.get_ylim()[0])[1]
     for line in sorted(lines, key=lambda n: -n.ceiling.value):
         c = line.ceiling
         known = [v for v in (c.low, c.high) if v and c.is_measured]
-        x, *band = (place(ax, v / 1e9, 0, scale)[0] for v in (c.value, *known))
+        x, *band = (layout.place(v / 1e9, 0)[0] for v in (c.value, *known))
         row = next((n for n, end in enumerate(ends) if x <= end), 3)
         ends[row] = x - CHAR * len(scene.label(line)) - 26
         y = top if layout.form.keyed else top - 6 - LINE * row
         shapes: list[Any] = [segment((x, y + 3), (x, bottom), look=line.look)]
-        layout.room.cross(x, y, x, bottom)
+        layout.room.cross((x, y), (x, bottom))
         if not layout.form.keyed:
             shapes += label_shapes(scene, line, x, y, look="end")
         if len(band) == 2:

@@ -28,6 +28,7 @@ from workbench.reports.figures.drawing import (
     note,
     one_two_five,
     plain_ticks,
+    short_name,
 )
 from workbench.spec import knob_text, label
 
@@ -436,4 +437,4 @@ def _short(record: Record) -> str:
     case = record.case
     name = f"{case.impl} {label(case.config)}" if case.config else case.impl
     name += " (default)" if record.default else ""
-    return name if len(name) <= 54 else name[:53] + "…"
+    return short_name(name, 54)
