@@ -22,7 +22,16 @@ from workbench.code.code_pair import CodePair
 from workbench.data.compiled_code import HotLoop
 from workbench.data.impl_check import ImplCheck
 from workbench.data.intervals import Intervals
-from workbench.data.record import Comparison, Failure, Outcome, Ratio, Record, Run, Verdict
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Outcome,
+    Ratio,
+    Record,
+    Run,
+    Series,
+    Verdict,
+)
 from workbench.data.verdict import holm_verdicts
 from workbench.reports import calibration, compare, figure, run_index, versions
 from workbench.reports.experiment import _untold as untold
@@ -302,7 +311,7 @@ def scales() -> Rows:
     yield f"{ax.get_yscale()} {text_of(ax.get_ylim())}"
     for last in (8190, 8191, 8192, 16_384):
         sizes = (1024, 2048, last)
-        line = curve.RateLine("a", sizes, (1.0, 2.0, 3.0))
+        line = Series("a", sizes, (1.0, 2.0, 3.0))
         ax = curve.curve_figure(curve.Curve("N", "bf16", "GB/s", (line,))).axes[0]
         yield f"{last} {ax.get_xscale()} {[t.get_text() for t in ax.get_xticklabels()]}"
     failures = [Failure(record.case, "f", run.id, synthetic.AT, "check", reason)

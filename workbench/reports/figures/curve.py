@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from workbench.data.record import Series
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import LIBRARY_MARKERS, MARKERS, axes, legend_beside
+from workbench.reports.figures.drawing import (
+    LIBRARY_MARKERS,
+    MARKERS,
+    axes,
+    legend_beside,
+    log_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,28 +29,15 @@ LOG_FROM = 8.0  # largest over smallest size or time, from which its axis is log
 
 
 @dataclass(frozen=True)
-class RateLine:
-    """Rates of one Impl at the sizes at which it has a time; `low` and `high` are the ends of the
-    95 % interval, or of the error band of a prediction; empty where its device has none."""
-
-    name: str
-    x: tuple[int, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    measured: bool = True
-    library: bool = False
-
-
-@dataclass(frozen=True)
 class Curve:
     """Rates over one axis, the other axes and the dtype being equal."""
 
     axis: str
     about: str  # the other axes and the dtype
     unit: str  # "GB/s" or "TFLOP/s"; TIME_UNIT for times in place of rates
-    lines: tuple[RateLine, ...]
-    bound: RateLine | None = None  # the rate at the roofline bound; None without a ceiling
+    lines: tuple[Series, ...]  # of each Impl, at the sizes at which it has a time
+    bound: Series | None = None  # the rate at the roofline bound; None without a ceiling
+    libraries: frozenset[str] = frozenset()  # names of those lines that are libraries'
 
     @property
     def title(self) -> str:
@@ -66,17 +60,14 @@ def curve_figure(curve: Curve) -> Figure:
     hollow marks on dashed lines; libraries have thin crosses."""
     fig = figure(WIDTH, HEIGHT)
     ax = axes(fig, 76, 16, WIDTH - 316, HEIGHT - 72, "both")
-    kinds = {line.measured for line in curve.lines}
-    kind = {frozenset({True}): "measured", frozenset({False}): "predicted"}.get(frozenset(kinds))
-    ax.set(
-        xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.quantity}, {kind or 'as marked'}"
-    )
+    kinds = {line.kind for line in curve.lines}
+    kind = kinds.pop() if len(kinds) == 1 else "as marked"
+    ax.set(xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.quantity}, {kind}")
     _scale(ax, curve)
-    own = [line for line in curve.lines if not line.library]
-    for n, line in enumerate(own):
-        _draw(ax, line, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
-    for n, line in enumerate(line for line in curve.lines if line.library):
-        _draw(ax, line, "muted", LIBRARY_MARKERS[n % len(LIBRARY_MARKERS)])
+    for n, line in enumerate(line for line in curve.lines if line.name not in curve.libraries):
+        draw_series(ax, line, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
+    for n, line in enumerate(line for line in curve.lines if line.name in curve.libraries):
+        draw_series(ax, line, "muted", LIBRARY_MARKERS[n % len(LIBRARY_MARKERS)], 1.0)
     if curve.bound is not None:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
         ax.plot(
@@ -86,8 +77,7 @@ def curve_figure(curve: Curve) -> Figure:
     ends = [y for line in curve.lines for y in (*line.y, *line.low, *line.high)]
     if curve.unit == TIME_UNIT and max(ends) >= LOG_FROM * min(ends):
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        ax.yaxis.set_minor_formatter(lambda value, _: "")
+        log_ticks(ax.yaxis, *ax.get_ylim())
     else:
         ax.set_ylim(0, 1.06 * max(tops, default=1.0))
     legend_beside(ax)
@@ -109,7 +99,7 @@ def _scale(ax: Any, curve: Curve) -> None:
     ax.xaxis.minorticks_off()
 
 
-def size_text(size: int) -> str:
+def size_text(size: float) -> str:
     """Return a size as a tick: 768, 16Ki, 4Mi."""
     for step, name in ((1 << 20, "Mi"), (1 << 10, "Ki")):
         if size >= 16 * (1 << 10) and size % step == 0:
@@ -117,17 +107,21 @@ def size_text(size: int) -> str:
     return f"{size:,}" if size < 100_000 else f"{size:.3g}"
 
 
-def _draw(ax: Any, line: RateLine, ink_name: str, mark: str) -> None:
-    ink = colour(ink_name)
-    look: dict[str, Any] = {"marker": mark, "markersize": 6, "zorder": 3, "label": line.name}
-    look |= {"linewidth": 1.0 if line.library else 1.8}
-    look |= {"linestyle": "-" if line.measured else (0, (5, 3))}
-    look |= {"markerfacecolor": ink if line.measured else "none"}
-    ax.plot(line.x, line.y, color=ink, **look)
-    if line.low:
-        ax.fill_between(line.x, line.low, line.high, color=ink, alpha=0.18, linewidth=0)
+def draw_series(ax: Any, series: Series, ink_name: str, mark: str, width: float = 1.8) -> None:
+    """Draw a line, dashed unless it is measured, with its intervals. Its points are filled if
+    measured and hollow if predicted; others have none."""
+    ink, measured = colour(ink_name), series.kind == "measured"
+    look: dict[str, Any] = {"markersize": 6, "zorder": 3, "linewidth": width, "label": series.name}
+    look |= {"linestyle": "-" if measured else (0, (5, 3)), "color": ink}
+    look |= {"marker": mark if measured or series.kind == "predicted" else ""}
+    ax.plot(series.x, series.y, markerfacecolor=ink if measured else "none", **look)
+    if series.low and series.high:
+        ends = zip(series.y, series.low, series.high, strict=True)
+        reach = [(max(0.0, y - low), max(0.0, high - y)) for y, low, high in ends]
+        look = {"fmt": "none", "ecolor": ink, "elinewidth": 1.2, "capsize": 2.5, "zorder": 2}
+        ax.errorbar(series.x, series.y, list(zip(*reach, strict=True)), **look)
 
 
-def crosses(lines: Sequence[RateLine]) -> bool:
+def crosses(lines: Sequence[Series]) -> bool:
     """Return whether there is something to draw: two sizes at least."""
     return len({x for line in lines for x in line.x}) > 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 
-from workbench.data.record import Measured, Outcome, Record, Run, group_by
+from workbench.data.record import Kind, Measured, Outcome, Record, Run, Series, group_by
 from workbench.data.selection import interval_of, memory_bound, ridge_of
 from workbench.device.error_band import expected_s
-from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
+from workbench.reports.figures.curve import TIME_UNIT, Curve, crosses
 from workbench.reports.figures.size_groups import Group, groups_of
 from workbench.spec import sizes_text
 
@@ -38,9 +38,9 @@ def _curve(run: Run, dtype: str, groups: Sequence[Group]) -> Curve | None:
         return None
     fixed = {k: v for k, v in records[0].case.sizes.items() if k != axis}
     about = ", ".join(part for part in (sizes_text(fixed, " "), dtype) if part)
-    return Curve(
-        axis, about, unit, lines, None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
-    )
+    bound = None if unit == TIME_UNIT else _bound_line(groups, axis, rate)
+    libraries = frozenset(r.case.impl for r in records if r.case.is_baseline)
+    return Curve(axis, about, unit, lines, bound, libraries)
 
 
 def rate_of(records: Sequence[Record], ridge: float) -> tuple[Rate, str]:
@@ -75,17 +75,16 @@ def _microseconds(record: Record, seconds: float) -> float:
     return seconds * 1e6
 
 
-def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> RateLine:
+def rate_line(name: str, records: Sequence[Record], axis: str, rate: Rate) -> Series:
     """Return the rates of records over an axis of their sizes."""
     records = sorted(records, key=lambda r: r.case.sizes[axis])
-    return RateLine(
-        name,
-        tuple(r.case.sizes[axis] for r in records),
-        tuple(rate(r, r.time_s) for r in records),
-        *_ends(records, rate),
-        measured=records[0].is_measured,
-        library=records[0].case.is_baseline,
-    )
+    at = tuple(r.case.sizes[axis] for r in records), tuple(rate(r, r.time_s) for r in records)
+    return Series(name, *at, *_ends(records, rate), kind_of(records[0]))
+
+
+def kind_of(record: Record) -> Kind:
+    """Return how a time was obtained."""
+    return "measured" if record.is_measured else "predicted"
 
 
 def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -102,14 +101,14 @@ def _ends(records: Sequence[Record], rate: Rate) -> tuple[tuple[float, ...], tup
     return tuple(low for low, _ in ends), tuple(high for _, high in ends)
 
 
-def _bound_line(groups: Sequence[Group], axis: str, rate: Rate) -> RateLine | None:
+def _bound_line(groups: Sequence[Group], axis: str, rate: Rate) -> Series | None:
     """Return the rate of a call that takes the least time that its nearest ceiling allows."""
     points = sorted(_bound_points(groups, axis, rate))
     if all(isclose(share, 1) for *_, share in points):  # none, or what is drawn is the bound itself
         return None
     xs, ys = zip(*((x, y) for x, y, *_ in points), strict=True)
     names = list(dict.fromkeys(name for *_, name, _ in points))
-    return RateLine("\n".join(("roofline bound:", *names)), xs, ys, measured=False)
+    return Series("\n".join(("roofline bound:", *names)), xs, ys, kind="computed")
 
 
 def _bound_points(

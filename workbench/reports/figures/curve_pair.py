@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from workbench.data.record import Outcome, Phase, Record, Run, group_by
+from workbench.data.record import Outcome, Phase, Record, Run, Series, group_by
 from workbench.data.selection import ridge_of
-from workbench.reports.figures.curve import TIME_UNIT, Curve, RateLine, crosses
-from workbench.reports.figures.curve_data import rate_line, rate_of, varied_axis
+from workbench.reports.figures.curve import TIME_UNIT, Curve, crosses
+from workbench.reports.figures.curve_data import kind_of, rate_line, rate_of, varied_axis
 from workbench.spec import sizes_text
 
 MOST_KNOBS = 2  # axes drawn of a sweep
@@ -64,7 +64,7 @@ def _knob_curves(runs: Sequence[Run], times: Sequence[Times]) -> Iterator[Curve]
             )
             xs = tuple(r.case.config[field] for r in best)
             ys = tuple(1e6 * r.time_s for r in best)
-            lines.append(RateLine(name, xs, ys, measured=some[0].is_measured))
+            lines.append(Series(name, xs, ys, kind=kind_of(some[0])))
         if crosses(lines):
             yield Curve(field, about, TIME_UNIT, tuple(lines))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from workbench.data.record import Chart, Measured, Record, Series, group_by
+from workbench.data.record import Chart, Measured, Record, group_by
 from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, plain, short_name
+from workbench.reports.figures.curve import draw_series
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, log_ticks, plain, short_name
 from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 from workbench.spec import label, sizes_text
 
@@ -37,14 +38,11 @@ def chart_figure(result: Chart) -> Figure:
         axis.set_major_formatter(lambda v, _: plain(v))
         axis.set_minor_formatter(lambda v, _: "")
     for n, series in enumerate(result.series):
-        _line(ax, n, series)
+        draw_series(ax, series, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
     if result.y_log:
-        ys = [y for series in result.series for y in series.y if y > 0]
-        if ys and max(ys) < 300 * min(ys):  # powers of ten alone would give two or three lines
-            from matplotlib.ticker import LogLocator
-
-            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    xs = sorted({x for series in result.series if _is_time(series) for x in series.x})
+        log_ticks(ax.yaxis, *ax.get_ylim())
+    timed = [series for series in result.series if series.kind in ("measured", "predicted")]
+    xs = sorted({x for series in timed for x in series.x})
     if result.x_log and 1 < len(xs) <= 12:
         ax.set_xticks(xs, [f"{x:g}" for x in xs])
         ax.xaxis.minorticks_off()
@@ -54,24 +52,6 @@ def chart_figure(result: Chart) -> Figure:
     if len(result.series) > 1:
         ax.legend(loc="best", fontsize=SMALL, frameon=False, labelcolor=colour("ink"))
     return fig
-
-
-def _is_time(series: Series) -> bool:
-    return series.kind in ("measured", "predicted")
-
-
-def _line(ax: Any, n: int, series: Series) -> None:
-    ink = colour(f"impl-{n % 4}")
-    measured = series.kind == "measured"
-    look = {"linestyle": "-" if measured else (0, (5, 3)), "linewidth": 1.6, "zorder": 3}
-    look |= {"marker": MARKERS[n % len(MARKERS)] if _is_time(series) else "", "markersize": 5}
-    look |= {"markerfacecolor": ink if measured else "none"}
-    ax.plot(series.x, series.y, color=ink, label=series.name, **look)
-    if series.low and series.high:
-        below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
-        above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
-        look = {"fmt": "none", "ecolor": ink, "elinewidth": 1.2, "capsize": 2.5, "zorder": 2}
-        ax.errorbar(series.x, series.y, (below, above), **look)
 
 
 def times(records: Sequence[Record], prefix: str) -> Markup:
