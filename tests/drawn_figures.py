@@ -131,8 +131,10 @@ def calibrations() -> Rows:
         ]  # fmt: skip
         yield calibration.sentence(known, parts)  # type: ignore[arg-type]
         for part in parts:
-            yield f"  {text_of(calibration.cells(part))} {text_of(part.plain)}"
-            yield from (f"    {text_of(calibration.size_cells(held))}" for held in part.held)
+            cells = [cell(part) for _, cell in calibration.KERNELS]
+            yield f"  {text_of(cells)} {text_of(part.plain)}"
+            for held in part.held:
+                yield f"    {text_of([cell(held) for _, cell in calibration.SIZES])}"
             yield f"    {text_of(calibration.points(part.held))}"
 
 

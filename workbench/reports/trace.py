@@ -16,7 +16,7 @@ from workbench.reports import render
 from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
 from workbench.reports.tables import Columns, Table, table
 from workbench.traces.host_work import ExplainedGap, OperationRow, RangeRow
-from workbench.traces.trace import CheckerResult, Trace
+from workbench.traces.trace import Trace
 from workbench.traces.trace_compare import (
     STEPS,
     KernelChange,
@@ -59,7 +59,7 @@ def page(
         kpi_rows=_kpi_rows(findings),
         devices=[_device(n, each) for n, each in enumerate(summary.devices)] if summary else [],
         tables=_tables(profiles, summary),
-        checker=_checker(trace.checker) if trace and trace.checker else None,
+        checker=trace.checker if trace else None,
         facts=_facts(trace),
         notes=trace.notes if trace else ["the timeline is drawn when the file is read"],
         plain=[_plain(o) for o in outcomes if isinstance(o, Record)],
@@ -81,13 +81,9 @@ def _rule_fields(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any
         gain = f"at most {_time(finding.gain_s)}{share}"
     return {
         "word": f"{finding.kernel[:100]}: {finding.word}" if finding.kernel else finding.word,
-        "sentence": finding.sentence,
         "evidence": [(e.name, value_text(e)) for e in finding.evidence],
         "gain": gain or "no bound is known",
-        "advice": finding.advice,
-        "where": finding.where,
-        "effort": finding.effort,
-        "rule": finding.rule,
+        "finding": finding,
     }
 
 
@@ -306,25 +302,6 @@ def _ns(ns: float) -> str:
 def _time(seconds: float | None) -> str:
     """Return a time with four digits; empty if it is unknown."""
     return "" if seconds is None else reading(seconds, "s", 4)
-
-
-def _checker(result: CheckerResult) -> dict[str, Any]:
-    return {
-        "tool": result.tool or "checker",
-        "verdict": result.verdict,
-        "errors": result.errors,
-        "records": [
-            {
-                "level": record.level,
-                "text": record.text,
-                "place": (f"{record.kernel}+{record.offset:#x}" if record.offset is not None
-                          else record.kernel),
-                "line": f"{record.file}:{record.line}" if record.file else "",
-            }
-            for record in result.records[:50]
-        ],
-        "more": max(0, len(result.records) - 50),
-    }  # fmt: skip
 
 
 def _facts(trace: Trace | None) -> list[tuple[str, str]]:
