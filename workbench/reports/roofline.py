@@ -350,17 +350,9 @@ def _heads(sheet: Sheet) -> list[Head]:
         work("MB", lambda p: four_digits(p.load.bytes / 1e6), minor=True),
         Head("run", lambda p: p.record.run, text=True, minor=True),
     )
-    left_out = {"device"} if len(sheet.devices) < 2 else set()
-    if not any(p.traffic for p in sheet.points):
-        left_out.add("DRAM traffic, x declared")
-    spans = [p.load.span_s is not None for p in sheet.points]
-    if all(spans) or not any(p.regime == "predicted" for p in sheet.points):
-        left_out.add(EXPECTED)
-    if not any(spans):
-        left_out.add("predicted interval, µs")
-    if all(spans):
-        left_out |= {"time, µs", "of ceiling, %", "to gain, µs", "TFLOP/s", "GB/s"}
-    return [h for h in every if h.name not in left_out]
+    sizes, dtype, device, *rest = every
+    begin = [sizes, dtype, *([device] if len(sheet.devices) > 1 else [])]
+    return [*begin, *(h for h in rest if any(map(h.cell, sheet.points)))]
 
 
 def _excess(p: Point) -> float | None:
