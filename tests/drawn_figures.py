@@ -40,6 +40,7 @@ from workbench.reports.figures import (
     code,
     curve,
     curve_data,
+    drawing,
     experiment,
     history,
     scene,
@@ -73,7 +74,7 @@ def ticks() -> Rows:
     yield text_of([scene.mark_of(n) for n in range(18)])
     impls = [f"impl{n}" for n in range(14)] + [f"library{n}" for n in range(6)]
     yield text_of(sweep.marks_of(impls, impls[14:]))
-    yield text_of([sweep.marker_of(mark) for mark in (*sweep.MARKS, *sweep.LIBRARY_MARKS)])
+    yield text_of([drawing.marker_of(mark) for mark in (*drawing.MARKS, *drawing.LIBRARY_MARKS)])
     unit = SimpleNamespace(time=lambda s: s)
     times = (9.999e3, 1e4, 1.01e4, 99.9, 100.0, 100.1, 0.999, 1.0, 1.01, 0.0)
     yield text_of([sweep.Board.text(unit, t) for t in (*times, None)])  # type: ignore[arg-type]

@@ -15,7 +15,14 @@ from workbench.device.error_band import expected_s, factor_words
 from workbench.reports import colour, figure
 from workbench.reports.figures.curve import curve_figure
 from workbench.reports.figures.curve_data import curves_of
-from workbench.reports.figures.drawing import MARKERS, axes, legend_beside, log_ticks, short_name
+from workbench.reports.figures.drawing import (
+    MARKS,
+    axes,
+    legend_beside,
+    log_ticks,
+    marker_of,
+    short_name,
+)
 from workbench.reports.figures.experiment import chart_figure
 from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 
@@ -54,7 +61,9 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     ax = axes(fig, 76, 14, 560, 270, "y")
     impls = list(dict.fromkeys(r.case.impl for r in own))
     for n, impl in enumerate(impls):
-        _draw_impl(ax, [(at, r) for at, r in enumerate(own, 1) if r.case.impl == impl], n, scale)
+        places = [at for at, r in enumerate(own, 1) if r.case.impl == impl]
+        ys = [own[at - 1].time_s / scale for at in places]
+        _points(ax, places, ys, n, impl, own[places[0] - 1].is_measured)
     libraries = [r for r in latest.values() if r.case.is_baseline]
     for record, style in zip(libraries, cycle(("-", "--", ":"))):
         look = {"color": colour("muted"), "linewidth": 1, "linestyle": style}
@@ -69,14 +78,12 @@ def ranked_figure(records: Sequence[Record], winner: Record | None) -> Figure | 
     return fig
 
 
-def _draw_impl(ax: Any, places: Sequence[tuple[int, Record]], n: int, scale: float) -> None:
-    ink, record = colour(f"impl-{n % 4}"), places[0][1]
-    look: dict[str, Any] = {"linestyle": "", "markersize": 5, "color": ink}
-    look["label"] = record.case.impl
-    face = ink if record.is_measured else "none"
-    ys = [r.time_s / scale for _, r in places]
-    look |= {"marker": MARKERS[n % len(MARKERS)], "markerfacecolor": face}
-    ax.plot([at for at, _ in places], ys, **look)
+def _points(
+    ax: Any, xs: Sequence[Any], ys: Sequence[float], n: int, label: str, measured: bool
+) -> None:
+    ink = colour(f"impl-{n % 4}")
+    look = {"linestyle": "", "marker": marker_of(MARKS[n % len(MARKS)]), "markersize": 5}
+    ax.plot(xs, ys, color=ink, markerfacecolor=ink if measured else "none", label=label, **look)
 
 
 def _mark(ax: Any, own: Sequence[Record], winner: Record | None, scale: float) -> None:
@@ -171,12 +178,9 @@ def history_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
         for kind in ("measured", "predicted"):
             some = [row for row in timed if (row["kernel"], row["kind"]) == (name, kind)]
             if some:
-                ink = colour(f"impl-{n}")
-                look = {"linestyle": "", "marker": MARKERS[n], "markersize": 5, "color": ink}
-                look |= {"markerfacecolor": ink if kind == "measured" else "none"}
                 xs = [datetime.fromisoformat(row["at"]) for row in some]
                 ys = [row["time_s"] / scale for row in some]
-                ax.plot(xs, ys, label=f"{name}, {kind}", **look)
+                _points(ax, xs, ys, n, f"{name}, {kind}", kind == "measured")
     times = [row["time_s"] / scale for row in timed]
     is_log = max(times) > NARROW * min(times)
     ax.set(ylabel=f"time of one call, {unit}{' (log)' if is_log else ''}")

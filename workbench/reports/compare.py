@@ -29,7 +29,7 @@ from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.curve import Curve, curve_svg
-from workbench.reports.figures.timing import timings_of
+from workbench.reports.figures.timing import timing_facts, timings_of
 from workbench.reports.measure import SPREAD, details_last, spread_cells
 from workbench.spec import sizes_text
 
@@ -315,15 +315,10 @@ def _how(run: Run, shown_pairs: Sequence[Compared]) -> list[tuple[str, str]]:
     operands = next((b.operands for b in shown_pairs if b.operands), None)
     if operands is None:
         return []
-    t = operands.timings[0]
-    shown = [
-        ("Regime", f"{t.regime}, {t.state} clock"),
-        ("Method", t.method),
-        ("Protocol", t.protocol),
-    ]
+    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
+    shown = timing_facts(outcomes)
     if len(shown_pairs) > 1:
         shown.append(("Correction", f"Holm over {len(shown_pairs)} comparisons"))
-    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
     return [*shown, *energy.energy_how(outcomes)]
 
 

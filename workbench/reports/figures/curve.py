@@ -12,11 +12,12 @@ from markupsafe import Markup
 from workbench.data.record import Series
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import (
-    LIBRARY_MARKERS,
-    MARKERS,
+    LIBRARY_MARKS,
+    MARKS,
     axes,
     legend_beside,
     log_ticks,
+    marker_of,
 )
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def curve_figure(curve: Curve) -> Figure:
     ax.set(xlabel=f"{curve.axis} ({curve.about})", ylabel=f"{curve.quantity}, {kind}")
     _scale(ax, curve)
     for n, line in enumerate(line for line in curve.lines if line.name not in curve.libraries):
-        draw_series(ax, line, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
+        draw_series(ax, line, n)
     for n, line in enumerate(line for line in curve.lines if line.name in curve.libraries):
-        draw_series(ax, line, "muted", LIBRARY_MARKERS[n % len(LIBRARY_MARKERS)], 1.0)
+        draw_series(ax, line, n, library=True)
     if curve.bound is not None:
         ink = colour("roof-memory" if curve.unit == "GB/s" else "roof-compute")
         ax.plot(
@@ -107,10 +108,12 @@ def size_text(size: float) -> str:
     return f"{size:,}" if size < 100_000 else f"{size:.3g}"
 
 
-def draw_series(ax: Any, series: Series, ink_name: str, mark: str, width: float = 1.8) -> None:
-    """Draw a line, dashed unless it is measured, with its intervals. Its points are filled if
-    measured and hollow if predicted; others have none."""
-    ink, measured = colour(ink_name), series.kind == "measured"
+def draw_series(ax: Any, series: Series, n: int, library: bool = False) -> None:
+    """Draw the n-th line, dashed unless it is measured, with its intervals. Its points are filled
+    if measured and hollow if predicted; others have none."""
+    marks = LIBRARY_MARKS if library else MARKS
+    mark, measured = marker_of(marks[n % len(marks)]), series.kind == "measured"
+    ink, width = colour("muted" if library else f"impl-{n % 4}"), 1.0 if library else 1.8
     look: dict[str, Any] = {"markersize": 6, "zorder": 3, "linewidth": width, "label": series.name}
     look |= {"linestyle": "-" if measured else (0, (5, 3)), "color": ink}
     look |= {"marker": mark if measured or series.kind == "predicted" else ""}

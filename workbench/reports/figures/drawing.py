@@ -14,14 +14,34 @@ _BAR = ((-0.4, -1), (0.4, -1), (0.4, 1), (-0.4, 1), (-0.4, -1))
 _DASH = tuple((y, x) for x, y in _BAR)
 _HALF = ((-1, -0.5), (1, -0.5), (0.87, 0.1), (0.5, 0.5), (0, 0.6), (-0.5, 0.5), (-0.87, 0.1),
          (-1, -0.5))  # fmt: skip
-# What matplotlib draws for `sweep.MARKS` and `sweep.LIBRARY_MARKS`, in the same order.
-MARKERS: tuple[Any, ...] = ("o", "s", "^", "D", "v", "*", _HOURGLASS, _BAR, "<", ">", _DASH, _HALF)
-LIBRARY_MARKERS = ("X", "P", "1", "2")
+# Marks by their names in `_marks.html.j2`, as matplotlib draws them: of Impls, in this order, and
+# of library baselines; each repeats after its last.
+MARKERS: Mapping[str, Any] = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "down": "v",
+    "star": "*",
+    "hourglass": _HOURGLASS,
+    "bar": _BAR,
+    "left": "<",
+    "right": ">",
+    "dash": _DASH,
+    "half": _HALF,
+}
+LIBRARY_MARKERS = {"cross": "X", "plus": "P", "wye": "1", "fork": "2"}
+MARKS, LIBRARY_MARKS = tuple(MARKERS), tuple(LIBRARY_MARKERS)
 # Bar between the ends of an error band: where a measured number is expected
 EXPECTED_BAR: Mapping[str, Any] = {
     "color": colour("accent"), "linewidth": 3, "alpha": 0.5, "zorder": 1,
 }  # fmt: skip
 ROW = ("axes fraction", "data")  # coordinates of a note beside a row
+
+
+def marker_of(mark: str) -> Any:
+    """Return matplotlib's marker of one of these names."""
+    return LIBRARY_MARKERS.get(mark) or MARKERS[mark]
 
 
 def axes(

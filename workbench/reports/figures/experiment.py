@@ -11,7 +11,7 @@ from workbench.data.record import Chart, Measured, Record, group_by
 from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.curve import draw_series
-from workbench.reports.figures.drawing import MARKERS, SMALL, axes, log_ticks, plain, short_name
+from workbench.reports.figures.drawing import SMALL, axes, log_ticks, plain, short_name
 from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 from workbench.spec import label, sizes_text
 
@@ -38,7 +38,7 @@ def chart_figure(result: Chart) -> Figure:
         axis.set_major_formatter(lambda v, _: plain(v))
         axis.set_minor_formatter(lambda v, _: "")
     for n, series in enumerate(result.series):
-        draw_series(ax, series, f"impl-{n % 4}", MARKERS[n % len(MARKERS)])
+        draw_series(ax, series, n)
     if result.y_log:
         log_ticks(ax.yaxis, *ax.get_ylim())
     timed = [series for series in result.series if series.kind in ("measured", "predicted")]

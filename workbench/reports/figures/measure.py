@@ -13,12 +13,12 @@ from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import (
     EXPECTED_BAR,
     axes,
+    marker_of,
     name_rows,
     note,
     note_row,
     short_name,
 )
-from workbench.reports.figures.sweep import marker_of
 
 _LINE = 24  # px between rows
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from workbench.data.record import group_by
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS, Ceiling, clock_words
+from workbench.reports.figures.drawing import MARKS
 from workbench.reports.figures.roofline_points import Point, Sheet, bests
-from workbench.reports.figures.sweep import MARKS
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from markupsafe import escape
 
 from workbench.reports import TEMPLATES, light_inks
+from workbench.reports.figures.drawing import marker_of
 from workbench.reports.figures.room import Place
-from workbench.reports.figures.sweep import marker_of
 
 
 class Path(NamedTuple):

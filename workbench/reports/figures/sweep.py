@@ -18,8 +18,8 @@ from workbench.data.selection import ConfigKey, best_per_group, config_key, inte
 from workbench.data.units import digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
-    LIBRARY_MARKERS,
-    MARKERS,
+    LIBRARY_MARKS,
+    MARKS,
     ROW,
     SMALL,
     axes,
@@ -32,10 +32,6 @@ from workbench.reports.figures.drawing import (
 )
 from workbench.spec import knob_text, label
 
-# Marks of the Impls, in this order, and of library baselines; each repeats after its last.
-MARKS = ("circle", "square", "triangle", "diamond", "down", "star", "hourglass", "bar", "left",
-         "right", "dash", "half")  # fmt: skip
-LIBRARY_MARKS = ("cross", "plus", "wye", "fork")
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
 CHARACTER = 6.4  # px of one in a cell
 FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
@@ -104,12 +100,6 @@ def marks_of(impls: Sequence[str], baselines: Collection[str]) -> dict[str, str]
     others = [impl for impl in impls if impl in baselines]
     marks = {impl: MARKS[n % len(MARKS)] for n, impl in enumerate(own)}
     return marks | {impl: LIBRARY_MARKS[n % len(LIBRARY_MARKS)] for n, impl in enumerate(others)}
-
-
-def marker_of(mark: str) -> Any:
-    """Return matplotlib's marker of one of these names."""
-    every = (*MARKS, *LIBRARY_MARKS), (*MARKERS, *LIBRARY_MARKERS)
-    return dict(zip(*every, strict=True))[mark]
 
 
 def heat_map(
