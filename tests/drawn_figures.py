@@ -41,7 +41,6 @@ from workbench.reports.figures import (
     curve,
     curve_data,
     drawing,
-    experiment,
     history,
     scene,
     sweep,
@@ -61,7 +60,7 @@ def ticks() -> Rows:
     sizes = (1, 768, 16_383, 16_384, 16_385, 17_408, 1 << 20, 3 << 20, 99_999, 100_001, 1_500_000)
     yield text_of([curve.size_text(size) for size in sizes])
     values = (0.5, 200, 9999, 1e4, 12_500, 1e6, 2.5e6, 1e9, 3e10, 1e12, -2e12, 0)
-    yield text_of([experiment.plain(value) for value in values])
+    yield text_of([drawing.plain(value) for value in values])
     yield text_of([trace.tick_step(n) for n in (1, 1.01, 2, 5, 9.9, 10, 10.1, 25, 70, 1234)])
     yield text_of(
         [trace._scale(n) for n in (0, 1, 1999, 2000, 2001, 1_999_999, 2 * 10**6, 2 * 10**9)]
@@ -136,7 +135,7 @@ def calibrations() -> Rows:
             yield f"  {text_of(cells)} {text_of(part.plain)}"
             for held in part.held:
                 yield f"    {text_of([cell(held) for _, cell in calibration.SIZES])}"
-            yield f"    {text_of(calibration.points(part.held))}"
+            yield f"    {text_of(calibration.ratios(part.held, 'chosen_s'))}"
 
 
 def pairs_of(dice: random.Random, count: int) -> list[CodePair]:

@@ -30,9 +30,8 @@ from workbench.commands.traces import as_run
 from workbench.data.database import open_history
 from workbench.data.record import Chart, Failure, Measured, Outcome, Record, Run, Series
 from workbench.reports.figures import roofline_points
-from workbench.reports.figures.calibration import HeldPoint, regrets
-from workbench.reports.figures.curve import Curve, curve_svg
-from workbench.reports.figures.experiment import chart
+from workbench.reports.figures.calibration import regrets
+from workbench.reports.figures.curve import Curve, chart, curve_svg
 from workbench.reports.figures.paper import paper
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, sheet_of
 from workbench.reports.history_site import file_of
@@ -256,10 +255,10 @@ def curve_of(unit: str, count: int) -> str:
 
 def held_figure() -> str:
     """Return the figure of a calibration of two kernels."""
-    points = [HeldPoint(f"M={n}", *pair) for n, pair in
-              enumerate(((1.0, 1.5), (1.1, None), (None, 3.0), (2.0, 4.0)))]  # fmt: skip
-    assert regrets([("none", [HeldPoint("M=1", None, None)])], "h") is None
-    return str(regrets([("matmul in bf16", points), ("copy in fp32", points[:2])], "h"))
+    chosen, defaults = (1.0, 1.1, 2.0), (1.5, 3.0, 4.0)
+    assert regrets([("none", [], [])], "h") is None
+    return str(regrets([("matmul in bf16", chosen, defaults),
+                        ("copy in fp32", chosen[:2], defaults[:1])], "h"))  # fmt: skip
 
 
 def code_page(*words: str) -> str:

@@ -13,7 +13,7 @@ from workbench.data.units import quantity, text_of, unit_of
 from workbench.device.ceilings import origin_of
 from workbench.device.error_band import expected_s, factor_words
 from workbench.reports import colour, figure
-from workbench.reports.figures.curve import curve_figure
+from workbench.reports.figures.curve import chart_figure, curve_figure
 from workbench.reports.figures.curve_data import curves_of
 from workbench.reports.figures.drawing import (
     MARKS,
@@ -23,7 +23,6 @@ from workbench.reports.figures.drawing import (
     marker_of,
     short_name,
 )
-from workbench.reports.figures.experiment import chart_figure
 from workbench.reports.figures.rows import ValueRow, rows_figure, time_row
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from workbench.data.units import duration, three_digits
 from workbench.device.calibration import Calibration, sizes_in
 from workbench.device.hardware import Device
 from workbench.reports import render
-from workbench.reports.figures.calibration import HeldPoint, regrets
+from workbench.reports.figures.calibration import regrets
 from workbench.reports.tables import Columns, table
 from workbench.spec import sizes_text
 from workbench.tuner.held_back import ErrorRange, HeldSize, error_range, held_sizes, summary_of
@@ -171,14 +171,17 @@ def page(known: Calibration, parts: Sequence[CalibratedPart], device: Device) ->
         sentence=sentence(known, parts),
         kernels=table(KERNELS, parts),
         sizes=[(p.title, table(SIZES, p.held, text=(2,))) for p in parts if p.held],
-        figure=regrets([(p.title, points(p.held)) for p in parts if p.held], "calibration"),
+        figure=regrets(
+            [
+                (p.title, ratios(p.held, "chosen_s"), ratios(p.held, "default_s"))
+                for p in parts
+                if p.held
+            ],
+            "calibration",
+        ),
     )
 
 
-def points(held: Sequence[HeldSize]) -> list[HeldPoint]:
-    """Return what the figure draws of each size: times over the best known."""
-
-    def over(h: HeldSize, seconds: float | None) -> float | None:
-        return seconds / h.best_s if seconds else None
-
-    return [HeldPoint(sizes_text(h.sizes), over(h, h.chosen_s), over(h, h.default_s)) for h in held]
+def ratios(held: Sequence[HeldSize], name: str) -> list[float]:
+    """Return times over the best known at the sizes where this one was measured."""
+    return [seconds / h.best_s for h in held if (seconds := getattr(h, name))]

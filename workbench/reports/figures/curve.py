@@ -1,4 +1,4 @@
-"""Figure of rates over one axis of the sizes: each Impl, the libraries, and the roofline bound."""
+"""Figures of series of points: rates over one axis of the sizes, and charts of findings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Series
+from workbench.data.record import Chart, Series
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import (
     LIBRARY_MARKS,
     MARKS,
+    SMALL,
     axes,
     legend_beside,
     log_ticks,
     marker_of,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +84,41 @@ def curve_figure(curve: Curve) -> Figure:
     else:
         ax.set_ylim(0, 1.06 * max(tops, default=1.0))
     legend_beside(ax)
+    return fig
+
+
+def chart(result: Chart, prefix: str) -> Markup:
+    """Return a chart of lines as inline SVG."""
+    return figure_svg(chart_figure(result), prefix, result.title)
+
+
+def chart_figure(result: Chart) -> Figure:
+    """Return a chart of lines; points are filled if measured, hollow if predicted, else absent."""
+    fig = figure(640, 360)
+    ax = axes(fig, 96, 16, 520, 286, "both")
+    ax.set(xlabel=result.x_label, ylabel=result.y_label)
+    for log, axis, scale in (
+        (result.x_log, ax.xaxis, ax.set_xscale),
+        (result.y_log, ax.yaxis, ax.set_yscale),
+    ):
+        if log:
+            scale("log")
+        axis.set_major_formatter(lambda v, _: plain(v))
+        axis.set_minor_formatter(lambda v, _: "")
+    for n, series in enumerate(result.series):
+        draw_series(ax, series, n)
+    if result.y_log:
+        log_ticks(ax.yaxis, *ax.get_ylim())
+    timed = [series for series in result.series if series.kind in ("measured", "predicted")]
+    xs = sorted({x for series in timed for x in series.x})
+    if result.x_log and 1 < len(xs) <= 12:
+        ax.set_xticks(xs, [f"{x:g}" for x in xs])
+        ax.xaxis.minorticks_off()
+    tops = [y for series in result.series for y in (*series.y, *series.high)]
+    if not result.y_log and tops and min(tops) >= 0:
+        ax.set_ylim(0, 1.08 * max(tops) or 1.0)
+    if len(result.series) > 1:
+        ax.legend(loc="best", fontsize=SMALL, frameon=False, labelcolor=colour("ink"))
     return fig
 
 

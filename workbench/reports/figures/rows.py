@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workbench.data.record import Measured, Record
-from workbench.data.units import text_of
-from workbench.reports import colour, figure
-from workbench.reports.figures.drawing import axes, log_ticks, name_rows, note_row
+from markupsafe import Markup
+
+from workbench.data.record import Measured, Record, group_by
+from workbench.data.units import text_of, unit_of
+from workbench.reports import colour, figure, figure_svg
+from workbench.reports.figures.drawing import axes, log_ticks, name_rows, note_row, short_name
+from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,9 +68,9 @@ def rows_figure(
     else:
         ax.set_xlim(0, 1.05 * max(numbers))
     name_rows(ax, range(len(rows)), [row.name for row in rows])
-    for n, (label, row) in enumerate(zip(ax.get_yticklabels(), rows, strict=True)):
+    for n, (title, row) in enumerate(zip(ax.get_yticklabels(), rows, strict=True)):
         if row.value is None:
-            label.set_fontweight("bold")
+            title.set_fontweight("bold")
             if n:
                 ax.axhline(n - 0.5, color=colour("rule"), linewidth=0.8)
             continue
@@ -79,3 +82,27 @@ def rows_figure(
         ax.plot([row.value], [n], marker="o", **look)
         note_row(ax, n, row.text)
     return fig
+
+
+def times(records: Sequence[Record], prefix: str) -> Markup:
+    """Return the time of each variant by kernel, on a log axis, with the median's interval."""
+    scale, unit = unit_of(min(r.time_s for r in records))
+    rows: list[ValueRow] = []
+    for kernel, mine in group_by(records, lambda r: r.case.kernel).items():
+        same = all(r.case.sizes == mine[0].case.sizes for r in mine)
+        at = sizes_text(mine[0].case.sizes, " ") if same else ""
+        rows.append(ValueRow(f"{kernel}, {at}" if at else kernel))
+        rows += [time_row(_name(r, not same), r, scale) for r in mine]
+    fig = rows_figure(rows, f"time of one call, {unit} (log)", 400, 470, log=True)
+    return figure_svg(fig, prefix, "Time of each variant")
+
+
+def _name(record: Record, sized: bool) -> str:
+    """Return a name that distinguishes a variant; the config, which is longest, comes last."""
+    case, timing = record.case, record.timing
+    parts = [case.impl, sizes_text(case.sizes, " ") if sized else ""]
+    if isinstance(timing, Measured):
+        parts += ["hot"] * (timing.regime == "hot") + ["host clock"] * (timing.method == "host")
+    parts.append(label(case.config) if case.config else "")
+    name = ", ".join(part for part in parts if part)
+    return short_name(name, 60)
