@@ -22,14 +22,14 @@ from workbench.reports.figures.roofline import (
 )
 from workbench.reports.figures.roofline_points import Sheet
 from workbench.reports.figures.scene import Line, Scene, scene_of
-from workbench.reports.figures.shapes import Group, Mark, Ring, Text, inks, paint
+from workbench.reports.figures.shapes import Label, Part, PointMark, Ring, inks, paint
 
 KINDS = ("png", "svg", "pdf")
 SCALE = 6 / 11  # points of a px: journals accept no text smaller than 6 pt, and texts have 11 px
 WIDTH = 85 / 25.4 * 72 / SCALE  # px
 _NARROW = 26  # most letters of an entry of a key in two columns
 _TICKS = {"major.size": 3.5, "minor.size": 2.0, "major.pad": 3.5, "minor.pad": 3.4}  # px
-_SETTINGS: Mapping[str, Any] = {
+_SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
@@ -89,14 +89,14 @@ def _entries(scene: Scene) -> Iterator[Entry]:
     if any(point.regime == "predicted" for point in points):
         looks.append(("predicted: hollow", "i0 p", "circle"))
     for name, look, mark in looks:
-        yield name, look, partial(_mark_entry, Mark((0, 0), mark, 0.9), name)
+        yield name, look, partial(_mark_entry, PointMark((0, 0), mark, 0.9), name)
     if any(t.level == "dram" for n in scene.placed for t in points[n].traffic):
         name = "profiled DRAM traffic"
         yield name, "traffic", partial(_mark_entry, Ring((0, 0), 4.5, ""), name)
 
 
-def _mark_entry(mark: Mark | Ring, name: str, x: float, y: float) -> list[Any]:
-    return [mark._replace(at=(x + 13, y - 4)), Text((x + 48, y), name, "name")]
+def _mark_entry(mark: PointMark | Ring, name: str, x: float, y: float) -> list[Any]:
+    return [mark._replace(at=(x + 13, y - 4)), Label((x + 48, y), name, "name")]
 
 
 def _key(scene: Scene, top: float) -> tuple[list[Any], int]:
@@ -106,8 +106,8 @@ def _key(scene: Scene, top: float) -> tuple[list[Any], int]:
     rows = -(-len(entries) // columns)
     boost = any("boost" in line.look for line in scene.lines)
     title = "solid: measured; dashed: stated" + ("; dash-dotted: at boost" if boost else "")
-    key: list[Any] = [Text((8, top), title)]
+    key: list[Any] = [Label((8, top), title)]
     for number, (_, look, draw) in enumerate(entries):
         place = 8 + WIDTH / 2 * (number // rows), top + LINE * (1 + number % rows)
-        key.append(Group("K", draw(*place), look))
+        key.append(Part("K", draw(*place), look))
     return key, rows

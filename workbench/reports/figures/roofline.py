@@ -21,9 +21,9 @@ from workbench.reports import figure, figure_svg, place
 from workbench.reports.figures.drawing import axes, decades, frame, plain_ticks
 from workbench.reports.figures.profiled_traffic import NAMES
 from workbench.reports.figures.roofline_points import Point
-from workbench.reports.figures.room import CHAR, Room
+from workbench.reports.figures.room import CHAR, Place, Room
 from workbench.reports.figures.scene import Line, Scene, mark_of, points_to_label
-from workbench.reports.figures.shapes import Group, Mark, Path, Place, Ring, Text, segment, svg
+from workbench.reports.figures.shapes import Label, Part, Path, PointMark, Ring, segment, svg
 
 LINE, ROW = 14, 30  # px, of a label and of a kernel in the strip
 _SMALLEST = 0.62  # scale of the smallest marks: smaller ones are hard to hit with a pointer
@@ -51,7 +51,7 @@ PAGE = Form(1120, 78, 14, 770, 548, 190, 14, 12, 2.3)
 
 
 @dataclass(frozen=True)
-class Layout:
+class Picture:
     """A picture under way, of points by their index; in a strip they lie on the lines of rows."""
 
     scene: Scene
@@ -107,12 +107,12 @@ def chart_shapes(fig: Any, scene: Scene, form: Form) -> list[Any]:
     decades(ax, form.scale)
     ax.set_axisbelow(True)
     room = Room(form.across, form.down, form.left, form.top)
-    layout = Layout(scene, form, ax, room, scene.placed)
-    room.dots = list(layout.at.values())
-    traffic = _traffic(layout)
-    parts = [*_ceilings(layout), *_whiskers(layout), *_arrows(layout), *traffic]
-    parts += [points_group(layout), *_warnings(layout), *_names(layout)]
-    return parts if form.keyed else [*parts, *_ridge_names(layout)]
+    picture = Picture(scene, form, ax, room, scene.placed)
+    room.dots = list(picture.at.values())
+    traffic = _traffic(picture)
+    parts = [*_ceilings(picture), *_whiskers(picture), *_arrows(picture), *traffic]
+    parts += [points_group(picture), *_warnings(picture), *_names(picture)]
+    return parts if form.keyed else [*parts, *_ridge_names(picture)]
 
 
 def _top(scene: Scene) -> float:
@@ -127,17 +127,17 @@ def _top(scene: Scene) -> float:
 # Ceilings.
 
 
-def _ceilings(layout: Layout) -> list[Group]:
+def _ceilings(picture: Picture) -> list[Part]:
     """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
     where no point can be."""
-    scene, room, form, at = layout.scene, layout.room, layout.form, layout.place
+    scene, room, form, at = picture.scene, picture.room, picture.form, picture.place
     right = form.left + form.across
-    beside = _label_baselines(layout)
+    beside = _label_baselines(picture)
     parts, sample = [], form.top + 14.0
     for line in scene.lines:
         value, off = line.ceiling.value, scene.off(line)
         ends = [at(*end) for end in _cut(scene, line, value)]
-        shapes: list[Any] = [*_band(layout, line), segment(*ends, look=line.look)]
+        shapes: list[Any] = [*_band(picture, line), segment(*ends, look=line.look)]
         if not off:
             room.cross(ends[0], ends[1])
         if line.dtypes and not form.keyed:
@@ -153,17 +153,17 @@ def _ceilings(layout: Layout) -> list[Group]:
             room.dots.append(ridge := at(line.ridge or 0.0, value))
             shapes.append(Ring(ridge, 3, title, "ridge"))
         parts.append(_line_group(scene, line, shapes))
-    return parts if form.keyed else [*parts, *_line_extensions(layout)]
+    return parts if form.keyed else [*parts, *_line_extensions(picture)]
 
 
-def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> Group:
+def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> Part:
     look = scene.line_colour(line) + more
-    return Group(scene.line_switches(line), shapes, look, scene.off(line))
+    return Part(scene.line_switches(line), shapes, look, scene.off(line))
 
 
-def _line_extensions(layout: Layout) -> list[Group]:
+def _line_extensions(picture: Picture) -> list[Part]:
     """Return extensions of memory's lines up to the ceilings that are switched off at first."""
-    parts, scene, at = [], layout.scene, layout.place
+    parts, scene, at = [], picture.scene, picture.place
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
         for flat in (n for n in scene.lines if n.dtypes and scene.off(n)):
@@ -173,15 +173,15 @@ def _line_extensions(layout: Layout) -> list[Group]:
             words = f"{scene.line_switches(line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
             words += f" S-{flat.ceiling.state}" if flat.paired else ""
             rest = segment(at(*line.end), at(end, flat.ceiling.value), look=line.look)
-            parts.append(Group(words, [rest], scene.line_colour(line), True))
+            parts.append(Part(words, [rest], scene.line_colour(line), True))
     return parts
 
 
-def _label_baselines(layout: Layout) -> dict[int, float]:
+def _label_baselines(picture: Picture) -> dict[int, float]:
     """Return the baselines of the labels at the right: in the lines' order, a line apart."""
-    flat = [line for line in layout.scene.lines if line.dtypes]
+    flat = [line for line in picture.scene.lines if line.dtypes]
     flat.sort(key=lambda line: -line.ceiling.value)
-    wanted = [layout.place(*line.end)[1] + 4 for line in flat]
+    wanted = [picture.place(*line.end)[1] + 4 for line in flat]
     highest = PAGE.top + 8.0
     ys: list[float] = []
     for y in wanted:
@@ -198,8 +198,8 @@ def label_shapes(
 ) -> list[Any]:
     """Return a ceiling's label, after the mark of its device where there are several."""
     number = scene.sheet.devices.index(line.ceiling.device)
-    mark = [Mark((x - 9, y - 4), mark_of(number))] if scene.several and not look else []
-    return [*mark, Text((x, y), scene.label(line, brief), look)]
+    mark = [PointMark((x - 9, y - 4), mark_of(number))] if scene.several and not look else []
+    return [*mark, Label((x, y), scene.label(line, brief), look)]
 
 
 def key_shapes(scene: Scene, line: Line, x: float, y: float, brief: bool = False) -> list[Any]:
@@ -208,12 +208,12 @@ def key_shapes(scene: Scene, line: Line, x: float, y: float, brief: bool = False
     return [sample, *label_shapes(scene, line, x + 48, y, brief)]
 
 
-def _band(layout: Layout, line: Line) -> list[Path]:
+def _band(picture: Picture, line: Line) -> list[Path]:
     low, high = line.ceiling.low, line.ceiling.high
     if not line.ceiling.is_measured or not low or not high:
         return []
-    (a, b), (d, c) = (_cut(layout.scene, line, value) for value in (low, high))
-    return [Path([[layout.place(*each) for each in (a, b, c, d)]], "band", closed=True)]
+    (a, b), (d, c) = (_cut(picture.scene, line, value) for value in (low, high))
+    return [Path([[picture.place(*each) for each in (a, b, c, d)]], "band", closed=True)]
 
 
 def _cut(scene: Scene, line: Line, value: float) -> Ends:
@@ -224,83 +224,84 @@ def _cut(scene: Scene, line: Line, value: float) -> Ends:
     return (first, first * value), (line.end[0], line.end[0] * value)
 
 
-def _ridge_names(layout: Layout) -> list[Group]:
+def _ridge_names(picture: Picture) -> list[Part]:
     """Return FLOP/byte beside each ridge that has space; the labels at the right have all."""
-    scene, parts = layout.scene, []
+    scene, parts = picture.scene, []
     for line in sorted(scene.lines, key=lambda n: (not n.ceiling.is_measured, -n.ceiling.value)):
         if scene.has_ridge(line):
             words = f"{line.ridge:.3g}"
-            x, y = layout.place(line.ridge or 0.0, line.ceiling.value)
-            spot = (x + 6, y - 6) if scene.off(line) else layout.room.find((x, y), words, 6)
+            x, y = picture.place(line.ridge or 0.0, line.ceiling.value)
+            spot = (x + 6, y - 6) if scene.off(line) else picture.room.find((x, y), words, 6)
             if spot:
-                parts.append(_line_group(scene, line, [Text(spot, words)], " at"))
+                parts.append(_line_group(scene, line, [Label(spot, words)], " at"))
     return parts
 
 
 # Points.
 
 
-def points_group(layout: Layout) -> Group:
+def points_group(picture: Picture) -> Part:
     """Return a mark for each point, its area by its share of time, small ones over large ones."""
-    scene = layout.scene
-    largest = max((layout.point(n).share_of_time for n in layout.at), default=1.0)
+    scene = picture.scene
+    largest = max((picture.point(n).share_of_time for n in picture.at), default=1.0)
 
-    def mark(n: int) -> Mark:
-        share = math.sqrt(layout.point(n).share_of_time / largest)
-        size = max(_SMALLEST, layout.form.largest * share)
-        return Mark(layout.at[n], scene.mark(layout.point(n)), size, n)
+    def mark(n: int) -> PointMark:
+        share = math.sqrt(picture.point(n).share_of_time / largest)
+        size = max(_SMALLEST, picture.form.largest * share)
+        return PointMark(picture.at[n], scene.mark(picture.point(n)), size, n)
 
-    ordered = sorted(layout.at, key=lambda n: -layout.point(n).share_of_time)
+    ordered = sorted(picture.at, key=lambda n: -picture.point(n).share_of_time)
     groups = group_by(
-        ordered, lambda n: (scene.switches(layout.point(n)), _look(scene, layout.point(n)))
+        ordered, lambda n: (scene.switches(picture.point(n)), _look(scene, picture.point(n)))
     )
-    return Group("", [Group(w, [*map(mark, some)], k) for (w, k), some in groups.items()], "points")
+    return Part("", [Part(w, [*map(mark, some)], k) for (w, k), some in groups.items()], "points")
 
 
-def _look(scene: Scene, point: Point) -> str:
-    """Return CSS classes: colour; filled when measured, hollow when predicted, pale when hot."""
+def _looks(scene: Scene, point: Point) -> tuple[str, str]:
+    """Return switches and CSS classes: colour; filled when measured, hollow when predicted, pale
+    when hot."""
     kind = {"cold": "m", "hot": "m hot", "predicted": "p"}[point.regime]
-    return f"i{scene.number(point) % 4} {kind}"
+    return scene.switches(point), f"i{scene.number(point) % 4} {kind}"
 
 
-def _whiskers(layout: Layout) -> list[Group]:
+def _whiskers(picture: Picture) -> list[Part]:
     """Return the intervals of points, with caps where they are long enough to be seen."""
     lines: dict[tuple[str, str], list[Sequence[Place]]] = {}
-    for n in layout.at:
-        point = layout.point(n)
+    for n in picture.at:
+        point = picture.point(n)
         if point.bar_s is None:
             continue
-        a, b = (layout.spot(point, seconds) for seconds in point.bar_s)
+        a, b = (picture.spot(point, seconds) for seconds in point.bar_s)
         long = math.dist(a, b)
-        look = f"{layout.scene.switches(point)} W", f"i{layout.scene.number(point) % 4}"
+        look = f"{picture.scene.switches(point)} W", f"i{picture.scene.number(point) % 4}"
         drawn = lines.setdefault(look, [])
         drawn.append((a, b))
         if long > 2:
             x, y = 3 * (b[1] - a[1]) / long, 3 * (b[0] - a[0]) / long
             drawn += [((ex - x, ey - y), (ex + x, ey + y)) for ex, ey in (a, b)]
-    return [Group(words, [Path(some, "whisk")], look) for (words, look), some in lines.items()]
+    return [Part(words, [Path(some, "whisk")], look) for (words, look), some in lines.items()]
 
 
-def _arrows(layout: Layout) -> list[Group]:
+def _arrows(picture: Picture) -> list[Part]:
     """Return arrows from baseline to candidate; the largest changes are labelled first."""
-    at = layout.at
-    drawn = [a for a in layout.scene.sheet.arrows if a.start in at and a.end in at]
-    drawn.sort(key=lambda a: -abs(a.change) * layout.point(a.start).share_of_time)
+    at = picture.at
+    drawn = [a for a in picture.scene.sheet.arrows if a.start in at and a.end in at]
+    drawn.sort(key=lambda a: -abs(a.change) * picture.point(a.start).share_of_time)
     parts = []
     for number, arrow in enumerate(drawn):
         start, (x, y) = at[arrow.start], at[arrow.end]
         long = math.dist(start, (x, y))
         shapes: list[Any] = [*_arrow(start, (x, y), 12)]
-        words = f"{100 * arrow.change:+.{int(layout.strip)}f} %".replace("-", "−")
+        words = f"{100 * arrow.change:+.{int(picture.strip)}f} %".replace("-", "−")
         beside = (start[1] + y) / 2 if long > 30 else y
-        gap = 14 if layout.strip else 8
-        spot = layout.room.find((x, beside), words, gap) if long >= 5 or layout.strip else None
-        if spot and number < layout.form.changes:
-            shapes.append(Text(spot, words, "change"))
+        gap = 14 if picture.strip else 8
+        spot = picture.room.find((x, beside), words, gap) if long >= 5 or picture.strip else None
+        if spot and number < picture.form.changes:
+            shapes.append(Label(spot, words, "change"))
         slower = "arrow slower" if arrow.change > 0 else "arrow"
         if shapes:
-            switches = f"{layout.scene.switches(layout.point(arrow.end))} A"
-            parts.append(Group(switches, shapes, slower))
+            switches = f"{picture.scene.switches(picture.point(arrow.end))} A"
+            parts.append(Part(switches, shapes, slower))
     return parts
 
 
@@ -317,50 +318,50 @@ def _arrow(start: Place, end: Place, least: float) -> list[Path]:
     return [segment(start, (x, y)), Path([head], closed=True)]
 
 
-def _traffic(layout: Layout) -> list[Group]:
+def _traffic(picture: Picture) -> list[Part]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
-    for n, start in layout.at.items():
-        point = layout.point(n)
+    for n, start in picture.at.items():
+        point = picture.point(n)
         for each in point.traffic:
-            end = layout.place(each.flops / each.bytes, each.flops / point.load.time_s)
+            end = picture.place(each.flops / each.bytes, each.flops / point.load.time_s)
             times = each.bytes / point.load.bytes
             words = f"profiled by {each.tool}: {quantity(each.bytes, 'B')} at {NAMES[each.level]}"
             ring = Ring(end, 4.5, f"{point.name}: {words}, {times:.2f}x the declared")
             off = each.level != "dram"
             if not off:
-                layout.room.ring(start, end)
-            switches = f"{layout.scene.switches(point)} P-{each.level}"
-            parts.append(Group(switches, [*_arrow(start, end, 14), ring], "traffic", off))
+                picture.room.ring(start, end)
+            switches = f"{picture.scene.switches(point)} P-{each.level}"
+            parts.append(Part(switches, [*_arrow(start, end, 14), ring], "traffic", off))
     return parts
 
 
-def _warnings(layout: Layout) -> list[Group]:
+def _warnings(picture: Picture) -> list[Part]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
-    for n, (x, y) in layout.at.items():
-        point = layout.point(n)
+    for n, (x, y) in picture.at.items():
+        point = picture.point(n)
         if point.held.above:
             box = Path([[(x, y - 19), (x + 6, y - 9), (x - 6, y - 9)]], "warn", closed=True)
-            shapes = [box, Text((x, y - 10.5), "!", "warn")]
-            parts.append(Group(layout.scene.switches(point), shapes))
-            layout.room.take(x - 7, y - 9, "xx")
+            shapes = [box, Label((x, y - 10.5), "!", "warn")]
+            parts.append(Part(picture.scene.switches(point), shapes))
+            picture.room.take(x - 7, y - 9, "xx")
     return parts
 
 
-def _names(layout: Layout) -> list[Group]:
+def _names(picture: Picture) -> list[Part]:
     """Return the names of the main points, with a line to the point where they are off it."""
     parts = []
-    for n, name in points_to_label(layout.scene, layout.scene.placed, layout.form.names):
-        x, y = layout.at[n]
-        if spot := layout.room.find((x, y), name, 12, far=True):
-            shapes: list[Any] = [Text(spot, name, "name")]
+    for n, name in points_to_label(picture.scene, picture.scene.placed, picture.form.names):
+        x, y = picture.at[n]
+        if spot := picture.room.find((x, y), name, 12, far=True):
+            shapes: list[Any] = [Label(spot, name, "name")]
             nearest = min(max(x, spot[0]), spot[0] + CHAR * len(name)), spot[1] - 4
             if math.dist(nearest, (x, y)) > 24:
                 edge = spot[1] + (3 if spot[1] < y else -11)
                 shapes.insert(0, segment((x, y), (nearest[0], edge), look="lead"))
-            parts.append(Group(f"{layout.scene.switches(layout.point(n))} N", shapes))
+            parts.append(Part(f"{picture.scene.switches(picture.point(n))} N", shapes))
     return parts
 
 
@@ -391,10 +392,10 @@ def strip_shapes(fig: Any, scene: Scene, form: Form, top: float) -> list[Any]:
     frame(ax, ("bottom",), form.scale)
 
     room = Room(form.width, top + down, 0, 0)
-    layout = Layout(scene, form, ax, room, scene.strip, strip=True)
-    room.dots = list(layout.at.values())
-    parts = [*_uprights(layout, lines, top), *_whiskers(layout), *_arrows(layout)]
-    return [*parts, points_group(layout), *_warnings(layout)]
+    picture = Picture(scene, form, ax, room, scene.strip, strip=True)
+    room.dots = list(picture.at.values())
+    parts = [*_uprights(picture, lines, top), *_whiskers(picture), *_arrows(picture)]
+    return [*parts, points_group(picture), *_warnings(picture)]
 
 
 def _bandwidths(scene: Scene) -> list[Line]:
@@ -404,20 +405,20 @@ def _bandwidths(scene: Scene) -> list[Line]:
     return [n for n in memory if n.ceiling.level == "dram" or n.ceiling.value <= reach]
 
 
-def _uprights(layout: Layout, lines: Sequence[Line], top: float) -> list[Group]:
+def _uprights(picture: Picture, lines: Sequence[Line], top: float) -> list[Part]:
     """Return the bandwidths as upright lines, each with its label above."""
-    scene, parts, ends = layout.scene, [], [1e9] * 4
-    bottom = layout.place(1.0, layout.ax.get_ylim()[0])[1]
+    scene, parts, ends = picture.scene, [], [1e9] * 4
+    bottom = picture.place(1.0, picture.ax.get_ylim()[0])[1]
     for line in sorted(lines, key=lambda n: -n.ceiling.value):
         c = line.ceiling
         known = [v for v in (c.low, c.high) if v and c.is_measured]
-        x, *band = (layout.place(v / 1e9, 0)[0] for v in (c.value, *known))
+        x, *band = (picture.place(v / 1e9, 0)[0] for v in (c.value, *known))
         row = next((n for n, end in enumerate(ends) if x <= end), 3)
         ends[row] = x - CHAR * len(scene.label(line)) - 26
-        y = top if layout.form.keyed else top - 6 - LINE * row
+        y = top if picture.form.keyed else top - 6 - LINE * row
         shapes: list[Any] = [segment((x, y + 3), (x, bottom), look=line.look)]
-        layout.room.cross((x, y), (x, bottom))
-        if not layout.form.keyed:
+        picture.room.cross((x, y), (x, bottom))
+        if not picture.form.keyed:
             shapes += label_shapes(scene, line, x, y, look="end")
         if len(band) == 2:
             box = [(band[n], high) for n, high in ((0, top), (1, top), (1, bottom), (0, bottom))]

@@ -59,16 +59,16 @@ class Room:
                 (x + away, y + away / 2),
                 (x - away - wide, y + away / 2),
             ]
-        best = min(places, key=lambda place: self._cost(*place, wide))
-        if self._cost(*best, wide) == math.inf:
+        best = min(places, key=lambda place: self._cost(place, wide))
+        if self._cost(best, wide) == math.inf:
             return None
         self.take(*best, text)
         return best
 
-    def _cost(self, x: float, y: float, wide: float) -> float:
+    def _cost(self, at: Place, wide: float) -> float:
         """Return how much a text hides: points cost 6 and lines 1; infinite where it hides three
         points or does not fit."""
-        box = (x, y - 10, x + wide, y + 3)
+        box = (at[0], at[1] - 10, at[0] + wide, at[1] + 3)
         hidden = _inside(box, self.dots)
         if hidden > 2 or self._outside(box) or any(_meet(box, other) for other in self.taken):
             return math.inf

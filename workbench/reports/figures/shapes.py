@@ -26,7 +26,7 @@ class Path(NamedTuple):
     closed: bool = False
 
 
-class Text(NamedTuple):
+class Label(NamedTuple):
     """Words from their left baseline on, or with the anchor of their class."""
 
     at: Place
@@ -43,7 +43,7 @@ class Ring(NamedTuple):
     look: str = ""
 
 
-class Mark(NamedTuple):
+class PointMark(NamedTuple):
     """The mark of a device or dtype: a point with its row in the table, or one of a legend."""
 
     at: Place
@@ -52,7 +52,7 @@ class Mark(NamedTuple):
     row: int | None = None
 
 
-class Group(NamedTuple):
+class Part(NamedTuple):
     """Shapes that the same switches show, see `roofline`; without any, points that the keyboard
     reaches."""
 
@@ -86,16 +86,16 @@ def _pair(at: Place) -> str:
 
 def _element(shape: Any) -> str:
     look = f' class="{shape.look}"' if getattr(shape, "look", "") else ""
-    if isinstance(shape, Group) and not shape.switches:
+    if isinstance(shape, Part) and not shape.switches:
         return f"<g{look} {_KEYS}>{svg(shape.shapes)}</g>"
-    if isinstance(shape, Group):
+    if isinstance(shape, Part):
         hidden = ' style="display:none"' if shape.off else ""
         return f'<g data-t="{shape.switches}"{look}{hidden}>{svg(shape.shapes)}</g>'
     if isinstance(shape, Path):
         lines = ("M" + "L".join(map(_pair, line)) for line in shape.lines)
         return f'<path{look} d="{"".join(lines)}{"z" * shape.closed}"/>'
     x, y = (round(each, 1) for each in shape.at)
-    if isinstance(shape, Text):
+    if isinstance(shape, Label):
         return f'<text{look} x="{x:g}" y="{y:g}">{escape(shape.words)}</text>'
     if isinstance(shape, Ring):
         title = f"<title>{escape(shape.title)}</title>"
@@ -160,7 +160,7 @@ def _single_shapes(
     """Yield each shape that is shown at first, with its classes and those of its groups."""
     for shape in shapes:
         own = (*classes, *getattr(shape, "look", "").split())
-        if not isinstance(shape, Group):
+        if not isinstance(shape, Part):
             yield shape, own
         elif not shape.off:
             yield from _single_shapes(shape.shapes, own)
@@ -170,7 +170,7 @@ def _style(classes: Sequence[str], scale: float) -> dict[str, Any]:
     known = inks()
     style: dict[str, Any] = {"color": "ink", "linewidth": 1.0, "markerfacecolor": "color"}
     for name in classes:
-        style |= _LOOKS.get(name, {}) | ({"color": name} if name in known else {})
+        style |= dict(_LOOKS.get(name, {})) | ({"color": name} if name in known else {})
     style["linewidth"] *= scale
     faces = {k: style["color"] if v == "color" else v for k, v in style.items() if "color" in k}
     return style | {k: known.get(v, v) for k, v in faces.items()}
@@ -180,13 +180,13 @@ def _artist(shape: Any, style: dict[str, Any], scale: float, px: Any) -> Any:
     from matplotlib.lines import Line2D
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
-    from matplotlib.text import Text as Words
+    from matplotlib.text import Text
 
-    if isinstance(shape, Text):
-        size = 8 if shape.look == "warn" else 11
+    if isinstance(shape, Label):
+        size = 8.0 if shape.look == "warn" else 11.0
         anchor = {"warn": "center", "change end": "right"}.get(shape.look, "left")
         look = {"color": style["color"], "fontsize": size * scale, "parse_math": False}
-        return Words(*shape.at, shape.words, ha=anchor, transform=px, **look)
+        return Text(*shape.at, shape.words, ha=anchor, transform=px, **look)
     if isinstance(shape, Path):
         look = {name: style[name] for name in ("color", "linewidth", "alpha") if name in style}
         dash = (0, [scale * each for each in style["dashes"]]) if "dashes" in style else "-"
