@@ -22,7 +22,7 @@ from workbench.reports.figures.roofline import (
 )
 from workbench.reports.figures.roofline_points import Sheet
 from workbench.reports.figures.scene import Line, Scene, scene_of
-from workbench.reports.figures.shapes import Label, Part, PointMark, Ring, inks, paint
+from workbench.reports.figures.shapes import Label, PointMark, Ring, ShapeGroup, inks, paint
 
 KINDS = ("png", "svg", "pdf")
 SCALE = 6 / 11  # points of a px: journals accept no text smaller than 6 pt, and texts have 11 px
@@ -109,5 +109,5 @@ def _key(scene: Scene, top: float) -> tuple[list[Any], int]:
     key: list[Any] = [Label((8, top), title)]
     for number, (_, look, draw) in enumerate(entries):
         place = 8 + WIDTH / 2 * (number // rows), top + LINE * (1 + number % rows)
-        key.append(Part("K", draw(*place), look))
+        key.append(ShapeGroup("K", draw(*place), look))
     return key, rows

@@ -23,7 +23,7 @@ from workbench.reports.figures.profiled_traffic import NAMES
 from workbench.reports.figures.roofline_points import Point
 from workbench.reports.figures.room import CHAR, Place, Room
 from workbench.reports.figures.scene import Line, Scene, mark_of, points_to_label
-from workbench.reports.figures.shapes import Label, Part, Path, PointMark, Ring, segment, svg
+from workbench.reports.figures.shapes import Label, Path, PointMark, Ring, ShapeGroup, segment, svg
 
 LINE, ROW = 14, 30  # px, of a label and of a kernel in the strip
 _SMALLEST = 0.62  # scale of the smallest marks: smaller ones are hard to hit with a pointer
@@ -127,7 +127,7 @@ def _top(scene: Scene) -> float:
 # Ceilings.
 
 
-def _ceilings(picture: Picture) -> list[Part]:
+def _ceilings(picture: Picture) -> list[ShapeGroup]:
     """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
     where no point can be."""
     scene, room, form, at = picture.scene, picture.room, picture.form, picture.place
@@ -156,12 +156,12 @@ def _ceilings(picture: Picture) -> list[Part]:
     return parts if form.keyed else [*parts, *_line_extensions(picture)]
 
 
-def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> Part:
+def _line_group(scene: Scene, line: Line, shapes: Sequence[Any], more: str = "") -> ShapeGroup:
     look = scene.line_colour(line) + more
-    return Part(scene.line_switches(line), shapes, look, scene.off(line))
+    return ShapeGroup(scene.line_switches(line), shapes, look, scene.off(line))
 
 
-def _line_extensions(picture: Picture) -> list[Part]:
+def _line_extensions(picture: Picture) -> list[ShapeGroup]:
     """Return extensions of memory's lines up to the ceilings that are switched off at first."""
     parts, scene, at = [], picture.scene, picture.place
     for line in (n for n in scene.lines if not n.dtypes):
@@ -173,7 +173,7 @@ def _line_extensions(picture: Picture) -> list[Part]:
             words = f"{scene.line_switches(line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
             words += f" S-{flat.ceiling.state}" if flat.paired else ""
             rest = segment(at(*line.end), at(end, flat.ceiling.value), look=line.look)
-            parts.append(Part(words, [rest], scene.line_colour(line), True))
+            parts.append(ShapeGroup(words, [rest], scene.line_colour(line), True))
     return parts
 
 
@@ -224,7 +224,7 @@ def _cut(scene: Scene, line: Line, value: float) -> Ends:
     return (first, first * value), (line.end[0], line.end[0] * value)
 
 
-def _ridge_names(picture: Picture) -> list[Part]:
+def _ridge_names(picture: Picture) -> list[ShapeGroup]:
     """Return FLOP/byte beside each ridge that has space; the labels at the right have all."""
     scene, parts = picture.scene, []
     for line in sorted(scene.lines, key=lambda n: (not n.ceiling.is_measured, -n.ceiling.value)):
@@ -240,7 +240,7 @@ def _ridge_names(picture: Picture) -> list[Part]:
 # Points.
 
 
-def points_group(picture: Picture) -> Part:
+def points_group(picture: Picture) -> ShapeGroup:
     """Return a mark for each point, its area by its share of time, small ones over large ones."""
     scene = picture.scene
     largest = max((picture.point(n).share_of_time for n in picture.at), default=1.0)
@@ -251,10 +251,9 @@ def points_group(picture: Picture) -> Part:
         return PointMark(picture.at[n], scene.mark(picture.point(n)), size, n)
 
     ordered = sorted(picture.at, key=lambda n: -picture.point(n).share_of_time)
-    groups = group_by(
-        ordered, lambda n: (scene.switches(picture.point(n)), _look(scene, picture.point(n)))
-    )
-    return Part("", [Part(w, [*map(mark, some)], k) for (w, k), some in groups.items()], "points")
+    groups = group_by(ordered, lambda n: _looks(scene, picture.point(n)))
+    parts = [ShapeGroup(words, [*map(mark, some)], look) for (words, look), some in groups.items()]
+    return ShapeGroup("", parts, "points")
 
 
 def _looks(scene: Scene, point: Point) -> tuple[str, str]:
@@ -264,7 +263,7 @@ def _looks(scene: Scene, point: Point) -> tuple[str, str]:
     return scene.switches(point), f"i{scene.number(point) % 4} {kind}"
 
 
-def _whiskers(picture: Picture) -> list[Part]:
+def _whiskers(picture: Picture) -> list[ShapeGroup]:
     """Return the intervals of points, with caps where they are long enough to be seen."""
     lines: dict[tuple[str, str], list[Sequence[Place]]] = {}
     for n in picture.at:
@@ -279,10 +278,10 @@ def _whiskers(picture: Picture) -> list[Part]:
         if long > 2:
             x, y = 3 * (b[1] - a[1]) / long, 3 * (b[0] - a[0]) / long
             drawn += [((ex - x, ey - y), (ex + x, ey + y)) for ex, ey in (a, b)]
-    return [Part(words, [Path(some, "whisk")], look) for (words, look), some in lines.items()]
+    return [ShapeGroup(words, [Path(some, "whisk")], look) for (words, look), some in lines.items()]
 
 
-def _arrows(picture: Picture) -> list[Part]:
+def _arrows(picture: Picture) -> list[ShapeGroup]:
     """Return arrows from baseline to candidate; the largest changes are labelled first."""
     at = picture.at
     drawn = [a for a in picture.scene.sheet.arrows if a.start in at and a.end in at]
@@ -301,7 +300,7 @@ def _arrows(picture: Picture) -> list[Part]:
         slower = "arrow slower" if arrow.change > 0 else "arrow"
         if shapes:
             switches = f"{picture.scene.switches(picture.point(arrow.end))} A"
-            parts.append(Part(switches, shapes, slower))
+            parts.append(ShapeGroup(switches, shapes, slower))
     return parts
 
 
@@ -318,7 +317,7 @@ def _arrow(start: Place, end: Place, least: float) -> list[Path]:
     return [segment(start, (x, y)), Path([head], closed=True)]
 
 
-def _traffic(picture: Picture) -> list[Part]:
+def _traffic(picture: Picture) -> list[ShapeGroup]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
@@ -333,11 +332,11 @@ def _traffic(picture: Picture) -> list[Part]:
             if not off:
                 picture.room.ring(start, end)
             switches = f"{picture.scene.switches(point)} P-{each.level}"
-            parts.append(Part(switches, [*_arrow(start, end, 14), ring], "traffic", off))
+            parts.append(ShapeGroup(switches, [*_arrow(start, end, 14), ring], "traffic", off))
     return parts
 
 
-def _warnings(picture: Picture) -> list[Part]:
+def _warnings(picture: Picture) -> list[ShapeGroup]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
     for n, (x, y) in picture.at.items():
@@ -345,12 +344,12 @@ def _warnings(picture: Picture) -> list[Part]:
         if point.held.above:
             box = Path([[(x, y - 19), (x + 6, y - 9), (x - 6, y - 9)]], "warn", closed=True)
             shapes = [box, Label((x, y - 10.5), "!", "warn")]
-            parts.append(Part(picture.scene.switches(point), shapes))
+            parts.append(ShapeGroup(picture.scene.switches(point), shapes))
             picture.room.take(x - 7, y - 9, "xx")
     return parts
 
 
-def _names(picture: Picture) -> list[Part]:
+def _names(picture: Picture) -> list[ShapeGroup]:
     """Return the names of the main points, with a line to the point where they are off it."""
     parts = []
     for n, name in points_to_label(picture.scene, picture.scene.placed, picture.form.names):
@@ -361,7 +360,7 @@ def _names(picture: Picture) -> list[Part]:
             if math.dist(nearest, (x, y)) > 24:
                 edge = spot[1] + (3 if spot[1] < y else -11)
                 shapes.insert(0, segment((x, y), (nearest[0], edge), look="lead"))
-            parts.append(Part(f"{picture.scene.switches(picture.point(n))} N", shapes))
+            parts.append(ShapeGroup(f"{picture.scene.switches(picture.point(n))} N", shapes))
     return parts
 
 
@@ -405,7 +404,7 @@ def _bandwidths(scene: Scene) -> list[Line]:
     return [n for n in memory if n.ceiling.level == "dram" or n.ceiling.value <= reach]
 
 
-def _uprights(picture: Picture, lines: Sequence[Line], top: float) -> list[Part]:
+def _uprights(picture: Picture, lines: Sequence[Line], top: float) -> list[ShapeGroup]:
     """Return the bandwidths as upright lines, each with its label above."""
     scene, parts, ends = picture.scene, [], [1e9] * 4
     bottom = picture.place(1.0, picture.ax.get_ylim()[0])[1]

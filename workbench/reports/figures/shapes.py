@@ -52,7 +52,7 @@ class PointMark(NamedTuple):
     row: int | None = None
 
 
-class Part(NamedTuple):
+class ShapeGroup(NamedTuple):
     """Shapes that the same switches show, see `roofline`; without any, points that the keyboard
     reaches."""
 
@@ -86,9 +86,9 @@ def _pair(at: Place) -> str:
 
 def _element(shape: Any) -> str:
     look = f' class="{shape.look}"' if getattr(shape, "look", "") else ""
-    if isinstance(shape, Part) and not shape.switches:
+    if isinstance(shape, ShapeGroup) and not shape.switches:
         return f"<g{look} {_KEYS}>{svg(shape.shapes)}</g>"
-    if isinstance(shape, Part):
+    if isinstance(shape, ShapeGroup):
         hidden = ' style="display:none"' if shape.off else ""
         return f'<g data-t="{shape.switches}"{look}{hidden}>{svg(shape.shapes)}</g>'
     if isinstance(shape, Path):
@@ -121,12 +121,7 @@ _LOOKS: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"linewidth": 1.2},
     "slower": {"color": "warn"},
     "name": {"color": "ink"},
-    "traffic": {
-        "color": "muted",
-        "dashes": (3, 2),
-        "markeredgecolor": "ink",
-        "markerfacecolor": "none",
-    },
+    "traffic": {"color": "muted", "dashes": (3, 2), "markerfacecolor": "none"},
     "warn": {"color": "warn"},
     "m": {"markeredgecolor": "ground"},
     "p": {"markerfacecolor": "none"},
@@ -160,7 +155,7 @@ def _single_shapes(
     """Yield each shape that is shown at first, with its classes and those of its groups."""
     for shape in shapes:
         own = (*classes, *getattr(shape, "look", "").split())
-        if not isinstance(shape, Part):
+        if not isinstance(shape, ShapeGroup):
             yield shape, own
         elif not shape.off:
             yield from _single_shapes(shape.shapes, own)
@@ -183,14 +178,14 @@ def _artist(shape: Any, style: dict[str, Any], scale: float, px: Any) -> Any:
     from matplotlib.text import Text
 
     if isinstance(shape, Label):
-        size = 8.0 if shape.look == "warn" else 11.0
-        anchor = {"warn": "center", "change end": "right"}.get(shape.look, "left")
+        size, anchor = (8.0, "center") if shape.look == "warn" else (11.0, "left")
         look = {"color": style["color"], "fontsize": size * scale, "parse_math": False}
         return Text(*shape.at, shape.words, ha=anchor, transform=px, **look)
     if isinstance(shape, Path):
         look = {name: style[name] for name in ("color", "linewidth", "alpha") if name in style}
         dash = (0, [scale * each for each in style["dashes"]]) if "dashes" in style else "-"
-        outline = Outline.make_compound_path(*(Outline(line) for line in shape.lines))
+        lines = ([*line, line[0]] if shape.closed else line for line in shape.lines)
+        outline = Outline.make_compound_path(*map(Outline, lines))
         filled = shape.closed and shape.look != "warn"
         return PathPatch(outline, fill=filled, linestyle=dash, transform=px, **look)
     style.pop("dashes", None)
