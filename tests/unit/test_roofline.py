@@ -11,6 +11,7 @@ import pytest
 import synthetic
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
 from workbench.data.units import duration, quantity
@@ -24,6 +25,7 @@ from workbench.device.ceilings import (
     diagnose,
     stem_of,
 )
+from workbench.reports import figure
 from workbench.reports.figures import paper
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
@@ -37,7 +39,16 @@ from workbench.reports.figures.roofline_points import (
 )
 from workbench.reports.figures.room import Room
 from workbench.reports.figures.scene import scene_of
-from workbench.reports.figures.shapes import inks
+from workbench.reports.figures.shapes import (
+    Label,
+    PointMark,
+    Ring,
+    ShapeGroup,
+    inks,
+    paint,
+    segment,
+    svg,
+)
 from workbench.reports.roofline import page
 
 DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
@@ -584,6 +595,26 @@ def test_a_figure_has_the_light_colours_of_the_page():
     for name, ink in (("ink", "ink"), ("warn", "warn"), ("l-shared", "roof-shared"),
                       ("i2", "impl-2"), ("d3", "impl-3")):  # fmt: skip
         assert re.search(rf"--{ink}: (#\w+)", css)[1] == inks()[name]
+
+
+def test_shapes_are_the_same_on_a_page_and_in_a_paper():
+    line = segment((0, 0), (10, 5), look="roof stated")
+    marks = ShapeGroup("D0", [PointMark((3, 4), "square", 1.0, 7), Ring((1, 2), 4, "r")], "i1 p")
+    hidden = ShapeGroup("D1", [Label((0, 0), "<no>")], "d0", off=True)
+    shapes = [ShapeGroup("D0", [line], "l-dram"), marks, hidden]
+    text = svg(shapes)
+    assert '<g data-t="D0" class="l-dram"><path class="roof stated" d="M0 0L10 5"/></g>' in text
+    assert 'href="#k-square" x="3" y="4"' in text and 'data-r="7"' in text
+    assert '<g data-t="D1" class="d0" style="display:none"><text x="0" y="0">&lt;no&gt;' in text
+    fig = figure(100, 50)
+    paint(fig, shapes, 0.5)
+    drawn, square, ring = fig.get_children()[1:]
+    assert to_hex(drawn.get_edgecolor()) == inks()["l-dram"] and not drawn.get_fill()
+    assert drawn.get_linewidth() == 0.8 and drawn.get_linestyle() != "-"
+    assert to_hex(square.get_color()) == inks()["i1"] and square.get_markerfacecolor() == "none"
+    assert (square.get_marker(), square.get_markersize()) == ("s", 4.2)
+    assert (ring.get_marker(), ring.get_markersize()) == ("o", 4.0)
+    assert drawn.get_transform().transform((10, 5)) == pytest.approx((5, 47.5))
 
 
 def test_a_text_may_touch_the_edges_of_its_room():

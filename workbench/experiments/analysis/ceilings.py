@@ -148,37 +148,22 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     blocks = _configs("block_n num_warps", (1024, 4), (2048, 4), (2048, 8))
     chunks = _configs("block_c num_warps", (1, 4), (1, 8), (2, 8))
     rows = _configs("rows block_n num_warps", (1, 4096, 4), (1, 2048, 4), (4, 8192, 8))
-    results = (
-        (
-            "dram_read",
-            "DRAM, read",
-            _variants("read", "read_only.chunks", flat, "bf16", chunks),
-            Variant("torch.sum", "reduce", "torch", summed, "fp32"),
-        ),
-        (
-            "dram_write",
-            "DRAM, write",
-            _variants("write", "fill.rows", outer, "bf16", rows),
-            Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32"),
-        ),
-        (
-            "dram_copy",
-            "DRAM, copy (1 read : 1 write)",
-            _variants("copy", "copy.blocks", flat, "bf16", blocks),
-            Variant("torch.clone", "copy", "torch", flat, "bf16"),
-        ),
-        (
-            "dram_triad",
-            "DRAM, triad (2 reads : 1 write)",
-            _variants("triad", "triad.blocks", flat, "bf16", blocks),
-            Variant("torch.add", "triad", "torch", flat, "bf16"),
-        ),
+    read = Variant("torch.sum", "reduce", "torch", summed, "fp32")
+    write = Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32")
+    copy = Variant("torch.clone", "copy", "torch", flat, "bf16")
+    triad = Variant("torch.add", "triad", "torch", flat, "bf16")
+    limits = (
+        ("read", "read", "read_only.chunks", flat, chunks, read, ("dram_copy",)),
+        ("write", "write", "fill.rows", outer, rows, write, ()),
+        ("copy", "copy (1 read : 1 write)", "copy.blocks", flat, blocks, copy, ()),
+        ("triad", "triad (2 reads : 1 write)", "triad.blocks", flat, blocks, triad, ()),
     )
-    sought = [
-        Sought(name, title, "dram", "bytes", variants, (library,), stated=device.dram)
-        for name, title, variants, library in results
-    ]
-    return CeilingGroup("DRAM", (replace(sought[0], above=("dram_copy",)), *sought[1:]))
+    sought = []
+    for name, title, kernel, sizes, configs, library, above in limits:
+        variants = _variants(name, kernel, sizes, "bf16", configs)
+        one = Sought(f"dram_{name}", f"DRAM, {title}", "dram", "bytes", variants, (library,))
+        sought.append(replace(one, above=above, stated=device.dram))
+    return CeilingGroup("DRAM", tuple(sought))
 
 
 def _caches(device: Device) -> CeilingGroup:
