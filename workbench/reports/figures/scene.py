@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.data.record import group_by
@@ -157,15 +158,9 @@ def scene_of(sheet: Sheet) -> Scene:
 def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
     x, dtypes = scene.x, set(scene.dtypes)
     memory = [c for c in drawn if c.level in ("dram", "cache", "shared")]
-    both = {
-        key
-        for key, some in group_by((c for c in drawn if c.is_measured), _limit).items()
-        if len(some) > 1
-    }
-    merged: dict[tuple[float, bool, str], list[Ceiling]] = {}
-    for c in drawn:
-        if c.level == "compute":
-            merged.setdefault((c.value, c.is_measured, c.state), []).append(c)
+    both = Counter[tuple[str, str]]((c.level, c.dtype) for c in drawn if c.is_measured)
+    compute = [c for c in drawn if c.level == "compute"]
+    merged = group_by(compute, lambda c: (c.value, c.is_measured, c.state))
     widest = max((c.value for c in memory), default=None)
     flat = []
     for alike in merged.values():
@@ -184,15 +179,11 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
     return [*lines, *flat]
 
 
-def _line(line: Line, both: Container[tuple[str, str]], scene: Scene) -> Line:
-    """Return the line with its relation to the other state; `both` are limits drawn in both."""
+def _line(line: Line, both: Mapping[tuple[str, str], int], scene: Scene) -> Line:
+    """Return the line with its relation to the other state; `both` counts measured limits."""
     c = line.ceiling
-    paired = c.is_measured and _limit(c) in both
+    paired = c.is_measured and both[c.level, c.dtype] > 1
     return replace(line, paired=paired, alike=scene.sheet.ceilings[c.device].alike(c))
-
-
-def _limit(c: Ceiling) -> tuple[str, str]:
-    return c.level, c.dtype
 
 
 def points_to_label(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
