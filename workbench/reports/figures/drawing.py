@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from workbench.data.units import quantity
 from workbench.reports import colour
 
 SMALL, SMALLER = 12, 11  # px, of text in figures
@@ -118,7 +119,7 @@ def decades(ax: Any, scale: float = 1.0) -> None:
     """Set ticks at powers of ten, with metric prefixes for rates."""
     for axis, limits, write in (
         (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
-        (ax.yaxis, ax.get_ylim(), flops_text),
+        (ax.yaxis, ax.get_ylim(), lambda v, _: quantity(v, "").rstrip()),
     ):
         first, last = (math.log10(v) for v in limits)
         powers = [10.0**e for e in range(math.ceil(first), math.floor(last) + 1)]
@@ -127,14 +128,6 @@ def decades(ax: Any, scale: float = 1.0) -> None:
         axis.set_minor_formatter(lambda v, _: "")
     ax.grid(which="major", color=colour("rule"), linewidth=0.8 * scale)
     ax.tick_params(which="minor", length=2 * scale)
-
-
-def flops_text(value: float, _: Any = None) -> str:
-    """Return a rate without its unit: `989 T`."""
-    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= size:
-            return f"{value / size:.3g} {symbol}"
-    return f"{value:.3g}"
 
 
 def legend_beside(ax: Any) -> None:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from workbench.data.record import Record
 from workbench.data.selection import interval_of
+from workbench.data.units import quantity
 from workbench.device.ceilings import (
     ceilings_in_state,
     clock_state,
@@ -25,7 +26,6 @@ from workbench.reports.figures.drawing import (
     EXPECTED_BAR,
     axes,
     decades,
-    flops_text,
     frame,
     note,
     plain_ticks,
@@ -148,7 +148,7 @@ def _ceiling_style(kind: str, name: str, ceiling: Mapping[str, Any]) -> dict[str
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
-    rate = f"{flops_text(ceiling['value'])}{ceiling['unit']}"
+    rate = quantity(ceiling["value"], ceiling["unit"])
     parts = f"{what_of(name, ceiling)} {rate}", origin_of(name, ceiling)
     return ", ".join(filter(None, (*parts, clock_words(state_of(name, ceiling)))))
 
